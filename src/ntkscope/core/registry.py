@@ -1,0 +1,84 @@
+"""A registry: names to things, loud on duplicates and on unknown names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from ntkscope.core.errors import DuplicateName, UnknownName
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Registry(Mapping[str, T]):
+    """A read-mostly mapping from names to entries of one kind.
+
+    Names are case-insensitive; the spelling used at registration is the one listed.
+
+    >>> kernels = Registry("kernel")
+    >>> @kernels.register("linear")
+    ... def linear(x, y):
+    ...     return x @ y.T
+    >>> list(kernels)
+    ['linear']
+    >>> kernels["Linear"] is linear
+    True
+    >>> kernels["liner"]
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.errors.UnknownName: unknown kernel 'liner'; did you mean 'linear'? known: linear
+    >>> kernels.add("linear", None)
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.errors.DuplicateName: kernel 'linear' is registered twice: ...
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+        self._spelling: dict[str, str] = {}
+
+    def register(self, *names: str) -> Callable[[V], V]:
+        """Decorator: register the decorated thing under each of `names`."""
+
+        def decorate(entry: V) -> V:
+            for name in names:
+                self.add(name, entry)  # type: ignore[arg-type]
+            return entry
+
+        return decorate
+
+    def add(self, name: str, entry: T) -> None:
+        key = name.lower()
+        if key in self._spelling:
+            raise DuplicateName(
+                f"{self.kind} {name!r} is registered twice: as {self._entries[self._spelling[key]]!r} and as {entry!r};"
+                " give one of them another name"
+            )
+        self._spelling[key] = name
+        self._entries[name] = entry
+
+    def __getitem__(self, name: str) -> T:
+        key = self._spelling.get(str(name).lower())
+        if key is None:
+            raise UnknownName(self._unknown(str(name)))
+        return self._entries[key]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._spelling
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"Registry({self.kind!r}: {', '.join(self)})"
+
+    def _unknown(self, name: str) -> str:
+        near = difflib.get_close_matches(name.lower(), list(self._spelling), n=1, cutoff=0.5)
+        hint = f"did you mean {self._spelling[near[0]]!r}? " if near else ""
+        return f"unknown {self.kind} {name!r}; {hint}known: {', '.join(self) or '(none)'}"

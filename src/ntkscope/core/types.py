@@ -1,0 +1,168 @@
+"""What flows between the rooms: parameters, parts of a data set, splits, snapshots.
+
+Axis names used in shapes throughout: `n` and `m` samples, `c` outputs (classes), `p` parameters, `s` positions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntkscope.core.errors import UsageError
+
+Params: TypeAlias = dict[str, Tensor]
+Inputs: TypeAlias = Any  # a Tensor, or a tuple / mapping of Tensors sharing their first axis, or a list of strings
+
+
+def _digest(hasher: Any, value: Any) -> None:
+    """Feed the bytes of nested tensors, arrays, strings and numbers to `hasher`, with their types and shapes."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().contiguous().numpy()
+    if isinstance(value, np.ndarray):
+        hasher.update(f"{value.dtype.str}{value.shape}".encode())
+        hasher.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, Mapping):
+        for key in sorted(value):
+            hasher.update(str(key).encode() + b"\0")
+            _digest(hasher, value[key])
+    elif isinstance(value, (list, tuple)):
+        hasher.update(f"[{len(value)}]".encode())
+        for item in value:
+            _digest(hasher, item)
+    else:
+        hasher.update(repr(value).encode() + b"\0")
+
+
+def fingerprint(*values: Any) -> str:
+    """A sha256 over the contents (bytes, shapes, dtypes) of nested tensors, arrays, strings and numbers.
+
+    >>> fingerprint(torch.zeros(2)) == fingerprint(torch.zeros(2))
+    True
+    >>> fingerprint(torch.zeros(2)) == fingerprint(torch.zeros(2, 1))
+    False
+    """
+    hasher = hashlib.sha256()
+    _digest(hasher, list(values))
+    return hasher.hexdigest()
+
+
+def _take(x: Inputs, index: Any) -> Inputs:
+    if isinstance(x, Tensor):
+        return x[index]
+    if isinstance(x, Mapping):
+        return {key: _take(value, index) for key, value in x.items()}
+    if isinstance(x, tuple):
+        return tuple(_take(value, index) for value in x)
+    if isinstance(index, int):
+        return x[index]
+    return [x[int(i)] for i in torch.as_tensor(index).flatten()]
+
+
+def _length(x: Inputs) -> int:
+    if isinstance(x, Mapping):
+        return _length(next(iter(x.values())))
+    if isinstance(x, tuple):
+        return _length(x[0])
+    return len(x)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One part of a data set: inputs, targets, and per-item extras (weights, masks, clean labels, texts).
+
+    It is a map-style `torch.utils.data.Dataset`: `part[i]` is `(x_i, y_i)`.
+
+    >>> part = Part(torch.eye(3), torch.tensor([0, 1, 2]))
+    >>> len(part), part[1][1].item(), len(part.take([0, 2]))
+    (3, 1, 2)
+    """
+
+    x: Inputs
+    y: Tensor
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if _length(self.x) != len(self.y):
+            raise UsageError(f"{_length(self.x)} inputs came with {len(self.y)} targets; expected one target an input")
+        for name, value in self.extras.items():
+            if len(value) != len(self.y):
+                raise UsageError(f"extra {name!r} has {len(value)} items; expected {len(self.y)}, one an input")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, index: int) -> tuple[Inputs, Tensor]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return _take(self.x, index), self.y[index]
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
+        return (self[i] for i in range(len(self)))
+
+    def take(self, index: Sequence[int] | Tensor) -> Part:
+        """The items at `index` (integers or a boolean mask), in that order, extras included."""
+        index = torch.as_tensor(index)
+        if index.dtype == torch.bool:
+            index = index.nonzero().flatten()
+        return Part(_take(self.x, index), self.y[index], {k: _take(v, index) for k, v in self.extras.items()})
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Part:
+        """The same part on `device`, floating-point tensors as `dtype`."""
+
+        def move(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+            if isinstance(value, Mapping):
+                return {k: move(v) for k, v in value.items()}
+            return tuple(map(move, value)) if isinstance(value, tuple) else value
+
+        return Part(move(self.x), move(self.y), {k: move(v) for k, v in self.extras.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A data set ready to use: `train`, `test`, perhaps `validation`; class names; how it was made.
+
+    `extras` holds what belongs to the whole data set (the hidden vectors of a teacher, a projection matrix).
+    """
+
+    train: Part
+    test: Part
+    validation: Part | None = None
+    classes: tuple[str, ...] = ()
+    name: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over the contents of every part; equal exactly when the data are equal byte for byte."""
+        parts = [None if p is None else [p.x, p.y, p.extras] for p in (self.train, self.validation, self.test)]
+        return fingerprint(parts, self.classes, self.extras)
+
+    def replace(self, **changes: Any) -> Split:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A network at one moment of its training: everything needed to measure it or to go on from it.
+
+    `params` and `buffers` are detached copies; `optimizer` and `random` are what `fit` needs to resume.
+    """
+
+    step: int
+    epoch: float
+    params: Params
+    buffers: Params
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
+    random: Mapping[str, Any] = field(default_factory=dict)

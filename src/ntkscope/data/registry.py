@@ -1,0 +1,16 @@
+"""The registry of data sets; each file of this room registers one loader."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ntkscope.core import Registry, Split
+
+
+class Loader(Protocol):
+    """Makes a `Split`; the same seed and options give the same bytes. `root` is where real data lie."""
+
+    def __call__(self, *, root: str | None = None, seed: int = 0, **options: object) -> Split: ...
+
+
+DATASETS: Registry[Loader] = Registry("data set")
