@@ -1,1 +1,59 @@
-""""""
+"""Architectures: every network of the papers, one file each, all plain `nn.Module`s with outputs (n, classes)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch import nn
+
+from ntkscope.core import UsageError
+from ntkscope.models._activations import ACTIVATIONS, Erf, Normalised, Quadratic, activation, gaussian_moments
+from ntkscope.models._ntk_linear import NTKLinear
+from ntkscope.models.lenet import lenet
+from ntkscope.models.mlp import mlp
+from ntkscope.models.registry import MODELS
+from ntkscope.models.small_cnn import small_cnn
+
+__all__ = [
+    "ACTIVATIONS",
+    "MODELS",
+    "Erf",
+    "NTKLinear",
+    "Normalised",
+    "Quadratic",
+    "activation",
+    "build",
+    "gaussian_moments",
+    "lenet",
+    "mlp",
+    "small_cnn",
+]
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    """The network `name` of `MODELS` with its options; the same arguments give the same weights.
+
+    Every architecture takes `seed` (default 0; None draws from PyTorch's global generator).
+
+    >>> build("small_cnn", image_size=8, classes=10).readout
+    Linear(in_features=64, out_features=10, bias=True)
+    >>> build("lenet", classes=10, widht=4)
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.errors.UsageError: lenet has no option 'widht'; it takes: classes=10, in_channels=1, ...
+    """
+    factory = MODELS[name]
+    parameters = inspect.signature(factory).parameters
+    accepted = ", ".join(
+        key if p.default is p.empty else f"{key}={p.default!r}"
+        for key, p in parameters.items()
+        if p.kind is not p.VAR_KEYWORD
+    )
+    unknown = [key for key in options if key not in parameters]
+    if unknown:
+        raise UsageError(f"{name} has no option {', '.join(map(repr, unknown))}; it takes: {accepted}")
+    missing = [key for key, p in parameters.items() if p.default is p.empty and key not in options]
+    if missing:
+        raise UsageError(f"{name} needs the option {', '.join(map(repr, missing))}; it takes: {accepted}")
+    return factory(**options)
