@@ -1,0 +1,147 @@
+"""A Gram whose numbers are all in memory, and the door through which plain arrays come in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.linalg.gram import Gram, Index, Tile, _from_numpy, slices, symmetric_eigenvalues
+from ntkscope.linalg.mixed import product
+
+
+@final
+class DenseGram(Gram):
+    """A kernel matrix held as one tensor.
+
+    >>> K = DenseGram(torch.tensor([[4.0, 2.0], [2.0, 9.0]]), symmetric=True, name="linear")
+    >>> K
+    DenseGram('linear', 2 × 2 symmetric, rows: samples, float32)
+    >>> K @ torch.tensor([1.0, 1.0])
+    tensor([ 6., 11.])
+    >>> K.normalized().dense().diagonal()
+    tensor([1., 1.])
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        *,
+        symmetric: bool = False,
+        name: str = "",
+        rows: str = "samples",
+        outputs: int = 1,
+        row_diagonal: Tensor | None = None,
+        column_diagonal: Tensor | None = None,
+        coverage: Any | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        if values.ndim != 2:
+            raise UsageError(f"values of shape {tuple(values.shape)} came; expected a matrix (n, m)")
+        super().__init__(
+            (values.shape[0], values.shape[1]),
+            values.dtype,
+            values.device,
+            symmetric=symmetric,
+            name=name,
+            rows=rows,
+            outputs=outputs,
+            row_diagonal=None if symmetric else row_diagonal,  # a symmetric one has its own
+            column_diagonal=column_diagonal,
+            coverage=coverage,
+            meta=meta,
+        )
+        self._values = values
+
+    def _form(self) -> Tensor:
+        return self._values
+
+    def _matmul(self, v: Tensor) -> Tensor:
+        return product(self._values, v)
+
+    def _diagonal(self) -> Tensor:
+        return self._values.diagonal()
+
+    def _tiles(self, size: int | None) -> Iterator[Tile]:
+        n, m = self.shape
+        for rows in slices(n, size or n or 1):
+            for columns in slices(m, size or m or 1):
+                yield rows, columns, self._values[rows, columns]
+
+    def _transposed(self) -> Gram:
+        return DenseGram(self._values.T, **self._swapped_labels())
+
+    def _select(self, rows: Index, columns: Index, labels: dict[str, Any]) -> Gram:
+        return DenseGram(self._values[rows][:, columns], **labels)
+
+    def _normalized(self, rows: Tensor, columns: Tensor) -> Gram:
+        values = self._values * rows.to(self.dtype)[:, None] * columns.to(self.dtype)
+        if self.symmetric:
+            values.fill_diagonal_(1.0)
+        return DenseGram(values, **self._unit_labels())
+
+    def _eigenvalues(self) -> Tensor:
+        return symmetric_eigenvalues(self._values)
+
+    def _moved(self, dtype: torch.dtype, device: torch.device, labels: dict[str, Any]) -> Gram:
+        return DenseGram(self._values.to(device, dtype), **labels)
+
+
+def as_gram(values: np.ndarray | Tensor | Gram, *, symmetric: bool | None = None, **labels: Any) -> Gram:
+    """A Gram from an array: finite, two-dimensional, and symmetric when `symmetric=True` asks for it.
+
+    `symmetric=None` looks: a square array equal to its transpose up to rounding is taken as symmetric. A Gram is
+    returned as it is, after the same question. O(nm).
+
+    >>> as_gram(np.eye(2))
+    DenseGram(2 × 2 symmetric, rows: samples, float64)
+    >>> as_gram(np.array([[1.0, 2.0], [3.0, 4.0]]), symmetric=True)
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.errors.UsageError: a matrix that is not symmetric: ...
+    """
+    if isinstance(values, Gram):
+        if symmetric and not values.symmetric:
+            raise UsageError(
+                f"{values!r} came where a symmetric Gram is expected (its two sides the same inputs); compute the"
+                " kernel with x2=None, or make the Gram with symmetric=True"
+            )
+        return values
+    if not isinstance(values, np.ndarray | Tensor):
+        raise UsageError(f"{type(values).__name__} came; expected a Gram, a NumPy array or a Tensor")
+    matrix = _from_numpy(values) if isinstance(values, np.ndarray) else values
+    if matrix.ndim != 2 or matrix.is_complex():
+        raise UsageError(f"{matrix.dtype} values of shape {tuple(matrix.shape)} came; expected a real matrix (n, m)")
+    matrix = matrix if matrix.is_floating_point() else matrix.to(torch.float64)
+    finite = torch.isfinite(matrix)
+    if not bool(finite.all()):
+        bad = (~finite).nonzero()
+        raise NumericalError(
+            f"the matrix of shape {tuple(matrix.shape)} holds {len(bad)} values that are NaN or infinite, the first at"
+            f" {tuple(bad[0].tolist())}; look at the inputs or activations that made it"
+        )
+    if symmetric is not False:
+        asymmetry, allowed = _asymmetry(matrix)
+        if symmetric and asymmetry > allowed:
+            raise UsageError(
+                f"a matrix that is not symmetric: shape {tuple(matrix.shape)}, largest |K - Kᵀ| is {asymmetry:.3g} and"
+                f" rounding explains {allowed:.3g}; expected a kernel of inputs with themselves (to accept its"
+                " symmetric part, pass (K + K.T) / 2)"
+            )
+        symmetric = asymmetry <= allowed
+    return DenseGram(matrix, symmetric=symmetric, **labels)
+
+
+def _asymmetry(matrix: Tensor) -> tuple[float, float]:
+    """The largest `|K - Kᵀ|`, infinite when it is not square, and what half the digits of its dtype would explain."""
+    if matrix.shape[0] != matrix.shape[1]:
+        return float("inf"), 0.0
+    if not matrix.numel():
+        return 0.0, 0.0
+    step = max(1, (1 << 22) // len(matrix))
+    gaps = [float((matrix[i] - matrix[:, i].T).abs().max()) for i in slices(len(matrix), step)]
+    return max(gaps), torch.finfo(matrix.dtype).eps ** 0.5 * float(matrix.abs().max())

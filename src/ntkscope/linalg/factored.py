@@ -1,0 +1,138 @@
+"""A Gram held by its features: `Φ₁ Φ₂ᵀ`, never formed unless asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from ntkscope.core import UsageError
+from ntkscope.linalg.gram import Gram, Index, Tile, slices, symmetric_eigenvalues
+from ntkscope.linalg.mixed import product, transposed_product
+
+TILE = 1024
+
+
+@final
+class FactoredGram(Gram):
+    """The kernel `k(x, x') = φ(x)·φ(x')` of features `left` (n, p) and `right` (m, p); without `right`, symmetric.
+
+    `K @ v` costs O((n + m) p), the diagonals O((n + m) p), all eigenvalues O(min(n, p)² max(n, p)); only `dense()`,
+    `numpy()` and `blocks()` form the n × m product, and `tiles()` one tile of it at a time.
+
+    >>> K = FactoredGram(torch.tensor([[3.0], [4.0]]))
+    >>> K.dense()
+    tensor([[ 9., 12.],
+            [12., 16.]])
+    >>> K.eigvalsh()
+    tensor([ 0., 25.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        left: Tensor,
+        right: Tensor | None = None,
+        *,
+        symmetric: bool | None = None,
+        name: str = "",
+        rows: str = "samples",
+        outputs: int = 1,
+        row_diagonal: Tensor | None = None,
+        column_diagonal: Tensor | None = None,
+        coverage: Any | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        right = left if right is None else right
+        if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
+            raise UsageError(
+                f"features of shapes {tuple(left.shape)} and {tuple(right.shape)} came; expected (n, p) and (m, p)"
+            )
+        if left.dtype != right.dtype or left.device != right.device:
+            raise UsageError(
+                f"features in {left.dtype} on {left.device} and {right.dtype} on {right.device} came; expected one"
+                " dtype and one device"
+            )
+        if symmetric and right is not left:
+            raise UsageError("symmetric=True came with two sets of features; leave `right` out")
+        super().__init__(
+            (left.shape[0], right.shape[0]),
+            left.dtype,
+            left.device,
+            symmetric=right is left,
+            name=name,
+            rows=rows,
+            outputs=outputs,
+            row_diagonal=_squared_norms(left) if row_diagonal is None else row_diagonal,
+            column_diagonal=_squared_norms(right) if column_diagonal is None and right is not left else column_diagonal,
+            coverage=coverage,
+            meta=meta,
+        )
+        self.left = left
+        self.right = right
+        self._diagonals_given = row_diagonal is not None
+
+    def _form(self) -> Tensor:
+        if not self.symmetric:
+            return self.left @ self.right.T
+        values = self.left @ self.left.T
+        return self._with_diagonal((values + values.T) / 2, slice(0, self.shape[0]), slice(0, self.shape[0]))
+
+    def _matmul(self, v: Tensor) -> Tensor:
+        return product(self.left, transposed_product(self.right, v))
+
+    def _diagonal(self) -> Tensor:
+        assert self._row_diagonal is not None
+        return self._row_diagonal
+
+    def _tiles(self, size: int | None) -> Iterator[Tile]:
+        n, m = self.shape
+        for rows in slices(n, size or TILE):
+            for columns in slices(m, size or TILE):
+                yield rows, columns, self._with_diagonal(self.left[rows] @ self.right[columns].T, rows, columns)
+
+    def _with_diagonal(self, values: Tensor, rows: slice, columns: slice) -> Tensor:
+        """A freshly computed tile, with the known diagonal in it: a normalised one is 1 there, not 1 ± rounding."""
+        if self.symmetric:
+            both = torch.arange(max(rows.start, columns.start), min(rows.stop, columns.stop), device=self.device)
+            values[both - rows.start, both - columns.start] = self.diagonal()[both]
+        return values
+
+    def _transposed(self) -> Gram:
+        return FactoredGram(self.right, self.left, **self._swapped_labels())
+
+    def _select(self, rows: Index, columns: Index, labels: dict[str, Any]) -> Gram:
+        right = None if labels["symmetric"] else self.right[columns]
+        return FactoredGram(self.left[rows], right, **labels)
+
+    def _normalized(self, rows: Tensor, columns: Tensor) -> Gram:
+        right = None if self.symmetric else self.right * columns.to(self.dtype)[:, None]
+        return FactoredGram(self.left * rows.to(self.dtype)[:, None], right, **self._unit_labels())
+
+    def _eigenvalues(self) -> Tensor:
+        n, p = self.left.shape
+        if n <= p:
+            return symmetric_eigenvalues(_self_product(self.left))
+        nonzero = symmetric_eigenvalues(_self_product(self.left.T))
+        return torch.cat([nonzero, nonzero.new_zeros(n - p)]).sort().values
+
+    def _moved(self, dtype: torch.dtype, device: torch.device, labels: dict[str, Any]) -> Gram:
+        right = None if self.symmetric else self.right.to(device, dtype)
+        if not self._diagonals_given:  # computed anew, to the digits of the new dtype
+            labels |= {"row_diagonal": None, "column_diagonal": None}
+        return FactoredGram(self.left.to(device, dtype), right, **labels)
+
+
+def _squared_norms(features: Tensor) -> Tensor:
+    """`‖φ(x_i)‖²`, accumulated in float64."""
+    return torch.linalg.vector_norm(features, dim=1, dtype=torch.float64).square().to(features.dtype)
+
+
+def _self_product(a: Tensor) -> Tensor:
+    """`a aᵀ` in float64 by pieces of the long side."""
+    total = torch.zeros(a.shape[0], a.shape[0], dtype=torch.float64, device=a.device)
+    for columns in slices(a.shape[1], max(1, (1 << 22) // max(1, a.shape[0]))):
+        part = a[:, columns].detach().to(torch.float64)
+        total += part @ part.T
+    return total
