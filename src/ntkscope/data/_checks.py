@@ -1,0 +1,123 @@
+"""What every data set of this room must satisfy, and the checks its options share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ntkscope.core import DataCorrupt, Part, Split, UsageError
+
+Real: TypeAlias = int | float
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """The floating-point type called "float32" or "float64".
+
+    >>> as_dtype("float64")
+    torch.float64
+    """
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found is None or found not in DTYPES.values():
+        raise UsageError(f"dtype={dtype!r}; expected one of {', '.join(DTYPES)}")
+    return found
+
+
+def at_least(least: Real, **options: Real) -> None:
+    """Raise unless every option is a number not below `least`.
+
+    >>> at_least(1, degree=0)
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.errors.UsageError: degree=0; expected a number >= 1
+    """
+    for name, value in options.items():
+        if not value >= least:
+            raise UsageError(f"{name}={value!r}; expected a number >= {least}")
+
+
+def between(low: Real, high: Real, **options: Real) -> None:
+    """Raise unless every option lies in [low, high]."""
+    for name, value in options.items():
+        if not low <= value <= high:
+            raise UsageError(f"{name}={value!r}; expected a number from {low} to {high}")
+
+
+def _tensors(value: Any, where: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield where, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors(item, f"{where}[{key!r}]")
+    elif isinstance(value, tuple):
+        for number, item in enumerate(value):
+            yield from _tensors(item, f"{where}[{number}]")
+
+
+def check_finite(value: Any, where: str = "x") -> None:
+    """Raise `DataCorrupt` when a floating-point tensor inside `value` holds NaN or infinity; O(size).
+
+    >>> check_finite(torch.tensor([[0.0, float("nan")]]), "train.x")
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.errors.DataCorrupt: train.x holds 1 value that is NaN or infinite (the first in item 0); expected
+    finite numbers: drop those items or repair their source
+    """
+    for name, tensor in _tensors(value, where):
+        if not tensor.is_floating_point():
+            continue
+        bad = ~torch.isfinite(tensor)
+        if bad.any():
+            count, first = int(bad.sum()), int(bad.reshape(len(bad), -1).any(dim=1).nonzero()[0])
+            values = "value that is" if count == 1 else "values that are"
+            raise DataCorrupt(
+                f"{name} holds {count} {values} NaN or infinite (the first in item {first}); expected finite numbers:"
+                " drop those items or repair their source"
+            )
+
+
+def check_labels(y: Tensor, classes: int, where: str = "y") -> None:
+    """Raise `DataCorrupt` unless `y` holds integers from 0 to `classes` - 1.
+
+    >>> check_labels(torch.tensor([0, 2, 1]), 2, "train.y")
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.errors.DataCorrupt: train.y holds the label 2 (item 1); expected 0 to 1 for 2 classes: relabel the
+    items or name every class
+    """
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.ndim != 1:
+        raise DataCorrupt(
+            f"{where} has dtype {y.dtype} and shape {tuple(y.shape)}; expected integer class labels of shape"
+            f" ({len(y)},) for {classes} classes"
+        )
+    outside = ((y < 0) | (y >= classes)).nonzero()
+    if len(outside):
+        item = int(outside[0])
+        raise DataCorrupt(
+            f"{where} holds the label {int(y[item])} (item {item}); expected 0 to {classes - 1} for {classes} classes:"
+            " relabel the items or name every class"
+        )
+
+
+def check_part(part: Part, classes: int = 0, where: str = "part") -> None:
+    """Raise `DataCorrupt` unless the inputs and real targets are finite and class labels lie in range.
+
+    `classes` = 0 means a regression target.
+    """
+    check_finite(part.x, f"{where}.x")
+    if classes:
+        check_labels(part.y, classes, f"{where}.y")
+    else:
+        check_finite(part.y, f"{where}.y")
+
+
+def validate(split: Split) -> Split:
+    """The same split, after every part of it passed `check_part`."""
+    for name in ("train", "validation", "test"):
+        part = getattr(split, name)
+        if part is not None:
+            check_part(part, len(split.classes), name)
+    return split

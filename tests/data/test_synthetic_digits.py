@@ -1,0 +1,36 @@
+"""scikit-learn's digits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import ntkscope.data
+from contracts.dataset import DatasetContract, given
+from ntkscope.core import Split, UsageError
+
+
+class TestDigits(DatasetContract):
+    name = "digits"
+    item_shape = (1, 8, 8)
+    classes = 10
+    sizes = given(train=1438, test=359)
+    value_range = (0.0, 1.0)
+    balance = 0.01
+
+    def check_defining_property(self, split: Split) -> None:
+        index = torch.cat([split.train.extras["index"], split.test.extras["index"]])
+        assert torch.equal(index.sort().values, torch.arange(1797))  # every source image once, in one part
+        grey = torch.cat([split.train.x, split.test.x]) * 16
+        assert torch.equal(grey, grey.round())
+        assert float(grey.max()) == 16
+        # stratified: a class's share in the two parts differs by less than one item of the test part
+        for label in range(10):
+            share = [float((part.y == label).float().mean()) for part in (split.train, split.test)]
+            assert abs(share[0] - share[1]) < 1.5 / 359
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
+def test_bad_fraction(fraction: float) -> None:
+    with pytest.raises(UsageError, match=r"test_fraction=.*strictly between 0 and 1"):
+        ntkscope.data.load("digits", test_fraction=fraction)
