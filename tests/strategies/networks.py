@@ -1,0 +1,52 @@
+"""Small pieces test networks are made of: a module from a function, seeded noise, randomised parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Case = tuple[nn.Module, Any]  # a model and inputs for it
+
+
+def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Float64, eval mode, every parameter and running statistic away from its special initial value."""
+    g = torch.Generator().manual_seed(seed)
+    model = model.double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=g, dtype=torch.float64)
+            parameter.mul_(0.8).add_(0.2 * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=g, dtype=torch.float64))
+            if name.endswith("running_var"):
+                buffer.copy_(0.5 + torch.rand(buffer.shape, generator=g, dtype=torch.float64))
+    return model
+
+
+def noise(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def tokens(*shape: int, vocabulary: int = 7, seed: int = 1) -> Tensor:
+    return torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Net(nn.Module):
+    """Modules and parameters by keyword, and a function of (self, *inputs) as the forward pass."""
+
+    def __init__(self, forward: Callable[..., Tensor], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.run = forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.run(self, *args, **kwargs)
+
+
+def parameter(*shape: int) -> nn.Parameter:
+    return nn.Parameter(noise(*shape, seed=len(shape)))
