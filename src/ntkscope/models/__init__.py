@@ -10,10 +10,21 @@ from torch import nn
 from ntkscope.core import UsageError
 from ntkscope.models._activations import ACTIVATIONS, Erf, Normalised, Quadratic, activation, gaussian_moments
 from ntkscope.models._ntk_linear import NTKLinear
+from ntkscope.models._scale import Scale
+from ntkscope.models._weights import load_weights, read_weights, save_weights
+
+# One line an architecture file: importing it registers what it defines.
+from ntkscope.models.alexnet import alexnet
 from ntkscope.models.lenet import lenet
 from ntkscope.models.mlp import mlp
+from ntkscope.models.mobilenet import mobilenetv2
+from ntkscope.models.poison_cnn import poison_cnn
+from ntkscope.models.quadratic import quadratic
 from ntkscope.models.registry import MODELS
+from ntkscope.models.resnet import resnet18, resnet34
+from ntkscope.models.resnet_cifar import resnet20, resnet56
 from ntkscope.models.small_cnn import small_cnn
+from ntkscope.models.text import text
 
 __all__ = [
     "ACTIVATIONS",
@@ -22,12 +33,25 @@ __all__ = [
     "NTKLinear",
     "Normalised",
     "Quadratic",
+    "Scale",
     "activation",
+    "alexnet",
     "build",
     "gaussian_moments",
     "lenet",
+    "load_weights",
     "mlp",
+    "mobilenetv2",
+    "poison_cnn",
+    "quadratic",
+    "read_weights",
+    "resnet18",
+    "resnet20",
+    "resnet34",
+    "resnet56",
+    "save_weights",
     "small_cnn",
+    "text",
 ]
 
 

@@ -1,0 +1,112 @@
+"""Weights on disk: safetensors, or PyTorch files that hold nothing but tensors."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from ntkscope.core import DataCorrupt, DataNotFound, Params, UnsafeData, UsageError
+from ntkscope.core.atomic import atomic_file
+
+M = TypeVar("M", bound=nn.Module)
+PICKLED = (".pt", ".pth", ".th")
+SHOWN = 8  # names an error lists before it counts the rest
+
+
+def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write the state dict of `model` to a safetensors file, whole or not at all; tied tensors are written twice."""
+    if Path(path).suffix != ".safetensors":
+        raise UsageError(f"weights were to be written to {path}; expected a name that ends in .safetensors")
+    state = {key: value.detach().cpu().clone().contiguous() for key, value in model.state_dict().items()}
+    with atomic_file(path) as handle:
+        handle.write(safetensors.torch.save(state))
+
+
+def load_weights(model: M, path: str | os.PathLike[str], strict: bool = True) -> M:
+    """Load a safetensors file, or a .pt / .pth through `weights_only=True`, into `model` and return it.
+
+    A `state_dict` inside a checkpoint is found, a `module.` prefix (DataParallel) stripped. Nothing is loaded unless
+    every shape agrees and, with `strict`, every name; `strict=False` loads the names both sides have.
+    """
+    state, own = read_weights(path), model.state_dict()
+    missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
+    unexpected = [key for key in state if key not in own]
+    shapes = [
+        f"{key} is {tuple(state[key].shape)} in the file and {tuple(own[key].shape)} in the model"
+        for key in own
+        if key in state and state[key].shape != own[key].shape
+    ]
+    complaints = [f"shapes differ: {_some(shapes)}"] if shapes else []
+    if strict and missing:
+        complaints.append(f"missing from the file: {_some(missing)}")
+    if strict and unexpected:
+        complaints.append(f"unexpected in the file: {_some(unexpected)}")
+    if complaints:
+        remedy = "build the model with the options it was trained with" + (
+            ", or pass strict=False to load only the names both have" if not shapes else ""
+        )
+        raise UsageError(
+            f"{path} does not fit {type(model).__name__}: {'; '.join(complaints)}; expected {len(own)} tensors;"
+            f" {remedy}"
+        )
+    model.load_state_dict({key: value for key, value in state.items() if key in own}, strict=False)
+    return model
+
+
+def read_weights(path: str | os.PathLike[str]) -> Params:
+    """The tensors in a weights file by name, on the CPU; a file that would run code is refused before it can."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataNotFound(f"no weights at {path}; expected a file ending in .safetensors, {', '.join(PICKLED)}")
+    if path.suffix == ".safetensors":
+        try:
+            loaded: Any = safetensors.torch.load_file(path)
+        except safetensors.SafetensorError as error:
+            raise DataCorrupt(f"{path} is not a whole safetensors file ({error}); copy or download it again") from error
+    elif path.suffix in PICKLED:
+        loaded = _unpickle(path)
+    else:
+        raise UsageError(f"{path} ends in {path.suffix!r}; expected .safetensors, {', '.join(PICKLED)}")
+    return _state_dict(path, loaded)
+
+
+def _unpickle(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UnsafeData(
+            f"{path} holds more than tensors and was refused before anything in it ran; expected a state dict."
+            " If you trust its source, load it there and write it again with ntkscope.models.save_weights"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, UnicodeDecodeError) as error:
+        raise DataCorrupt(f"{path} is not a whole PyTorch file ({error}); copy or download it again") from error
+
+
+def _state_dict(path: Path, loaded: Any) -> Params:
+    """The flat mapping of names to tensors, unwrapped from a checkpoint and stripped of `module.`."""
+    if isinstance(loaded, Mapping) and isinstance(loaded.get("state_dict"), Mapping):
+        loaded = loaded["state_dict"]
+    if not isinstance(loaded, Mapping):
+        raise UsageError(f"{path} holds a {type(loaded).__name__}; expected a state dict, names to tensors")
+    others = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
+    if others:
+        raise UsageError(f"{path} holds entries that are not tensors: {_some(others)}; expected a state dict")
+    state = {str(key).removeprefix("module."): value for key, value in loaded.items()}
+    broken = [key for key, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
+    if broken:
+        raise DataCorrupt(f"{path} holds NaN or infinity in {_some(broken)}; expected finite weights")
+    return state
+
+
+def _some(names: list[str]) -> str:
+    """The first few of `names` and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -1,0 +1,60 @@
+"""Do the pretrained CIFAR-10 networks score what their authors published? `python -m ntkscope.models.check resnet20`"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+import ntkscope.data
+from ntkscope.core import DataNotFound, NtkscopeError
+from ntkscope.models import build, load_weights
+
+PUBLISHED = {"resnet20": 9173, "resnet56": 9339}  # correct of 10,000 test images
+
+
+def count_correct(model: nn.Module, x: Float[Tensor, "n c h w"], y: Int[Tensor, " n"], batch_size: int = 250) -> int:
+    """How many images the network, in evaluation mode, puts in their class."""
+    model.eval()
+    with torch.inference_mode():
+        batches = zip(x.split(batch_size), y.split(batch_size))
+        return sum(int((model(images).argmax(1) == labels).sum()) for images, labels in batches)
+
+
+def pretrained(name: str, root: str | os.PathLike[str] | None = None) -> nn.Module:
+    """The network `name` with the weights under `root` (default $NTKSCOPE_DATA), in evaluation mode."""
+    root = root or os.environ.get("NTKSCOPE_DATA")
+    if not root:
+        raise DataNotFound(f"no data root for the weights of {name}; set $NTKSCOPE_DATA or give root (--root DIR)")
+    return load_weights(build(name), Path(root) / "resnet_cifar10" / f"{name}.safetensors").eval()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the accuracy of each named network; 0 when all are exactly the published ones, 1 otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m ntkscope.models.check", description=__doc__)
+    parser.add_argument("names", nargs="*", default=list(PUBLISHED), choices=list(PUBLISHED), metavar="NAME")
+    parser.add_argument("--root", help="folder of the data sets; default $NTKSCOPE_DATA")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args(arguments)
+    try:
+        test = ntkscope.data.load("cifar10", normalise="imagenet", root=options.root).test.to(options.device)
+        same = True
+        for name in options.names:
+            model = pretrained(name, options.root).to(options.device)
+            correct = count_correct(model, test.x, test.y)
+            same &= correct == PUBLISHED[name]
+            print(f"{name}: {100 * correct / len(test):.2f} % of {len(test)} (published {PUBLISHED[name] / 100:.2f} %)")
+    except NtkscopeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

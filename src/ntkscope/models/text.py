@@ -1,0 +1,127 @@
+"""A classifier around any Hugging Face encoder."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ntkscope.core import DataNotFound, UsageError
+from ntkscope.models._init import seeded
+from ntkscope.models.registry import MODELS
+
+POOLINGS = ("cls", "mean", "max", "last")
+
+
+def pool_tokens(hidden: Float[Tensor, "n s d"], mask: Int[Tensor, "n s"] | None, pooling: str) -> Float[Tensor, "n d"]:
+    """One vector a text from its token vectors: the first, the mean or maximum over real tokens, or the last real one.
+
+    >>> hidden = torch.tensor([[[1.0], [3.0], [99.0]]])
+    >>> mask = torch.tensor([[1, 1, 0]])
+    >>> [pool_tokens(hidden, mask, how).item() for how in POOLINGS]
+    [1.0, 2.0, 3.0, 3.0]
+    """
+    if pooling not in POOLINGS:
+        raise UsageError(f"pooling {pooling!r}; expected one of {', '.join(POOLINGS)}")
+    if pooling == "cls":
+        return hidden[:, 0]
+    if mask is None:
+        mask = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
+    real = mask.unsqueeze(-1).to(hidden.dtype)  # (n, s, 1)
+    match pooling:
+        case "mean":
+            return (hidden * real).sum(1) / real.sum(1).clamp(min=1)
+        case "max":
+            return hidden.masked_fill(real == 0, -torch.inf).amax(1)
+        case _:
+            positions = torch.arange(mask.shape[1], device=mask.device)
+            last = (mask * positions).argmax(1)  # right for padding on either side
+            return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2])).squeeze(1)
+
+
+class TextClassifier(nn.Module):
+    """readout(pool(encoder(tokens))): call it with tensors, with keywords, or with a tokenizer's output as it is."""
+
+    def __init__(self, encoder: nn.Module, hidden: int, classes: int, pooling: str, dropout: float | int) -> None:
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise UsageError(f"pooling {pooling!r}; expected one of {', '.join(POOLINGS)}")
+        self.pooling = pooling
+        self.encoder = encoder
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.readout = nn.Linear(hidden, classes)
+
+    def forward(
+        self, input_ids: Any = None, attention_mask: Tensor | None = None, **inputs: Any
+    ) -> Float[Tensor, "n c"]:
+        if isinstance(input_ids, Mapping):  # a dict or a tokenizer's BatchEncoding
+            inputs = {**input_ids, **inputs}
+        elif input_ids is not None:
+            inputs["input_ids"] = input_ids
+        if attention_mask is not None:
+            inputs["attention_mask"] = attention_mask
+        output = self.encoder(**inputs)
+        tokens = output if isinstance(output, Tensor) else output[0]  # (n, s, d)
+        return self.readout(self.dropout(pool_tokens(tokens, inputs.get("attention_mask"), self.pooling)))
+
+    def extra_repr(self) -> str:
+        return f"pooling={self.pooling!r}"
+
+
+@MODELS.register("text")
+def text(
+    encoder: nn.Module | str | Path,
+    *,
+    classes: int = 2,
+    pooling: str = "mean",
+    hidden: int | None = None,
+    dropout: float | int = 0,
+    pretrained: bool = True,
+    attention: str = "eager",
+    seed: int | None = 0,
+) -> TextClassifier:
+    """A linear readout on the pooled token vectors of `encoder`: a module, or a folder `save_pretrained` wrote.
+
+    Nothing is downloaded. `pooling` is cls, mean, max or last; `hidden` the size of a token vector (by default the
+    encoder's `config.hidden_size`). `pretrained=False` keeps the folder's architecture and draws its weights anew.
+    `attention="eager"` is the implementation that every differentiation mode of PyTorch supports.
+    """
+    with seeded(seed, "text"):
+        if not isinstance(encoder, nn.Module):
+            encoder = _open_encoder(Path(encoder), pretrained, attention)
+        if hidden is None:
+            hidden = getattr(getattr(encoder, "config", None), "hidden_size", None)
+        if hidden is None:
+            raise UsageError(
+                f"{type(encoder).__name__} has no config.hidden_size; give hidden=, the size of its token vectors"
+            )
+        return TextClassifier(encoder, hidden, classes, pooling, dropout)
+
+
+def _open_encoder(folder: Path, pretrained: bool, attention: str) -> nn.Module:
+    """The encoder stored in `folder`, with its weights or with fresh ones."""
+    if not (folder / "config.json").is_file():
+        raise DataNotFound(
+            f"no encoder at {folder}: expected a folder with config.json and model.safetensors, as"
+            " encoder.save_pretrained(folder) writes it; names are not downloaded"
+        )
+    try:
+        transformers = importlib.import_module("transformers")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "an encoder given as a folder needs the package transformers, which is not installed;"
+            " run: pip install 'ntkscope[text]'"
+        ) from error
+    if pretrained:
+        encoder: nn.Module = transformers.AutoModel.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True, attn_implementation=attention
+        )
+    else:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        encoder = transformers.AutoModel.from_config(config, attn_implementation=attention)
+    return encoder
