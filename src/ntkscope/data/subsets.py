@@ -1,0 +1,155 @@
+"""Class subsets and stratified samples; from the bytes of a whole data set to the `Split` that was asked for."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Int64, Shaped, UInt8
+
+from ntkscope.core import Part, Split, UnknownName, UsageError, numpy_generator
+from ntkscope.data.normalise import MeanStd, Normalise, constants, to_float
+
+Classes: TypeAlias = Sequence[int | str] | None
+Labelled: TypeAlias = tuple[UInt8[np.ndarray, "n c h w"], Shaped[np.ndarray, " n"]]
+
+
+def resolve_classes(classes: Classes, names: Sequence[str]) -> tuple[int, ...]:
+    """The labels `classes` means, given as labels or as names, in that order; all of them for `None`.
+
+    >>> resolve_classes(["dog", 0], ["cat", "dog"])
+    (1, 0)
+    """
+    if classes is None:
+        return tuple(range(len(names)))
+    if isinstance(classes, str):
+        raise UsageError(
+            f"classes={classes!r} is one string; expected several classes, such as classes=({names[0]!r},)"
+        )
+    found = []
+    for item in classes:
+        if isinstance(item, str):
+            if item not in names:
+                near = difflib.get_close_matches(item, names, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise UnknownName(f"unknown class {item!r}; {hint}known: {', '.join(names)}")
+            found.append(list(names).index(item))
+        elif 0 <= item < len(names):
+            found.append(int(item))
+        else:
+            raise UsageError(
+                f"class {item!r} came; expected a label 0 ... {len(names) - 1} or one of {', '.join(names)}"
+            )
+    if not found or len(set(found)) != len(found):
+        raise UsageError(f"classes={tuple(classes)!r} came; expected at least one class and none of them twice")
+    return tuple(found)
+
+
+def keep_classes(
+    y: Shaped[np.ndarray, " n"], classes: Sequence[int]
+) -> tuple[Int64[np.ndarray, " k"], Int64[np.ndarray, " k"]]:
+    """Where `y` is in `classes`, and those labels renamed 0, 1, ... in the order of `classes`.
+
+    >>> keep_classes(np.array([3, 5, 3, 8]), [8, 3])
+    (array([0, 2, 3]), array([1, 1, 0]))
+    """
+    table = np.full(max(int(y.max(initial=0)), *classes) + 1, -1, np.int64)
+    table[list(classes)] = np.arange(len(classes))
+    renamed = table[y]
+    index = np.flatnonzero(renamed >= 0)
+    return index, renamed[index]
+
+
+def _shares(counts: Int64[np.ndarray, " k"], limit: int) -> Int64[np.ndarray, " k"]:
+    """`limit` places shared in proportion to `counts` by largest remainders, at least one place each."""
+    exact = limit * counts / counts.sum()
+    shares = np.maximum(np.floor(exact).astype(np.int64), 1)
+    while shares.sum() < limit:
+        shares[np.argmax(np.where(shares < counts, exact - shares, -np.inf))] += 1
+    while shares.sum() > limit:
+        shares[np.argmax(np.where(shares > 1, shares - exact, -np.inf))] -= 1
+    return shares
+
+
+def stratified(y: Int64[np.ndarray, " n"], limit: int | None, seed: int, *stream: str) -> Int64[np.ndarray, " k"]:
+    """The places of at most `limit` items, every class in its proportion, in the original order.
+
+    Each class is shuffled by its own random stream, so of two samples with one seed and proportional limits the
+    smaller lies in the larger.
+
+    >>> stratified(np.array([0, 0, 0, 0, 1, 1]), 3, 0, "doctest").tolist()
+    [1, 2, 4]
+    """
+    if limit is None or limit >= len(y):
+        return np.arange(len(y), dtype=np.int64)
+    labels, counts = np.unique(y, return_counts=True)
+    if limit < len(labels):
+        raise UsageError(f"a sample of {limit} came for {len(labels)} classes; expected at least one item a class")
+    chosen = []
+    for label, share in zip(labels, _shares(counts.astype(np.int64), limit)):
+        members = np.flatnonzero(y == label)
+        order = numpy_generator(seed, *stream, "subsample", int(label)).permutation(len(members))
+        chosen.append(members[order[:share]])
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
+
+
+def image_split(
+    name: str,
+    train: Labelled,
+    test: Labelled,
+    names: Sequence[str],
+    *,
+    standard: MeanStd,
+    seed: int,
+    classes: Classes = None,
+    max_train: int | None = None,
+    max_test: int | None = None,
+    normalise: Normalise = "standard",
+    extras: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Split:
+    """Select classes and samples while the images are bytes, then make float32 images of what is left.
+
+    `extras` gives, for `"train"` and `"test"`, arrays with one entry an image. The `Split`'s own extras hold `mean`
+    and `std`, with which `x * std + mean` are the images in [0, 1].
+    """
+    kept = resolve_classes(classes, names)
+    mean, std = constants(normalise, train[0].shape[1], standard)
+
+    def part(which: str, images: np.ndarray, y: np.ndarray, limit: int | None) -> Part:
+        index, renamed = keep_classes(y, kept)
+        sample = stratified(renamed, limit, seed, name, which)
+        index, renamed = index[sample], renamed[sample]
+        more = {key: torch.from_numpy(value[index]) for key, value in (extras or {}).get(which, {}).items()}
+        return Part(to_float(images[index], mean, std), torch.from_numpy(renamed), more)
+
+    return Split(
+        train=part("train", *train, max_train),
+        test=part("test", *test, max_test),
+        classes=tuple(names[k] for k in kept),
+        name=name,
+        options={
+            "seed": seed,
+            "classes": classes,
+            "max_train": max_train,
+            "max_test": max_test,
+            "normalise": normalise,
+        },
+        extras={"mean": mean, "std": std},
+    )
+
+
+def class_subset(name: str, loader: Callable[..., Split], classes: tuple[int, ...], doc: str) -> Callable[..., Split]:
+    """`loader` under another name and with `classes` in place of all; it takes the same options."""
+    narrowed = partial(loader, classes=classes)
+
+    def load(**options: Any) -> Split:
+        return narrowed(**options).replace(name=name)
+
+    load.__name__, load.__doc__, load.__module__ = name, doc, loader.__module__
+    load.__dict__["__signature__"] = inspect.signature(narrowed)
+    return load
