@@ -1,5 +1,7 @@
 """The leaf: what every other room may use and which uses none of them."""
 
+from ntkscope.core.claims import Claim
+from ntkscope.core.environment import environment
 from ntkscope.core.errors import (
     DataCorrupt,
     DataNotFound,
@@ -12,11 +14,15 @@ from ntkscope.core.errors import (
     UnsafeData,
     UsageError,
 )
+from ntkscope.core.progress import Progress, progress
 from ntkscope.core.random import derive_seed, generator, numpy_generator
+from ntkscope.core.record import Record
 from ntkscope.core.registry import Registry
+from ntkscope.core.stage import Stage
 from ntkscope.core.types import Inputs, Params, Part, Snapshot, Split, fingerprint
 
 __all__ = [
+    "Claim",
     "DataCorrupt",
     "DataNotFound",
     "DuplicateName",
@@ -26,15 +32,20 @@ __all__ = [
     "NumericalError",
     "Params",
     "Part",
+    "Progress",
+    "Record",
     "RecordError",
     "Registry",
     "Snapshot",
     "Split",
+    "Stage",
     "UnknownName",
     "UnsafeData",
     "UsageError",
     "derive_seed",
+    "environment",
     "fingerprint",
     "generator",
     "numpy_generator",
+    "progress",
 ]

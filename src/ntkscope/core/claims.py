@@ -1,0 +1,73 @@
+"""A claim: one published number or statement, what was measured here, and what that says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeAlias, get_args
+
+from ntkscope.core.errors import RecordError, UsageError
+
+Verdict: TypeAlias = Literal["reproduced", "not reproduced", "stand-in", "not testable here"]
+VERDICTS: tuple[str, ...] = get_args(Verdict)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a document says, what a run measured, and the verdict.
+
+    `published`, `measured` and `tolerance` are numbers, texts, or lists and mappings of them. A *stand-in* was measured
+    on a smaller or different setting than the published one; *not testable here* lacks its data or machine, so it
+    has no measured value.
+
+    >>> claim = Claim("relu-t1-1nn", "Table 1", published=0.741, measured=0.744, tolerance=0.01, verdict="reproduced")
+    >>> Claim.from_json(claim.to_json()) == claim
+    True
+    >>> Claim("relu-t1-1nn", "Table 1", 0.741, 0.5, 0.01, verdict="maybe")
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.errors.UsageError: claim 'relu-t1-1nn' has verdict 'maybe'; expected one of: reproduced, ...
+    """
+
+    id: str
+    source: str
+    published: Any
+    measured: Any
+    tolerance: Any
+    verdict: str
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("id", "source", "note"):
+            if not isinstance(getattr(self, name), str):
+                raise UsageError(f"claim {self.id!r} has {name} {getattr(self, name)!r}; expected a text")
+        if not self.id.strip():
+            raise UsageError("a claim came without an id; give it the id it has in the ledger of claims")
+        if self.verdict not in VERDICTS:
+            raise UsageError(f"claim {self.id!r} has verdict {self.verdict!r}; expected one of: {', '.join(VERDICTS)}")
+        if self.verdict == "not testable here" and self.measured is not None:
+            raise UsageError(
+                f"claim {self.id!r} is 'not testable here' and yet measured {self.measured!r};"
+                " leave measured=None, or call it a 'stand-in'"
+            )
+        if self.verdict != "not testable here" and self.measured is None:
+            raise UsageError(f"claim {self.id!r} is {self.verdict!r} without a measured value; say what was measured")
+
+    def to_json(self) -> dict[str, Any]:
+        """The claim as a mapping, keys in the order of the fields."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Claim:
+        """The claim a mapping holds; unknown and missing keys are errors."""
+        if not isinstance(value, Mapping):
+            raise RecordError(f"a claim came as {type(value).__name__}; expected an object with the fields of a claim")
+        known = [field.name for field in fields(cls)]
+        missing = [name for name in known if name not in value and name != "note"]
+        unknown = [name for name in value if name not in known]
+        if missing or unknown:
+            raise RecordError(
+                f"claim {value.get('id', '?')!r} lacks {', '.join(missing) or 'nothing'}"
+                f" and has unknown {', '.join(unknown) or 'nothing'}; expected: {', '.join(known)}"
+            )
+        return cls(**value)

@@ -1,0 +1,90 @@
+"""Values as strict JSON: what a record accepts, how it is written, how it comes back."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntkscope.core.errors import UsageError
+
+# JSON has no such numbers; these texts stand for them, and `float(text)` or JavaScript's `Number(text)` reads them.
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def to_plain(value: Any, where: str = "value") -> Any:
+    """`value` as nested dicts, lists, texts and finite numbers; NaN and infinities become texts.
+
+    >>> to_plain({"loss": float("nan"), "widths": (3, 4), "accuracy": torch.tensor(0.5)})
+    {'loss': 'NaN', 'widths': [3, 4], 'accuracy': 0.5}
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {_key(key, where): to_plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, (set, frozenset)):
+        return sorted((to_plain(item, where) for item in value), key=repr)
+    if isinstance(value, (np.generic, np.ndarray, Tensor)) and np.prod(value.shape) == 1 and len(value.shape) == 0:
+        return to_plain(value.item(), where)
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_plain(asdict(value), where)
+    if isinstance(value, (os.PathLike, torch.dtype, torch.device)):
+        return str(value)
+    if isinstance(value, (np.ndarray, Tensor)):
+        raise UsageError(f"{where} is an array of shape {tuple(value.shape)}; keep it with record.array(name, value)")
+    raise UsageError(
+        f"{where} is a {type(value).__name__}; expected numbers, texts, None, or lists and mappings of them"
+    )
+
+
+def from_plain(value: Any) -> Any:
+    """What `to_plain` wrote, with NaN and infinities as numbers again.
+
+    >>> from_plain({"loss": "-Infinity", "name": "mlp"})
+    {'loss': -inf, 'name': 'mlp'}
+    """
+    if isinstance(value, dict):
+        return {key: from_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [from_plain(item) for item in value]
+    return NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def differences(old: Any, new: Any, where: str = "") -> list[str]:
+    """Where two plain values differ, one text a place.
+
+    >>> differences({"lr": 0.1, "widths": [3]}, {"lr": 0.2, "widths": [3], "seed": 1})
+    ['lr: 0.1 -> 0.2', 'seed: (absent) -> 1']
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in [*old, *(key for key in new if key not in old)]:
+            path = f"{where}.{key}" if where else str(key)
+            if key in old and key in new:
+                found += differences(old[key], new[key], path)
+            else:
+                found.append(f"{path}: {_shown(old, key)} -> {_shown(new, key)}")
+        return found
+    return [] if old == new and isinstance(old, bool) == isinstance(new, bool) else [f"{where}: {old!r} -> {new!r}"]
+
+
+def _shown(mapping: dict[str, Any], key: str) -> str:
+    return repr(mapping[key]) if key in mapping else "(absent)"
+
+
+def _key(key: Any, where: str) -> str:
+    if isinstance(key, (str, int)):
+        return str(key)
+    raise UsageError(f"{where} has the key {key!r}; expected texts or whole numbers as keys")

@@ -1,0 +1,277 @@
+"""Progress: a bar with the time left on a terminal, a line a minute elsewhere, nothing on request."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Generic, Literal, Protocol, TextIO, TypeVar, cast, runtime_checkable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from ntkscope.core.errors import UsageError
+
+T = TypeVar("T")
+LINE_EVERY = 60.0  # seconds between lines where there is no terminal
+REFRESH_EVERY = 0.1  # seconds between redrawings of a bar
+
+
+@runtime_checkable
+class TextStream(Protocol):
+    """The part of a text file that progress uses."""
+
+    def write(self, text: str, /) -> object: ...
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool: ...
+
+
+def progress(
+    iterable: Iterable[T] | None = None,
+    *,
+    total: int | None = None,
+    label: str = "",
+    enabled: bool | Literal["auto"] = "auto",
+    stream: TextStream | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Progress[T]:
+    """Show how far a long step came and how long it will still take.
+
+    Wrap an iterable, or use it as a context manager and call `.advance(n)`. `True` and `"auto"` both show a bar when
+    `stream` (stderr) is a terminal and a line a minute otherwise; `False` shows nothing. It starts no thread.
+
+    >>> sum(progress(range(4), enabled=False))
+    6
+    >>> with progress(total=2, label="tiles", enabled=False) as bar:
+    ...     bar.advance(2)
+    >>> bar.done
+    2
+    """
+    return Progress(iterable, total=total, label=label, enabled=enabled, stream=stream, clock=clock)
+
+
+class Progress(Generic[T]):
+    """What `progress` returns: an iterator over the wrapped iterable and a context manager."""
+
+    def __init__(
+        self,
+        iterable: Iterable[T] | None,
+        *,
+        total: int | None,
+        label: str,
+        enabled: bool | Literal["auto"],
+        stream: TextStream | None,
+        clock: Callable[[], float],
+    ) -> None:
+        if enabled not in (True, False, "auto"):
+            raise UsageError(f'progress came as {enabled!r}; expected True, False or "auto"')
+        if total is None and isinstance(iterable, Sized):
+            total = len(iterable)
+        self.label, self.total, self.done = label, total, 0
+        self._iterable = iterable
+        self._view = _view(enabled, stream if stream is not None else sys.stderr, clock)
+        self._open = False
+
+    def __enter__(self) -> Progress[T]:
+        self._view.open(self.label, self.total)
+        self._open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open:
+            self._open = False
+            self._view.close(self.done)
+
+    def __iter__(self) -> Iterator[T]:
+        if self._iterable is None:
+            raise UsageError("this progress wraps no iterable; use it as `with progress(total=...) as bar`")
+        if self._open:  # `with progress(items) as bar: for item in bar`
+            yield from self._items(self._iterable)
+            return
+        with self:
+            yield from self._items(self._iterable)
+
+    def _items(self, iterable: Iterable[T]) -> Iterator[T]:
+        for item in iterable:
+            yield item
+            self.advance()
+
+    def advance(self, n: int = 1) -> None:
+        """`n` more steps are done."""
+        self.done += n
+        if self._open:
+            self._view.show(self.done)
+
+    def message(self, text: str) -> None:
+        """A few words shown beside the count from now on, such as the current loss."""
+        if self._open:
+            self._view.message(text)
+
+
+class _Silent:
+    """Shows nothing; also what the other views share."""
+
+    def open(self, label: str, total: int | None) -> None: ...
+
+    def show(self, done: int) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def close(self, done: int) -> None: ...
+
+
+class _Lines(_Silent):
+    """A line a minute; a step shorter than a minute leaves no line."""
+
+    def __init__(self, stream: TextStream, clock: Callable[[], float]) -> None:
+        self._stream, self._clock = stream, clock
+        self._text = ""
+        self._printed = False
+
+    def open(self, label: str, total: int | None) -> None:
+        self._label, self._total = label, total
+        self._started = self._last = self._clock()
+
+    def show(self, done: int) -> None:
+        if self._clock() - self._last >= LINE_EVERY:
+            self._print(done)
+
+    def message(self, text: str) -> None:
+        self._text = text
+
+    def close(self, done: int) -> None:
+        if self._printed:
+            self._print(done, last=True)
+
+    def _print(self, done: int, last: bool = False) -> None:
+        now = self._clock()
+        self._last, self._printed = now, True
+        elapsed = now - self._started
+        print(line(self._label, done, self._total, elapsed, self._text, last), file=self._stream, flush=True)
+
+
+def line(label: str, done: int, total: int | None, elapsed: float | int, text: str = "", last: bool = False) -> str:
+    """One line of progress; the time left supposes that the rest goes as fast as what is done.
+
+    >>> line("tiles", 30, 120, 60.0)
+    'tiles: 30/120 (25 %), 1 min 00 s, about 3 min 00 s left'
+    >>> line("tiles", 120, 120, 245.0, last=True)
+    'tiles: 120/120 (100 %), 4 min 05 s, ended'
+    >>> line("", 7, None, 65.0, "loss 0.1")
+    '7 done, 1 min 05 s, loss 0.1'
+    """
+    count = f"{done} done" if not total else f"{done}/{total} ({100 * done // total} %)"
+    parts = [f"{label}: {count}" if label else count, duration(elapsed)]
+    if last:
+        parts.append("ended")
+    elif total and 0 < done < total:
+        parts.append(f"about {duration(elapsed / done * (total - done))} left")
+    return ", ".join([*parts, text] if text else parts)
+
+
+def duration(seconds: float | int) -> str:
+    """Seconds as people say them.
+
+    >>> duration(0.25), duration(42), duration(125), duration(7500)
+    ('0.25 s', '42 s', '2 min 05 s', '2 h 05 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+class _Bar(_Silent):
+    """One bar of a terminal's display; bars that are open at the same time stand below each other."""
+
+    def __init__(self, stream: TextStream, clock: Callable[[], float]) -> None:
+        self._stream, self._clock = stream, clock
+
+    def open(self, label: str, total: int | None) -> None:
+        self._display = _Display.enter(self._stream, self._clock)
+        self._task = self._display.bars.add_task(label, total=total, text="")
+        self._display.draw()
+
+    def show(self, done: int) -> None:
+        self._display.bars.update(self._task, completed=done)
+        self._display.draw()
+
+    def message(self, text: str) -> None:
+        self._display.bars.update(self._task, text=text)
+        self._display.draw()
+
+    def close(self, done: int) -> None:
+        self._display.bars.update(self._task, completed=done)
+        self._display.leave(self._task)
+
+
+class _Display:
+    """The live part of one terminal, shared by all bars on it: a terminal has one last line, so this is not ambient
+    state of ours but of the terminal. It is drawn when somebody advances, never by a thread."""
+
+    _shown: dict[int, _Display] = {}  # noqa: RUF012 - by id of the stream, while a bar is open on it
+    _lock = threading.RLock()
+
+    def __init__(self, stream: TextStream, clock: Callable[[], float]) -> None:
+        self._key, self._clock, self._users = id(stream), clock, 0
+        self._drawn = float("-inf")
+        to_terminal = sys.stdout.isatty()  # printed text moves above the bar, but never out of a file it was sent to
+        self.bars = RichProgress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            console=Console(file=cast(TextIO, stream), force_terminal=True),
+            auto_refresh=False,
+            redirect_stdout=to_terminal,
+            redirect_stderr=to_terminal,
+            get_time=clock,
+        )
+
+    @classmethod
+    def enter(cls, stream: TextStream, clock: Callable[[], float]) -> _Display:
+        with cls._lock:
+            display = cls._shown.get(id(stream))
+            if display is None:
+                display = cls._shown[id(stream)] = cls(stream, clock)
+                display.bars.start()
+            display._users += 1
+            return display
+
+    def leave(self, task: TaskID) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                self.bars.remove_task(task)  # an inner bar goes; the outermost stays to be read
+                self.bars.refresh()
+            else:
+                del self._shown[self._key]
+                self.bars.refresh()
+                self.bars.stop()
+
+    def draw(self) -> None:
+        now = self._clock()
+        if now - self._drawn >= REFRESH_EVERY:
+            self._drawn = now
+            self.bars.refresh()
+
+
+def _view(enabled: bool | str, stream: TextStream, clock: Callable[[], float]) -> _Silent:
+    if enabled is False:
+        return _Silent()
+    stream = getattr(stream, "rich_proxied_file", stream)  # an open bar stands in for stderr; the terminal is behind it
+    if stream.isatty() and os.environ.get("TERM", "") not in ("dumb", ""):
+        return _Bar(stream, clock)
+    return _Lines(stream, clock)
