@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg.gram import Gram, Index, Tile, _from_numpy, slices, symmetric_eigenvalues
+from ntkscope.linalg.gram import Gram, Index, Tile, from_numpy, slices, symmetric_eigenvalues
 from ntkscope.linalg.mixed import product
 
 
@@ -113,7 +113,7 @@ def as_gram(values: np.ndarray | Tensor | Gram, *, symmetric: bool | None = None
         return values
     if not isinstance(values, np.ndarray | Tensor):
         raise UsageError(f"{type(values).__name__} came; expected a Gram, a NumPy array or a Tensor")
-    matrix = _from_numpy(values) if isinstance(values, np.ndarray) else values
+    matrix = from_numpy(values) if isinstance(values, np.ndarray) else values
     if matrix.ndim != 2 or matrix.is_complex():
         raise UsageError(f"{matrix.dtype} values of shape {tuple(matrix.shape)} came; expected a real matrix (n, m)")
     matrix = matrix if matrix.is_floating_point() else matrix.to(torch.float64)

@@ -117,7 +117,7 @@ class Gram(ABC):
     def __matmul__(self, v: Vectors) -> Vectors:
         """`K v` for `v` of shape (m,) or (m, k), as the kind of array it came, in the wider of the two dtypes."""
         if isinstance(v, np.ndarray):
-            return self._apply(_from_numpy(v).to(self.device)).detach().cpu().numpy()
+            return self._apply(from_numpy(v).to(self.device)).detach().cpu().numpy()
         if not isinstance(v, Tensor):
             return NotImplemented
         return self._apply(v)
@@ -300,7 +300,7 @@ def symmetric_eigenvalues(matrix: Float[Tensor, "n n"]) -> Float[Tensor, " n"]:
     return torch.linalg.eigvalsh((wide + wide.T) / 2)
 
 
-def _from_numpy(values: np.ndarray) -> Tensor:
+def from_numpy(values: np.ndarray) -> Tensor:
     """A tensor sharing the array's memory where torch allows that (it wants it writable, with positive strides)."""
     shareable = values.flags.writeable and all(stride >= 0 for stride in values.strides)
     try:

@@ -1,11 +1,12 @@
-"""The largest eigenpairs of a symmetric matrix that is known by its products alone."""
+"""Lanczos: a symmetric matrix, known by its products alone, seen through a small tridiagonal one."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
@@ -23,15 +24,51 @@ class Multiplies(Protocol):
     def __matmul__(self, v: Any) -> Any: ...
 
 
-def top_eigenpairs(
-    K: Multiplies, k: int, *, tolerance: float = 0.0, max_iter: int | None = None, seed: int = 0
-) -> tuple[Tensor, Tensor]:
-    """The `k` largest eigenvalues, ascending, and their eigenvectors as columns, in float64, by implicitly restarted
-    Lanczos (ARPACK).
+def lanczos(
+    K: Multiplies, start: Float[Tensor, "n k"], steps: int
+) -> tuple[Float[Tensor, "s n k"], Float[Tensor, "s k"], Float[Tensor, "s k"], Float[Tensor, "n k"]]:
+    """`steps` of Lanczos from each column of `start` at once, fully reorthogonalised: `(Q, α, β, r)`.
 
-    About `2k` products `K @ v` a restart. `tolerance` is relative to each eigenvalue; 0 means machine precision. The
-    start vector comes from `seed`, so a call is repeatable. Where k is nearly n, or n is small, the matrix is
-    applied to the identity and decomposed whole: that is cheaper.
+    For each column `K Q = Q T + r e_sᵀ` with orthonormal Q, `T` tridiagonal with diagonal α and off-diagonal β[:-1],
+    and `β[-1] = ‖r‖`. One product `K @ V` a step; memory `steps · n · k`. Where the Krylov space is exhausted β is
+    exactly 0 and the vectors after it are 0. Lanczos (1950).
+    """
+    n, k = start.shape
+    q = start / torch.linalg.vector_norm(start, dim=0)
+    basis = torch.zeros(steps, n, k, dtype=start.dtype, device=start.device)
+    alpha, beta = (torch.zeros(steps, k, dtype=start.dtype, device=start.device) for _ in range(2))
+    scale = torch.zeros(k, dtype=start.dtype, device=start.device)
+    r = torch.zeros_like(q)
+    for step in range(steps):
+        basis[step] = q
+        image = K @ q
+        alpha[step] = (q * image).sum(0)
+        scale = torch.maximum(scale, torch.linalg.vector_norm(image, dim=0))
+        r = image
+        for _ in range(2):  # twice is enough (Parlett)
+            r = r - torch.einsum("snk,sk->nk", basis[: step + 1], torch.einsum("snk,nk->sk", basis[: step + 1], r))
+        size = torch.linalg.vector_norm(r, dim=0)
+        alive = size > n * torch.finfo(start.dtype).eps * scale
+        beta[step] = torch.where(alive, size, 0.0)
+        r = torch.where(alive, r, 0.0)
+        q = torch.where(alive, r / size, 0.0)
+    return basis, alpha, beta, r
+
+
+def top_eigenpairs(
+    K: Multiplies,
+    k: int,
+    *,
+    by: Literal["value", "magnitude"] = "value",
+    tolerance: float = 0.0,
+    max_iter: int | None = None,
+    seed: int = 0,
+) -> tuple[Float[Tensor, " k"], Float[Tensor, "n k"]]:
+    """The `k` largest eigenvalues (by value or by magnitude), ascending, and eigenvectors as columns, in float64.
+
+    Implicitly restarted Lanczos (ARPACK): about `2k` products `K @ v` a restart. `tolerance` is relative to each
+    eigenvalue; 0 means machine precision. The start vector comes from `seed`, so a call is repeatable. Where k is
+    nearly n, or n is small, `K` is applied to the identity and decomposed whole: that is cheaper.
 
     >>> values, vectors = top_eigenpairs(torch.diag(torch.tensor([1.0, 5.0, 2.0])), 2)
     >>> [round(v, 6) for v in values.tolist()]
@@ -41,36 +78,51 @@ def top_eigenpairs(
     if not 1 <= k <= n:
         raise UsageError(f"the {k} largest eigenvalues of an {n} × {n} matrix; expected k from 1 to {n}")
     device = K.device
+    matrix: Multiplies = K.to(torch.float64) if isinstance(K, Tensor) else K
 
     def multiply(v: np.ndarray) -> np.ndarray:
-        wide = torch.as_tensor(np.ascontiguousarray(v, dtype=np.float64), device=device)
-        product = (K.to(torch.float64) if isinstance(K, Tensor) else K) @ wide
+        product = matrix @ torch.tensor(v, dtype=torch.float64, device=device)
         return product.detach().cpu().to(torch.float64).numpy()
 
     if n <= 64 or 2 * k + 1 >= n:
-        whole = multiply(np.eye(n))
-        if not np.isfinite(whole).all():
-            raise NumericalError(f"the {n} × {n} matrix holds NaN or infinity; it has no eigenvalues")
-        values, vectors = np.linalg.eigh((whole + whole.T) / 2)
-        values, vectors = values[-k:], vectors[:, -k:]
+        values, vectors = _whole(multiply(np.eye(n)))
+        order = np.argsort(values if by == "value" else np.abs(values))[-k:]
     else:
         start = numpy_generator(seed, "lanczos").standard_normal(n)
         image = multiply(start)
         if not np.isfinite(image).all():
             raise NumericalError(f"the {n} × {n} matrix maps a finite vector to NaN or infinity; check its entries")
-        if not image.any():  # ARPACK refuses the zero matrix
-            values, vectors = np.zeros(k), np.eye(n, k)
-        else:
-            operator = LinearOperator((n, n), matvec=multiply, matmat=multiply, dtype=np.float64)
-            try:
-                values, vectors = eigsh(operator, k=k, which="LA", v0=start, tol=tolerance, maxiter=max_iter)
-            except ArpackNoConvergence as error:
-                raise NumericalError(
-                    f"Lanczos found {len(error.eigenvalues)} of {k} eigenvalues of an {n} × {n} matrix before its"
-                    " iterations ran out; raise max_iter or tolerance, or ask for fewer"
-                ) from error
-            except ArpackError as error:
-                raise NumericalError(f"Lanczos failed on an {n} × {n} matrix: {error}") from error
-        order = np.argsort(values)
-        values, vectors = values[order], vectors[:, order]
-    return torch.tensor(values, device=device), torch.tensor(vectors, device=device)
+        values, vectors = _arpack(multiply, start, k, by, tolerance, max_iter) if image.any() else _zeros(n, k)
+        order = np.arange(k)
+    order = order[np.argsort(values[order])]
+    return torch.tensor(values[order], device=device), torch.tensor(vectors[:, order], device=device)
+
+
+def _whole(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if not np.isfinite(matrix).all():
+        raise NumericalError(f"the {matrix.shape} matrix holds NaN or infinity; it has no eigenvalues")
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    return values, vectors
+
+
+def _zeros(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenpairs of the zero matrix, which ARPACK refuses."""
+    return np.zeros(k), np.eye(n, k)
+
+
+def _arpack(
+    multiply: Any, start: np.ndarray, k: int, by: str, tolerance: float, max_iter: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    n = len(start)
+    operator = LinearOperator((n, n), matvec=multiply, matmat=multiply, dtype=np.float64)
+    which = "LA" if by == "value" else "LM"
+    try:
+        values, vectors = eigsh(operator, k=k, which=which, v0=start, tol=tolerance, maxiter=max_iter)
+    except ArpackNoConvergence as error:
+        raise NumericalError(
+            f"Lanczos found {len(error.eigenvalues)} of {k} eigenvalues of an {n} × {n} matrix before its iterations"
+            " ran out; raise max_iter or tolerance, or ask for fewer"
+        ) from error
+    except ArpackError as error:
+        raise NumericalError(f"Lanczos failed on an {n} × {n} matrix: {error}") from error
+    return values, vectors

@@ -1,0 +1,104 @@
+"""Kernel systems by Cholesky, with the jitter it took said aloud."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntkscope.core import NumericalError
+from ntkscope.linalg.gram import Gram
+from ntkscope.linalg.lanczos import top_eigenpairs
+from ntkscope.linalg.operator import OperatorGram
+from ntkscope.linalg.system import checked_system, relative_residual, symmetric_part, warn, working_dtype
+
+
+@dataclass(frozen=True, eq=False)
+class CholeskySolution:
+    """What `cholesky_solve` found, and what it had to do for it."""
+
+    solution: Tensor
+    """Shaped as `Y`."""
+    jitter: float
+    """Added to the diagonal beyond the ridge that was asked for; 0 when the matrix needed none."""
+    smallest_eigenvalue: float
+    """Of `K` itself, without ridge and jitter, estimated to about `ε ‖K‖`."""
+    residual: float
+    """The largest `‖Y - (K + ridge I) X‖ / ‖Y‖` of a column: of the system asked for, so jitter shows in it."""
+    warnings: tuple[str, ...]
+
+
+def cholesky_solve(
+    K: Gram | Tensor | np.ndarray, Y: Tensor | np.ndarray, ridge: float = 0.0, *, max_jitter: float = 1e-3
+) -> CholeskySolution:
+    """Solve `(K + ridge I) X = Y` for the symmetric part of `K` by Cholesky; O(n³).
+
+    Float64 below N = 5,000. Jitter is added only when the factorisation fails: ten times the rounding unit of the mean
+    diagonal, then tenfold each time, up to `max_jitter` times the mean diagonal. It is in the result and in a
+    `NumericalWarning`, and so is a matrix that is singular to working precision.
+
+    >>> cholesky_solve(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0])).solution
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+    gram, targets = checked_system(K, Y, ridge)
+    n = gram.shape[0]
+    dtype = working_dtype(gram)
+    targets = targets.to(dtype)
+    matrix = symmetric_part(gram, dtype)
+    scale = float(matrix.diagonal().abs().mean()) if n else 0.0
+    matrix.diagonal().add_(ridge)
+    factor, jitter = _factor(matrix, scale, max_jitter, ridge, gram)
+    solution = torch.cholesky_solve(targets, factor)
+
+    messages = []
+    shift = ridge + jitter
+    smallest, largest = _extreme_eigenvalues(factor) if n else (0.0, 0.0)
+    if jitter:
+        messages.append(
+            f"{gram!r} is not positive definite (smallest eigenvalue about {smallest - shift:.3g}):"
+            f" jitter {jitter:.3g} was added to its diagonal (mean {scale:.3g}) beyond ridge {ridge:.3g}"
+        )
+    elif smallest < n * torch.finfo(dtype).eps * largest:
+        messages.append(
+            f"{gram!r} with ridge {ridge:.3g} is singular to working precision (condition number about"
+            f" {largest / smallest:.2g}): no jitter was needed, but few digits of the solution can be trusted;"
+            " add a ridge or use minimum_norm_solve"
+        )
+    residuals = relative_residual(gram, ridge, solution, targets)
+    return CholeskySolution(
+        solution=solution.reshape(Y.shape),
+        jitter=jitter,
+        smallest_eigenvalue=smallest - shift,
+        residual=float(residuals.max()) if residuals.numel() else 0.0,
+        warnings=warn(messages),
+    )
+
+
+def _factor(matrix: Tensor, scale: float, max_jitter: float, ridge: float, gram: Gram) -> tuple[Tensor, float]:
+    """The Cholesky factor of `matrix + jitter I` with the smallest jitter of the ladder that works."""
+    jitter = 0.0
+    while True:
+        factor, failed_at = torch.linalg.cholesky_ex(matrix)
+        if not int(failed_at) and bool(torch.isfinite(factor).all()):
+            return factor, jitter
+        larger = max(10 * jitter, 10 * torch.finfo(matrix.dtype).eps * scale)
+        if larger > max_jitter * scale or larger == 0:
+            smallest = float(torch.linalg.eigvalsh(matrix)[0]) - jitter - ridge
+            raise NumericalError(
+                f"{gram!r} is not positive definite: its smallest eigenvalue is {smallest:.3g}, ridge {ridge:.3g} and"
+                f" jitter up to {max_jitter * scale:.3g} do not repair that; use a larger ridge, or minimum_norm_solve"
+            )
+        matrix.diagonal().add_(larger - jitter)
+        jitter = larger
+
+
+def _extreme_eigenvalues(factor: Tensor) -> tuple[float, float]:
+    """Estimates of the smallest and largest eigenvalue of `L Lᵀ`, by Lanczos on its inverse and on itself."""
+    n = len(factor)
+    there, back = (
+        OperatorGram((n, n), multiply, dtype=factor.dtype, device=factor.device, symmetric=True)
+        for multiply in (lambda v: factor @ (factor.T @ v), lambda v: torch.cholesky_solve(v, factor))
+    )
+    return 1 / float(top_eigenpairs(back, 1, tolerance=1e-3)[0]), float(top_eigenpairs(there, 1, tolerance=1e-3)[0])

@@ -1,0 +1,68 @@
+"""What every solver shares: a checked system `K X = Y`, the working precision, and warnings that are kept."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.linalg.dense import as_gram
+from ntkscope.linalg.gram import Gram, from_numpy
+
+FLOAT64_BELOW = 5000
+
+
+class NumericalWarning(UserWarning):
+    """A number that was computed, but not quite the one asked for: jitter added, iterations run out."""
+
+
+def checked_system(K: Gram | Tensor | np.ndarray, Y: Tensor | np.ndarray, ridge: float) -> tuple[Gram, Tensor]:
+    """The system as a symmetric Gram and right-hand sides (n, k) on its device, or an error that says what is wrong."""
+    gram = as_gram(K, symmetric=True)
+    if not (math.isfinite(ridge) and ridge >= 0):
+        raise UsageError(f"ridge={ridge} came; expected a finite number ≥ 0")
+    targets = from_numpy(Y) if isinstance(Y, np.ndarray) else Y
+    if targets.ndim not in (1, 2) or targets.shape[0] != gram.shape[0]:
+        raise UsageError(
+            f"right-hand sides of shape {tuple(targets.shape)} came with {gram!r}; expected ({gram.shape[0]},) or"
+            f" ({gram.shape[0]}, k), one row a row of the kernel"
+        )
+    targets = targets.detach().to(gram.device)
+    targets = targets if targets.is_floating_point() else targets.to(torch.float64)
+    if not bool(torch.isfinite(targets).all()):
+        bad = (~torch.isfinite(targets.reshape(len(targets), -1)).all(1)).nonzero().flatten().tolist()
+        raise NumericalError(f"right-hand sides hold NaN or infinity in rows {bad[:10]}; remove those rows")
+    return gram, targets if targets.ndim == 2 else targets[:, None]
+
+
+def working_dtype(gram: Gram) -> torch.dtype:
+    """float64 below N = 5,000; above it the Gram's own dtype, at least float32."""
+    if gram.shape[0] < FLOAT64_BELOW:
+        return torch.float64
+    return torch.promote_types(gram.dtype, torch.float32)
+
+
+def symmetric_part(gram: Gram, dtype: torch.dtype) -> Tensor:
+    """`(K + Kᵀ)/2` as a fresh finite tensor."""
+    values = gram.dense().detach().to(dtype)
+    if not bool(torch.isfinite(values).all()):
+        raise NumericalError(f"{gram!r} holds NaN or infinity; look at the inputs or activations that made it")
+    return (values + values.T) / 2
+
+
+def relative_residual(gram: Gram, ridge: float, solution: Tensor, targets: Tensor) -> Tensor:
+    """`‖Y - (K + ridge I) X‖ / ‖Y‖` for each column; 0 where both vanish."""
+    gap = torch.linalg.vector_norm(targets - (gram @ solution + ridge * solution), dim=0)
+    size = torch.linalg.vector_norm(targets, dim=0)
+    return torch.where(gap == 0, gap, gap / size)
+
+
+def warn(messages: list[str]) -> tuple[str, ...]:
+    """Emit each message as a `NumericalWarning` at the solver's caller, and hand them on to be kept in the result."""
+    for message in messages:
+        warnings.warn(message, NumericalWarning, stacklevel=3)
+    return tuple(messages)
