@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from oracles.autograd import (
     Jacobian,
     Selection,
@@ -18,7 +20,6 @@ from oracles.autograd import (
     readout,
     samples,
 )
-from torch import Tensor, nn
 
 Projection = Callable[[str, torch.Size], Tensor]  # parameter name and shape -> (numel, dim)
 

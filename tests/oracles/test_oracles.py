@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
 from oracles import naive
 from oracles.autograd import jacobian
 from oracles.closeness import assert_kernel_close, relative_error
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 X = torch.tensor([[1.0, 2.0], [0.5, -1.0], [3.0, 0.25]], dtype=torch.float64)
 Y = torch.tensor([[-1.0, 0.5], [2.0, 2.0]], dtype=torch.float64)

@@ -1,0 +1,93 @@
+"""Networks drawn at random: every fast road against per-sample autograd, under any budget, outputs and parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oracles.against import GRADIENT_NAMES, compare
+from strategies.architectures import (
+    Architecture,
+    budgets,
+    convolutional_networks,
+    sequence_networks,
+    vector_networks,
+)
+
+FAMILIES = {
+    "vectors": vector_networks(),
+    "sequences": sequence_networks(),
+    "tokens": sequence_networks(tokens=True),
+    "convolutions": convolutional_networks(),
+}
+quick = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True)
+
+
+def options(name: str, architecture: Architecture, pick: int) -> dict[str, Any]:
+    """Small projections of either kind; a layer, or a few, at random."""
+    layers = architecture.layers
+    return {
+        "proj-trntk": {
+            "dim": 7,
+            "kind": ("rademacher", "gaussian")[pick % 2],
+            "normalize": None if pick % 3 else False,
+        },
+        "proj-pntk": {"dim": 7, "kind": ("rademacher", "gaussian")[pick % 2]},
+        "em": {"layers": layers[pick % len(layers) :]},
+        "ptk": {"layer": layers[pick % len(layers)], "form": ("dual", "features")[pick % 2]},
+    }.get(name, {})
+
+
+def check(data: st.DataObject, family: str, names: Sequence[str]) -> None:
+    architecture = data.draw(FAMILIES[family], label="architecture")
+    name = data.draw(st.sampled_from(names), label="kernel")
+    memory = data.draw(budgets, label="memory")
+    extra = {
+        key: value
+        for key, value in options(name, architecture, data.draw(st.integers(0, 11), label="pick")).items()
+        if value is not None
+    }
+    outputs, params = None, None
+    classes = architecture.model.head.out_features
+    if name not in ("ck", "em") and data.draw(st.booleans(), label="chosen outputs"):
+        outputs = data.draw(st.lists(st.integers(0, classes - 1), min_size=1, max_size=classes, unique=True))
+    if name in GRADIENT_NAMES and data.draw(st.integers(0, 3), label="chosen parameters") == 0:
+        params = data.draw(st.sampled_from(["head.*", "last", ["head.weight", "body.*"], lambda name: "head" in name]))
+    x2 = None
+    if extra.get("form") != "features" and data.draw(st.booleans(), label="two sets of inputs"):
+        x2 = architecture.x.flip(0)[: max(1, len(architecture.x) - 1)]
+    compare(name, architecture.model, architecture.x, x2, outputs=outputs, params=params, memory=memory, **extra)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@settings(quick, max_examples=40)
+def test_entk(family: str, data: st.DataObject) -> None:
+    check(data, family, ["entk"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@settings(quick, max_examples=40)
+def test_sums_over_outputs(family: str, data: st.DataObject) -> None:
+    check(data, family, ["trntk0", "pntk"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@settings(quick, max_examples=30)
+def test_projections_and_activations(family: str, data: st.DataObject) -> None:
+    check(data, family, ["proj-trntk", "proj-pntk", "ck", "em", "ptk"])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["entk", "trntk0", "pntk", "proj-trntk", "proj-pntk", "ck", "em", "ptk"])
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@settings(quick, derandomize=False, max_examples=400)
+def test_many(family: str, name: str, data: st.DataObject) -> None:
+    check(data, family, [name])

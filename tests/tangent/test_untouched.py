@@ -1,0 +1,131 @@
+"""The model, the inputs, the random states and the switches are as they were, also after a failure midway."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ntkscope as ns
+from oracles.against import NAMES, compare, options_for
+from oracles.closeness import assert_kernel_close
+from oracles.snapshots import changes, state
+from strategies.networks import Net, noise, randomize
+from strategies.traps import TRAPS
+
+
+class Counter(nn.Module):
+    """Counts its calls in a buffer, as running statistics do, and raises at the call `fails_at`."""
+
+    calls: Tensor
+
+    def __init__(self, fails_at: int = -1) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.seen, self.fails_at = 0, fails_at
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.seen += 1
+        if self.seen == self.fails_at:
+            raise RuntimeError("the network broke")
+        return x
+
+
+def network(counter: Counter) -> nn.Module:
+    """Rules, a repeated module, an unsupported parameter, frozen ones, a gradient already there, user hooks."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        return m.head(m.count(m.b(m.a(m.a(x)))) * m.scale)
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        parts = {"a": nn.Linear(4, 4), "b": nn.BatchNorm1d(4), "head": nn.Linear(4, 3)}
+        model = randomize(Net(run, **parts, scale=nn.Parameter(torch.ones(4)), count=counter))
+    model.b.bias.requires_grad_(False)
+    model.a.weight.grad = torch.full_like(model.a.weight, 0.25)
+    model.a.register_forward_hook(lambda *_: None)
+    model.head.register_full_backward_hook(lambda *_: None)
+    model.head.train()
+    return model
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_changes(name: str) -> None:
+    model, x = network(Counter()), noise(4, 4)
+    before, inputs = state(model), x.clone()
+    gram = ns.kernel(name, model, x, x[:2], **options_for(name, model))
+    gram.dense()
+    assert changes(before, state(model)) == []
+    assert torch.equal(x, inputs)
+    assert not x.requires_grad
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("name", ["entk", "trntk", "pntk", "proj-trntk", "ck", "em", "ptk"])
+def test_nothing_changes_when_the_network_breaks_midway(name: str, fails_at: int) -> None:
+    model = network(Counter(fails_at))
+    before = state(model)
+    with contextlib.suppress(RuntimeError):  # late calls may never come
+        ns.kernel(name, model, noise(4, 4), **options_for(name, model)).dense()
+    assert changes(before, state(model)) == []
+
+
+def test_the_error_of_the_network_itself_is_shown() -> None:
+    with pytest.raises(RuntimeError, match="the network broke"):
+        ns.kernel("trntk0", network(Counter(fails_at=1)), noise(4, 4))
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_no_trap_is_changed(name: str) -> None:
+    model, x = TRAPS[name]()
+    before = state(model)
+    ns.kernel("trntk0", model, x).dense()
+    assert changes(before, state(model)) == []
+
+
+def test_nothing_changes_when_the_call_is_refused() -> None:
+    model = network(Counter())
+    model.b.train()
+    before = state(model)
+    with pytest.raises(ns.core.NtkscopeError):
+        ns.kernel("trntk0", model, noise(4, 4))
+    assert changes(before, state(model)) == []
+
+
+def test_nothing_changes_in_another_precision() -> None:
+    model = network(Counter())
+    before = state(model)
+    ns.kernel("trntk0", model, noise(4, 4), dtype=torch.float32).dense()
+    assert changes(before, state(model)) == []
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradients_switched_off_outside_do_not_matter(mode: Any) -> None:
+    model, x = TRAPS["module_called_twice"]()
+    expected = ns.kernel("trntk0", model, x).dense()
+    with mode():
+        found = ns.kernel("trntk0", model, x).dense()
+    assert_kernel_close(found.clone(), expected, 1e-12)
+
+
+def test_inputs_that_want_gradients_get_none() -> None:
+    model, x = TRAPS["module_called_twice"]()
+    x = x.clone().requires_grad_()
+    gram = compare("trntk0", model, x)
+    assert x.grad is None
+    assert not gram.dense().requires_grad
+
+
+def test_the_result_does_not_follow_the_model_afterwards() -> None:
+    model, x = TRAPS["module_called_twice"]()
+    gram = ns.kernel("trntk0", model, x)
+    before = gram.dense().clone()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(gram.dense(), before)
