@@ -13,11 +13,40 @@ from typing import Any
 from ntkscope.core import Split, UsageError
 
 # One line a data set: importing its file registers it.
+from ntkscope.data import alignment_reversing as alignment_reversing
+from ntkscope.data import boolean_cube as boolean_cube
+from ntkscope.data import chain_monomial as chain_monomial
+from ntkscope.data import cifar10 as cifar10
+from ntkscope.data import cola as cola
 from ntkscope.data import digits as digits
+from ntkscope.data import fashion_mnist as fashion_mnist
+from ntkscope.data import hidden_polynomial as hidden_polynomial
+from ntkscope.data import high_rank_polynomial as high_rank_polynomial
+from ntkscope.data import image_folder as image_folder
+from ntkscope.data import index_teacher as index_teacher
+from ntkscope.data import logistic_boundaries as logistic_boundaries
+from ntkscope.data import mnist as mnist
+from ntkscope.data import olivetti as olivetti
+from ntkscope.data import orthant_shells as orthant_shells
+from ntkscope.data import sentiment140 as sentiment140
+from ntkscope.data import target_functions as target_functions
 from ntkscope.data._checks import check_part, validate
 from ntkscope.data.registry import DATASETS, Loader
+from ntkscope.data.transforms import Trigger, badnets, label_noise, stamp, translate
 
-__all__ = ["DATASETS", "Loader", "check_part", "load", "options_of", "validate"]
+__all__ = [
+    "DATASETS",
+    "Loader",
+    "Trigger",
+    "badnets",
+    "check_part",
+    "label_noise",
+    "load",
+    "options_of",
+    "stamp",
+    "translate",
+    "validate",
+]
 
 
 def options_of(name: str) -> dict[str, Any]:

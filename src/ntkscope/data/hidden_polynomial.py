@@ -1,0 +1,124 @@
+"""Hidden polynomial: a polynomial of one hidden direction of a high-dimensional Gaussian."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkscope.core import Part, Split, UsageError, generator
+from ntkscope.data._checks import Real, as_dtype, at_least
+from ntkscope.data.registry import DATASETS
+
+
+def polynomial(v: Float[Tensor, " n"], roots: Float[Tensor, " degree"], leading: Real = 1.0) -> Float[Tensor, " n"]:
+    """leading · Π_k (v - root_k); O(n · degree).
+
+    >>> polynomial(torch.tensor([0.0, 2.0, 3.0]), torch.tensor([1.0, 2.0]))
+    tensor([2., 0., 2.])
+    """
+    return leading * (v[:, None] - roots).prod(dim=1)
+
+
+def choose_roots(
+    roots: str | Sequence[Real], degree: int, root_range: tuple[Real, Real], seed: int
+) -> Float[Tensor, " degree"]:
+    """`degree` roots in `root_range`, ascending: "equispaced" with both ends, "uniform" at random, or those given.
+
+    >>> choose_roots("equispaced", 3, (-2, 2), seed=0).tolist()
+    [-2.0, 0.0, 2.0]
+    """
+    low, high = root_range
+    if not low < high:
+        raise UsageError(f"root_range={root_range}; expected (low, high) with low < high")
+    if roots == "equispaced":
+        ends = torch.linspace(float(low), float(high), degree, dtype=torch.float64)
+        return ends if degree > 1 else torch.tensor([(low + high) / 2], dtype=torch.float64)
+    if roots == "uniform":
+        drawn = torch.rand(degree, generator=generator(seed, "roots"), dtype=torch.float64)
+        return (low + (high - low) * drawn).sort().values
+    if isinstance(roots, str):
+        raise UsageError(f'roots={roots!r}; expected "equispaced", "uniform" or a list of {degree} numbers')
+    given = torch.tensor([float(root) for root in roots], dtype=torch.float64).sort().values
+    if len(given) != degree or not ((low <= given) & (given <= high)).all():
+        raise UsageError(f"roots={tuple(roots)}; expected {degree} numbers (the degree) from {low} to {high}")
+    return given
+
+
+@DATASETS.register("hidden-polynomial")
+def hidden_polynomial(
+    *,
+    root: str | None = None,
+    seed: int = 0,
+    degree: int = 7,
+    correlated: bool = False,
+    direct: bool = False,
+    dimension: int = 100,
+    direction: Sequence[Real] | None = None,
+    bound: Real = 2.0,
+    roots: str | Sequence[Real] = "equispaced",
+    root_range: tuple[Real, Real] | None = None,
+    leading: Real = 1.0,
+    noise: Real = 0.0,
+    train: int = 8000,
+    validation: int = 1000,
+    test: int = 1000,
+    dtype: str | torch.dtype = "float32",
+) -> Split:
+    """y = leading · Π_k (v - root_k) with v = w·x, x ~ N(0, I) or, `correlated`, N(0, I + w wᵀ), rescaled.
+
+    All inputs are multiplied by one number so that max |v| = `bound` over the whole set: the covariance becomes
+    (bound / max|v|)² times the above (the text's 1/a, with a = (max|v| / 2)²). `direct` hands over v itself, shape
+    (n, 1), instead of x. w is all ones unless `direction` is given. Sizes and the equispaced roots are those of the
+    report's public code; the text leaves them open. `noise` is the standard deviation added to the targets of train
+    and validation, whose `extras["clean_y"]` keep the noise-free ones; test is noise-free. Extras: each part's `v`;
+    the split's `direction`, `roots`, `scale`, `covariance`. Cost: O(n · dimension).
+    Reference: Balakrishnan (2023), section 5.1.1.
+
+    >>> split = hidden_polynomial(degree=3, train=50, validation=10, test=10)
+    >>> split.extras["roots"].tolist(), tuple(split.train.x.shape)
+    ([-2.0, 0.0, 2.0], (50, 100))
+    """
+    at_least(1, degree=degree, dimension=dimension, train=train, test=test)
+    at_least(0, validation=validation, noise=noise)
+    if not bound > 0:
+        raise UsageError(f"bound={bound!r}; expected a positive number, the largest |v|")
+    kind = as_dtype(dtype)
+    w = torch.ones(dimension, dtype=torch.float64)
+    if direction is not None:
+        w = torch.tensor([float(entry) for entry in direction], dtype=torch.float64)
+    if len(w) != dimension or not w.norm() > 0:
+        raise UsageError(f"direction has {len(w)} entries, norm {float(w.norm()):g}; expected {dimension}, not all 0")
+    chosen = choose_roots(roots, degree, (-bound, bound) if root_range is None else root_range, seed)
+
+    sizes = {"train": train, "validation": validation, "test": test}
+    inputs = {}
+    for name, count in sizes.items():
+        inputs[name] = torch.randn(count, dimension, generator=generator(seed, name, "x"), dtype=torch.float64)
+        if correlated:
+            shared = torch.randn(count, 1, generator=generator(seed, name, "shared"), dtype=torch.float64)
+            inputs[name] = inputs[name] + shared * w
+    scale = bound / max(float((x @ w).abs().max()) for x in inputs.values() if len(x))
+
+    def part(name: str) -> Part:
+        x = inputs[name] * scale
+        v = (x @ w).clamp(-bound, bound)  # rounding may put the extreme point a hair outside
+        clean = polynomial(v, chosen, leading)
+        extras = {"v": v.to(kind)}
+        y = clean
+        if noise and name != "test":
+            y = clean + noise * torch.randn(len(v), generator=generator(seed, name, "noise"), dtype=torch.float64)
+            extras["clean_y"] = clean.to(kind)
+        return Part((v[:, None] if direct else x).to(kind), y.to(kind), extras)
+
+    covariance = torch.eye(dimension, dtype=torch.float64) + (torch.outer(w, w) if correlated else 0)
+    hidden = {"direction": w, "roots": chosen, "scale": torch.tensor(scale), "covariance": scale**2 * covariance}
+    return Split(
+        part("train"),
+        part("test"),
+        part("validation") if validation else None,
+        name="hidden-polynomial",
+        extras={key: value.to(kind) for key, value in hidden.items()},
+    )

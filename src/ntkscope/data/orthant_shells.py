@@ -1,0 +1,136 @@
+"""Orthant shells: two concentric spherical shells in every orthant, some orthants left sparse or empty in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from ntkscope.core import Part, Split, UsageError, generator
+from ntkscope.data._checks import Real, as_dtype, at_least, between
+from ntkscope.data.registry import DATASETS
+
+
+def orthant_signs(dimension: int) -> Float[Tensor, "orthants dimension"]:
+    """The sign vectors of all 2^dimension orthants; bit j of an orthant's number, most significant first, is set for +.
+
+    >>> orthant_signs(2)
+    tensor([[-1., -1.],
+            [-1.,  1.],
+            [ 1., -1.],
+            [ 1.,  1.]], dtype=torch.float64)
+    """
+    numbers, bits = torch.arange(2**dimension)[:, None], torch.arange(dimension - 1, -1, -1)
+    return (numbers >> bits & 1).double() * 2 - 1
+
+
+def sample_shell(
+    count: int, centre: Float[Tensor, " d"], radius: Real, random: torch.Generator
+) -> Float[Tensor, "count d"]:
+    """Points uniform on the sphere |x - centre| = radius: centre + radius · z / |z|, z standard normal."""
+    z = torch.randn(count, len(centre), generator=random, dtype=torch.float64)
+    return centre + radius * z / z.norm(dim=1, keepdim=True)
+
+
+def neighbours(orthant: int, dimension: int) -> list[int]:
+    """The orthants that differ from `orthant` in one sign, ascending.
+
+    >>> neighbours(0, 3)
+    [1, 2, 4]
+    """
+    return sorted(orthant ^ 1 << bit for bit in range(dimension))
+
+
+def _chosen(which: int | Sequence[int], name: str, free: Tensor, orthants: int) -> Tensor:
+    """The first `which` orthants of the shuffled `free`, or exactly the orthants listed in `which`."""
+    if isinstance(which, int):
+        between(0, len(free), **{name: which})
+        return free[:which].sort().values
+    listed = torch.tensor(sorted(set(which)), dtype=torch.int64)
+    if len(listed) != len(which) or any(not 0 <= orthant < orthants for orthant in which):
+        raise UsageError(f"{name}={tuple(which)}; expected distinct orthant numbers from 0 to {orthants - 1}")
+    if not torch.isin(listed, free).all():
+        raise UsageError(f"{name}={tuple(which)} lists an orthant that is empty; expected sparse and empty apart")
+    return listed
+
+
+def _part(
+    counts: Int64[Tensor, " orthants"], signs: Tensor, centre: Real, radii: Sequence[Real], seed: int, stream: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, labels and orthant numbers with `counts[o]` points of each class in orthant o.
+
+    Every orthant and class has its own random stream, so its points do not depend on what the others hold.
+    """
+    x, y, where = [signs.new_empty(0, signs.shape[1])], [], []
+    for orthant, count in enumerate(counts.tolist()):
+        for label, radius in enumerate(radii):
+            x.append(sample_shell(count, centre * signs[orthant], radius, generator(seed, stream, orthant, label)))
+            y.append(torch.full((count,), label))
+            where.append(torch.full((count,), orthant))
+    return torch.cat(x), torch.cat(y), torch.cat(where)
+
+
+@DATASETS.register("orthant-shells")
+def orthant_shells(
+    *,
+    root: str | None = None,
+    seed: int = 0,
+    dimension: int = 7,
+    centre: Real = 4.0,
+    radii: Sequence[Real] = (1.0, 2.0),
+    per_class: int = 100,
+    empty: int | Sequence[int] = 1,
+    sparse: int | Sequence[int] = 0,
+    sparse_per_class: int = 10,
+    test_per_class: int = 100,
+    dtype: str | torch.dtype = "float32",
+) -> Split:
+    """Class 0 on the sphere of radius 1, class 1 on that of radius 2, around (±4, …, ±4) in each of the 2^7 orthants.
+
+    In training an orthant is dense (`per_class` points a class), sparse (`sparse_per_class`) or empty; `empty` and
+    `sparse` say how many (chosen at random) or list which. The test part holds every orthant. Points are uniform on
+    the sphere, a surface without thickness (the report leaves both open). Each part's `extras["orthant"]` says where
+    an item lies; the split's extras hold the `signs` and the orthants that are `empty`, `sparse` and `dense`.
+    Cost: O(2^dimension · per_class). Reference: Balakrishnan (2023), section 4.1.
+
+    >>> split = orthant_shells(dimension=2, empty=[3])
+    >>> len(split.train), len(split.test), 3 in split.train.extras["orthant"]
+    (600, 800, False)
+    """
+    between(1, 16, dimension=dimension)
+    at_least(0, sparse_per_class=sparse_per_class)
+    at_least(1, per_class=per_class, test_per_class=test_per_class)
+    if len(radii) < 2 or any(not radius > 0 for radius in radii):
+        raise UsageError(f"radii={tuple(radii)}; expected a positive radius for each of two or more classes")
+    kind, signs, orthants = as_dtype(dtype), orthant_signs(dimension), 2**dimension
+
+    shuffled = torch.randperm(orthants, generator=generator(seed, "orthants"))
+    empties = _chosen(empty, "empty", shuffled, orthants)
+    filled = shuffled[~torch.isin(shuffled, empties)]
+    sparses = _chosen(sparse, "sparse", filled, orthants)
+    if len(empties) == orthants:
+        raise UsageError(f"all {orthants} orthants are empty; expected at least one with training points")
+    counts = torch.full((orthants,), per_class)
+    counts[sparses] = sparse_per_class
+    counts[empties] = 0
+
+    def part(counts: Tensor, stream: str) -> Part:
+        x, y, where = _part(counts, signs, centre, radii, seed, stream)
+        return Part(x.to(kind), y, {"orthant": where})
+
+    hidden = {
+        "signs": signs.to(kind),
+        "empty": empties,
+        "sparse": sparses,
+        "dense": filled[~torch.isin(filled, sparses)].sort().values,
+    }
+    names = ("inner", "outer") if len(radii) == 2 else tuple(f"radius {radius:g}" for radius in radii)
+    return Split(
+        part(counts, "train"),
+        part(torch.full((orthants,), test_per_class), "test"),
+        classes=names,
+        name="orthant-shells",
+        extras=hidden,
+    )
