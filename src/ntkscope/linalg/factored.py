@@ -92,13 +92,6 @@ class FactoredGram(Gram):
             for columns in slices(m, size or TILE):
                 yield rows, columns, self._with_diagonal(self.left[rows] @ self.right[columns].T, rows, columns)
 
-    def _with_diagonal(self, values: Tensor, rows: slice, columns: slice) -> Tensor:
-        """A freshly computed tile, with the known diagonal in it: a normalised one is 1 there, not 1 ± rounding."""
-        if self.symmetric:
-            both = torch.arange(max(rows.start, columns.start), min(rows.stop, columns.stop), device=self.device)
-            values[both - rows.start, both - columns.start] = self.diagonal()[both]
-        return values
-
     def _transposed(self) -> Gram:
         return FactoredGram(self.right, self.left, **self._swapped_labels())
 

@@ -8,7 +8,7 @@ writes the underscored methods at the end of this class, and one test class that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -231,6 +231,14 @@ class Gram(ABC):
         """The labels of the transposed Gram."""
         return self._labels(row_diagonal=self._column_diagonal, column_diagonal=self._row_diagonal)
 
+    def _with_diagonal(self, values: Tensor, rows: slice, columns: slice) -> Tensor:
+        """A fresh tile with the known diagonal written into it: a normalised one is 1 there, not 1 ± rounding."""
+        first, last = max(rows.start, columns.start), min(rows.stop, columns.stop)
+        if self.symmetric and self._row_diagonal is not None and first < last:
+            both = torch.arange(first, last, device=self.device)
+            values[both - rows.start, both - columns.start] = self._row_diagonal[both]
+        return values
+
     def _apply(self, v: Tensor) -> Tensor:
         if v.ndim not in (1, 2) or v.shape[0] != self.shape[1]:
             raise UsageError(
@@ -327,7 +335,7 @@ def _inverse_norms(diagonal: Tensor | None, side: str, gram: Gram) -> Tensor:
     return wide.rsqrt()
 
 
-def _index(chosen: slice | Sequence[int] | np.ndarray | Tensor | range, size: int, device: torch.device) -> Index:
+def _index(chosen: Any, size: int, device: torch.device) -> Index:
     """A slice or a 1-D int64 tensor from whatever picks rows; errors for what is out of range."""
     if isinstance(chosen, slice):
         if chosen.step is None or chosen.step > 0:

@@ -91,9 +91,7 @@ class OperatorGram(Gram):
         for columns, panel in self._panels(PANEL):
             values[:, columns] = panel
         if self.symmetric:
-            values = (values + values.T) / 2
-            if self._row_diagonal is not None:
-                values.diagonal().copy_(self._row_diagonal)
+            values = self._with_diagonal((values + values.T) / 2, slice(0, self.shape[0]), slice(0, self.shape[0]))
         return values
 
     def _diagonal(self) -> Tensor:
@@ -103,7 +101,7 @@ class OperatorGram(Gram):
     def _tiles(self, size: int | None) -> Iterator[Tile]:
         for columns, panel in self._panels(size or PANEL):
             for rows in slices(self.shape[0], size or max(1, self.shape[0])):
-                yield rows, columns, panel[rows]
+                yield rows, columns, self._with_diagonal(panel[rows], rows, columns)
 
     def _transposed(self) -> Gram:
         if self._multiply_transposed is None:

@@ -1,0 +1,306 @@
+"""The suite every kind of Gram inherits: say how one is made from features, and these tests hold it to the contract.
+
+    class TestDense(GramContract):
+        def make(self, left, right=None, **labels):
+            return DenseGram(left @ (left if right is None else right).T, symmetric=right is None, **labels)
+
+`left` and `right` are features whose product the Gram must equal; without `right` it is symmetric. A kind of Gram whose
+two sides carry no `k(x, x)` of their own passes `row_diagonal` and `column_diagonal` on from `labels`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.linalg import Gram
+
+SHAPES = [(7, 7), (5, 9), (9, 5), (1, 1), (1, 4), (4, 1)]
+
+
+def features(n: int, p: int, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(n, p, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+class GramContract:
+    """Inherit it and write `make`."""
+
+    picklable: ClassVar[bool] = True
+
+    def make(self, left: Tensor, right: Tensor | None = None, **labels: Any) -> Gram:
+        raise NotImplementedError
+
+    def cross(
+        self, n: int, m: int, p: int = 3, dtype: torch.dtype = torch.float64, **labels: Any
+    ) -> tuple[Gram, Tensor]:
+        """A cross Gram with both diagonals, and the matrix it must equal."""
+        left, right = features(n, p, dtype=dtype), features(m, p, seed=1, dtype=dtype)
+        diagonals = {"row_diagonal": left.square().sum(1), "column_diagonal": right.square().sum(1)}
+        return self.make(left, right, **(diagonals | labels)), left @ right.T
+
+    def square(self, n: int, p: int = 3, dtype: torch.dtype = torch.float64, **labels: Any) -> tuple[Gram, Tensor]:
+        """A symmetric Gram, and the matrix it must equal."""
+        left = features(n, p, dtype=dtype)
+        return self.make(left, **labels), left @ left.T
+
+    # -- the matrix -------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_is_the_matrix(self, shape: tuple[int, int]) -> None:
+        gram, expected = self.cross(*shape)
+        assert gram.shape == shape
+        assert not gram.symmetric
+        assert_close(gram.dense(), expected)
+        assert_close(torch.from_numpy(gram.numpy()), expected)
+        assert_close(torch.from_numpy(np.asarray(gram)), expected)
+        assert np.asarray(gram, dtype=np.float32).dtype == np.float32
+
+    @pytest.mark.parametrize("n", [1, 2, 8])
+    def test_symmetric_means_symmetric(self, n: int) -> None:
+        gram, expected = self.square(n)
+        dense = gram.dense()
+        assert gram.symmetric
+        assert gram.T is gram
+        assert torch.equal(dense, dense.T)
+        assert_close(dense, expected)
+        assert_close(gram.diagonal(), expected.diagonal())
+        assert torch.equal(gram.diagonal(), dense.diagonal())
+
+    def test_positive_semidefinite(self) -> None:
+        gram, _ = self.square(12, p=4)
+        values = gram.eigvalsh()
+        assert float(values[0]) > -1e-13 * float(values[-1])  # a few rounding units of the norm
+
+    @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+    def test_empty(self, shape: tuple[int, int]) -> None:
+        gram, expected = self.cross(*shape)
+        assert_close(gram.dense(), expected)
+        assert_close(gram @ torch.ones(shape[1], 2, dtype=torch.float64), torch.zeros(shape[0], 2, dtype=torch.float64))
+        assert sum(tile.numel() for _, _, tile in gram.tiles(2)) == 0
+
+    def test_empty_symmetric(self) -> None:
+        gram, _ = self.square(0)
+        assert gram.diagonal().shape == gram.eigvalsh().shape == (0,)
+        assert gram.normalized().shape == (0, 0)
+
+    # -- products ---------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_products(self, shape: tuple[int, int]) -> None:
+        gram, expected = self.cross(*shape)
+        v, w = features(shape[1], 4, seed=2), features(shape[0], 4, seed=3)
+        assert_close(gram @ v, expected @ v)
+        assert_close(gram @ v[:, 0], expected @ v[:, 0])
+        assert_close(w.T @ gram, w.T @ expected)
+        assert_close(w[:, 0] @ gram, w[:, 0] @ expected)
+        assert_close(gram.T @ w, expected.T @ w)
+        assert_close(gram.T.dense(), expected.T)
+        assert_close(gram.T.T.dense(), expected)
+
+    def test_products_are_linear(self) -> None:
+        gram, _ = self.cross(6, 5)
+        v, w = features(5, 2, seed=2), features(5, 2, seed=3)
+        assert_close(gram @ (2 * v - 3 * w), 2 * (gram @ v) - 3 * (gram @ w))
+
+    def test_products_return_the_kind_they_were_given(self) -> None:
+        gram, expected = self.cross(6, 5)
+        v = features(5, 2, seed=2).numpy()
+        for product in (gram @ v, gram @ v[::-1][::-1], gram @ np.broadcast_to(v[:, :1], v.shape)[:, :1]):
+            assert isinstance(product, np.ndarray)
+        np.testing.assert_allclose(gram @ v, expected.numpy() @ v, rtol=1e-12)
+        np.testing.assert_allclose(np.ones(6) @ gram, expected.numpy().sum(0), rtol=1e-12)
+        assert_close(gram @ torch.ones(5, dtype=torch.int64), expected.sum(1))
+
+    def test_products_take_the_wider_dtype(self) -> None:
+        gram, expected = self.cross(6, 5, dtype=torch.float32)
+        assert (gram @ torch.ones(5)).dtype == torch.float32
+        wide = gram @ torch.ones(5, dtype=torch.float64)
+        assert wide.dtype == torch.float64
+        assert_close(wide, expected.double().sum(1), rtol=1e-5, atol=1e-5)  # entries are float32
+
+    def test_wrong_vectors_are_refused(self) -> None:
+        gram, _ = self.cross(6, 5)
+        for v in (torch.ones(6), torch.ones(6, 5), torch.ones(5, 1, 1), torch.tensor(1.0), np.ones(4)):
+            with pytest.raises(UsageError, match=r"expected \(5,\) or"):
+                gram @ v
+        with pytest.raises(UsageError, match="real"):
+            gram @ torch.ones(5, dtype=torch.complex128)
+        with pytest.raises(TypeError):
+            gram @ [1.0] * 5
+
+    # -- pieces -----------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("size", [None, 1, 2, 4, 100])
+    def test_tiles_cover_exactly_once(self, size: int | None) -> None:
+        for gram, expected in (self.cross(7, 9), self.square(8)):
+            seen, values = torch.zeros(gram.shape), torch.full(gram.shape, torch.nan, dtype=torch.float64)
+            for rows, columns, tile in gram.tiles(size):
+                assert size is None or max(tile.shape) <= size
+                seen[rows, columns] += 1
+                values[rows, columns] = tile
+            assert bool((seen == 1).all())
+            assert_close(values, expected)
+
+    def test_tiles_of_no_size_are_refused(self) -> None:
+        with pytest.raises(UsageError, match="at least 1"):
+            self.cross(3, 3)[0].tiles(0)
+
+    def test_sub_matrices(self) -> None:
+        gram, expected = self.cross(7, 9)
+        mask = torch.tensor([True, False, True, True, False, False, True])
+        assert_close(gram[2:5, ::2].dense(), expected[2:5, ::2])
+        assert_close(gram[[3, 0, -1], 4:].dense(), expected[[3, 0, -1], 4:])
+        assert_close(gram[mask].dense(), expected[mask])
+        assert_close(gram[np.ix_([1, 2], [8, 0])].dense(), expected[[1, 2]][:, [8, 0]])
+        assert_close(gram[::-1, [1, 1]].dense(), expected.flip(0)[:, [1, 1]])
+        assert_close(gram[[6, 1], [0, 5]] @ torch.ones(2).double(), expected[[6, 1]][:, [0, 5]].sum(1))
+        assert_close(gram[[6, 1], [0, 5]].T.dense(), expected[[6, 1]][:, [0, 5]].T)
+        assert gram[[]].shape == (0, 9)
+
+    def test_sub_matrices_know_whether_they_are_symmetric(self) -> None:
+        gram, expected = self.square(6)
+        part = gram[[4, 1, 2], [4, 1, 2]]
+        assert part.symmetric
+        assert_close(part.diagonal(), expected.diagonal()[[4, 1, 2]])
+        assert not gram[[0, 1], [1, 0]].symmetric
+        assert not gram[:3].symmetric
+
+    @pytest.mark.parametrize("index", [3, (1, 2), [7], [-8], [0.5], "a", (slice(None),) * 3, None, [True, False]])
+    def test_wrong_choices_are_refused(self, index: Any) -> None:
+        with pytest.raises(UsageError):
+            self.cross(7, 7)[0][index]
+
+    def test_is_not_iterated_by_accident(self) -> None:
+        with pytest.raises(TypeError):
+            list(self.square(3)[0])  # type: ignore[call-overload]
+
+    # -- normalisation ----------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_normalized(self, dtype: torch.dtype) -> None:
+        gram, expected = self.square(9, dtype=dtype)
+        scale = expected.diagonal().rsqrt()
+        cosine = gram.normalized()
+        assert_close(
+            cosine.dense(), expected * scale[:, None] * scale, rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-14
+        )
+        assert torch.equal(cosine.diagonal(), torch.ones(9, dtype=dtype))
+        assert torch.equal(cosine.dense().diagonal(), torch.ones(9, dtype=dtype))
+        for rows, columns, tile in cosine.tiles(2):
+            if rows == columns:
+                assert torch.equal(tile.diagonal(), torch.ones(len(tile), dtype=dtype))
+        assert cosine.symmetric
+        assert cosine.meta["normalized"] is True
+        assert_close(cosine.normalized().dense(), cosine.dense())
+
+    def test_normalized_cross(self) -> None:
+        gram, expected = self.cross(4, 6)
+        left, right = features(4, 3), features(6, 3, seed=1)
+        cosine = gram.normalized()
+        assert_close(cosine.dense(), expected / left.norm(dim=1)[:, None] / right.norm(dim=1))
+        assert_close(cosine @ torch.ones(6).double(), cosine.dense().sum(1))
+        assert_close(cosine.T.dense(), cosine.dense().T)
+        assert torch.equal(cosine.row_diagonal, torch.ones(4).double())
+
+    def test_normalized_sub_matrix_is_a_sub_matrix_of_the_normalized(self) -> None:
+        whole, _ = self.square(6)
+        whole.diagonal()
+        known = self.make(features(6, 3), row_diagonal=whole.diagonal())
+        assert_close(known[:2, 2:].normalized().dense(), whole.normalized().dense()[:2, 2:])
+
+    def test_zero_rows_are_named(self) -> None:
+        left = features(5, 3)
+        left[[1, 3]] = 0
+        with pytest.raises(NumericalError, match=r"\[1, 3\]"):
+            self.make(left).normalized()
+
+    # -- spectrum ---------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(("n", "p"), [(1, 1), (6, 3), (6, 20), (90, 5), (90, 200)])
+    def test_eigenvalues(self, n: int, p: int) -> None:
+        gram, expected = self.square(n, p)
+        values = torch.linalg.eigvalsh(expected)
+        tolerance = 1e-12 * float(values[-1])  # rounding of a product of norm λ_max
+        assert_close(gram.eigvalsh(), values, rtol=0, atol=tolerance)
+        assert_close(gram.eigvalsh(1), values[-1:], rtol=0, atol=tolerance)
+        assert_close(gram.eigvalsh(min(n, 4)), values[-4:], rtol=0, atol=tolerance)
+
+    def test_eigenvalues_are_float64(self) -> None:
+        gram, _ = self.square(6, dtype=torch.float32)
+        assert gram.eigvalsh().dtype == gram.eigvalsh(2).dtype == torch.float64
+
+    def test_wrong_spectra_are_refused(self) -> None:
+        gram, _ = self.square(6)
+        for k in (0, 7, -1):
+            with pytest.raises(UsageError, match="from 1 to 6"):
+                gram.eigvalsh(k)
+        with pytest.raises(UsageError, match="symmetric"):
+            self.cross(4, 4)[0].eigvalsh()
+        with pytest.raises(UsageError, match="row_diagonal"):
+            self.cross(4, 4)[0].diagonal()
+
+    # -- labels -----------------------------------------------------------------------------------------------------
+
+    def test_blocks(self) -> None:
+        gram, expected = self.cross(6, 8, outputs=2, rows="sample*2 + output")
+        blocks = gram.blocks()
+        assert blocks.shape == (3, 4, 2, 2)
+        for i, j, a, b in np.ndindex(3, 4, 2, 2):
+            assert_close(blocks[i, j, a, b], expected[i * 2 + a, j * 2 + b])
+
+    def test_outputs_survive_the_choice_of_whole_samples_only(self) -> None:
+        gram, _ = self.cross(6, 8, outputs=2, rows="sample*2 + output")
+        assert gram[[4, 5, 0, 1], 2:6].outputs == 2
+        assert gram[[4, 5, 0, 1], 2:6].rows == "sample*2 + output"
+        for part in (gram[[1, 0]], gram[[1, 2]], gram[[0]], gram[:, 1:3]):
+            assert part.outputs == 1
+            assert "chosen" in part.rows
+
+    def test_labels_are_carried_and_shown(self) -> None:
+        coverage = object()
+        labels: dict[str, Any] = {"name": "trntk", "coverage": coverage, "meta": {"seed": 3}}
+        for gram in (self.square(4, **labels)[0], self.cross(4, 6, **labels)[0]):
+            for other in (gram, gram.T, gram.normalized(), gram[:2, :2], gram.to(torch.float32)):
+                assert other.name == "trntk"
+                assert other.coverage is coverage
+                assert other.meta["seed"] == 3
+                assert "'trntk'" in repr(other)
+            text = repr(gram)
+            assert type(gram).__name__ in text
+            assert f"{gram.shape[0]} × {gram.shape[1]}" in text
+            assert "samples" in text
+            assert "float64" in text
+
+    def test_to(self) -> None:
+        gram, expected = self.cross(4, 6)
+        single = gram.to(torch.float32)
+        assert single.dtype == single.dense().dtype == torch.float32
+        assert single.device == torch.device("cpu")
+        assert_close(single.dense(), expected.float())
+        assert single.row_diagonal is not None
+        assert single.row_diagonal.dtype == torch.float32
+        assert gram.to() is gram
+
+    def test_pickles(self) -> None:
+        if not self.picklable:
+            pytest.skip("holds functions")
+        gram, expected = self.square(4, name="x")
+        again = pickle.loads(pickle.dumps(gram))  # noqa: S301 - our own bytes
+        assert_close(again.dense(), expected)
+        assert repr(again) == repr(gram)
+
+    def test_wrong_labels_are_refused(self) -> None:
+        left, right = features(4, 3), features(6, 3)
+        with pytest.raises(UsageError, match="divisor"):
+            self.make(left, right, outputs=3)
+        with pytest.raises(UsageError, match="row_diagonal"):
+            self.make(left, right, row_diagonal=torch.ones(3))
+        with pytest.raises(UsageError, match="column_diagonal"):
+            self.make(left, right, column_diagonal=torch.ones(4))
