@@ -1,0 +1,55 @@
+"""The conjugate kernel: the Gram of the readout's input."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import ntkscope as ns
+from contracts.kernel import KernelContract, convolutional, perceptron, seeded
+from oracles.against import compare
+from oracles.closeness import assert_kernel_close
+from strategies.networks import Net, noise, randomize
+
+
+class TestConjugate(KernelContract):
+    name = "ck"
+    takes_outputs = False
+    takes_params = False
+
+
+def test_the_one_of_the_bias() -> None:
+    model, x = seeded(perceptron)
+    hidden = model[:5](x).detach()
+    assert_kernel_close(ns.kernel("ck", model, x).dense(), hidden @ hidden.T + 1, 1e-13)
+    model[5].bias = None
+    assert_kernel_close(ns.kernel("ck", model, x).dense(), hidden @ hidden.T, 1e-13)
+
+
+def test_it_is_the_kernel_of_the_readout_alone() -> None:
+    """Over C, the trace kernel of the last layer's parameters is the conjugate kernel."""
+    for case in (perceptron, convolutional):
+        model, x = seeded(case)
+        last = ns.kernel("trntk0", model, x, params="last").dense()
+        assert_kernel_close(ns.kernel("ck", model, x).dense(), last / 3, 1e-12)
+
+
+def test_the_readout_is_the_last_module_called_not_the_last_registered() -> None:
+    model = randomize(Net(lambda m, x: m.top(torch.tanh(m.bottom(x))), top=nn.Linear(4, 3), bottom=nn.Linear(5, 4)))
+    compare("ck", model, noise(4, 5))
+    compare("trntk0", model, noise(4, 5), params="last")
+
+
+def test_a_frozen_readout_still_has_its_input() -> None:
+    model, x = seeded(perceptron)
+    expected = ns.kernel("ck", model, x).dense()
+    assert_kernel_close(ns.kernel("ck", model.requires_grad_(False), x).dense(), expected, 1e-14)
+
+
+@pytest.mark.parametrize("name", ["lstm", "encoder layer", "conv2d", "embedding"])
+def test_after_other_layers(name: str) -> None:
+    from strategies.layers import LAYERS
+
+    model, x = LAYERS[name]()
+    compare("ck", model, x, x[:2])
