@@ -108,7 +108,7 @@ def test_a_dataset_without_labels() -> None:
 
 
 def test_a_view_of_the_inputs() -> None:
-    model, x = seeded(perceptron)
+    model, _ = seeded(perceptron)
     strided = noise(5, 10)[:, ::2]
     assert not strided.is_contiguous()
     compare("entk", model, strided)

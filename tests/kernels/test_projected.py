@@ -80,7 +80,7 @@ def test_unbiased_with_the_variance_of_theory(name: str, kind: str) -> None:
     found, (mean, variance) = draws(name, kind), theory(name, kind)
     # five standard errors of the mean over a fixed number of seeds
     assert bool(((found.mean(0) - mean).abs() <= 5 * (variance / SEEDS).sqrt()).all())
-    # a sample variance of S draws has relative standard error sqrt((kurtosis - 1) / S), the kurtosis here at most 15 for
+    # a sample variance of S draws has relative standard error sqrt((kurtosis - 1) / S); the kurtosis is at most 15 for
     # one row and so at most 3 + 12 / DIM for the mean of DIM of them; five of those
     error = (found.var(0) / variance - 1).abs()
     assert float(error.max()) <= 5 * ((2 + 12 / DIM) / SEEDS) ** 0.5

@@ -185,7 +185,9 @@ def convolutional_networks(draw: Draw) -> Architecture:
             channels, size = probe.shape[1], list(probe.shape[2:])
             kind = draw(st.sampled_from(["conv", "conv", "norm", "residual", "repeat", "pool"]))
             if kind == "norm":
-                block: nn.Module = draw(st.sampled_from(blocks.CHANNEL_NORMS[: 2 if max(size) > 1 else 1]))(dims, channels)
+                block: nn.Module = draw(st.sampled_from(blocks.CHANNEL_NORMS[: 2 if max(size) > 1 else 1]))(
+                    dims, channels
+                )
             elif kind in ("residual", "repeat"):
                 odd = [draw(st.sampled_from([1, 3])) for _ in size]
                 groups = draw(st.sampled_from([1, channels]))

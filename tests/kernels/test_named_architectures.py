@@ -1,0 +1,105 @@
+"""All nine kernels on the networks they are promised for: 1e-10 in float64, 1e-5 in float32."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ntkscope as ns
+from oracles import against, naive
+from oracles.autograd import Jacobian, double, jacobian
+from oracles.closeness import assert_kernel_close
+from strategies.named import LARGE, NAMED
+
+DIM = 12
+QUICK = [pytest.param(name, marks=[pytest.mark.data] if name.startswith("real") else []) for name in NAMED]
+SLOW = [pytest.param(name, marks=[pytest.mark.data] if name.startswith("real") else []) for name in LARGE]
+KERNELS = against.NAMES
+
+
+@lru_cache(maxsize=1)
+def case(name: str) -> tuple[nn.Module, Any]:
+    return {**NAMED, **LARGE}[name]()
+
+
+@lru_cache(maxsize=1)
+def gradients(name: str) -> Jacobian:
+    return jacobian(*case(name))
+
+
+def options(kernel: str, model: nn.Module) -> dict[str, Any]:
+    layers = against.affine_layers(model)
+    middle = layers[len(layers) // 2]
+    return {
+        "proj-trntk": {"dim": DIM},
+        "proj-pntk": {"dim": DIM},
+        "em": {"layers": sorted({layers[0], middle, layers[-1]})},
+        "ptk": {"layer": middle},
+    }.get(kernel, {})
+
+
+def oracle(name: str, kernel: str) -> Tensor:
+    """The kernel of all inputs with themselves; the Jacobian of a network is computed once."""
+    model, x = case(name)
+    if kernel in against.GRADIENT_NAMES:
+        j = gradients(name)
+        return naive.from_jacobians(kernel, j, j, projection=against.projection(dim=DIM))
+    return naive.kernel(kernel, model, x, **options(kernel, model))
+
+
+def first(x: Any, count: int) -> Any:
+    if isinstance(x, Tensor):
+        return x[:count]
+    if isinstance(x, Mapping):
+        return {key: value[:count] for key, value in x.items()}
+    return tuple(value[:count] for value in x)
+
+
+def check(name: str, kernel: str) -> None:
+    model, x = case(name)
+    expected = oracle(name, kernel)
+    extra = options(kernel, model)
+    single = ns.kernel(kernel, model, x, **extra)
+    assert_kernel_close(single.dense(), expected, 1e-5)
+    exact = copy.deepcopy(model).double()
+    gram = ns.kernel(kernel, exact, double(x), **extra)
+    assert_kernel_close(gram.dense(), expected, 1e-10)
+    rows = 2 * gram.outputs
+    cross = ns.kernel(kernel, exact, first(double(x), 2), double(x), **extra)
+    assert_kernel_close(cross.dense(), expected[:rows], 1e-10)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", QUICK)
+def test_small(name: str, kernel: str) -> None:
+    check(name, kernel)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", SLOW)
+def test_full_size(name: str, kernel: str) -> None:
+    check(name, kernel)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_only_what_has_no_rule_takes_the_slow_road(name: str) -> None:
+    model, x = case(name)
+    roads = ns.kernel("trntk0", model, x).coverage.roads
+    slow = {parameter for parameter, road in roads.items() if road == "func"}
+    allowed = {"lstm": {key for key in roads if key.startswith("lstm.")}, "bare_parameter_twice": {"w"}}
+    assert slow == allowed.get(name, set())
+
+
+@pytest.mark.parametrize("name", ["mlp", "tied_decoder", "lstm"])
+def test_single_precision_accumulates_in_double(name: str) -> None:
+    """Asking for float64 of a float32 network is the float64 kernel of the same numbers."""
+    model, x = case(name)
+    gram = ns.kernel("trntk0", model, x, dtype=torch.float64)
+    assert_kernel_close(gram.dense(), oracle(name, "trntk0"), 1e-10)
