@@ -1,0 +1,255 @@
+"""Every architecture keeps the contract; full-size parameter counts; nothing registered goes untested."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ntkscope.models
+from contracts.model import ModelContract, assert_samples_independent, given
+from ntkscope.core import UnknownName, UsageError
+from ntkscope.models import MODELS, build
+
+
+class TestMLP(ModelContract):
+    name = "mlp"
+    options = given(in_features=12, classes=3, widths=[8, 5], activation="tanh")
+    item_shape = (3, 2, 2)  # inputs are flattened
+    classes = 3
+    parameters = 12 * 8 + 8 + 8 * 5 + 5 + 5 * 3 + 3
+
+
+class TestMLPInNTKParametrisation(ModelContract):
+    name = "mlp"
+    options = given(in_features=6, classes=2, widths=7, depth=3, ntk=True, activation="normalised-relu")
+    item_shape = (6,)
+    classes = 2
+    parameters = 6 * 7 + 7 + 2 * (7 * 7 + 7) + 7 * 2 + 2
+
+
+class TestLeNet(ModelContract):
+    name = "lenet"
+    options = given(width=0.5)
+    item_shape = (1, 28, 28)
+    classes = 10
+    parameters = 15_738
+
+
+class TestAlexNet(ModelContract):
+    name = "alexnet"
+    options = given(width=0.02)
+    item_shape = (3, 63, 63)  # the smallest
+    classes = 10
+    parameters = 23_837
+
+
+class TestSmallCNN(ModelContract):
+    name = "small_cnn"
+    options = given(image_size=8, classes=10)
+    item_shape = (1, 8, 8)
+    classes = 10
+    parameters = 23_946
+
+
+class TestSmallCNNOfTheSurrogatePaper(ModelContract):
+    name = "small_cnn"
+    options = given(
+        in_channels=3,
+        image_size=32,
+        classes=1,
+        channels=(64, 32, 8),
+        convolutions=2,
+        pool="max",
+        hidden=(128, 64),
+        ntk=True,
+    )
+    item_shape = (3, 32, 32)
+    classes = 1
+    parameters = 94_161
+
+
+class TestPoisonCNN(ModelContract):
+    name = "poison_cnn"
+    options = given(width=0.25)
+    item_shape = (3, 32, 32)
+    classes = 10
+    parameters = 53_234
+
+
+class TestResNet18(ModelContract):
+    name = "resnet18"
+    options = given(width=0.125)
+    item_shape = (3, 16, 16)
+    classes = 10
+    parameters = 176_402
+
+
+class TestResNet34(ModelContract):
+    name = "resnet34"
+    options = given(width=0.0625, max_pool=True, classes=4)
+    item_shape = (3, 16, 16)
+    classes = 4
+    parameters = 84_344
+
+
+class TestResNet20(ModelContract):
+    name = "resnet20"
+    item_shape = (3, 16, 16)
+    classes = 10
+    parameters = 269_722
+
+
+class TestResNet56(ModelContract):
+    name = "resnet56"
+    item_shape = (3, 8, 8)
+    classes = 10
+    parameters = 853_018
+
+
+class TestMobileNetV2(ModelContract):
+    name = "mobilenetv2"
+    options = given(width=0.125)
+    item_shape = (3, 16, 16)
+    classes = 10
+    parameters = 105_448
+
+
+class TestQuadratic(ModelContract):
+    name = "quadratic"
+    options = given(in_features=5, width=7)
+    item_shape = (5,)
+    classes = 1
+    parameters = 42
+
+
+FULL_SIZE = [
+    ("lenet", given(), 61_706),
+    ("lenet", given(width=2), 244_362),
+    ("lenet", given(width=4), 972_554),
+    ("lenet", given(width=5), 1_518_090),
+    ("lenet", given(width=10), 6_060_170),
+    ("lenet", given(width=25), 37_830_410),
+    ("lenet", given(width=60), 217_800_970),
+    ("lenet", given(in_channels=3, image_size=32), 62_006),
+    ("lenet", given(in_channels=3, image_size=32, width=2), 244_962),
+    ("lenet", given(padding=0), 44_426),
+    ("alexnet", given(), 57_044_810),
+    ("alexnet", given(classes=1000), 61_100_840),
+    ("alexnet", given(width=4), 911_834_378),
+    ("mlp", given(in_features=1, widths=128, depth=3, activation="tanh"), 33_409),
+    ("mlp", given(in_features=1000, widths=[1500], bias=False, ntk=True), 1_501_500),
+    ("poison_cnn", given(), 820_394),
+    ("resnet18", given(), 11_173_962),
+    ("resnet18", given(max_pool=True), 11_173_962),
+    ("resnet34", given(), 21_282_122),
+    ("resnet20", given(), 269_722),
+    ("resnet56", given(), 853_018),
+    ("mobilenetv2", given(), 2_236_682),
+    ("quadratic", given(in_features=1024, width=1024), 1_049_600),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "parameters"), FULL_SIZE)
+def test_full_size_parameter_count(name: str, options: dict[str, Any], parameters: int) -> None:
+    with torch.device("meta"):  # counted without a byte of weights
+        assert sum(p.numel() for p in build(name, **options).parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape", "side"),
+    [
+        ("alexnet", given(width=0.02), (3, 224, 224), 6),
+        ("resnet18", given(width=0.0625), (3, 32, 32), 4),
+        ("resnet18", given(width=0.0625, max_pool=True), (3, 32, 32), 2),
+        ("resnet20", given(), (3, 32, 32), 8),
+        ("mobilenetv2", given(width=0.125), (3, 32, 32), 4),
+    ],
+)
+def test_side_of_the_last_feature_map(name: str, options: dict[str, Any], shape: tuple[int, ...], side: int) -> None:
+    model, seen = build(name, **options).eval(), []
+    model.avgpool.register_forward_hook(lambda module, args, output: seen.append(args[0].shape[-2:]))
+    assert model(torch.zeros(1, *shape)).shape == (1, 10)
+    assert seen == [(side, side)]
+
+
+def test_poison_cnn_has_21_layers() -> None:
+    counted = (nn.Conv2d, nn.BatchNorm2d, nn.BatchNorm1d, nn.MaxPool2d, nn.Dropout, nn.Linear)
+    assert sum(isinstance(m, counted) for m in build("poison_cnn").modules()) == 21
+
+
+def test_every_architecture_file_registers_something_and_something_tests_it() -> None:
+    helpers = {"registry", "check"}
+    files = {m.name for m in pkgutil.iter_modules(ntkscope.models.__path__)} - helpers
+    files = {name for name in files if not name.startswith("_")}
+    registered = {factory.__module__.rpartition(".")[2] for factory in MODELS.values()}
+    assert files == registered
+    tested = {cls.name for cls in ModelContract.__subclasses__()}
+    with_own_file = {"text"}
+    assert set(MODELS) == tested | with_own_file
+
+
+def test_every_architecture_is_a_shortcut_of_the_room() -> None:
+    for name, factory in MODELS.items():
+        assert getattr(ntkscope.models, name) is factory
+        assert name in ntkscope.models.__all__
+
+
+def test_no_forward_hides_outside_plain_modules() -> None:
+    """Sequential networks must not override forward: rules for module trees walk their children in order."""
+    for name in MODELS:
+        module = importlib.import_module(MODELS[name].__module__)
+        for cls in vars(module).values():
+            if isinstance(cls, type) and issubclass(cls, nn.Sequential):
+                assert cls.forward is nn.Sequential.forward, cls
+
+
+def test_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'resnet18'"):
+        build("resnet-18")
+
+
+def test_missing_option_is_named() -> None:
+    with pytest.raises(UsageError, match="mlp needs the option 'in_features'; it takes: in_features, classes=1"):
+        build("mlp")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("lenet", given(image_size=8), "8x8 image padded by 0 is too small for LeNet-5"),
+        ("lenet", given(width=0), "width factor 0; expected a positive number"),
+        ("small_cnn", given(image_size=7), "3 poolings of a 7x7 image came; expected between 1 and 2"),
+        ("small_cnn", given(channels=()), "0 poolings"),
+        ("small_cnn", given(pool="median"), "pool 'median'; expected one of max, avg"),
+        ("poison_cnn", given(image_size=8), "8x8 image came; expected at least 16x16"),
+        ("mlp", given(in_features=2, widths=[3, 4], depth=3), "give one width and a depth, or a list of widths alone"),
+        ("mlp", given(in_features=2, widths=0), "at least one unit"),
+        ("mlp", given(in_features=2, sigma_w=[1.0, 1.0]), "sigma_w has 2 values; expected one, or 3"),
+        ("mlp", given(in_features=2, sigma_b=1.0), "without sigma_w"),
+        ("mlp", given(in_features=2, ntk=True, law="gauss"), "weight law 'gauss'; expected one of normal"),
+        ("mlp", given(in_features=2, widths=[3], symmetric=True), "3 units in the last hidden layer"),
+        ("mlp", given(in_features=2, widths=[], symmetric=True), "no hidden layer"),
+    ],
+)
+def test_bad_options(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        build(name, **options)
+
+
+def test_unknown_activation_suggests_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'relu'"):
+        build("mlp", in_features=2, activation="relux")
+
+
+def test_canary_a_network_that_mixes_samples_is_noticed() -> None:
+    class Centred(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x - x.mean(0)
+
+    with pytest.raises(AssertionError):
+        assert_samples_independent(Centred(), torch.eye(3, dtype=torch.float64))

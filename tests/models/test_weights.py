@@ -1,0 +1,175 @@
+"""Weights on disk: what fits is loaded, what does not is explained, what would run code is refused."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from ntkscope.core import DataCorrupt, DataNotFound, UnsafeData, UsageError
+from ntkscope.models import load_weights, mlp, read_weights, resnet20, save_weights
+
+
+def net(seed: int = 0, widths: int = 4) -> torch.nn.Module:
+    return mlp(3, 2, widths=widths, depth=1, seed=seed)
+
+
+def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    return all(torch.equal(v, b.state_dict()[k]) for k, v in a.state_dict().items())
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".th"])
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_pytorch_files(tmp_path: Path, suffix: str, prefix: str, wrapped: bool) -> None:
+    source, path = net(1), tmp_path / f"w{suffix}"
+    state = {prefix + key: value for key, value in source.state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 3} if wrapped else state, path)
+    target = net(2)
+    assert load_weights(target, path) is target
+    assert same(source, target)
+
+
+class Payload:
+    """A pickle that makes a file when it is loaded carelessly."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle", "among tensors"])
+def test_a_pickle_that_runs_code_is_refused_before_it_runs(tmp_path: Path, form: str) -> None:
+    mark, path = tmp_path / "ran", tmp_path / "w.pt"
+    payload: Any = Payload(mark)
+    if form == "plain pickle":
+        path.write_bytes(pickle.dumps(payload, protocol=2))
+    elif form == "among tensors":
+        torch.save({**net().state_dict(), "extra": payload}, path)
+    else:
+        torch.save(payload, path, _use_new_zipfile_serialization=form == "zip")
+    target = net(2)
+    with pytest.raises(UnsafeData, match=r"refused before anything in it ran; expected a state dict.*save_weights"):
+        load_weights(target, path)
+    assert not mark.exists()
+    assert same(target, net(2))
+
+
+def test_canary_the_payload_does_run_when_loaded_carelessly(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    pickle.loads(pickle.dumps(Payload(mark)))  # noqa: S301  the danger the test above is about
+    assert mark.is_dir()
+
+
+def test_names_that_differ_are_listed(tmp_path: Path) -> None:
+    path, target = tmp_path / "w.safetensors", net(2)
+    state = net(1).state_dict()
+    state["head.weight"] = state.pop("readout.weight")
+    safetensors.torch.save_file(state, path)
+    with pytest.raises(
+        UsageError,
+        match=r"MLP: missing from the file: readout\.weight; unexpected in the file: head\.weight; expected 4",
+    ):
+        load_weights(target, path)
+    assert same(target, net(2))  # nothing was loaded
+    load_weights(target, path, strict=False)
+    assert torch.equal(target.state_dict()["layer1.weight"], net(1).state_dict()["layer1.weight"])
+    assert torch.equal(target.state_dict()["readout.weight"], net(2).state_dict()["readout.weight"])
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_shapes_that_differ_are_listed(tmp_path: Path, strict: bool) -> None:
+    path, target = tmp_path / "w.safetensors", net(2)
+    save_weights(net(1, widths=5), path)
+    with pytest.raises(UsageError, match=r"layer1\.weight is \(5, 3\) in the file and \(4, 3\) in the model"):
+        load_weights(target, path, strict=strict)
+    assert same(target, net(2))
+
+
+def test_many_differing_names_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save_weights(net(), path)
+    with pytest.raises(UsageError, match=r"missing from the file: conv1\.weight, .* and \d+ more; unexpected"):
+        load_weights(resnet20(), path)
+
+
+def test_batch_norm_counters_may_be_absent(tmp_path: Path) -> None:
+    path, source = tmp_path / "w.safetensors", resnet20(seed=1)
+    state = {k: v for k, v in source.state_dict().items() if not k.endswith("num_batches_tracked")}
+    safetensors.torch.save_file(state, path)
+    target = load_weights(resnet20(seed=2), path)
+    assert torch.equal(target.linear.weight, source.linear.weight)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_truncated_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"w{suffix}"
+    if suffix == ".pt":
+        torch.save(net().state_dict(), path)
+    else:
+        save_weights(net(), path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(DataCorrupt, match="not a whole"):
+        read_weights(path)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_empty_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"w{suffix}"
+    path.write_bytes(b"")
+    with pytest.raises(DataCorrupt, match="not a whole"):
+        read_weights(path)
+
+
+def test_weights_that_are_not_finite(tmp_path: Path) -> None:
+    path, source = tmp_path / "w.safetensors", net()
+    with torch.no_grad():
+        source.get_parameter("layer1.bias")[1] = torch.nan
+    save_weights(source, path)
+    with pytest.raises(DataCorrupt, match=r"NaN or infinity in layer1\.bias"):
+        load_weights(net(), path)
+
+
+def test_files_that_are_something_else(tmp_path: Path) -> None:
+    with pytest.raises(DataNotFound, match="no weights at"):
+        read_weights(tmp_path / "none.pt")
+    (tmp_path / "w.npy").write_bytes(b"x")
+    with pytest.raises(UsageError, match=r"ends in '\.npy'; expected \.safetensors, \.pt"):
+        read_weights(tmp_path / "w.npy")
+    torch.save([torch.zeros(2)], tmp_path / "list.pt")
+    with pytest.raises(UsageError, match="holds a list; expected a state dict"):
+        read_weights(tmp_path / "list.pt")
+    torch.save({"epoch": 3}, tmp_path / "number.pt")
+    with pytest.raises(UsageError, match="not tensors: epoch"):
+        read_weights(tmp_path / "number.pt")
+    with pytest.raises(UsageError, match=r"ends in \.safetensors"):
+        save_weights(net(), tmp_path / "w.pt")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "w.safetensors"
+    save_weights(net(1), path)
+    before = path.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_weights(net(2), path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_tied_weights_can_be_saved(tmp_path: Path) -> None:
+    tied = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    tied[1].weight = tied[0].weight
+    save_weights(tied, tmp_path / "w.safetensors")
+    assert torch.equal(read_weights(tmp_path / "w.safetensors")["1.weight"], tied[0].weight)
