@@ -63,7 +63,7 @@ def _part(
 
     Every orthant and class has its own random stream, so its points do not depend on what the others hold.
     """
-    x, y, where = [signs.new_empty(0, signs.shape[1])], [], []
+    x, y, where = [], [], []
     for orthant, count in enumerate(counts.tolist()):
         for label, radius in enumerate(radii):
             x.append(sample_shell(count, centre * signs[orthant], radius, generator(seed, stream, orthant, label)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -32,6 +33,14 @@ def _offsets(size: int) -> tuple[Tensor, Tensor]:
     return along[:, None], along[None, :]
 
 
+def _channels(colour: str, channels: int) -> tuple[float, ...]:
+    """A named colour as one number a channel: itself, or its luminance in a grey image."""
+    if channels not in (1, 3):
+        raise UsageError(f"colour={colour!r} for images of {channels} channels; expected 1 or 3 channels, or numbers")
+    rgb = COLOURS[colour]
+    return rgb if channels == 3 else (sum(part * share for part, share in zip(rgb, LUMA)),)
+
+
 PATTERNS: dict[str, Callable[[int], Tensor]] = {
     "square": lambda s: torch.ones(s, s, dtype=torch.bool),
     "checkerboard": lambda s: (torch.arange(s)[:, None] + torch.arange(s)) % 2 == 0,
@@ -47,8 +56,8 @@ class Trigger:
     """A patch of one colour: `pattern` of `size` x `size` pixels at `place`, `margin` pixels off the edge.
 
     `colour` is a name or one number a channel. A named colour means pixels from 0 to 1: images outside that range are
-    refused, since a normalised image needs its colour in its own units — poison first, normalise after. `place` is
-    one of PLACES ("random": another place for each image) or the (row, column) of the patch's upper left pixel.
+    refused, since normalised images need the colour in their own units (`in_units`). `place` is one of PLACES
+    ("random": another place for each image) or the (row, column) of the patch's upper left pixel.
 
     >>> Trigger(size=2).mask(4, 4).int()
     tensor([[0, 0, 0, 0],
@@ -125,12 +134,22 @@ class Trigger:
         if len(images) and not 0 <= float(images.min()) <= float(images.max()) <= 1:
             raise UsageError(
                 f"pixels run from {float(images.min()):.3g} to {float(images.max()):.3g}, so {self.colour!r} is not"
-                " defined; expected 0 to 1: poison before normalising, or give the colour as numbers in these units"
+                " defined; expected 0 to 1: poison before normalising, or use trigger.in_units(mean, std) with the"
+                " split's extras"
             )
-        rgb = torch.tensor(COLOURS[self.colour], dtype=images.dtype)
-        if channels not in (1, 3):
-            raise UsageError(f"colour={self.colour!r} for images of {channels} channels; expected 1 or 3, or numbers")
-        return rgb if channels == 3 else (rgb * torch.tensor(LUMA, dtype=images.dtype)).sum().reshape(1)
+        return torch.tensor(_channels(self.colour, channels), dtype=images.dtype)
+
+    def in_units(self, mean: Float[Tensor, " channels"], std: Float[Tensor, " channels"]) -> Trigger:
+        """The same trigger for images normalised as (pixel - mean) / std; real data sets keep both in their extras.
+
+        >>> Trigger(colour="red").in_units(torch.tensor([0.5, 0.5, 0.5]), torch.tensor([0.5, 0.5, 0.25])).colour
+        (1.0, -1.0, -2.0)
+        """
+        values = _channels(self.colour, len(mean)) if isinstance(self.colour, str) else self.colour
+        if len(values) != len(mean):
+            raise UsageError(f"colour={self.colour} for {len(mean)} channels; expected {len(mean)} numbers")
+        moved = (torch.tensor(values, dtype=torch.float64) - mean.double()) / std.double()
+        return replace(self, colour=tuple(moved.tolist()))
 
 
 def _stamped(part: Part, mask: Tensor, trigger: Trigger, seed: int) -> Tensor:
@@ -158,7 +177,7 @@ def badnets(
     trigger: Trigger | None = None,
     include_target: bool = True,
     seed: int = 0,
-    **look: object,
+    **look: Any,
 ) -> Part:
     """round(fraction · n) random images get the trigger and the label `target`; the rest are untouched.
 
@@ -177,7 +196,7 @@ def badnets(
     unknown = [name for name in look if name not in Trigger.__dataclass_fields__]
     if unknown:
         raise UsageError(f"a trigger has no {', '.join(unknown)}; expected {', '.join(Trigger.__dataclass_fields__)}")
-    worn = trigger or Trigger(**look)  # type: ignore[arg-type]
+    worn = trigger or Trigger(**look)
     if part.y.is_floating_point():
         raise UsageError(f"labels have dtype {part.y.dtype}; expected integer classes, one of which is the target")
     at_least(0, target=target)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import overload
+from collections.abc import Sequence
+from typing import TypeAlias, overload
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ntkscope.core import Part, Split, derive_seed
+from ntkscope.core import Part, Split, UsageError, derive_seed
 from ntkscope.data._checks import Real, between
 from ntkscope.data.transforms._items import images_of, item_draws, item_numbers
 
+Fill: TypeAlias = Real | Sequence[Real]  # one number, or one a channel
+
 
 def shift_images(
-    x: Float[Tensor, "n channels height width"], shift: Int64[Tensor, "n 2"], fill: Real = 0.0
+    x: Float[Tensor, "n channels height width"], shift: Int64[Tensor, "n 2"], fill: Fill = 0.0
 ) -> Float[Tensor, "n channels height width"]:
     """Move the content of image i down by `shift[i, 0]` and right by `shift[i, 1]` pixels; what enters is `fill`.
 
     >>> shift_images(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), torch.tensor([[0, 1]])).tolist()
     [[[[0.0, 1.0], [0.0, 3.0]]]]
     """
-    n, _, height, width = x.shape
+    n, channels, height, width = x.shape
     rows = torch.arange(height) - shift[:, :1]  # (n, height): the row each output row comes from
     columns = torch.arange(width) - shift[:, 1:]
     inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
@@ -30,21 +33,25 @@ def shift_images(
         rows.clamp(0, height - 1)[:, :, None],
         columns.clamp(0, width - 1)[:, None, :],
     ].movedim(-1, 1)
-    return torch.where(inside[:, None], source, torch.as_tensor(fill, dtype=x.dtype)).contiguous()
+    background = torch.as_tensor(fill, dtype=x.dtype).reshape(-1, 1, 1)
+    if len(background) not in (1, channels):
+        raise UsageError(f"fill has {len(background)} numbers; expected 1 or {channels}, one a channel")
+    return torch.where(inside[:, None], source, background).contiguous()
 
 
 @overload
-def translate(data: Part, max_shift: int = ..., seed: int = ..., *, epoch: int = ..., fill: Real = ...) -> Part: ...
+def translate(data: Part, max_shift: int = ..., seed: int = ..., *, epoch: int = ..., fill: Fill = ...) -> Part: ...
 @overload
-def translate(data: Split, max_shift: int = ..., seed: int = ..., *, epoch: int = ..., fill: Real = ...) -> Split: ...
+def translate(data: Split, max_shift: int = ..., seed: int = ..., *, epoch: int = ..., fill: Fill = ...) -> Split: ...
 def translate(
-    data: Part | Split, max_shift: int = 7, seed: int = 0, *, epoch: int = 0, fill: Real = 0.0
+    data: Part | Split, max_shift: int = 7, seed: int = 0, *, epoch: int = 0, fill: Fill = 0.0
 ) -> Part | Split:
     """Every image moved by (down, right), each uniform over -max_shift … max_shift, on a canvas of the same size.
 
     An image's shift depends on `seed`, `epoch` and its number alone — `extras["index"]` where the part has it, else
     its position — so subsets and batches agree; a new `epoch` draws anew. `extras["shift"]` (n, 2) says what was done.
-    A `Split` has its parts shifted independently of each other. `fill` is the background, in the images' own units.
+    A `Split` has its parts shifted independently of each other. `fill` is the background in the
+    images' own units (black, normalised, is -mean / std).
     Cost: O(pixels). Reference: Samarin et al. (2022), section 4.1 (up to 7 pixels of MNIST's 28; they leave open
     whether shifts are redrawn every epoch).
 
