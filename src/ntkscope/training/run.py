@@ -1,0 +1,248 @@
+"""The run: one network on its way, a step at a time. `Trajectory` is what users hold; this is what it drives."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from ntkscope.core import NumericalError, Part, Progress, Snapshot, UsageError, derive_seed
+from ntkscope.training.batches import BatchOrder, call
+from ntkscope.training.evaluation import evaluate
+from ntkscope.training.losses import objective
+from ntkscope.training.modes import phase_starts, redraw_, select, trainable
+from ntkscope.training.optimizers import load_optimizer_state, make_optimizer, optimizer_state
+from ntkscope.training.settings import AUTOCAST, Settings, StepReport
+from ntkscope.training.snapshots import restore, take
+
+LOOK_EVERY = 64  # steps between looks at the loss on an accelerator, where a look waits for the device
+
+
+class Run:
+    """A network under training. `advance` moves it, `snapshot` copies it, `load` puts it somewhere else."""
+
+    def __init__(self, model: nn.Module, part: Part, settings: Settings) -> None:
+        self.model, self.part, self.settings = model, part, settings
+        self.order = BatchOrder(len(part), settings.batch_size or len(part), settings.seed, settings.drop_last)
+        self.per_epoch = self.order.per_epoch
+        self.total = settings.total(self.per_epoch)
+        self.step, self.stopped = 0, self.total == 0
+        self._parameters = dict(model.named_parameters())
+        if not self._parameters:
+            raise UsageError(f"{type(model).__name__} has no parameters to train")
+        self.device = next(iter(self._parameters.values())).device
+        self._wanted = {name: p.requires_grad for name, p in self._parameters.items()}
+        self._starts = phase_starts(settings.mode, self.per_epoch)
+        for phase in settings.mode:  # a selector that selects nothing is told before anything is trained
+            trainable(model, phase)
+            select(model, phase.reinit)
+        self._optimizer = make_optimizer(settings.optimizer, self._parameters.values(), **settings.update_rule())
+        self._base_lr = [group["lr"] for group in self._optimizer.param_groups]
+        self._generator = torch.Generator(device=self.device)
+        self._permutation: tuple[int, Tensor] | None = None
+        self._checked = False
+        self._bad = torch.full((), -1, device=self.device, dtype=torch.long)
+        self._random = self._first_random()
+
+    # -- what a snapshot holds ------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> float:
+        """Epochs done."""
+        return self.step / self.per_epoch
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.stopped or self.step >= self.total
+
+    def snapshot(self) -> Snapshot:
+        """A frozen copy of where the run is."""
+        names = {parameter: name for name, parameter in self._parameters.items()}
+        return take(
+            self.model,
+            self.step,
+            self.epoch,
+            metrics=self.metrics(self.part) if self.settings.measure else None,
+            optimizer=optimizer_state(self._optimizer, names),
+            random={"seed": self.settings.seed, **{key: value.clone() for key, value in self._random.items()}},
+        )
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Go on from `snapshot` as if the run had come there by itself."""
+        if snapshot.random.get("seed", self.settings.seed) != self.settings.seed:
+            raise UsageError(
+                f"the snapshot belongs to a run with seed {snapshot.random['seed']}, this one has seed"
+                f" {self.settings.seed}; resume with the same seed, or start from its weights with restore(model, ...)"
+            )
+        if snapshot.step > self.total:
+            raise UsageError(
+                f"the snapshot is of step {snapshot.step}; this run ends at step {self.total}: train longer"
+            )
+        if not snapshot.random:
+            raise UsageError("the snapshot does not say where its generators were; resume from one that fit took")
+        restore(self.model, snapshot)
+        load_optimizer_state(self._optimizer, self._parameters, snapshot.optimizer)
+        self._random = {key: snapshot.random[key].clone().cpu() for key in self._random}
+        self.step, self.stopped = snapshot.step, self.total == snapshot.step
+
+    def metrics(self, part: Part) -> dict[str, float]:
+        """Loss and accuracy on `part`, in evaluation mode; item weights are those of the training part."""
+        return evaluate(
+            self.model,
+            part,
+            loss=self.settings.loss,
+            batch_size=self.settings.batch_size and max(self.settings.batch_size, 1024),
+            weights="weights" if "weights" in part.extras else None,
+            channels_last=self.settings.channels_last,
+        )
+
+    # -- moving ---------------------------------------------------------------------------------------------------
+
+    def advance(
+        self, until: int, bar: Progress | None = None, every: float | int = math.inf, keep: Callable[[], None] = int
+    ) -> None:
+        """Train until `until` updates are done or the stopping rule holds; call `keep` about every `every` seconds."""
+        last = time.monotonic()
+        with self._training():
+            while self.step < until and not self.stopped:
+                self._enter_phase()
+                self._update()
+                if bar is not None:
+                    bar.advance()
+                if self._time_to_look():
+                    self.stopped = self._good_enough()
+                if time.monotonic() - last >= every and self.step < until:
+                    self._check_finite()
+                    self._capture_random()
+                    keep()
+                    last = time.monotonic()
+            self._check_finite()
+
+    def _update(self) -> None:
+        settings, model = self.settings, self.model
+        batch = self._batch()
+        x = batch.x
+        if settings.augment is not None:
+            self._generator.manual_seed(derive_seed(settings.seed, "augment", self.step))
+            x = settings.augment(x, self._generator)
+        if settings.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        factor = settings.schedule.factor(self.step, self.per_epoch, self.total)
+        for group, lr in zip(self._optimizer.param_groups, self._base_lr):
+            group["lr"] = lr * factor
+        self._optimizer.zero_grad(set_to_none=True)
+        with self._autocast():
+            outputs = call(model, x)
+        if settings.autocast is not None:
+            outputs = outputs.float()
+        if not self._checked:
+            settings.loss.check(outputs.detach(), self.part.y)
+            self._checked = True
+        loss = objective(settings.loss, outputs, batch.y, batch.extras.get("weights"), len(self.part))
+        loss.backward()
+        self._optimizer.step()
+        self.step += 1
+        self._note(loss.detach())
+        if settings.on_step is not None:
+            report = StepReport(self.step, self.epoch, loss.detach(), self._optimizer.param_groups[0]["lr"])
+            settings.on_step(report)
+
+    def _batch(self) -> Part:
+        if self.order.full:
+            return self.part
+        epoch = self.step // self.per_epoch
+        if self._permutation is None or self._permutation[0] != epoch:
+            self._permutation = (epoch, self.order.permutation(epoch).to(self.part.y.device))
+        return self.part.take(self._permutation[1][self.order.place(self.step)]).to(self.device)
+
+    def _enter_phase(self) -> None:
+        """Say which parameters learn; at the first step of a phase, draw anew what it draws anew."""
+        current = max(i for i, start in enumerate(self._starts) if start <= self.step)
+        phase = self.settings.mode[current]
+        if self.step == self._starts[current]:
+            drawn = redraw_(self.model, phase, derive_seed(self.settings.seed, "phase", current))
+            for name in self._parameters if phase.reset_optimizer else drawn:
+                self._optimizer.state.pop(self._parameters[name], None)
+            self._phase = -1
+        if self._phase != current:
+            names = trainable(self.model, phase)
+            for name, parameter in self._parameters.items():
+                parameter.requires_grad_(self._wanted[name] and name in names)
+            self._phase = current
+
+    _phase = -1
+
+    def _time_to_look(self) -> bool:
+        stop = self.settings.stop
+        return stop is not None and self.step % (stop.every * self.per_epoch) == 0
+
+    def _good_enough(self) -> bool:
+        stop = self.settings.stop
+        return stop is not None and stop.reached(self.metrics(stop.part or self.part))
+
+    # -- numbers that are not ---------------------------------------------------------------------------------------
+
+    def _note(self, loss: Tensor) -> None:
+        """Remember the first step whose loss was not finite, without waiting for the device."""
+        if self.device.type == "cpu":
+            if not math.isfinite(loss.item()):
+                self._bad.fill_(self.step)
+                self._check_finite()
+            return
+        wrong = ~torch.isfinite(loss) & (self._bad < 0)
+        self._bad = torch.where(wrong, torch.full_like(self._bad, self.step), self._bad)
+        if self.step % LOOK_EVERY == 0:
+            self._check_finite()
+
+    def _check_finite(self) -> None:
+        step = int(self._bad)
+        if step >= 0:
+            raise NumericalError(
+                f"the loss is not finite at step {step} (epoch {step / self.per_epoch:.3g}) with learning rate"
+                f" {self.settings.lr:g}; lower lr, or check the inputs for NaN and very large numbers"
+            )
+
+    # -- surroundings -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Training mode and the run's own random stream; the caller's modes, gradients flags and stream come back."""
+        modes = {module: module.training for module in self.model.modules()}
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), torch.enable_grad():
+            torch.set_rng_state(self._random["cpu"])
+            if devices:
+                torch.cuda.set_rng_state(self._random["cuda"], self.device)
+            self.model.train()
+            self._phase = -1
+            try:
+                yield
+            finally:
+                self._capture_random()
+                self._optimizer.zero_grad(set_to_none=True)
+                for name, parameter in self._parameters.items():
+                    parameter.requires_grad_(self._wanted[name])
+                for module, mode in modes.items():
+                    module.training = mode
+
+    def _first_random(self) -> dict[str, Tensor]:
+        seed = derive_seed(self.settings.seed, "forward")
+        state = {"cpu": torch.Generator().manual_seed(seed).get_state()}
+        if self.device.type == "cuda":
+            state["cuda"] = torch.Generator(device=self.device).manual_seed(seed).get_state()
+        return state
+
+    def _capture_random(self) -> None:
+        self._random["cpu"] = torch.get_rng_state()
+        if "cuda" in self._random:
+            self._random["cuda"] = torch.cuda.get_rng_state(self.device)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self.settings.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=AUTOCAST[self.settings.autocast])

@@ -1,0 +1,110 @@
+"""Snapshots: taking one of a network, putting one back, keeping one on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor, nn
+
+from ntkscope.core import DataCorrupt, DataNotFound, Params, Snapshot, UsageError
+from ntkscope.core.atomic import atomic_file
+
+FORMAT = "ntkscope snapshot 1"
+
+
+def take(
+    model: nn.Module,
+    step: int,
+    epoch: float | int,
+    *,
+    metrics: Mapping[str, float] | None = None,
+    optimizer: Mapping[str, Any] | None = None,
+    random: Mapping[str, Any] | None = None,
+) -> Snapshot:
+    """A snapshot of `model`: copies, so that training on does not change it."""
+    return Snapshot(
+        step=step,
+        epoch=float(epoch),
+        params=_copies(dict(model.named_parameters())),
+        buffers=_copies(dict(model.named_buffers())),
+        metrics=dict(metrics or {}),
+        optimizer=dict(optimizer or {}),
+        random=dict(random or {}),
+    )
+
+
+def restore(model: nn.Module, snapshot: Snapshot) -> nn.Module:
+    """Copy the parameters and buffers of `snapshot` into `model`, in place, and return it."""
+    for kind, own, stored in (
+        ("parameters", dict(model.named_parameters()), snapshot.params),
+        ("buffers", dict(model.named_buffers()), snapshot.buffers),
+    ):
+        wrong = sorted(own.keys() ^ stored.keys())
+        wrong += [name for name in own.keys() & stored.keys() if own[name].shape != stored[name].shape]
+        if wrong:
+            raise UsageError(
+                f"the snapshot of step {snapshot.step} does not fit {type(model).__name__}: its {kind} differ in"
+                f" {', '.join(wrong[:6])}{', …' if len(wrong) > 6 else ''}; build the network as it was when trained"
+            )
+        for name, tensor in own.items():
+            tensor.data.copy_(stored[name])
+    return model
+
+
+def save_snapshot(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
+    """Write `snapshot` to a safetensors file, whole or not at all."""
+    tensors = {f"params/{k}": v for k, v in snapshot.params.items()}
+    tensors |= {f"buffers/{k}": v for k, v in snapshot.buffers.items()}
+    tensors |= {f"optimizer/{k}/{key}": v for k, state in snapshot.optimizer.items() for key, v in state.items()}
+    tensors |= {f"random/{k}": v for k, v in snapshot.random.items() if isinstance(v, Tensor)}
+    header = {
+        "format": FORMAT,
+        "step": json.dumps(snapshot.step),
+        "epoch": json.dumps(snapshot.epoch),
+        "metrics": json.dumps(dict(snapshot.metrics)),
+        "random": json.dumps({k: v for k, v in snapshot.random.items() if not isinstance(v, Tensor)}),
+    }
+    tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    with atomic_file(path) as handle:
+        handle.write(safetensors.torch.save(tensors, metadata=header))
+
+
+def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
+    """Read what `save_snapshot` wrote."""
+    if not Path(path).is_file():
+        raise DataNotFound(f"no snapshot at {path}; expected a file that training wrote with store=, or save_snapshot")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+    except safetensors.SafetensorError as error:
+        raise DataCorrupt(f"{path} is no whole safetensors file: {error}; delete it and train again") from error
+    if header.get("format") != FORMAT:
+        raise DataCorrupt(f"{path} has format {header.get('format')!r}; expected {FORMAT!r}: is it a weights file?")
+    optimizer: dict[str, dict[str, Tensor]] = {}
+    for key, value in _under("optimizer/", tensors).items():
+        name, _, field = key.rpartition("/")
+        optimizer.setdefault(name, {})[field] = value
+    return Snapshot(
+        step=json.loads(header["step"]),
+        epoch=json.loads(header["epoch"]),
+        params=_under("params/", tensors),
+        buffers=_under("buffers/", tensors),
+        metrics=json.loads(header["metrics"]),
+        optimizer=optimizer,
+        random=json.loads(header["random"]) | _under("random/", tensors),
+    )
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> Params:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> Params:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
