@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.linalg import subspace_angles
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
@@ -23,15 +22,27 @@ def principal_angles(A: Tensor | np.ndarray, B: Tensor | np.ndarray) -> Float[Te
     >>> round(float(principal_angles(plane, line)) * 180 / torch.pi, 9)
     45.0
     """
-    sides = [np.asarray(side.detach().cpu() if isinstance(side, Tensor) else side, dtype=np.float64) for side in (A, B)]
-    if any(side.ndim != 2 for side in sides) or sides[0].shape[0] != sides[1].shape[0]:
+    first, second = (_orthonormal(side, name) for side, name in ((A, "A"), (B, "B")))
+    if len(first) != len(second):
         raise UsageError(
-            f"subspaces given by columns of shapes {sides[0].shape} and {sides[1].shape}; expected (n, a) and (n, b)"
+            f"subspaces given by columns of shapes {tuple(A.shape)} and {tuple(B.shape)}; expected (n, a) and (n, b)"
         )
-    for name, side in zip("AB", sides):
-        if not np.isfinite(side).all():
-            raise NumericalError(f"{name} holds NaN or infinity; its columns span nothing")
-        if not side.any():
-            raise UsageError(f"{name} of shape {side.shape} is zero or empty; expected at least one non-zero column")
-    angles = np.sort(subspace_angles(*sides))
-    return torch.from_numpy(angles)
+    if first.shape[1] < second.shape[1]:
+        first, second = second, first
+    cosines = torch.linalg.svdvals(first.T @ second)
+    sines = torch.linalg.svdvals(second - first @ (first.T @ second)).flip(0)
+    # scipy.linalg.subspace_angles pairs these in opposite orders and so takes the wrong one where both are needed
+    return torch.where(cosines.square() < 0.5, cosines.clamp(0, 1).acos(), sines.clamp(0, 1).asin())
+
+
+def _orthonormal(columns: Tensor | np.ndarray, name: str) -> Tensor:
+    """An orthonormal basis of the column space, in float64."""
+    given = torch.as_tensor(columns).detach().to(torch.float64)
+    if given.ndim != 2:
+        raise UsageError(f"{name} came with shape {tuple(given.shape)}; expected (n, a) and (n, b): columns that span")
+    if not bool(torch.isfinite(given).all()):
+        raise NumericalError(f"{name} holds NaN or infinity; its columns span nothing")
+    if not bool(given.any()):
+        raise UsageError(f"{name} of shape {tuple(given.shape)} is zero or empty; expected a non-zero column")
+    basis, sizes, _ = torch.linalg.svd(given, full_matrices=False)
+    return basis[:, sizes > max(given.shape) * torch.finfo(torch.float64).eps * sizes[0]]

@@ -144,4 +144,4 @@ def _asymmetry(matrix: Tensor) -> tuple[float, float]:
         return 0.0, 0.0
     step = max(1, (1 << 22) // len(matrix))
     gaps = [float((matrix[i] - matrix[:, i].T).abs().max()) for i in slices(len(matrix), step)]
-    return max(gaps), torch.finfo(matrix.dtype).eps ** 0.5 * float(matrix.abs().max())
+    return max(gaps), torch.finfo(matrix.dtype).eps ** 0.5 * max(-float(matrix.min()), float(matrix.max()))

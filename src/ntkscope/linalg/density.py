@@ -50,7 +50,7 @@ def quadrature(
     start = torch.randn(n, probes, dtype=torch.float64, generator=generator(seed, "quadrature")).to(gram.device)
     _, alpha, beta, _ = lanczos(gram, start, min(steps, n))
     nodes, vectors = torch.linalg.eigh(
-        torch.diag_embed(alpha.T) + torch.diag_embed(beta[:-1].T, 1) + torch.diag_embed(beta[:-1].T, -1)
+        torch.diag_embed(alpha) + torch.diag_embed(beta[:, :-1], 1) + torch.diag_embed(beta[:, :-1], -1)
     )
     return nodes, vectors[:, 0, :].square()
 

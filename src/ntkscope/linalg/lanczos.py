@@ -26,33 +26,37 @@ class Multiplies(Protocol):
 
 def lanczos(
     K: Multiplies, start: Float[Tensor, "n k"], steps: int
-) -> tuple[Float[Tensor, "s n k"], Float[Tensor, "s k"], Float[Tensor, "s k"], Float[Tensor, "n k"]]:
-    """`steps` of Lanczos from each column of `start` at once, fully reorthogonalised: `(Q, α, β, r)`.
+) -> tuple[Float[Tensor, "k n s"], Float[Tensor, "k s"], Float[Tensor, "k s"], Float[Tensor, "k n"]]:
+    """`steps` of Lanczos from each column of `start` at once, fully reorthogonalised: `(Q, α, β, r)`, a row a column.
 
-    For each column `K Q = Q T + r e_sᵀ` with orthonormal Q, `T` tridiagonal with diagonal α and off-diagonal β[:-1],
-    and `β[-1] = ‖r‖`. One product `K @ V` a step; memory `steps · n · k`. Where the Krylov space is exhausted β is
-    exactly 0 and the vectors after it are 0. Lanczos (1950).
+    For each `K Q = Q T + r e_sᵀ` with orthonormal Q, `T` tridiagonal with diagonal α and off-diagonal β[:-1], and
+    `β[-1] = ‖r‖`. One product `K @ V` a step; memory `steps · n · k`. Where the Krylov space is exhausted β is exactly
+    0 and the vectors after it are 0. Lanczos (1950).
     """
     n, k = start.shape
-    q = start / torch.linalg.vector_norm(start, dim=0)
-    basis = torch.zeros(steps, n, k, dtype=start.dtype, device=start.device)
-    alpha, beta = (torch.zeros(steps, k, dtype=start.dtype, device=start.device) for _ in range(2))
+    q = (start / torch.linalg.vector_norm(start, dim=0)).T
+    basis = torch.zeros(k, steps, n, dtype=start.dtype, device=start.device)
+    alpha, beta = (torch.zeros(k, steps, dtype=start.dtype, device=start.device) for _ in range(2))
     scale = torch.zeros(k, dtype=start.dtype, device=start.device)
     r = torch.zeros_like(q)
     for step in range(steps):
-        basis[step] = q
-        image = K @ q
-        alpha[step] = (q * image).sum(0)
-        scale = torch.maximum(scale, torch.linalg.vector_norm(image, dim=0))
-        r = image
+        basis[:, step] = q
+        image = (K @ q.T).T
+        alpha[:, step] = (q * image).sum(1)
+        scale = torch.maximum(scale, torch.linalg.vector_norm(image, dim=1))
+        r = image[:, :, None]
+        known = basis[:, : step + 1]
         for _ in range(2):  # twice is enough (Parlett)
-            r = r - torch.einsum("snk,sk->nk", basis[: step + 1], torch.einsum("snk,nk->sk", basis[: step + 1], r))
-        size = torch.linalg.vector_norm(r, dim=0)
+            r = r - known.mT @ (known @ r)
+        r = r[:, :, 0]
+        size = torch.linalg.vector_norm(r, dim=1)
         alive = size > n * torch.finfo(start.dtype).eps * scale
-        beta[step] = torch.where(alive, size, 0.0)
-        r = torch.where(alive, r, 0.0)
-        q = torch.where(alive, r / size, 0.0)
-    return basis, alpha, beta, r
+        beta[:, step] = torch.where(alive, size, 0.0)
+        r = torch.where(alive[:, None], r, 0.0)
+        q = torch.where(alive[:, None], r / size[:, None], 0.0)
+        if not bool(alive.any()):
+            break
+    return basis.mT, alpha, beta, r
 
 
 def top_eigenpairs(

@@ -1,0 +1,88 @@
+"""Random projections from counters: entry (row, column) depends on the seed, a name and its place, on nothing else.
+
+So a projection is the same on every device, for every tile size and number of workers, and is never stored whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkscope.core import UsageError, derive_seed
+
+Kind: TypeAlias = Literal["rademacher", "gaussian"]
+KINDS = ("rademacher", "gaussian")
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+GOLDEN, FIRST, SECOND = map(_signed, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def _mix(z: Tensor) -> Tensor:
+    """The SplitMix64 finaliser, bit for bit the same wherever int64 wraps around (Steele, Lea & Flood 2014)."""
+    z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * FIRST
+    z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * SECOND
+    return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+def _words(key: int, rows: Tensor, columns: Tensor) -> Tensor:
+    """A random 64-bit word for every (row, column)."""
+    left = _mix(rows * GOLDEN + _signed(key))
+    right = _mix(columns * GOLDEN + _signed(key ^ 0x5DEECE66D))
+    return _mix(left[:, None] + right[None, :])
+
+
+def projection_rows(
+    seed: int,
+    name: str,
+    start: int,
+    stop: int,
+    dim: int,
+    kind: Kind = "rademacher",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Float[Tensor, "rows dim"]:
+    """Rows [start, stop) of the projection of the vector called `name`, entries of variance 1/dim.
+
+    `E[Pᵀ… ]`: for any g, h the expected inner product of `g P` and `h P` is that of g and h.
+
+    >>> whole = projection_rows(0, "w", 0, 6, 128)
+    >>> torch.equal(whole[2:5], projection_rows(0, "w", 2, 5, 128))
+    True
+    """
+    if kind not in KINDS:
+        raise UsageError(f"projection kind {kind!r} came; expected one of {', '.join(KINDS)}")
+    if dim < 1:
+        raise UsageError(f"projection to {dim} dimensions; expected at least 1")
+    key = derive_seed(seed, "projection", name)
+    rows = torch.arange(start, stop, device=device)
+    if kind == "rademacher":
+        words = _words(key, rows, torch.arange(-(-dim // 64), device=device))
+        octets = words.view(torch.uint8).to(torch.int32)  # (rows, 8 · words), little-endian
+        bits = (torch.arange(256, device=device)[:, None] >> torch.arange(8, device=device)) & 1
+        signs = ((bits * 2 - 1).to(dtype) / dim**0.5).contiguous()
+        return torch.nn.functional.embedding(octets, signs).reshape(stop - start, -1)[:, :dim]
+    words = _words(key, rows, torch.arange(dim, device=device))
+    uniform = (((words >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
+    return (torch.erfinv(2 * uniform - 1) * (2.0 / dim) ** 0.5).to(dtype)
+
+
+def projection_matrix(
+    seed: int,
+    name: str,
+    shape: Sequence[int],
+    dim: int,
+    kind: Kind = "rademacher",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Float[Tensor, "rows dim"]:
+    """The whole projection of a parameter: its flattened gradient times this is its share of the projected gradient."""
+    return projection_rows(seed, name, 0, prod(shape), dim, kind, dtype, device)
