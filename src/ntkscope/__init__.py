@@ -1,3 +1,68 @@
-"""ntkscope: which kernel machine is a trained PyTorch network, how far to trust that view, and where it breaks."""
+"""ntkscope: which kernel machine is a trained PyTorch network, how far to trust that view, and where it breaks.
 
-__version__ = "0.1.0"
+Rooms and names are imported when they are first used, so `import ntkscope` costs next to nothing.
+
+>>> import ntkscope as ns
+>>> split = ns.data.load("digits")
+>>> model = ns.models.build("small_cnn", image_size=8, classes=10)
+>>> tuple(model(split.test.x[:2]).shape)
+(2, 10)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what the names below are, for type checkers and editors
+    from ntkscope import data, kernels, linalg, models, tangent, training
+    from ntkscope.core import Claim, NtkscopeError, Record, Registry, Snapshot, Split
+    from ntkscope.kernels import KERNELS, kernel
+    from ntkscope.linalg import Gram
+
+    __version__: str
+
+_ROOMS = ("data", "kernels", "linalg", "models", "tangent", "training")
+_NAMES = {
+    "KERNELS": "kernels",
+    "kernel": "kernels",
+    "Gram": "linalg",
+    "Claim": "core",
+    "NtkscopeError": "core",
+    "Record": "core",
+    "Registry": "core",
+    "Snapshot": "core",
+    "Split": "core",
+}
+
+__all__ = [
+    "KERNELS",
+    "Claim",
+    "Gram",
+    "NtkscopeError",
+    "Record",
+    "Registry",
+    "Snapshot",
+    "Split",
+    "data",
+    "kernel",
+    "kernels",
+    "linalg",
+    "models",
+    "tangent",
+    "training",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":  # pyproject.toml says it, once
+        return import_module("importlib.metadata").version("ntkscope")
+    if name in _ROOMS:
+        return import_module(f"ntkscope.{name}")
+    if name in _NAMES:
+        return getattr(import_module(f"ntkscope.{_NAMES[name]}"), name)
+    raise AttributeError(f"ntkscope has no {name!r}; it has: {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,50 @@
+"""The command line: one verb per thing a person does, one file per verb, one line in `VERBS`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+import ntkscope as ns
+from ntkscope.cli.demo import demo
+from ntkscope.cli.list import list_parts
+from ntkscope.cli.show import show
+
+VERBS: dict[str, Callable[..., Any]] = {
+    "demo": demo,
+    "list": list_parts,
+    "show": show,
+}
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for _name, _verb in VERBS.items():
+    app.command(_name)(_verb)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(ns.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _ntkscope(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Which kernel machine is a trained network, how far to trust that view, and where it breaks."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; an error ntkscope raises on purpose is a message and exit code 2, not a traceback."""
+    try:
+        app(args=None if arguments is None else [*arguments], prog_name="ntkscope")
+    except SystemExit:  # caught first, so that leaving does not import the rooms
+        raise
+    except ns.NtkscopeError as error:
+        typer.echo(f"ntkscope: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,44 @@
+"""`ntkscope list`: what there is to choose from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+import ntkscope as ns
+
+PARTS: dict[str, Callable[[], Mapping[str, Any]]] = {
+    "datasets": lambda: ns.data.DATASETS,
+    "models": lambda: ns.models.MODELS,
+    "kernels": lambda: ns.KERNELS,
+}
+
+
+def list_parts(
+    part: Annotated[str | None, typer.Argument(help=f"One of {', '.join(PARTS)}; all when left out.")] = None,
+) -> None:
+    """List the data sets, models and kernels there are."""
+    known = ns.Registry[Callable[[], Mapping[str, Any]]]("part")
+    for name, registry in PARTS.items():
+        known.add(name, registry)
+    for name in [*PARTS] if part is None else [part]:
+        typer.echo("\n".join(lines(name, known[name]())))
+
+
+def lines(title: str, entries: Mapping[str, Any]) -> list[str]:
+    """A title and one line an entry: its name and the first sentence of its docstring.
+
+    >>> lines("sums", {"total": sum})
+    ['sums', "  total  Return the sum of a 'start' value (default: 0) plus an iterable of numbers"]
+    """
+    width = max(map(len, entries), default=0)
+    return [title, *(f"  {name:{width}}  {first_line(entry)}".rstrip() for name, entry in entries.items())]
+
+
+def first_line(entry: Any) -> str:
+    """The first line of what documents an entry: its docstring, or that of its class."""
+    text = inspect.getdoc(entry) or ""
+    return text.strip().splitlines()[0] if text.strip() else ""

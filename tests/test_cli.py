@@ -1,0 +1,102 @@
+"""The command line, as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ntkscope as ns
+from ntkscope.cli import VERBS, main
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command line in this process; exit code, stdout, stderr."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, f"{ns.__version__}\n", "")
+
+
+def test_help_names_every_verb(run: Run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    assert all(verb in out for verb in VERBS)
+
+
+def test_list_names_everything_there_is(run: Run) -> None:
+    code, out, _ = run("list")
+    assert code == 0
+    for name in [*ns.data.DATASETS, *ns.models.MODELS, *ns.KERNELS]:
+        assert f"  {name} " in out, f"{name} is not listed, or without a description"
+
+
+def test_list_one_part(run: Run) -> None:
+    code, out, _ = run("list", "models")
+    assert code == 0
+    assert "small_cnn" in out
+    assert "digits" not in out.split()
+
+
+def test_an_unknown_part_is_a_message_not_a_traceback(run: Run) -> None:
+    code, out, err = run("list", "modles")
+    assert (code, out) == (2, "")
+    assert err == "ntkscope: unknown part 'modles'; did you mean 'models'? known: datasets, kernels, models\n"
+
+
+def test_demo_writes_a_record_that_show_prints(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("demo", "--out", str(tmp_path / "demo"), "--epochs", "2")
+    assert code == 0, err
+    record = ns.Record.open(tmp_path / "demo")
+    assert record.status == "done"
+    assert record.metrics["test_accuracy"] > 0.8  # after two epochs; chance is 0.1
+    assert record.arrays["train_loss"].shape == (3,)  # at the start and after each epoch
+    assert record.stages["train"].done == 2
+    assert "small CNN on digits" in out
+    assert run("show", str(tmp_path / "demo")) == (0, out, "")
+    model = ns.models.build(**record.config["model"])
+    ns.models.load_weights(model, tmp_path / "demo" / "weights.safetensors")
+    split = ns.data.load("digits", seed=record.seeds["data"])
+    assert split.fingerprint == record.metrics["data_fingerprint"]
+    assert ns.training.evaluate(model, split.test)["accuracy"] == record.metrics["test_accuracy"]
+
+
+def test_demo_never_replaces_a_record(run: Run, tmp_path: Path) -> None:
+    ns.Record.create(tmp_path, kind="mine").put(kept=1)
+    code, _, err = run("demo", "--out", str(tmp_path))
+    assert code == 2
+    assert "already holds a record" in err
+    assert ns.Record.open(tmp_path).metrics == {"kept": 1}
+
+
+def test_show_of_nothing_is_a_message(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("show", str(tmp_path))
+    assert code == 2
+    assert err.startswith("ntkscope: no record in")
+
+
+def test_show_of_a_broken_record_is_a_message(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text(json.dumps({"schema_version": 1}))
+    assert run("show", str(tmp_path))[0] == 2
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ntkscope", "show", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
