@@ -27,6 +27,7 @@ def principal_angles(A: Tensor | np.ndarray, B: Tensor | np.ndarray) -> Float[Te
         raise UsageError(
             f"subspaces given by columns of shapes {tuple(A.shape)} and {tuple(B.shape)}; expected (n, a) and (n, b)"
         )
+    second = second.to(first.device)
     if first.shape[1] < second.shape[1]:
         first, second = second, first
     cosines = torch.linalg.svdvals(first.T @ second)

@@ -94,8 +94,9 @@ class DenseGram(Gram):
 def as_gram(values: np.ndarray | Tensor | Gram, *, symmetric: bool | None = None, **labels: Any) -> Gram:
     """A Gram from an array: finite, two-dimensional, and symmetric when `symmetric=True` asks for it.
 
-    `symmetric=None` looks: a square array equal to its transpose up to rounding is taken as symmetric. A Gram is
-    returned as it is, after the same question. O(nm).
+    `symmetric=None` looks: a square array equal to its transpose up to rounding is taken as symmetric. Of a symmetric
+    one the symmetric part is kept, so that it is exactly so. A Gram is returned as it is, after the same question.
+    O(nm).
 
     >>> as_gram(np.eye(2))
     DenseGram(2 × 2 symmetric, rows: samples, float64)
@@ -133,6 +134,8 @@ def as_gram(values: np.ndarray | Tensor | Gram, *, symmetric: bool | None = None
                 " symmetric part, pass (K + K.T) / 2)"
             )
         symmetric = asymmetry <= allowed
+        if symmetric and asymmetry > 0:
+            matrix = (matrix + matrix.T) / 2
     return DenseGram(matrix, symmetric=symmetric, **labels)
 
 
