@@ -24,10 +24,11 @@ for _name, _verb in VERBS.items():
     app.command(_name)(_verb)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(ns.__version__)
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
