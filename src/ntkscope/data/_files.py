@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import lzma
 import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ntkscope.core import DataCorrupt, DataNotFound, UsageError
 
@@ -71,9 +72,9 @@ def not_found(title: str, seen: Sequence[str], remedy: str) -> DataNotFound:
     )
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> io.BufferedIOBase:
     if path.suffix == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]  # GzipFile is an IO[bytes] in all but name
+        return gzip.open(path, "rb")
     if path.suffix == ".xz":
         return lzma.open(path, "rb")
     return path.open("rb")

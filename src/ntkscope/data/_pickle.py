@@ -167,7 +167,7 @@ def loads(content: bytes, what: str = "pickle") -> Any:
 
     Strings written by Python 2 come out as bytes.
 
-    >>> loads(pickle.dumps({b"data": np.arange(3)}))
+    >>> loads(pickle.dumps({b"data": np.arange(3)}, protocol=4))
     {b'data': array([0, 1, 2])}
     >>> loads(b"cos\\nsystem\\n(S'echo'\\ntR.")
     Traceback (most recent call last):

@@ -182,7 +182,7 @@ def cifar10(
 
     `format` is `"auto"`, `"pickle"`, `"binary"` or `"mosaic"`; the `Split` is the same, byte for byte. Pickles are read
     as data alone and refused when they are more. The pretrained ResNet-20 and 56 want `normalise="imagenet"`. Other
-    options as for `ntkscope.data.mnist.mnist`. About 5 s; 0.2 GB while selecting, then 12 kB an image kept.
+    options as for `ntkscope.data.mnist.mnist`. About 5 s; 0.4 GB while selecting, then 12 kB an image kept.
     """
     choose("format", format, ["auto", *LAYOUTS])
     folder, layout = find_layout(root, format)

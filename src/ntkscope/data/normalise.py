@@ -66,8 +66,8 @@ def to_float(
 ) -> Float32[Tensor, "n c h w"]:
     """`(images/255 - mean) / std` in single precision; `images` must be writable, 4 bytes are made of each of theirs.
 
-    >>> to_float(np.full((1, 1, 1, 1), 255, np.uint8), *constants(None, 1, ((0.5,), (0.5,)))).item()
-    255.0
+    >>> to_float(np.full((1, 1, 1, 1), 255, np.uint8), *constants("standard", 1, ((0.5,), (0.25,)))).item()
+    2.0
     """
     x = torch.from_numpy(images).to(torch.float32)
     return x.div_(255).sub_(mean[:, None, None]).div_(std[:, None, None])

@@ -16,7 +16,7 @@ from ntkscope.core import Part, Split, UnknownName, UsageError, numpy_generator
 from ntkscope.data.normalise import MeanStd, Normalise, constants, to_float
 
 Classes: TypeAlias = Sequence[int | str] | None
-Labelled: TypeAlias = tuple[UInt8[np.ndarray, "n c h w"], Shaped[np.ndarray, " n"]]
+Labelled: TypeAlias = tuple[UInt8[np.ndarray, "_ c h w"], Shaped[np.ndarray, " _"]]  # two of them differ in length
 
 
 def resolve_classes(classes: Classes, names: Sequence[str]) -> tuple[int, ...]:
@@ -82,8 +82,9 @@ def stratified(y: Int64[np.ndarray, " n"], limit: int | None, seed: int, *stream
     Each class is shuffled by its own random stream, so of two samples with one seed and proportional limits the
     smaller lies in the larger.
 
-    >>> stratified(np.array([0, 0, 0, 0, 1, 1]), 3, 0, "doctest").tolist()
-    [1, 2, 4]
+    >>> y = np.array([0, 0, 0, 0, 1, 1])
+    >>> y[stratified(y, 3, 0, "doctest")]
+    array([0, 0, 1])
     """
     if limit is None or limit >= len(y):
         return np.arange(len(y), dtype=np.int64)
@@ -125,7 +126,9 @@ def image_split(
         sample = stratified(renamed, limit, seed, name, which)
         index, renamed = index[sample], renamed[sample]
         more = {key: torch.from_numpy(value[index]) for key, value in (extras or {}).get(which, {}).items()}
-        return Part(to_float(images[index], mean, std), torch.from_numpy(renamed), more)
+        chosen = images[index]
+        x = torch.from_numpy(chosen).float() if normalise is None else to_float(chosen, mean, std)
+        return Part(x, torch.from_numpy(renamed), more)
 
     return Split(
         train=part("train", *train, max_train),

@@ -1,0 +1,138 @@
+"""Olivetti faces: people kept apart, glasses on both sides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ntkscope.data
+from contracts.dataset import DatasetContract, given
+from contracts.real_data import data_root, needs_data
+from ntkscope.core import DataCorrupt, DataNotFound, Split, UsageError
+
+
+def write_faces(root: Path, **changes: np.ndarray) -> None:
+    """400 random images; eight people wear glasses always, seven in half of their pictures."""
+    person = np.repeat(np.arange(40), 10).astype(np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (400, 64, 64), np.uint8)
+    glasses = ((person < 8) | ((person < 15) & (np.arange(400) % 2 == 0))).astype(np.uint8)
+    (root / "olivetti").mkdir(parents=True, exist_ok=True)
+    arrays = {"images": images, "person": person, "glasses": glasses, **changes}
+    np.savez(root / "olivetti" / "olivetti_faces_glasses.npz", **arrays)  # type: ignore[arg-type]
+
+
+class ByPerson(DatasetContract):
+    name = "olivetti"
+    supports_dtype = False
+    item_shape = (1, 64, 64)
+    classes = 2
+    sizes = given(train=300, test=100)
+    balance = 0.25
+
+    def check_defining_property(self, split: Split) -> None:
+        people = {which: set(part.extras["person"].tolist()) for which, part in vars(split).items() if "t" in which[0]}
+        assert people["train"] | people["test"] == set(range(40))
+        assert not people["train"] & people["test"]
+        for part in (split.train, split.test):
+            assert torch.equal(part.y, part.extras["glasses"])
+            share = float(part.y.double().mean())
+            assert 0.2 < share < 0.4  # 119 of 400 images, people being drawn from each kind
+
+
+class TestSmallOlivetti(ByPerson):
+    options = given(verify=False)
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def files(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        cls.root = str(tmp_path_factory.mktemp("faces"))
+        write_faces(Path(cls.root))
+
+
+class TestOlivetti(ByPerson):
+    pytestmark = needs_data
+    options = given(normalise="unit")
+    value_range = (0.0, 1.0)
+
+
+@pytest.mark.data
+class TestRealOlivetti:
+    pytestmark = needs_data
+
+    def test_random_split_leaks_people(self) -> None:
+        split = ntkscope.data.load("olivetti", split="random")
+        assert (len(split.train), len(split.test)) == (300, 100)
+        assert int(split.train.y.sum() + split.test.y.sum()) == 119
+        assert set(split.train.extras["person"].tolist()) & set(split.test.extras["person"].tolist())
+
+    def test_persons_as_classes(self) -> None:
+        split = ntkscope.data.load("olivetti", target="person", split="random", test_fraction=0.3)
+        assert torch.bincount(split.test.y).tolist() == [3] * 40
+        assert torch.bincount(split.train.y).tolist() == [7] * 40
+        assert len(split.classes) == 40
+
+    def test_standard_normalisation(self) -> None:
+        split = ntkscope.data.load("olivetti", split="random")
+        x = torch.cat([split.train.x, split.test.x]).double()
+        assert abs(float(x.mean())) < 1e-3  # four digits in the constants
+        assert abs(float(x.std()) - 1) < 1e-3
+
+    def test_changed_pixel(self, tmp_path: Path) -> None:
+        with np.load(data_root() / "olivetti" / "olivetti_faces_glasses.npz") as archive:
+            arrays = dict(archive)
+        arrays["images"][5, 6, 7] ^= 1
+        write_faces(tmp_path, **arrays)
+        with pytest.raises(DataCorrupt, match=r"olivetti_faces_glasses\.npz.*expected 7c2717c6cee78d60"):
+            ntkscope.data.load("olivetti", root=str(tmp_path))
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.25, 0.5, 0.9])
+def test_fraction(tmp_path: Path, fraction: float) -> None:
+    write_faces(tmp_path)
+    for split in ("person", "random"):
+        made = ntkscope.data.load("olivetti", root=str(tmp_path), verify=False, test_fraction=fraction, split=split)
+        assert abs(len(made.test) / 400 - fraction) < 0.05
+        assert len(made.train) + len(made.test) == 400
+        assert 0 < int(made.train.y.sum()) < len(made.train)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"glasses": np.full(400, 2, np.uint8)}, r"glasses is 2 at place 0, expected 0 \.\.\. 1"),
+        ({"person": np.full(400, 40, np.uint8)}, r"person is 40 at place 0, expected 0 \.\.\. 39"),
+        (
+            {"images": np.zeros((400, 4096), np.uint8)},
+            r"array 'images' is uint8\(400, 4096\), expected uint8\(400, 64, 64\)",
+        ),
+        ({"images": np.zeros((400, 64, 64))}, r"array 'images' is float64\(400, 64, 64\), expected uint8"),
+    ],
+)
+def test_damaged(tmp_path: Path, changes: dict[str, np.ndarray], message: str) -> None:
+    write_faces(tmp_path, **changes)
+    with pytest.raises(DataCorrupt, match=message):
+        ntkscope.data.load("olivetti", root=str(tmp_path), verify=False)
+
+
+def test_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NTKSCOPE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(DataNotFound, match=r"(?s)olivetti \(no such folder\).*put olivetti_faces_glasses\.npz into"):
+        ntkscope.data.load("olivetti", root=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "person"}, r"tests on people never seen; pass split='random'"),
+        ({"target": "hair"}, r"target='hair' came; expected one of 'glasses', 'person'"),
+        ({"split": "image"}, r"split='image' came; expected one of 'person', 'random'"),
+        ({"test_fraction": 1.0}, r"test_fraction=1\.0 came; expected a number between 0 and 1"),
+    ],
+)
+def test_bad_options(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ntkscope.data.load("olivetti", root=str(tmp_path), **options)
