@@ -55,6 +55,11 @@ def progress(
     return Progress(iterable, total=total, label=label, enabled=enabled, stream=stream, clock=clock)
 
 
+def counter(total: int, label: str, enabled: bool | Literal["auto"] = "auto") -> Progress[int]:
+    """Progress that is advanced by hand: `with counter(10, "tiles") as bar: bar.advance(1)`."""
+    return Progress(None, total=total, label=label, enabled=enabled, stream=None, clock=time.monotonic)
+
+
 class Progress(Generic[T]):
     """What `progress` returns: an iterator over the wrapped iterable and a context manager."""
 

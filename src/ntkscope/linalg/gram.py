@@ -114,6 +114,11 @@ class Gram(ABC):
         """`k(x'_j, x'_j)` of the column inputs, or None where nobody said."""
         return self.row_diagonal if self.symmetric else self._column_diagonal
 
+    @property
+    def contributions(self) -> Mapping[str, Tensor]:
+        """The share of every parameter, where the kernel was asked to keep them (`per_layer=True`)."""
+        return self.meta.get("contributions", {})
+
     def __matmul__(self, v: Vectors) -> Vectors:
         """`K v` for `v` of shape (m,) or (m, k), as the kind of array it came, in the wider of the two dtypes."""
         if isinstance(v, np.ndarray):

@@ -1,0 +1,48 @@
+"""The conjugate kernel: the Gram of the readout's input, plus 1 when the readout has a bias."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ntkscope.core import UsageError
+from ntkscope.core.progress import counter
+from ntkscope.kernels.registry import KERNELS, Request, describe
+from ntkscope.linalg import FactoredGram, Gram
+from ntkscope.tangent import guards
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.readout import find_readout
+from ntkscope.tangent.subject import Subject
+
+BLOCK = 256
+
+
+@KERNELS.register("ck")
+def ck(request: Request, *, bias: bool | None = None) -> Gram:
+    """`φ(x)·φ(x') + 1`, φ the last hidden representation; `bias=False` leaves the 1 out, None follows the readout."""
+    request.unrestricted()
+    subject = request.subject()
+    guards.first_outputs(subject, request.placed(subject, request.x1[:2]))
+    left = embeddings(subject, request, request.x1, bias)
+    right = None if request.x2 is None else embeddings(subject, request, request.x2, bias)
+    return FactoredGram(left, right, name=request.name, meta=describe(subject, features=left.shape[1]))
+
+
+def embeddings(subject: Subject, request: Request, x: Batch, bias: bool | None) -> Tensor:
+    """The readout's input for every sample, (n, features), a column of ones behind it for the bias."""
+    found = []
+    with counter(len(x), "embeddings", enabled=request.progress) as bar:
+        for start in range(0, len(x), BLOCK):
+            block = request.placed(subject, x[start : start + BLOCK])
+            readout = find_readout(subject, block)
+            if readout.x.shape[0] != len(block):
+                raise UsageError(
+                    f"the readout's input has shape {tuple(readout.x.shape)} for {len(block)} samples; expected samples along"
+                    " the first axis: use the 'em' kernel with layers= naming a module whose output has them there"
+                )
+            features = readout.x.flatten(1)
+            if readout.bias if bias is None else bias:
+                features = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+            found.append(features)
+            bar.advance(len(block))
+    return torch.cat(found)

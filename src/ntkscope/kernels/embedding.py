@@ -1,0 +1,140 @@
+"""The embedding kernel: the sum over layers of the Grams of their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.core.progress import counter
+from ntkscope.kernels.registry import KERNELS, Request, describe
+from ntkscope.linalg import DenseGram, Gram
+from ntkscope.tangent import guards
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.hooks import outputs_of, tensor_in
+from ntkscope.tangent.plan import SLACK, show_bytes
+from ntkscope.tangent.subject import Subject
+
+BLOCK = 128
+
+
+@KERNELS.register("em")
+def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool = False) -> Gram:
+    """`Σ_l <h_l(x), h_l(x')>` with h_l the flattened output of module l.
+
+    Default layers: the model's stages, that is its outermost modules that make one tensor a sample, without the one that
+    makes the outputs. `normalize=True` divides each layer's Gram by its own norms first, so that wide layers do not drown
+    the others. Stateless activations inside a stage are not layers of their own.
+    """
+    request.unrestricted()
+    subject = request.subject()
+    guards.first_outputs(subject, request.placed(subject, request.x1[:2]))
+    if isinstance(layers, str):
+        layers = [layers]
+    chosen = list(layers) if layers is not None else stages(subject, request.placed(subject, request.x1[:2]))
+    n, m = len(request.x1), len(request.x1 if request.x2 is None else request.x2)
+    probe = _features(subject, request.placed(subject, request.x1[:1]), chosen)
+    each = sum(layer.numel() for layer in probe) * subject.dtype.itemsize * 3
+    block = _block(request.memory, n * m * subject.dtype.itemsize, each, n, m)
+    values = torch.zeros(n, m, dtype=subject.dtype, device=subject.device)
+    sides = [torch.zeros(size, dtype=torch.float64, device=subject.device) for size in (n, m)]
+    with counter(n * m, "embedding kernel", enabled=request.progress) as bar:
+        for i in range(0, n, block):
+            left = _layers(subject, request, request.x1, i, block, chosen, normalize)
+            sides[0][i : i + block] = _squares(left)
+            for j in range(i if request.x2 is None else 0, m, block):
+                source = request.x1 if request.x2 is None else request.x2
+                right = (
+                    left
+                    if request.x2 is None and j == i
+                    else _layers(subject, request, source, j, block, chosen, normalize)
+                )
+                if i == 0:
+                    sides[1][j : j + block] = _squares(right)
+                tile = sum((a @ b.T).double() for a, b in zip(left, right))
+                assert isinstance(tile, Tensor)
+                values[i : i + block, j : j + block] = (tile + tile.T) / 2 if right is left else tile
+                if request.x2 is None and right is not left:
+                    values[j : j + block, i : i + block] = tile.T
+                bar.advance(tile.numel() * (2 if request.x2 is None and right is not left else 1))
+    return DenseGram(
+        values,
+        symmetric=request.x2 is None,
+        name=request.name,
+        row_diagonal=sides[0].to(values.dtype),
+        column_diagonal=sides[1].to(values.dtype),
+        meta=describe(subject, layers=tuple(chosen), normalized=normalize),
+    )
+
+
+def stages(subject: Subject, batch: Batch) -> list[str]:
+    """The outermost modules that make one tensor a sample, in order, without the one whose output is the model's."""
+    with torch.no_grad(), outputs_of(subject.model) as seen:
+        final = subject(batch)
+    names: list[str] = []
+
+    def visit(module: nn.Module, prefix: str) -> None:
+        for name, child in module.named_children():
+            path = f"{prefix}{name}"
+            value = tensor_in(seen[path][-1]) if len(seen.get(path, ())) == 1 else None
+            whole = value is not None and value.dim() > 1 and len(value) == len(batch)
+            if (
+                whole
+                and value is not final
+                and not (isinstance(module, nn.Sequential) and not any(True for _ in child.parameters()))
+            ):
+                names.append(path)
+            elif value is final or not whole:
+                visit(child, f"{path}.")
+
+    visit(subject.model, "")
+    if not names:
+        raise UsageError(
+            f"no module of {type(subject.model).__name__} makes one tensor a sample before its outputs; name some with layers="
+        )
+    return names
+
+
+def _layers(
+    subject: Subject, request: Request, x: Batch, start: int, block: int, layers: Sequence[str], normalize: bool
+) -> list[Tensor]:
+    found = _features(subject, request.placed(subject, x[start : start + block]), layers)
+    if normalize:
+        found = [features / features.norm(dim=1, keepdim=True) for features in found]
+    return found
+
+
+def _features(subject: Subject, batch: Batch, layers: Sequence[str]) -> list[Tensor]:
+    """The flattened outputs of the named modules, a module called twice counted twice."""
+    with torch.no_grad(), outputs_of(subject.model, layers) as seen:
+        subject(batch)
+    found = []
+    for name in layers:
+        for output in seen.get(name, ()):
+            value = tensor_in(output)
+            if value is None or value.dim() < 2 or len(value) != len(batch):
+                shape = None if value is None else tuple(value.shape)
+                raise UsageError(
+                    f"module {name!r} gives {shape} for {len(batch)} samples; expected one row a sample: choose other layers="
+                )
+            found.append(value.flatten(1).clone())
+    if not found:
+        raise UsageError(f"none of layers={list(layers)} was called by the model; expected modules its forward uses")
+    return found
+
+
+def _squares(layers: list[Tensor]) -> Tensor:
+    return torch.stack([features.double().square().sum(1) for features in layers]).sum(0)
+
+
+def _block(memory: int, result: int, each: int, n: int, m: int) -> int:
+    available = memory * SLACK - result
+    if available < 4 * each:
+        least = (result + 4 * each) / SLACK * 1.01
+        raise MemoryBudgetError(
+            f"memory={show_bytes(memory)} came; the smallest budget that works is {show_bytes(least)} ({int(least)} bytes):"
+            " raise memory= or choose fewer layers="
+        )
+    return max(1, min(BLOCK, max(n, m), int(available / (4 * each))))

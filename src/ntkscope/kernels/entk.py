@@ -1,0 +1,16 @@
+"""The empirical NTK, all pairs of outputs: `Θ(x, x')_{kl} = <∂f_k(x)/∂θ, ∂f_l(x')/∂θ>`."""
+
+from __future__ import annotations
+
+from ntkscope.kernels import _tangent
+from ntkscope.kernels.registry import KERNELS, Request
+from ntkscope.linalg import Gram
+from ntkscope.tangent.engine import Heads
+
+
+@KERNELS.register("entk")
+def entk(request: Request, *, precision: str = "exact") -> Gram:
+    """Shape (n·c, m·c), row `i*c + k` is output k of sample i; `.blocks()` gives (n, m, c, c)."""
+    subject, made = _tangent.run(request, Heads(request.outputs), full=True, precision=precision, per_layer=False)
+    outputs = made.values.shape[0] // len(request.x1)
+    return _tangent.gram(request, subject, made, outputs=outputs)

@@ -1,0 +1,131 @@
+"""The pre-activation tangent kernel: what the outputs feel of a change in one layer's pre-activations.
+
+`Γ_c(x) = ∂f_c(x)/∂h` at the output h of a module. Its n × m Gram is the kernel, its k × k covariance over the data the
+dual view: both have the same non-zero spectrum up to the factor n (Beaglehole, Mitliagkas & Agarwala 2024, section 2.2).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+
+from ntkscope.core import UsageError
+from ntkscope.core.progress import counter
+from ntkscope.kernels.registry import KERNELS, Request, describe
+from ntkscope.linalg import DenseGram, FactoredGram, Gram
+from ntkscope.tangent import guards
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.engine import Heads
+from ntkscope.tangent.hooks import outputs_of, tensor_in
+from ntkscope.tangent.subject import Subject
+
+BLOCK = 128
+AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@KERNELS.register("ptk")
+def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gram:
+    """`form="dual"`: `Σ_c <Γ_c(x), Γ_c(x')>`, (n, m). `form="features"`: `1/n Σ_i Σ_c Γ_c(x_i) Γ_c(x_i)ᵀ`, (k, k).
+
+    `layer` names a module; default the last affine one before the readout. Where a layer has positions (pixels, tokens),
+    the dual sums over them within a sample, and the covariance is between channels, summed over positions.
+    """
+    if request.params is not None:
+        raise UsageError(
+            "params= came for 'ptk', which differentiates by a layer's output; leave it out and use layer="
+        )
+    if form not in ("dual", "features"):
+        raise UsageError(f"form={form!r} came; expected 'dual' (n × m) or 'features' (k × k)")
+    if form == "features" and request.x2 is not None:
+        raise UsageError("form='features' came with x2; the covariance is over one set of inputs: leave x2 out")
+    subject = request.subject()
+    few = request.placed(subject, request.x1[:2])
+    outputs = guards.first_outputs(subject, few)
+    heads = Heads(request.outputs)
+    heads.count(outputs.shape[1])
+    guards.check_independence(subject, few, outputs)
+    layer = layer or last_hidden(subject, few)
+    meta = describe(subject, layer=layer, form=form)
+    if form == "dual":
+        left = torch.cat([block.flatten(1) for block in tangents(subject, request, request.x1, layer, heads)])
+        right = None
+        if request.x2 is not None:
+            right = torch.cat([block.flatten(1) for block in tangents(subject, request, request.x2, layer, heads)])
+        return FactoredGram(left, right, name=request.name, meta=meta)
+    total: Tensor | None = None
+    channel = _channel_axis(subject, layer)
+    for block in tangents(subject, request, request.x1, layer, heads):
+        rows = block.movedim(channel, -1).flatten(0, -2).double()  # (n · c · positions, k)
+        total = rows.T @ rows if total is None else total.addmm_(rows.T, rows)
+    assert total is not None
+    covariance = (total / len(request.x1)).to(subject.dtype)
+    return DenseGram(covariance, symmetric=True, name=request.name, rows=f"features of {layer}", meta=meta)
+
+
+def _channel_axis(subject: Subject, layer: str) -> int:
+    """Where (n, c, …) tangents keep the layer's features: axis 2 after a convolution or its like, else the last."""
+    module = dict(subject.model.named_modules())[layer]
+    channels_first = (*AFFINE[1:], nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
+    return 2 if isinstance(module, channels_first) else -1
+
+
+def last_hidden(subject: Subject, batch: Batch) -> str:
+    """The last affine module called before the readout; the readout itself if it is the only one."""
+    order: list[str] = []
+    handles = [
+        module.register_forward_hook(lambda *_, name=name: order.append(name))
+        for name, module in subject.model.named_modules()
+        if isinstance(module, AFFINE)
+    ]
+    try:
+        with torch.no_grad():
+            subject(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not order:
+        raise UsageError(f"{type(subject.model).__name__} calls no Linear or Conv module; name a module with layer=")
+    return order[-2] if len(order) > 1 else order[-1]
+
+
+def tangents(subject: Subject, request: Request, x: Batch, layer: str, heads: Heads) -> list[Tensor]:
+    """`∂f_c/∂h` block by block, each (n, c, *shape of h)."""
+    blocks = []
+    with counter(len(x), "tangents", enabled=request.progress) as bar:
+        for start in range(0, len(x), BLOCK):
+            batch = request.placed(subject, x[start : start + BLOCK])
+            blocks.append(_tangent_block(subject, batch, layer, heads))
+            bar.advance(len(batch))
+    return blocks
+
+
+def _tangent_block(subject: Subject, batch: Batch, layer: str, heads: Heads) -> Tensor:
+    edges = []
+
+    def keep(module: nn.Module, args: object, output: object) -> object:
+        value = tensor_in(output)
+        if value is None or not value.requires_grad:
+            raise UsageError(f"module {layer!r} gives no tensor that the outputs could be differentiated by")
+        edges.append((get_gradient_edge(value), value.shape))
+        return None
+
+    with outputs_of(subject.model, [layer]):  # refuses unknown names
+        pass
+    handle = dict(subject.model.named_modules())[layer].register_forward_hook(keep)
+    try:
+        outputs = heads(subject(batch))
+    finally:
+        handle.remove()
+    if len(edges) != 1:
+        raise UsageError(
+            f"module {layer!r} is called {len(edges)} times in a forward pass; expected once: choose another"
+        )
+    edge, shape = edges[0]
+    if len(shape) < 2 or shape[0] != len(batch):
+        raise UsageError(f"module {layer!r} gives {tuple(shape)} for {len(batch)} samples; expected one row a sample")
+    rows = []
+    for k in range(outputs.shape[1]):
+        (tangent,) = torch.autograd.grad(outputs[:, k].sum(), [edge], retain_graph=True, allow_unused=True)
+        rows.append(outputs.new_zeros(shape) if tangent is None else tangent)
+    return torch.stack(rows, dim=1)

@@ -1,0 +1,21 @@
+"""The trace-NTK: `Σ_c <g_c(x), g_c(x')>`, a sum over outputs; normalised it is a kernel of cosines."""
+
+from __future__ import annotations
+
+from ntkscope.kernels import _tangent
+from ntkscope.kernels.registry import KERNELS, Request
+from ntkscope.linalg import Gram
+from ntkscope.tangent.engine import Heads
+
+
+@KERNELS.register("trntk0")
+def trntk0(request: Request, *, precision: str = "exact", per_layer: bool = False) -> Gram:
+    """Unnormalised; `per_layer=True` keeps the share of every parameter in `.contributions`."""
+    subject, made = _tangent.run(request, Heads(request.outputs), full=False, precision=precision, per_layer=per_layer)
+    return _tangent.gram(request, subject, made)
+
+
+@KERNELS.register("trntk")
+def trntk(request: Request, *, precision: str = "exact") -> Gram:
+    """`K(x, x') / sqrt(K(x, x) K(x', x'))`, diagonal exactly 1 (Engel et al. 2023, Eq. 4 with the root over the sum)."""
+    return trntk0(request, precision=precision).normalized()

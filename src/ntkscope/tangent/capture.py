@@ -1,0 +1,150 @@
+"""Capture: every call in which a chosen parameter appears, with its input and a handle on its output's cotangent.
+
+A `TorchFunctionMode` watches the functions a forward pass calls, so a parameter is found wherever it is used: in its own
+module, in another one (tied), through `F.linear(x, self.other.weight)`, or in a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.layout import Layout
+from ntkscope.tangent.rules import REWRITES, RULES
+from ntkscope.tangent.rules.registry import bind
+from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.terms import Slot, Term
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a function with a rule: its terms and where the cotangent of its output arrives."""
+
+    terms: list[Term]
+    edge: GradientEdge
+    shape: torch.Size  # of the output
+    lead: tuple[int, ...]  # sizes of its leading, batch-like axes
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        return tuple((type(term).__name__, term.slot) for term in self.terms)
+
+
+@dataclass
+class Tape:
+    """What a forward pass did with the chosen parameters."""
+
+    calls: list[Call] = field(default_factory=list)
+    unruled: set[str] = field(default_factory=set)  # parameters seen in a call no rule answers for
+
+
+class Watch(TorchFunctionMode):
+    """Fills a `Tape` while it is active. `layouts`, by call, widens outputs that do not depend on the sample."""
+
+    def __init__(self, leaves: Mapping[str, Tensor], n: int, layouts: list[Layout] | None = None) -> None:
+        super().__init__()
+        self.tape = Tape()
+        self.n = n
+        self.layouts = layouts
+        self._leaves = leaves
+        self._names = {id(leaf): name for name, leaf in leaves.items()}
+        self._rewriting: set[Any] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        used = {name for value in _flat(args, kwargs) if (name := self._name(value)) is not None}
+        if not used:
+            return func(*args, **kwargs)
+        if func in REWRITES and func not in self._rewriting:
+            self._rewriting.add(func)
+            try:
+                with self:
+                    return REWRITES[func](*args, **kwargs)
+            finally:
+                self._rewriting.discard(func)
+        output = func(*args, **kwargs)
+        if func not in RULES:
+            if any(isinstance(v, Tensor) and v.requires_grad and self._name(v) is None for v in _flat((output,), {})):
+                self.tape.unruled |= used
+            return output
+        if not output.requires_grad:
+            return output
+        rule, names = RULES[func]
+        terms = rule(bind(names, args, kwargs), self.find)
+        self.tape.unruled |= used - {term.slot.name for term in terms}
+        return self._record(terms, output) if terms else output
+
+    def find(self, value: Any) -> Slot | None:
+        """Which parameter, or which rows of one, `value` is; None for everything else."""
+        name = self._name(value)
+        if name is None:
+            return None
+        leaf = self._leaves[name]
+        if value is leaf:
+            return Slot(name, 0, len(leaf) if leaf.dim() else 1)
+        if (
+            value.dim() == 2
+            and leaf.dim() == 2
+            and value.shape == leaf.shape[::-1]
+            and value.stride() == leaf.stride()[::-1]
+        ):
+            return Slot(name, 0, len(leaf), transposed=True)
+        if leaf.dim() and value.shape[1:] == leaf.shape[1:] and value.stride() == leaf.stride():
+            start = (value.storage_offset() - leaf.storage_offset()) // leaf.stride(0)
+            return Slot(name, start, start + len(value))
+        return None
+
+    def _name(self, value: Any) -> str | None:
+        if not isinstance(value, Tensor):
+            return None
+        name = self._names.get(id(value))
+        if name is None and value.requires_grad and value._base is not None:
+            return self._names.get(id(value._base))
+        return name
+
+    def _record(self, terms: list[Term], output: Tensor) -> Tensor:
+        lead = terms[0].lead_y
+        index = len(self.tape.calls)
+        if self.layouts is not None and index < len(self.layouts) and self.layouts[index].axis is None:
+            axes = output.dim()
+            output = _widened(output, lead, self.n)
+            lead += output.dim() - axes
+        self.tape.calls.append(Call(terms, get_gradient_edge(output), output.shape, tuple(output.shape[:lead])))
+        return output
+
+
+def _widened(output: Tensor, lead: int, n: int) -> Tensor:
+    """An output that every sample shares, repeated for each, so that each has its own cotangent."""
+    if lead and output.shape[0] == 1:
+        return output.expand(n, *output.shape[1:])
+    return output.unsqueeze(0).expand(n, *output.shape)
+
+
+def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, list | tuple):
+            yield from _flat(value, {})
+        else:
+            yield value
+
+
+def watch(subject: Subject, batch: Batch, layouts: list[Layout] | None = None) -> tuple[Tensor, Tape]:
+    """One forward pass: the outputs (n, c), with their graph, and the tape."""
+    mode = Watch(subject.leaves, len(batch), layouts)
+    with mode:
+        outputs = subject(batch)
+    return outputs, mode.tape
+
+
+def cotangents(outputs: Tensor, weights: Tensor, edges: list[GradientEdge], keep: bool) -> list[Tensor | None]:
+    """`∂ Σ weights·outputs / ∂ edge` for every edge; samples do not mix, so row i holds that of sample i."""
+    if not edges:
+        return []
+    return list(torch.autograd.grad(outputs, edges, grad_outputs=weights, retain_graph=keep, allow_unused=True))

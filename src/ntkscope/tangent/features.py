@@ -1,0 +1,168 @@
+"""Features of a block of samples, piece by piece, and the exact contractions of two of them.
+
+`Near` keeps the two sides of the outer product apart (roads kronecker and positions); `Formed` holds the gradient itself
+(roads direct and func). Both have their samples on one axis, so blocks can be joined and cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from ntkscope.tangent.precision import Precision
+
+
+@dataclass(frozen=True, eq=False)
+class Formed:
+    """Gradients (n, heads, numbers), divided by `scale` (n,) where the precision asks for it."""
+
+    values: Tensor
+    scale: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: slice) -> Formed:
+        return Formed(self.values[index], None if self.scale is None else self.scale[index])
+
+    def empty(self, n: int) -> Formed:
+        return Formed(_empty(self.values, 0, n), None if self.scale is None else _empty(self.scale, 0, n))
+
+    def put(self, start: int, block: Formed) -> None:
+        self.values[start : start + len(block)] = block.values
+        if self.scale is not None and block.scale is not None:
+            self.scale[start : start + len(block)] = block.scale
+
+
+@dataclass(frozen=True, eq=False)
+class Near:
+    """Activations (g, n, s, i), or indices (1, n, s) of a table, and cotangents (g, n, s, heads, o)."""
+
+    a: Tensor
+    b: Tensor
+    scale: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.b.shape[1]
+
+    def __getitem__(self, index: slice) -> Near:
+        return Near(self.a[:, index], self.b[:, index], None if self.scale is None else self.scale[index])
+
+    def empty(self, n: int) -> Near:
+        return Near(
+            _empty(self.a, 1, n), _empty(self.b, 1, n), None if self.scale is None else _empty(self.scale, 0, n)
+        )
+
+    def put(self, start: int, block: Near) -> None:
+        self.a[:, start : start + len(block)] = block.a
+        self.b[:, start : start + len(block)] = block.b
+        if self.scale is not None and block.scale is not None:
+            self.scale[start : start + len(block)] = block.scale
+
+
+Feature: TypeAlias = Formed | Near
+
+
+def _empty(like: Tensor, axis: int, n: int) -> Tensor:
+    shape = list(like.shape)
+    shape[axis] = n
+    return torch.empty(shape, dtype=like.dtype, device=like.device)
+
+
+def accumulate(
+    total: Tensor, left: Feature, right: Feature, *, full: bool, precision: Precision, workspace: int
+) -> None:
+    """Add `<g(x_i), g(x'_j)>` of one piece to `total`: (n, m) summed over heads, or (n·c, m·c) for all pairs (`full`).
+
+    `workspace` bytes bound what is held besides the features.
+    """
+    if isinstance(left, Formed) and isinstance(right, Formed):
+        for rows in _chunks(len(left), total.shape[1] * 8 * (total.shape[0] // len(left)), workspace):
+            values = precision.product(_rows(left[rows], full), _rows(right, full))
+            _add(total, rows, values, left[rows], right, full)
+        return
+    assert isinstance(left, Near)
+    assert isinstance(right, Near)
+    heads = left.b.shape[3]
+    s, t = left.b.shape[2], right.b.shape[2]
+    for columns in _chunks(len(right), left.b.shape[0] * s * t * 12 * (heads**2 if full else 1), workspace):
+        part = right[columns]
+        for rows in _chunks(len(left), left.b.shape[0] * s * t * len(part) * 12 * (heads**2 if full else 1), workspace):
+            values = _near(left[rows], part, full, precision)
+            view = total[:, _span(columns, heads, full)]
+            _add(view, rows, values, left[rows], part, full)
+
+
+def _near(left: Near, right: Near, full: bool, precision: Precision) -> Tensor:
+    g, n, s, c, o = left.b.shape
+    m, t = right.b.shape[1:3]
+    if not full:
+        b = _groupwise(left.b.reshape(g, n * s, c * o), right.b.reshape(g, m * t, c * o), precision)
+        product = b.mul_(_similarity(left, right, precision))
+        if g > 1:
+            product = product.sum(0, keepdim=True)
+        return product[0] if s * t == 1 else product.reshape(n, s, m, t).sum((1, 3))
+    b = _groupwise(left.b.reshape(g, n * s * c, o), right.b.reshape(g, m * t * c, o), precision)
+    a = _similarity(left, right, precision).reshape(g, n, s, 1, m, t, 1)
+    return b.reshape(g, n, s, c, m, t, c).mul_(a).sum((0, 2, 5)).reshape(n * c, m * c)
+
+
+def _similarity(left: Near, right: Near, precision: Precision) -> Tensor:
+    """`a_s · a_t` for every pair of positions, (g, n·s, m·t); for a table, whether the indices are equal."""
+    if not left.a.is_floating_point():
+        return left.a.reshape(1, -1, 1) == right.a.reshape(1, 1, -1)
+    g, n, s, i = left.a.shape
+    return _groupwise(left.a.reshape(g, n * s, i), right.a.reshape(g, -1, i), precision)
+
+
+def _groupwise(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
+    if len(left) == 1:
+        return precision.product(left[0], right[0]).unsqueeze(0)
+    if left.dtype in (torch.float32, torch.float64):
+        return torch.bmm(left, right.transpose(1, 2))
+    return torch.bmm(left.float(), right.float().transpose(1, 2))
+
+
+def _rows(feature: Formed, full: bool) -> Tensor:
+    n, c, p = feature.values.shape
+    return feature.values.reshape(n * c, p) if full else feature.values.reshape(n, c * p)
+
+
+def _add(total: Tensor, rows: slice, values: Tensor, left: Feature, right: Feature, full: bool) -> None:
+    if left.scale is not None and right.scale is not None:
+        c = values.shape[0] // len(left)
+        values = values * left.scale.repeat_interleave(c)[:, None] * right.scale.repeat_interleave(c)[None]
+    total[_span(rows, total.shape[0] and values.shape[0] // len(left), full)] += values
+
+
+def _span(rows: slice, heads: int, full: bool) -> slice:
+    return slice(rows.start * heads, rows.stop * heads) if full else rows
+
+
+def _chunks(n: int, bytes_each: int, workspace: int) -> Iterator[slice]:
+    size = max(1, min(n, workspace // max(1, bytes_each)))
+    for start in range(0, n, size):
+        yield slice(start, min(n, start + size))
+
+
+def self_products(feature: Feature) -> Tensor:
+    """`<g_c(x_i), g_c(x_i)>` for every sample and head, (n, c), float64."""
+    if isinstance(feature, Formed):
+        values = torch.stack([row.double().square().sum(1) for row in feature.values])
+        return values if feature.scale is None else values * feature.scale.double().square()[:, None]
+    _, n, _, c, _ = feature.b.shape
+    result = torch.empty(n, c, dtype=torch.float64, device=feature.b.device)
+    for i in range(n):
+        one = feature[i : i + 1]
+        if one.a.is_floating_point():
+            rows = one.a[:, 0].double()
+            a = rows @ rows.transpose(1, 2)  # (g, s, s)
+        else:
+            a = (one.a[0, 0][:, None] == one.a[0, 0][None]).double().unsqueeze(0)
+        b = one.b[:, 0].permute(2, 0, 1, 3).double()  # (c, g, s, o)
+        result[i] = (b @ b.transpose(2, 3)).mul_(a).sum((1, 2, 3))
+    return result if feature.scale is None else result * feature.scale.double().square()[:, None]

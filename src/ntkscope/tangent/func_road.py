@@ -1,0 +1,67 @@
+"""The road for parameters no rule knows: `torch.func` on those parameters alone, exact, sample by sample."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.func import jacrev, vmap
+
+from ntkscope.core import Params
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.subject import Subject
+
+Heads = Callable[[Tensor], Tensor]
+
+
+def vectorised(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:
+    """Gradients (n, heads, numbers) of each named parameter by `vmap(jacrev)` over the samples."""
+    chosen = {name: subject.leaves[name].detach() for name in names}
+    fixed = {name: leaf.detach() for name, leaf in subject.leaves.items() if name not in chosen}
+
+    def outputs(leaves: Params, sample: tuple[tuple[object, ...], dict[str, object]]) -> Tensor:
+        one = Batch(*sample).map(lambda t: t.unsqueeze(0))
+        return heads(subject(one, {**fixed, **leaves}))[0]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(chosen, (batch.args, batch.kwargs))
+    return {name: value.flatten(2) if value.dim() > 2 else value.unsqueeze(2) for name, value in jacobian.items()}
+
+
+def one_by_one(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:
+    """The same by plain autograd, one sample and one head after another: for models `vmap` cannot follow."""
+    leaves = [subject.leaves[name] for name in names]
+    rows: dict[str, list[Tensor]] = {name: [] for name in names}
+    for i in range(len(batch)):
+        outputs = heads(subject(batch[i : i + 1]))[0]
+        grads = [
+            torch.autograd.grad(outputs[k], leaves, retain_graph=k + 1 < len(outputs), allow_unused=True)
+            for k in range(len(outputs))
+        ]
+        for position, (name, leaf) in enumerate(zip(names, leaves)):
+            rows[name].append(
+                torch.stack([torch.zeros_like(leaf) if g[position] is None else g[position] for g in grads]).flatten(1)
+            )
+    return {name: torch.stack(value) for name, value in rows.items()}
+
+
+def choose(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> tuple[str, Params]:
+    """Which of the two works on this model, tried on the probe: the quick one, if it gives what autograd gives."""
+    exact = one_by_one(subject, batch, names, heads)
+    try:
+        quick = vectorised(subject, batch, names, heads)
+    except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError):
+        return "loop", exact
+    tolerance = 1e-8 if subject.dtype == torch.float64 else 1e-3
+    same = all(
+        quick[name].shape == exact[name].shape
+        and bool((quick[name] - exact[name]).abs().max() <= tolerance * exact[name].abs().max().clamp_min(1e-30))
+        for name in names
+    )
+    return ("vmap" if same else "loop"), exact
+
+
+ROADS = {"vmap": vectorised, "loop": one_by_one}

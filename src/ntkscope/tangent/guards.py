@@ -1,0 +1,139 @@
+"""Wrong use, refused before anything is computed: what came, what was expected, what to do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.subject import Subject
+
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+DROPOUTS = (nn.modules.dropout._DropoutNd,)
+
+
+def check_mode(model: nn.Module) -> None:
+    """BatchNorm in training mode, and dropout that is active, make a kernel mean nothing."""
+    for name, module in model.named_modules():
+        if not module.training:
+            continue
+        where = f'{type(module).__name__} (at "{name}")'
+        if isinstance(module, BATCH_NORMS):
+            raise UsageError(
+                f"{where} is in training mode, where one sample's output depends on the whole batch; expected evaluation"
+                " mode: call model.eval() first"
+            )
+        dropout = module.p if isinstance(module, DROPOUTS) else getattr(module, "dropout", 0.0)
+        if isinstance(dropout, float) and dropout > 0:
+            raise UsageError(
+                f"{where} drops units at random (p = {dropout}), so there is no one kernel; expected evaluation mode: call"
+                " model.eval() first"
+            )
+
+
+def check_placement(subject: Subject, batch: Batch) -> None:
+    """Inputs must be where the model is, unless a device was asked for."""
+    for tensor in batch.tensors():
+        if tensor.device != subject.device and not subject.moved:
+            raise UsageError(
+                f"inputs on {tensor.device} came for a model on {subject.device}; move them with x.to('{subject.device}')"
+                " or pass device= to have both moved"
+            )
+
+
+def check_inputs_finite(batch: Batch) -> None:
+    for tensor in batch.tensors():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            bad = (
+                (~torch.isfinite(tensor.flatten(1) if tensor.dim() > 1 else tensor[:, None])).any(1).nonzero().flatten()
+            )
+            raise NumericalError(
+                f"inputs hold NaN or infinity in {len(bad)} samples, the first at index {int(bad[0])}; clean or drop them"
+            )
+
+
+def first_outputs(subject: Subject, batch: Batch) -> Tensor:
+    """The outputs of a few samples; a failure is told in terms of the inputs that came."""
+    with torch.no_grad():
+        try:
+            outputs = subject(batch)
+        except (RuntimeError, TypeError, IndexError) as error:
+            raise UsageError(_explain(subject, batch, error)) from error
+    if outputs.dim() != 2 or len(outputs) != len(batch):
+        raise UsageError(
+            f"the model's outputs have shape {tuple(outputs.shape)} for {len(batch)} samples; expected (n, c) ="
+            f" ({len(batch)}, number of outputs): flatten or pool them in a wrapping module (one output an input is"
+            " .unsqueeze(-1))"
+        )
+    if outputs.shape[1] == 0:
+        raise UsageError("the model has no outputs: expected shape (n, c) with c at least 1")
+    check_finite(subject, batch, outputs)
+    return outputs
+
+
+def _explain(subject: Subject, batch: Batch, error: Exception) -> str:
+    shapes = ", ".join(f"{tuple(t.shape)} {t.dtype}".replace("torch.", "") for t in batch.tensors())
+    wanted = str(subject.dtype).replace("torch.", "")
+    floats = [t for t in batch.tensors() if t.is_floating_point()]
+    message = f"the model could not be run on inputs of shape {shapes}: {error}"
+    if not floats and any(word in str(error) for word in ("dtype", "type", "Long", "Int", "Byte", "not implemented")):
+        return f"{message}. Integer inputs came for a model that computes in {wanted}: convert them with x.to(torch.{wanted})"
+    if any(t.dtype != subject.dtype for t in floats):
+        return f"{message}. The model computes in {wanted}: convert the inputs with x.to(torch.{wanted}) or pass dtype="
+    return f"{message}. Check that model(x) runs on these inputs"
+
+
+def check_finite(subject: Subject, batch: Batch, outputs: Tensor) -> None:
+    """Non-finite outputs are traced to the first layer that made them."""
+    if bool(torch.isfinite(outputs).all()):
+        return
+    bad = (~torch.isfinite(outputs)).any(1).nonzero().flatten()
+    layer = first_nonfinite(subject, batch[bad[:1]])
+    raise NumericalError(
+        f"the model gives NaN or infinity for {len(bad)} of {len(batch)} samples (first at index {int(bad[0])} of its"
+        f" block); the first layer to do so is {layer}: check its weights and the scale of its inputs"
+    )
+
+
+def first_nonfinite(subject: Subject, batch: Batch) -> str:
+    """The name of the first module whose output holds NaN or infinity."""
+    found: list[str] = []
+    names = {module: name for name, module in subject.model.named_modules()}
+
+    def look(module: nn.Module, _: object, output: object) -> None:
+        if isinstance(output, Tensor) and not found and not bool(torch.isfinite(output).all()):
+            found.append(f'{type(module).__name__} (at "{names[module]}")')
+
+    handles = [module.register_forward_hook(look) for module in names]
+    try:
+        with torch.no_grad():
+            subject(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else "outside every module"
+
+
+def check_independence(subject: Subject, batch: Batch, outputs: Tensor) -> None:
+    """A sample's outputs must not depend on the samples beside it, nor on chance."""
+    tolerance = 1e-3 if subject.dtype != torch.float64 else 1e-8
+    scale = float(outputs.abs().max()) or 1.0
+
+    def differs(left: Tensor, right: Tensor) -> bool:
+        return left.shape != right.shape or float((left - right).abs().max()) > tolerance * scale
+
+    with torch.no_grad():
+        again = subject(batch)
+        if differs(again, outputs):
+            raise UsageError(
+                "the model gives other outputs when it is run twice on the same inputs, so it draws at random (functional"
+                " dropout, noise); expected a deterministic one: call model.eval() or switch the noise off"
+            )
+        for i in range(len(batch)):
+            if differs(subject(batch[i : i + 1]), outputs[i : i + 1]):
+                raise UsageError(
+                    "a sample's outputs change with the other samples of the batch (batch statistics, attention or"
+                    " comparisons across samples), so a kernel between two samples is not defined; use running statistics"
+                    " or rewrite the model so that each sample is computed alone"
+                )

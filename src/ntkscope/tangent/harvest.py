@@ -1,0 +1,154 @@
+"""Harvest: what a block of samples left on the tape, turned into features piece by piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ntkscope.core import NtkscopeError, Params
+from ntkscope.tangent import func_road
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.capture import Call, cotangents, watch
+from ntkscope.tangent.features import Feature, Formed, Near
+from ntkscope.tangent.layout import Layout
+from ntkscope.tangent.pieces import Piece
+from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.probe import Findings, masked_cotangent
+from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.terms import Lookup, Outer, Term, Vector, lookup_gradient, outer_gradient
+
+
+class PathChanged(NtkscopeError):
+    """A later block used parameters in another way than the probe saw; they must take the func road."""
+
+    def __init__(self, names: set[str]) -> None:
+        super().__init__(f"the model used {', '.join(sorted(names))} differently for different inputs")
+        self.names = names
+
+
+@dataclass
+class Harvest:
+    """The tape of one block with the cotangents of every head: (n, heads, q, …) for each term that needs them."""
+
+    n: int
+    calls: list[Call]
+    layouts: list[Layout]
+    arrived: dict[tuple[int, int], Tensor]
+    func: Params = field(default_factory=dict)
+
+    def feature(self, piece: Piece, precision: Precision) -> Feature:
+        """The feature of every sample for one piece, on the piece's road."""
+        if piece.road == "func":
+            return Formed(*precision.store(self.func[piece.name]))
+        if piece.road == "direct":
+            return Formed(*precision.store(self.gradient(piece)))
+        sides = [self._sides(k, t) for k, t in piece.members]
+        a = torch.cat([a for a, _ in sides], dim=1) if len(sides) > 1 else sides[0][0]
+        b = torch.cat([b for _, b in sides], dim=1) if len(sides) > 1 else sides[0][1]
+        if not a.is_floating_point():
+            values, scale = precision.store(b)
+            return Near(a.unsqueeze(0), values.permute(3, 0, 1, 2, 4).contiguous(), scale)
+        a, scale_a = precision.store(a)
+        b, scale_b = precision.store(b)
+        scale = None if scale_a is None or scale_b is None else scale_a * scale_b
+        return Near(a.permute(2, 0, 1, 3).contiguous(), b.permute(3, 0, 1, 2, 4).contiguous(), scale)
+
+    def gradient(self, piece: Piece) -> Tensor:
+        """The gradient of a piece in the parameter's own order, (n, heads, numbers)."""
+        total: Tensor | None = None
+        for k, t in piece.members:
+            term = self.calls[k].terms[t]
+            part = self._gradient(k, t)
+            if term.slot.start != piece.start or term.slot.stop != piece.stop:
+                width = piece.numbers // (piece.stop - piece.start)
+                whole = part.new_zeros(*part.shape[:2], piece.numbers)
+                at = (term.slot.start - piece.start) * width
+                whole[:, :, at : at + part.shape[2]] = part
+                part = whole
+            total = part if total is None else total.add_(part)
+        assert total is not None
+        return total
+
+    def _gradient(self, k: int, t: int) -> Tensor:
+        term, arrived = self.calls[k].terms[t], self.arrived[k, t]
+        if isinstance(term, Vector):
+            return arrived
+        if isinstance(term, Lookup):
+            ids, b = self._sides(k, t)
+            return lookup_gradient(ids, b[:, :, :, 0].permute(0, 2, 3, 1), term.rows)
+        x = self.layouts[k].read(term.x, term.lead_x, self.n)
+        return outer_gradient(term.activations(x), _canonical(term, arrived), term.transposed)
+
+    def _sides(self, k: int, t: int) -> tuple[Tensor, Tensor]:
+        """Activations (n, s, g, i), or indices (n, s), and cotangents (n, s, heads, g, o)."""
+        term, arrived = self.calls[k].terms[t], self.arrived[k, t]
+        assert not isinstance(term, Vector)
+        x = self.layouts[k].read(term.x, term.lead_x, self.n)
+        if isinstance(term, Lookup):
+            masked = torch.stack([masked_cotangent(term, x, head) for head in arrived.unbind(1)], dim=2)
+            return x, masked.unsqueeze(3)
+        return term.activations(x).permute(0, 3, 1, 2), _canonical(term, arrived).permute(0, 4, 1, 2, 3)
+
+
+def _canonical(term: Outer, arrived: Tensor) -> Tensor:
+    """(n, heads, q, …) to the canonical (n, heads, g, o, s)."""
+    n, heads = arrived.shape[:2]
+    return term.cotangents(arrived.flatten(0, 1)).unflatten(0, (n, heads))
+
+
+def harvest(
+    subject: Subject, batch: Batch, findings: Findings, made: list[Piece], heads: func_road.Heads, func: str
+) -> Harvest:
+    """One forward pass, one backward pass a head, and the func road for the parameters that need it."""
+    n = len(batch)
+    outputs, tape = watch(subject, batch, findings.layouts)
+    _same_path(tape.calls, tape.unruled, findings)
+    headed = heads(outputs)
+    wanted = {member for piece in made for member in piece.members}
+    used = sorted({k for k, _ in wanted})
+    hats = {(k, t): _prepared(tape.calls[k].terms[t], findings.layouts[k], n) for k, t in wanted}
+    arrived: dict[tuple[int, int], Tensor] = {}
+    count = headed.shape[1]
+    weights = torch.zeros_like(headed)
+    for head in range(count if used else 0):
+        weights.zero_()
+        weights[:, head] = 1
+        edges = [tape.calls[k].edge for k in used]
+        for k, cotangent in zip(used, cotangents(headed, weights, edges, keep=head + 1 < count)):
+            call = tape.calls[k]
+            if cotangent is None:  # this head does not see the call
+                cotangent = headed.new_zeros(call.shape)
+            value = findings.layouts[k].written().read(cotangent, len(call.lead), n)
+            for t, term in enumerate(call.terms):
+                if (k, t) in wanted:
+                    part = term.gradient(value, hats[k, t]) if isinstance(term, Vector) else value
+                    if (k, t) not in arrived:
+                        arrived[k, t] = part.new_empty(n, count, *part.shape[1:])
+                    arrived[k, t][:, head] = part
+    gradients: Params = {}
+    names = [piece.name for piece in made if piece.road == "func"]
+    if names:
+        gradients = func_road.ROADS[func](subject, batch, names, heads)
+    return Harvest(n, tape.calls, findings.layouts, arrived, gradients)
+
+
+def _prepared(term: Term, layout: Layout, n: int) -> Tensor | None:
+    if not isinstance(term, Vector) or term.x is None or term.prepare is None:
+        return None
+    return term.prepare(layout.read(term.x, term.lead_x, n))
+
+
+def _same_path(calls: list[Call], unruled: set[str], findings: Findings) -> None:
+    """Every block must use the parameters as the probe did; the ones that changed are named."""
+    signatures = [call.signature for call in calls]
+    changed = unruled - findings.func
+    if signatures != findings.signatures:
+        longest = max(len(signatures), len(findings.signatures))
+        pad = [()] * longest
+        for now, then in zip([*signatures, *pad][:longest], [*findings.signatures, *pad][:longest]):
+            if now != then:
+                changed |= {slot.name for _, slot in (*now, *then)}
+    if changed - findings.func:
+        raise PathChanged(changed - findings.func)

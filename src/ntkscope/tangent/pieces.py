@@ -1,0 +1,134 @@
+"""Pieces: the parameters, or row slices of them, that the engine contracts one at a time, and the road each takes.
+
+The cost of one pair of samples, in multiply-adds (c heads, s positions, g groups, i and o the two sides):
+
+| road | trace over heads | all pairs of heads |
+| --- | --- | --- |
+| kronecker (s = 1) | g (i + c o) | g (i + c² o) |
+| positions | g s² (i + c o + w) | g s² (i + c² (o + w)) |
+| direct | c g i o (1 + 2 s / block) | c² g i o + forming |
+
+`w` is what an elementwise pass over the s² products costs beside a matrix product; forming a gradient is shared by all
+the partners a sample meets in its block.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from ntkscope.tangent.capture import Call
+from ntkscope.tangent.layout import Layout
+from ntkscope.tangent.probe import Findings
+from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.terms import Lookup, Outer, Term
+
+ELEMENTWISE = 24  # multiply-adds a core does while it streams one element of a product through memory
+PARTNERS = 256  # partners a formed gradient meets before it is formed again; an estimate for the cost model
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One parameter, or rows [start, stop) of it: the terms that make its gradient and the road it takes."""
+
+    name: str
+    start: int
+    stop: int
+    numbers: int
+    members: tuple[tuple[int, int], ...]  # (call, term); empty for the func road
+    road: str
+    positions: int = 1
+    groups: int = 1
+    inside: int = 0
+    outside: int = 0
+
+    def feature_numbers(self, heads: int) -> int:
+        """How many numbers a sample's feature holds."""
+        if self.road in ("kronecker", "positions"):
+            return self.groups * self.positions * (self.inside + heads * self.outside)
+        return heads * self.numbers
+
+    def forming_numbers(self, heads: int) -> int:
+        """How many more a sample needs while its feature is made: patches, rearranged cotangents."""
+        return self.groups * self.positions * (2 * self.inside + 2 * heads * self.outside) + heads * self.numbers * (
+            self.road == "direct"
+        )
+
+    def pair_cost(self, heads: int, full: bool) -> float:
+        return _costs(self.positions, self.groups, self.inside, self.outside, self.numbers, heads, full).get(
+            self.road, float(heads * heads if full else heads) * self.numbers
+        )
+
+
+def pieces(subject: Subject, calls: list[Call], findings: Findings, heads: int, full: bool, n: int) -> list[Piece]:
+    """Every chosen parameter as pieces, with the cheapest road for each."""
+    found: dict[str, dict[tuple[int, int], list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for k, call in enumerate(calls):
+        for t, term in enumerate(call.terms):
+            if term.slot.name not in findings.func:
+                found[term.slot.name][term.slot.start, term.slot.stop].append((k, t))
+    result = []
+    for name, leaf in subject.leaves.items():
+        rows = len(leaf) if leaf.dim() else 1
+        if name in findings.func:
+            result.append(Piece(name, 0, rows, leaf.numel(), (), "func"))
+            continue
+        ranges = found.get(name, {})
+        if _overlap(ranges):
+            ranges = {(0, rows): [member for members in ranges.values() for member in members]}
+        for (start, stop), members in ranges.items():
+            terms = [calls[k].terms[t] for k, t in members]
+            layouts = [findings.layouts[k] for k, _ in members]
+            numbers = leaf.numel() // rows * (stop - start)
+            result.append(_piece(name, start, stop, numbers, tuple(members), terms, layouts, heads, full, n))
+    return result
+
+
+def _overlap(ranges: Iterable[tuple[int, int]]) -> bool:
+    ordered = sorted(ranges)
+    return any(later[0] < earlier[1] for earlier, later in pairwise(ordered))
+
+
+def _piece(
+    name: str,
+    start: int,
+    stop: int,
+    numbers: int,
+    members: tuple[tuple[int, int], ...],
+    terms: list[Term],
+    layouts: list[Layout],
+    heads: int,
+    full: bool,
+    n: int,
+) -> Piece:
+    shapes = [_shape(term, layout, n) for term, layout in zip(terms, layouts)]
+    positions = sum(shape[0] for shape in shapes)
+    groups, inside = max(shape[1:] for shape in shapes)
+    outside = numbers // (stop - start if isinstance(terms[0], Lookup) else groups * inside)
+    made = Piece(name, start, stop, numbers, members, "direct", positions, groups, inside, outside)
+    whole = all(term.slot.start == start and term.slot.stop == stop for term in terms)
+    kinds = {(type(term), getattr(term, "transposed", None), *shape[1:]) for term, shape in zip(terms, shapes)}
+    if len(kinds) > 1 or not whole or not isinstance(terms[0], Outer | Lookup):
+        return made
+    costs = _costs(positions, groups, inside, outside, numbers, heads, full)
+    return replace(made, road=min(costs, key=costs.__getitem__))
+
+
+def _shape(term: Term, layout: Layout, n: int) -> tuple[int, int, int]:
+    """(positions, groups, inside) of a term, from its probed input."""
+    if term.x is None or not isinstance(term, Outer | Lookup):
+        return 1, 1, 1
+    x = layout.read(term.x, term.lead_x, n)[:1]
+    if isinstance(term, Lookup):
+        return x.shape[1], 1, 1
+    _, groups, inside, positions = term.activations(x).shape
+    return positions, groups, inside
+
+
+def _costs(s: int, g: int, i: int, o: int, numbers: int, heads: int, full: bool) -> dict[str, float]:
+    pairs = heads * heads if full else heads
+    forming = 2.0 * heads * numbers * s / PARTNERS
+    near = g * s * s * (i + pairs * (o + ELEMENTWISE * (s > 1 and full)) + ELEMENTWISE * (s > 1 and not full))
+    return {"kronecker" if s == 1 else "positions": float(near), "direct": float(pairs * numbers) + forming}

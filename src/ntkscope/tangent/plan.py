@@ -1,0 +1,106 @@
+"""The plan: how many samples are held at once, so that a run stays inside its memory budget."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.tangent.pieces import Piece
+
+UNITS = {"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9}
+UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "t": 1e12, "tb": 1e12, "tib": 2**40}
+SLACK = 0.8  # of the budget: what allocators keep and libraries take for scratch is not ours to count
+CPU_BLOCK, CUDA_BLOCK = 128, 512
+
+
+def parse_bytes(memory: str | int | float) -> int:
+    """A number of bytes from "2GiB", "500 MB" or a plain number.
+
+    >>> parse_bytes("2GiB"), parse_bytes("1.5 kB"), parse_bytes(100)
+    (2147483648, 1500, 100)
+    """
+    if isinstance(memory, int | float):
+        return int(memory)
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", memory)
+    if not match or match[2].lower() not in UNITS:
+        raise UsageError(f"memory={memory!r} came; expected a size such as '2GiB' or '500MB'")
+    return int(float(match[1]) * UNITS[match[2].lower()])
+
+
+def show_bytes(count: float) -> str:
+    """
+    >>> show_bytes(3 * 2**20)
+    '3.0MiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f}{unit}" if unit == "B" else f"{count:.1f}{unit}"
+        count /= 1024
+    return f"{count:.1f}TiB"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`resident` samples keep their features while blocks of `block` samples pass by; `workspace` bytes for products."""
+
+    resident: int
+    block: int
+    workspace: int
+
+
+def make_plan(
+    n: int,
+    m: int | None,
+    made: list[Piece],
+    *,
+    heads: int,
+    full: bool,
+    graph_bytes: int,
+    input_bytes: int,
+    memory: int,
+    itemsize: int,
+    storage: int,
+    kept: int,
+    cuda: bool,
+) -> Plan:
+    """Fit (n, m) into `memory`; m None for one set of inputs with itself. `kept`: copies of the result that are held.
+
+    Per sample: the features of every piece; while a block is harvested, its graph, inputs and cotangents, and what making
+    the largest feature takes. The result itself counts too.
+    """
+    rows = n * heads if full else n
+    columns = (n if m is None else m) * (heads if full else 1)
+    result = rows * columns * itemsize * kept
+    feature = sum(piece.feature_numbers(heads) for piece in made) * storage
+    harvest = graph_bytes + input_bytes + sum(_arrived(piece, heads) for piece in made) * itemsize
+    forming = max((piece.forming_numbers(heads) for piece in made), default=0) * itemsize
+    forming += max((piece.feature_numbers(heads) for piece in made), default=0) * storage
+    passing = harvest + forming
+    available = SLACK * memory - result
+    least = (result + (feature + passing) + 4 * 2**20) / SLACK
+    if available < feature + passing + 4 * 2**20:
+        raise MemoryBudgetError(
+            f"memory={show_bytes(memory)} came, but the result takes {show_bytes(result)} and one sample"
+            f" {show_bytes(feature + passing)}; the smallest budget that works is {show_bytes(least * 1.01)}"
+            f" ({int(least * 1.01)} bytes): raise memory=, or choose fewer params= or outputs="
+        )
+    workspace = int(max(2**21, min(available / 8, 2**26 if not cuda else 2**33)))
+    limit = CUDA_BLOCK if cuda else CPU_BLOCK
+    side = min(n, m or n)
+    room = available - workspace
+    block = max(1, min(limit, side if m is None else max(n, m), int(room * 0.4 / passing)))
+    accumulator = 8 * block * (heads**2 if full else 1) * 2
+    resident = int((room - block * passing) / (feature + accumulator))
+    while resident < 1 and block > 1:
+        block //= 2
+        accumulator = 8 * block * (heads**2 if full else 1) * 2
+        resident = int((room - block * passing) / (feature + accumulator))
+    return Plan(max(1, min(side, resident)), block, workspace)
+
+
+def _arrived(piece: Piece, heads: int) -> int:
+    """Cotangents a sample keeps for a piece until its feature is made."""
+    if piece.road == "func":
+        return 2 * heads * piece.numbers
+    return heads * piece.groups * piece.positions * piece.outside + piece.groups * piece.inside * piece.positions // 4

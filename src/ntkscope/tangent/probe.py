@@ -1,0 +1,158 @@
+"""The probe: three samples decide where samples sit in each call, and which parameters the rules account for.
+
+The gradient of each probed sample is computed twice, by plain autograd and from the terms. A parameter whose two answers
+differ, for whatever reason (a use no rule saw, an exotic layout, a subclass with another forward), takes the `func` road.
+Nothing is taken on trust.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ntkscope.core import generator
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.capture import Call, cotangents, watch
+from ntkscope.tangent.layout import Layout, candidates
+from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.terms import Lookup, Outer, Term, lookup_gradient, outer_gradient
+
+SAMPLES = 3
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the probe learned: the layout of every call, in order, and the parameters left to the `func` road."""
+
+    layouts: list[Layout]
+    signatures: list[tuple[object, ...]]
+    func: frozenset[str]
+
+
+def probe(subject: Subject, batch: Batch) -> Findings:
+    """Run the probe; at worst every parameter ends on the `func` road."""
+    n = len(batch)
+    outputs, tape = watch(subject, batch)
+    layouts = _layouts(outputs, tape.calls, n)
+    confirmed: list[Layout | None] = [*layouts]
+    if any(layout.axis is None for layout in layouts):
+        confirmed = _confirm_shared(subject, batch, outputs, tape.calls, layouts)
+        outputs, tape = watch(subject, batch, [layout or Layout(0) for layout in confirmed])
+    func = set(tape.unruled)
+    for call, layout in zip(tape.calls, confirmed):
+        if layout is None:
+            func |= {term.slot.name for term in call.terms}
+    seen = {term.slot.name for call in tape.calls for term in call.terms}
+    func |= _mismatches(subject, outputs, tape.calls, layouts, seen - func)
+    return Findings(
+        [layout or Layout(0) for layout in layouts], [call.signature for call in tape.calls], frozenset(func)
+    )
+
+
+def _layouts(outputs: Tensor, calls: list[Call], n: int) -> list[Layout]:
+    """For each call the first layout under which a sample's cotangent touches that sample's slots alone."""
+    options = [_options(call.lead, n) for call in calls]
+    edges = [call.edge for call in calls]
+    for i in range(n):
+        for k, cotangent in enumerate(cotangents(outputs, _mask(outputs, i), edges, keep=True)):
+            if cotangent is not None:
+                lead = len(calls[k].lead)
+                options[k] = [c for c in options[k] if c.axis is None or _only(c.read(cotangent, lead, n), i)]
+    return [option[0] for option in options]
+
+
+def _options(lead: tuple[int, ...], n: int) -> list[Layout]:
+    return [*candidates(lead, n), Layout(None)]  # at worst every sample shares it, to be confirmed
+
+
+def _only(value: Tensor, i: int) -> bool:
+    others = torch.ones(len(value), dtype=torch.bool, device=value.device)
+    others[i] = False
+    return not bool(value[others].any())
+
+
+def _mask(outputs: Tensor, i: int) -> Tensor:
+    """A random cotangent of sample i alone."""
+    weights = torch.randn(outputs.shape[1], generator=generator(0, "probe", i), dtype=torch.float64)
+    mask = torch.zeros_like(outputs)
+    mask[i] = weights.to(outputs)
+    return mask
+
+
+def _confirm_shared(
+    subject: Subject, batch: Batch, outputs: Tensor, calls: list[Call], layouts: list[Layout]
+) -> list[Layout | None]:
+    """Widening must not change the outputs: all shared calls at once, else one by one; the others have no layout."""
+    shared = [k for k, layout in enumerate(layouts) if layout.axis is None]
+    narrow = [layout if layout.axis is not None else Layout(0) for layout in layouts]
+
+    def holds(chosen: list[int]) -> bool:
+        trial = [layouts[k] if k in chosen else narrow[k] for k in range(len(layouts))]
+        try:
+            widened, tape = watch(subject, batch, trial)
+        except (RuntimeError, IndexError, ValueError):
+            return False
+        if widened.shape != outputs.shape or [c.signature for c in tape.calls] != [c.signature for c in calls]:
+            return False
+        tolerance = TOLERANCE.get(outputs.dtype, 1e-3)
+        return bool((widened - outputs).abs().max() <= tolerance * outputs.abs().max())
+
+    if holds(shared):
+        return list(layouts)
+    kept = [k for k in shared if holds([k])]
+    kept = kept if holds(kept) else []
+    return [layout if k not in shared or k in kept else None for k, layout in enumerate(layouts)]
+
+
+def _mismatches(
+    subject: Subject, outputs: Tensor, calls: list[Call], layouts: list[Layout | None], names: set[str]
+) -> set[str]:
+    """The parameters among `names` whose gradient from the terms is not that of autograd."""
+    ordered = sorted(names)
+    leaves = [subject.leaves[name] for name in ordered]
+    tolerance = TOLERANCE.get(subject.dtype, 1e-3)
+    worst = dict.fromkeys(ordered, 0.0)
+    largest = dict.fromkeys(ordered, 0.0)
+    n = len(outputs)
+    for i in range(n if leaves else 0):
+        weights = _mask(outputs, i)
+        # two sweeps: asking for leaves and edges at once would stop the first at the second
+        truth = torch.autograd.grad(outputs, leaves, grad_outputs=weights, retain_graph=True, allow_unused=True)
+        arrived = cotangents(outputs, weights, [call.edge for call in calls], keep=True)
+        formed = {name: torch.zeros_like(leaf) for name, leaf in zip(ordered, leaves)}
+        for call, layout, cotangent in zip(calls, layouts, arrived):
+            for term in call.terms if layout is not None and cotangent is not None else ():
+                if term.slot.name in formed:
+                    rows = formed[term.slot.name]
+                    if rows.dim():
+                        rows = rows[term.slot.start : term.slot.stop]
+                    rows += gradient(term, layout, cotangent, len(call.lead), n)[i].view_as(rows)  # type: ignore[arg-type]
+        for name, exact in zip(ordered, truth):
+            exact = torch.zeros_like(formed[name]) if exact is None else exact
+            worst[name] = max(worst[name], float((formed[name] - exact).abs().max()))
+            largest[name] = max(largest[name], float(exact.abs().max()), float(formed[name].abs().max()))
+    return {name for name in ordered if not worst[name] <= tolerance * largest[name]}
+
+
+def gradient(term: Term, layout: Layout, cotangent: Tensor, lead: int, n: int) -> Tensor:
+    """What a term adds to the gradient of its slot, for one cotangent of the call: (n, numbers in the slot)."""
+    arrived = layout.written().read(cotangent, lead, n)
+    x = None if term.x is None else layout.read(term.x, term.lead_x, n)
+    if isinstance(term, Outer):
+        assert x is not None
+        return outer_gradient(term.activations(x), term.cotangents(arrived).unsqueeze(1), term.transposed)[:, 0]
+    if isinstance(term, Lookup):
+        assert x is not None
+        masked = masked_cotangent(term, x, arrived)
+        return lookup_gradient(x, masked.transpose(1, 2).unsqueeze(1), term.rows)[:, 0]
+    return term.gradient(arrived, None if x is None or term.prepare is None else term.prepare(x))
+
+
+def masked_cotangent(term: Lookup, ids: Tensor, cotangent: Tensor) -> Tensor:
+    """Cotangents (n, s, o) with those of the padding index put to zero."""
+    if term.padding is None:
+        return cotangent
+    return cotangent * (ids != term.padding).unsqueeze(-1)
