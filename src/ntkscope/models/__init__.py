@@ -69,11 +69,7 @@ def build(name: str, **options: Any) -> nn.Module:
     """
     factory = MODELS[name]
     parameters = inspect.signature(factory).parameters
-    accepted = ", ".join(
-        key if p.default is p.empty else f"{key}={p.default!r}"
-        for key, p in parameters.items()
-        if p.kind is not p.VAR_KEYWORD
-    )
+    accepted = ", ".join(key if p.default is p.empty else f"{key}={p.default!r}" for key, p in parameters.items())
     unknown = [key for key in options if key not in parameters]
     if unknown:
         raise UsageError(f"{name} has no option {', '.join(map(repr, unknown))}; it takes: {accepted}")

@@ -61,6 +61,9 @@ def mlp(
     drawn (the s_ℓ of the feature-ansatz paper, a variance, is its square). `symmetric=True` pairs the units of the last
     hidden layer with opposite readouts, so that the network starts as the zero function.
 
+    The MNIST2 network in the public code of Engel et al. (2024) divides each hidden pre-activation by √100:
+    `mlp(784, 1, widths=100, depth=3, ntk=True, sigma_w=[2.8, 1, 1, 10], sigma_b=[0.1, 0.1, 0.1, 1])`.
+
     >>> net = mlp(1, widths=128, depth=3, activation="tanh")
     >>> sum(p.numel() for p in net.parameters())
     33409
