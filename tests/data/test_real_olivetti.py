@@ -33,9 +33,9 @@ class ByPerson(DatasetContract):
     balance = 0.25
 
     def check_defining_property(self, split: Split) -> None:
-        people = {which: set(part.extras["person"].tolist()) for which, part in vars(split).items() if "t" in which[0]}
-        assert people["train"] | people["test"] == set(range(40))
-        assert not people["train"] & people["test"]
+        train, test = (set(part.extras["person"].tolist()) for part in (split.train, split.test))
+        assert train | test == set(range(40))
+        assert not train & test
         for part in (split.train, split.test):
             assert torch.equal(part.y, part.extras["glasses"])
             share = float(part.y.double().mean())
@@ -58,7 +58,6 @@ class TestOlivetti(ByPerson):
     value_range = (0.0, 1.0)
 
 
-@pytest.mark.data
 class TestRealOlivetti:
     pytestmark = needs_data
 
