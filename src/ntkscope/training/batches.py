@@ -63,7 +63,7 @@ class BatchOrder:
 
 
 def call(model: nn.Module, x: Inputs) -> Tensor:
-    """The outputs of `model`: a mapping is passed by name, a tuple by position; `.logits` of a result object is taken."""
+    """The outputs of `model`: a mapping goes by name, a tuple by position; `.logits` of a result is taken."""
     if isinstance(x, Mapping):
         outputs = model(**x)
     else:

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -39,6 +38,7 @@ class Loss(ABC):
 class CrossEntropy(Loss):
     """-log softmax(f(x))_y; targets are class numbers (n,) or probabilities (n, c).
 
+    >>> import torch
     >>> round(CrossEntropy().each(torch.zeros(1, 4), torch.tensor([2])).item(), 4)  # log 4
     1.3863
     """

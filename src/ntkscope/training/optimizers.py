@@ -86,6 +86,14 @@ def optimizer_state(optimizer: optim.Optimizer, names: Mapping[Tensor, str]) -> 
     }
 
 
+def forget_state(optimizer: optim.Optimizer, fresh: optim.Optimizer, parameters: Iterable[Tensor]) -> None:
+    """Put the state of `parameters` back to that of `fresh`, an optimizer of the same kind that took no step."""
+    for parameter in parameters:
+        optimizer.state.pop(parameter, None)
+        if parameter in fresh.state:
+            optimizer.state[parameter] = fresh.state[parameter]
+
+
 def load_optimizer_state(
     optimizer: optim.Optimizer, parameters: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]
 ) -> None:

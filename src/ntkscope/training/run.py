@@ -15,7 +15,7 @@ from ntkscope.training.batches import BatchOrder, call
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.losses import objective
 from ntkscope.training.modes import phase_starts, redraw_, select, trainable
-from ntkscope.training.optimizers import load_optimizer_state, make_optimizer, optimizer_state
+from ntkscope.training.optimizers import forget_state, load_optimizer_state, make_optimizer, optimizer_state
 from ntkscope.training.settings import AUTOCAST, Settings, StepReport
 from ntkscope.training.snapshots import restore, take
 
@@ -40,11 +40,11 @@ class Run:
         for phase in settings.mode:  # a selector that selects nothing is told before anything is trained
             trainable(model, phase)
             select(model, phase.reinit)
-        self._optimizer = make_optimizer(settings.optimizer, self._parameters.values(), **settings.update_rule())
+        self._optimizer = self._fresh_optimizer()
         self._base_lr = [group["lr"] for group in self._optimizer.param_groups]
         self._generator = torch.Generator(device=self.device)
         self._permutation: tuple[int, Tensor] | None = None
-        self._checked = False
+        self._checked, self._phase = False, -1
         self._bad = torch.full((), -1, device=self.device, dtype=torch.long)
         self._random = self._first_random()
 
@@ -60,14 +60,14 @@ class Run:
         """Whether nothing is left to do."""
         return self.stopped or self.step >= self.total
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, measure: bool = True) -> Snapshot:
         """A frozen copy of where the run is."""
-        names = {parameter: name for name, parameter in self._parameters.items()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self._parameters.items()}
         return take(
             self.model,
             self.step,
             self.epoch,
-            metrics=self.metrics(self.part) if self.settings.measure else None,
+            metrics=self.metrics(self.part) if measure and self.settings.measure else None,
             optimizer=optimizer_state(self._optimizer, names),
             random={"seed": self.settings.seed, **{key: value.clone() for key, value in self._random.items()}},
         )
@@ -88,7 +88,8 @@ class Run:
         restore(self.model, snapshot)
         load_optimizer_state(self._optimizer, self._parameters, snapshot.optimizer)
         self._random = {key: snapshot.random[key].clone().cpu() for key in self._random}
-        self.step, self.stopped = snapshot.step, self.total == snapshot.step
+        self.step = snapshot.step
+        self.stopped = self.total == snapshot.step or (self._time_to_look() and self._good_enough())
 
     def metrics(self, part: Part) -> dict[str, float]:
         """Loss and accuracy on `part`, in evaluation mode; item weights are those of the training part."""
@@ -104,7 +105,7 @@ class Run:
     # -- moving ---------------------------------------------------------------------------------------------------
 
     def advance(
-        self, until: int, bar: Progress | None = None, every: float | int = math.inf, keep: Callable[[], None] = int
+        self, until: int, *, bar: Progress[None], every: float | int = math.inf, keep: Callable[[], None] | None = None
     ) -> None:
         """Train until `until` updates are done or the stopping rule holds; call `keep` about every `every` seconds."""
         last = time.monotonic()
@@ -116,7 +117,7 @@ class Run:
                     bar.advance()
                 if self._time_to_look():
                     self.stopped = self._good_enough()
-                if time.monotonic() - last >= every and self.step < until:
+                if keep is not None and self.step < until and time.monotonic() - last >= every:
                     self._check_finite()
                     self._capture_random()
                     keep()
@@ -166,8 +167,11 @@ class Run:
         phase = self.settings.mode[current]
         if self.step == self._starts[current]:
             drawn = redraw_(self.model, phase, derive_seed(self.settings.seed, "phase", current))
-            for name in self._parameters if phase.reset_optimizer else drawn:
-                self._optimizer.state.pop(self._parameters[name], None)
+            forget_state(
+                self._optimizer,
+                self._fresh_optimizer(),
+                [self._parameters[name] for name in (self._parameters if phase.reset_optimizer else drawn)],
+            )
             self._phase = -1
         if self._phase != current:
             names = trainable(self.model, phase)
@@ -177,9 +181,12 @@ class Run:
 
     _phase = -1
 
+    def _fresh_optimizer(self) -> torch.optim.Optimizer:
+        return make_optimizer(self.settings.optimizer, self._parameters.values(), **self.settings.update_rule())
+
     def _time_to_look(self) -> bool:
         stop = self.settings.stop
-        return stop is not None and self.step % (stop.every * self.per_epoch) == 0
+        return stop is not None and self.step > 0 and self.step % (stop.every * self.per_epoch) == 0
 
     def _good_enough(self) -> bool:
         stop = self.settings.stop

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from functools import partial
 
-from ntkscope.core import Snapshot, UsageError, progress
+from ntkscope.core import Progress, Snapshot, UsageError, progress
 from ntkscope.training.run import Run
 from ntkscope.training.store import SnapshotStore
 
@@ -31,6 +32,7 @@ class Trajectory(Iterator[Snapshot]):
         self._stored = set() if store is None else {step for step in store if step <= run.step}
         self._next = 0 if store is not None else next((i for i, s in enumerate(steps) if s >= run.step), len(steps))
         self._last: Snapshot | None = None
+        self._bar: Progress[None] | None = None
         self._started = self._ended = False
         if store is not None and store.final_step == run.step:
             run.stopped = True
@@ -60,6 +62,8 @@ class Trajectory(Iterator[Snapshot]):
             self._advance(step)
             return self._hand_out(self._run.snapshot())
         self._ended = True
+        if self._bar is not None:
+            self._bar.__exit__()
         raise StopIteration
 
     def final(self) -> Snapshot:
@@ -84,12 +88,13 @@ class Trajectory(Iterator[Snapshot]):
 
     def _advance(self, step: int) -> None:
         store, run = self.store, self._run
-        with progress(total=run.total, label="training", enabled=self._show) as bar:
-            bar.advance(run.step)
-            if store is None:
-                run.advance(step, bar)
-            else:
-                run.advance(step, bar, self._seconds, lambda: store.checkpoint(run.snapshot()))
+        if self._bar is None:
+            self._bar = progress(total=run.total - run.step, label="training", enabled=self._show)
+            self._bar.__enter__()
+        if store is None:
+            run.advance(step, bar=self._bar)
+        else:
+            run.advance(step, bar=self._bar, every=self._seconds, keep=partial(_checkpoint, run, store))
 
     def _hand_out(self, snapshot: Snapshot) -> Snapshot:
         self._last = snapshot
@@ -99,3 +104,8 @@ class Trajectory(Iterator[Snapshot]):
         if self.store is not None and snapshot.step == self._run.step and self._run.done:
             self.store.end(snapshot.step)
         return snapshot
+
+
+def _checkpoint(run: Run, store: SnapshotStore) -> None:
+    """Keep where `run` is, to go on from after a kill."""
+    store.checkpoint(run.snapshot(measure=False))
