@@ -18,6 +18,8 @@ from typing import Any
 
 from benchmarks.machine import ROOT, THREADS
 
+SEARCH = str(ROOT)
+
 
 class PeerUnavailable(RuntimeError):
     """A peer that could not be installed, or that died; the message is what it said last."""
@@ -34,7 +36,7 @@ class Recipe:
     our_torch: bool = False
 
 
-RECIPES: Mapping[str, Recipe] = {
+RECIPES: dict[str, Recipe] = {
     # It does not import under current JAX, and its own dependencies ask for versions that no longer go together.
     "neural-tangents": Recipe(
         ".venv-nt",
@@ -85,7 +87,7 @@ class Peer:
         self._process = subprocess.Popen(
             [str(environment(recipe)), "-m", recipe.module],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": SEARCH},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -1,0 +1,165 @@
+"""The benchmarks' machinery on tiny networks: timing, tables, the torch.func peer, the answering loop. No times."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+def test_a_ratio_compares_neighbours_in_time() -> None:
+    from benchmarks.timing import Spread, interleaved, ratio
+
+    clock = {"slow": iter([10.0, 40.0, 30.0]), "fast": iter([1.0, 2.0, 1.0])}
+    seconds = interleaved({k: lambda k=k: next(clock[k]) for k in clock}, rounds=3, say=lambda line: None)
+    faster = ratio(seconds["slow"], seconds["fast"])
+    assert (faster.median, faster.low, faster.high) == (20.0, 10.0, 30.0)
+    with pytest.raises(ValueError, match="interleave"):
+        ratio(seconds["slow"], Spread((1.0,)))
+
+
+def test_sweep_stops_when_larger_no_longer_helps() -> None:
+    from benchmarks.timing import fewest, still_improving
+
+    assert still_improving([5.0])
+    assert not still_improving([5.0, 4.99])
+    assert fewest({1: 2.0, 2: 1.0}) == 2
+
+
+@pytest.mark.parametrize("convolutional", [False, True])
+def test_the_torch_peers_compute_the_trace_ntk(convolutional: bool) -> None:
+    from benchmarks import networks, peer_vmap
+
+    if convolutional:
+        model, x = (
+            torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 3)),
+            (5, 1, 4, 4),
+        )
+    else:
+        model, x = networks.mlp(4, 6, 3), (5, 4)
+    inputs = torch.randn(*x, generator=torch.Generator().manual_seed(0))
+    reference = networks.oracle_trace_ntk(model, inputs)
+    kernels = [
+        peer_vmap.jacobian_contraction(model, inputs, chunk=5),
+        peer_vmap.jacobian_contraction(model, inputs, chunk=2),  # 5 is no multiple of 2
+        peer_vmap.jacobian_contraction(model, inputs, chunk=2, triangle=True),
+        peer_vmap.vector_products(model, inputs),
+    ]
+    for K in kernels:
+        assert networks.relative_error(K, reference) < 1e-5  # float32 against float64
+    assert networks.relative_error(kernels[0] * 1.001, reference) > 1e-4  # the measure can fail
+    assert set(peer_vmap.sweep(model, inputs, (2, 4, 8), held_bytes=1e9)) == {2, 4}
+    with pytest.raises(MemoryError):
+        peer_vmap.sweep(model, inputs, (2,), held_bytes=1.0)
+
+
+def test_a_kernel_that_disagrees_is_not_timed() -> None:
+    from benchmarks import networks
+    from benchmarks.peers import PeerUnavailable
+    from benchmarks.trace_ntk import Bout
+
+    bout = Bout(networks.Case("tiny", networks.mlp(2, 2), torch.ones(3, 2), "test"), 3)
+    with pytest.raises(PeerUnavailable, match="relative error"):
+        bout.enter("wrong", lambda: 0.0, torch.eye(3), 2 * torch.eye(3), 1e-4, "")
+    bout.enter("right", lambda: 0.0, torch.eye(3), torch.eye(3), 1e-4, "")
+    assert list(bout.timed) == ["right"]
+
+
+def test_written_results_come_back_as_one_page(tmp_path: Path) -> None:
+    from benchmarks import machine
+    from benchmarks.outcome import Check, Outcome, as_outcome, write
+    from benchmarks.timing import Spread
+
+    checks = [Check("fast", "≥ 2×", "3×", True), Check("small", "< 1", "2", False), Check("gone", "> 1", "", None)]
+    outcome = Outcome("A title", [{"who": "us", "seconds": Spread((1.0, 2.0, 3.0))}], checks, ("a note",))
+    write("one", outcome, machine.describe(), 1.5, tmp_path)
+    write("two", as_outcome("two", {"ratio": 4.0, "details": [1]}), machine.describe(), 1.5, tmp_path)
+    record = json.loads((tmp_path / "one.json").read_text())
+    assert record["rows"][0]["seconds"]["repeats"] == [1.0, 2.0, 3.0]
+    assert record["machine"]["torch"] == torch.__version__
+    page = (tmp_path / "bench.md").read_text()
+    for expected in ("| us | 2 (1–3) |", "holds", "FAILS", "not measured", "- a note", "| 4 |"):
+        assert expected in page
+    with pytest.raises(TypeError, match="expected an Outcome"):
+        as_outcome("three", 3)
+
+
+def test_a_peer_answers_lines_and_its_death_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import peers
+
+    script = (
+        "from benchmarks.peers import serve\n"
+        "def add(a, b):\n    print('noise on stdout'); return {'sum': a + b, 'seconds': 0.5}\n"
+        "serve({'add': add})\n"
+    )
+    (tmp_path / "tiny_peer.py").write_text(script)
+    monkeypatch.setitem(peers.RECIPES, "tiny", peers.Recipe("unused", "tiny_peer"))
+    monkeypatch.setattr(peers, "environment", lambda recipe: Path(sys.executable))
+    monkeypatch.setattr(peers, "SEARCH", f"{ROOT}:{tmp_path}")
+    with peers.Peer("tiny") as peer:
+        assert peer.ask("add", a=1, b=2)["sum"] == 3
+        assert peer.timed("add", a=1, b=2)() == 0.5
+        with pytest.raises(peers.PeerUnavailable, match="KeyError: 'divide'"):
+            peer.ask("divide")
+
+
+def test_cases_are_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from benchmarks import networks
+
+    monkeypatch.delenv("NTKSCOPE_DATA", raising=False)
+    first, second = networks.case("mlp", 3), networks.case("mlp", 3)
+    assert first.parameters == 932_362
+    torch.testing.assert_close(first.x, second.x, rtol=0, atol=0)
+    torch.testing.assert_close(first.model.state_dict(), second.model.state_dict(), rtol=0, atol=0)
+    networks.save(first, tmp_path / "case.npz")
+    with np.load(tmp_path / "case.npz") as arrays:
+        assert arrays["__x"].shape == (3, 784)
+        assert arrays["0.weight"].shape == (512, 784)
+    with pytest.raises(KeyError, match="no case"):
+        networks.case("vgg", 3)
+
+
+def test_extrapolation_of_a_known_cost() -> None:
+    from benchmarks.gpu_trace_ntk import Cost, fit
+
+    features, pair = fit([10, 20, 40], [2e-3 * n + 5e-6 * n**2 for n in (10, 20, 40)])
+    assert features == pytest.approx(2e-3)
+    assert pair == pytest.approx(5e-6)
+    assert fit([1, 2], [1.0, 4.0]) == pytest.approx((0.0, 1.0))
+    assert fit([1, 2], [1.0, 1.9])[1] == 0.0  # grows slower than n: no product cost is left below zero
+    assert Cost(1e-3, 1e-7, 2e-7, 0.0).parts(1000, 100)["rectangular products"] == pytest.approx(0.02)
+
+
+def test_every_comparison_has_a_run() -> None:
+    from benchmarks.__main__ import COMPARISONS, ON_REQUEST
+
+    for name in (*COMPARISONS, *ON_REQUEST):
+        assert callable(importlib.import_module(f"benchmarks.{name}").run)
+
+
+@pytest.mark.parametrize("name", ["timing", "outcome", "gpu_trace_ntk"])
+def test_the_examples_in_docstrings(name: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
+    assert (failed, tried > 0) == (0, True)
+
+
+def test_an_unknown_comparison_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "speed"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "there are trace_ntk" in done.stderr
