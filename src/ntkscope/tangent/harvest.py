@@ -45,15 +45,16 @@ class Harvest:
         if piece.road == "direct":
             return Formed(*precision.store(self.gradient(piece)))
         sides = [self._sides(k, t) for k, t in piece.members]
-        a = torch.cat([a for a, _ in sides], dim=1) if len(sides) > 1 else sides[0][0]
-        b = torch.cat([b for _, b in sides], dim=1) if len(sides) > 1 else sides[0][1]
-        if not a.is_floating_point():
-            values, scale = precision.store(b)
-            return Near(a.unsqueeze(0), values.permute(3, 0, 1, 2, 4).contiguous(), scale)
+        looked_up = not sides[0][0].is_floating_point()
+        a = torch.cat([a for a, _ in sides], dim=1 if looked_up else 2)
+        b = torch.cat([b for _, b in sides], dim=2)
+        values, scale = precision.store(b)
+        if looked_up:
+            return Near(a.unsqueeze(0), values.transpose(0, 1).contiguous(), scale)
         a, scale_a = precision.store(a)
-        b, scale_b = precision.store(b)
-        scale = None if scale_a is None or scale_b is None else scale_a * scale_b
-        return Near(a.permute(2, 0, 1, 3).contiguous(), b.permute(3, 0, 1, 2, 4).contiguous(), scale)
+        if scale is not None and scale_a is not None:
+            scale = scale * scale_a
+        return Near(a.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous(), scale)
 
     def gradient(self, piece: Piece) -> Tensor:
         """The gradient of a piece in the parameter's own order, (n, heads, numbers)."""
@@ -77,19 +78,19 @@ class Harvest:
             return arrived
         if isinstance(term, Lookup):
             ids, b = self._sides(k, t)
-            return lookup_gradient(ids, b[:, :, :, 0].permute(0, 2, 3, 1), term.rows)
+            return lookup_gradient(ids, b[:, 0].permute(0, 2, 3, 1), term.rows)
         x = self.layouts[k].read(term.x, term.lead_x, self.n)
         return outer_gradient(term.activations(x), _canonical(term, arrived), term.transposed)
 
     def _sides(self, k: int, t: int) -> tuple[Tensor, Tensor]:
-        """Activations (n, s, g, i), or indices (n, s), and cotangents (n, s, heads, g, o)."""
+        """Activations (n, g, s, i), or indices (n, s), and cotangents (n, g, s, heads, o)."""
         term, arrived = self.calls[k].terms[t], self.arrived[k, t]
         assert not isinstance(term, Vector)
         x = self.layouts[k].read(term.x, term.lead_x, self.n)
         if isinstance(term, Lookup):
             masked = torch.stack([masked_cotangent(term, x, head) for head in arrived.unbind(1)], dim=2)
-            return x, masked.unsqueeze(3)
-        return term.activations(x).permute(0, 3, 1, 2), _canonical(term, arrived).permute(0, 4, 1, 2, 3)
+            return x, masked.unsqueeze(1)
+        return term.activations(x), _canonical(term, arrived).permute(0, 2, 4, 1, 3)
 
 
 def _canonical(term: Outer, arrived: Tensor) -> Tensor:

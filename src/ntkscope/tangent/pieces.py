@@ -123,7 +123,7 @@ def _shape(term: Term, layout: Layout, n: int) -> tuple[int, int, int]:
     x = layout.read(term.x, term.lead_x, n)[:1]
     if isinstance(term, Lookup):
         return x.shape[1], 1, 1
-    _, groups, inside, positions = term.activations(x).shape
+    _, groups, positions, inside = term.activations(x).shape
     return positions, groups, inside
 
 

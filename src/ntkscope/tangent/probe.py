@@ -7,6 +7,7 @@ Nothing is taken on trust.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -108,7 +109,7 @@ def _confirm_shared(
 
 
 def _mismatches(
-    subject: Subject, outputs: Tensor, calls: list[Call], layouts: list[Layout | None], names: set[str]
+    subject: Subject, outputs: Tensor, calls: list[Call], layouts: Sequence[Layout | None], names: set[str]
 ) -> set[str]:
     """The parameters among `names` whose gradient from the terms is not that of autograd."""
     ordered = sorted(names)

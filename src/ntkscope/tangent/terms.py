@@ -2,7 +2,7 @@
 
 Shapes: n samples, c heads (outputs asked for), q what a layout folded beside the samples, s positions, g groups, i the
 side of the gradient that no head changes (activations), o the side that carries the cotangent. A canonical activation
-is (n, g, i, s), a canonical cotangent (n, c, g, o, s), and the gradient is their sum of outer products over s.
+is (n, g, s, i), a canonical cotangent (n, c, g, o, s), so the gradient is their matrix product, group by group.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Outer:
     x: Tensor  # the raw input of the call
     lead_x: int  # its leading, batch-like axes
     lead_y: int  # those of the output
-    activations: Callable[[Tensor], Tensor]  # (n, q, …) -> (n, g, i, s)
+    activations: Callable[[Tensor], Tensor]  # (n, q, …) -> (n, g, s, i)
     cotangents: Callable[[Tensor], Tensor]  # (n, q, …) -> (n, g, o, s)
     transposed: bool = False
 
@@ -70,19 +70,18 @@ Term: TypeAlias = Outer | Vector | Lookup
 
 
 def outer_gradient(a: Tensor, b: Tensor, transposed: bool) -> Tensor:
-    """(n, g, i, s) and (n, c, g, o, s) to the gradient in the parameter's own order, (n, c, g·o·i).
+    """(n, g, s, i) and (n, c, g, o, s) to the gradient in the parameter's own order, (n, c, g·o·i).
 
-    One matrix product per sample: 2·c·g·i·o·s flops.
+    One matrix product per sample and group, operands laid out along its inner axis (the other way round costs several
+    times more on some BLAS): 2·c·g·i·o·s flops.
     """
     n, c, g, o, s = b.shape
-    i = a.shape[2]
+    i = a.shape[3]
     if g == 1:
-        left = b.reshape(n, c * o, s) if not transposed else None
-        if left is not None:
-            return torch.bmm(left, a.reshape(n, i, s).transpose(1, 2)).reshape(n, c, o * i)
-        return torch.matmul(a, b.reshape(n, c, o, s).transpose(2, 3)).reshape(n, c, i * o)
-    blocks = b.transpose(1, 2).reshape(n * g, c * o, s)
-    formed = torch.bmm(blocks, a.reshape(n * g, i, s).transpose(1, 2)).reshape(n, g, c, o, i).transpose(1, 2)
+        formed = torch.bmm(b.reshape(n, c * o, s), a.reshape(n, s, i)).view(n, c, 1, o, i)
+    else:
+        blocks = b.transpose(1, 2).reshape(n * g, c * o, s)
+        formed = torch.bmm(blocks, a.reshape(n * g, s, i)).view(n, g, c, o, i).transpose(1, 2)
     if transposed:
         formed = formed.transpose(3, 4)
     return formed.reshape(n, c, g * o * i)

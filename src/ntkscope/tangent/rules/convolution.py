@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch.nn.functional as F
@@ -41,20 +42,21 @@ def unfold(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """(n, q, channels, *size) to the canonical (n, groups, channels/groups · taps, q · positions)."""
+    """(n, q, channels, *size) to the canonical (n, groups, q · positions, channels/groups · taps)."""
     n, q, channels, *size = x.shape
     flat = x.reshape(n * q, channels, *size)
     if any(any(sides) for sides in padding):
         flat = F.pad(flat, [side for sides in reversed(padding) for side in sides])
     count = [(full - d * (k - 1) - 1) // s + 1 for full, k, s, d in zip(flat.shape[2:], kernel, stride, dilation)]
-    seen = patches(flat, kernel, stride, dilation, count).reshape(n, q, groups, -1, *count).flatten(4)
-    if q == 1:
-        return seen.squeeze(1)
-    return seen.permute(0, 2, 3, 1, 4).flatten(3)  # (n, groups, channels/groups · taps, q · positions)
+    seen = patches(flat, kernel, stride, dilation, count).unflatten(0, (n, q)).unflatten(2, (groups, channels // groups))
+    dims = len(kernel)
+    taps, places = range(4, 4 + dims), range(4 + dims, 4 + 2 * dims)
+    ordered = seen.permute(0, 2, 1, *places, 3, *taps)  # (n, groups, q, *count, channels/groups, *kernel)
+    return ordered.reshape(n, groups, q * prod(count), -1)
 
 
 def grouped(value: Tensor, groups: int) -> Tensor:
-    """(n, q, channels, *positions) to (n, groups, channels/groups, q · positions)."""
+    """(n, q, channels, *positions) to the canonical cotangent (n, groups, channels/groups, q · positions)."""
     n, q, channels = value.shape[:3]
     value = value.reshape(n, q, groups, channels // groups, -1)
     return value.squeeze(1) if q == 1 else value.permute(0, 2, 3, 1, 4).flatten(3)

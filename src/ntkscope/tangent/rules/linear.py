@@ -12,8 +12,13 @@ from ntkscope.tangent.rules.registry import Find, raw, rule
 from ntkscope.tangent.terms import Outer, Slot, Term, Vector
 
 
+def one_group(value: Tensor) -> Tensor:
+    """(n, s, i) to the canonical activation (n, 1, s, i)."""
+    return value.unsqueeze(1)
+
+
 def features_first(value: Tensor) -> Tensor:
-    """(n, s, features) to the canonical (n, 1, features, s)."""
+    """(n, s, o) to the canonical cotangent (n, 1, o, s)."""
     return value.transpose(1, 2).unsqueeze(1)
 
 
@@ -28,7 +33,7 @@ def affine(x: Tensor, weight: Slot | None, bias: Slot | None, *, transposed: boo
     terms: list[Term] = []
     if weight is not None:
         flipped = transposed != weight.transposed
-        terms.append(Outer(weight, raw(x), lead, lead, features_first, features_first, transposed=flipped))
+        terms.append(Outer(weight, raw(x), lead, lead, one_group, features_first, transposed=flipped))
     if bias is not None and not bias.transposed:
         terms.append(Vector(bias, None, lead, lead, None, summed))
     return terms

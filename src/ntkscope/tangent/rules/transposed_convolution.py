@@ -33,6 +33,11 @@ def gather(
     return seen.squeeze(1) if q == 1 else seen.permute(0, 2, 3, 1, 4).flatten(3)
 
 
+def positions_first(x: Tensor, groups: int) -> Tensor:
+    """(n, q, channels, *positions) to the canonical activation (n, groups, q · positions, channels/groups)."""
+    return grouped(x, groups).transpose(2, 3)
+
+
 @rule(
     "input weight bias stride padding output_padding groups dilation",
     F.conv_transpose1d,
@@ -59,4 +64,4 @@ def transposed_convolution(arguments: Mapping[str, Any], find: Find) -> list[Ter
         groups=groups,
         count=tuple(x.shape[2:]),
     )
-    return [Outer(slot, raw(x), 1, 1, partial(grouped, groups=groups), cotangents, transposed=True), *terms]
+    return [Outer(slot, raw(x), 1, 1, partial(positions_first, groups=groups), cotangents, transposed=True), *terms]
