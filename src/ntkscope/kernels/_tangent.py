@@ -20,7 +20,9 @@ def chosen_subject(request: Request) -> Subject:
     return request.subject(request.params, last)
 
 
-def run(request: Request, heads: Heads, *, full: bool, precision: str, per_layer: bool) -> tuple[Subject, Products]:
+def run(
+    request: Request, heads: Heads, *, full: bool, precision: str, per_layer: bool = False, profile: bool = False
+) -> tuple[Subject, Products]:
     subject = chosen_subject(request)
     made = products(
         subject,
@@ -32,6 +34,7 @@ def run(request: Request, heads: Heads, *, full: bool, precision: str, per_layer
         memory=request.memory,
         per_layer=per_layer,
         progress=request.progress,
+        profile=profile,
     )
     return subject, made
 

@@ -9,9 +9,14 @@ from ntkscope.tangent.engine import Heads
 
 
 @KERNELS.register("trntk0")
-def trntk0(request: Request, *, precision: str = "exact", per_layer: bool = False) -> Gram:
-    """Unnormalised; `per_layer=True` keeps the share of every parameter in `.contributions`."""
-    subject, made = _tangent.run(request, Heads(request.outputs), full=False, precision=precision, per_layer=per_layer)
+def trntk0(request: Request, *, precision: str = "exact", per_layer: bool = False, profile: bool = False) -> Gram:
+    """Unnormalised; `per_layer=True` keeps the share of every parameter in `.contributions`.
+
+    `precision`: "exact", or on a GPU "tf32", "bf16", "fp16" (faster, with the error docs/science.md states).
+    `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
+    """
+    heads = Heads(request.outputs)
+    subject, made = _tangent.run(request, heads, full=False, precision=precision, per_layer=per_layer, profile=profile)
     return _tangent.gram(request, subject, made)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class Coverage:
     roads: Mapping[str, str]
     numbers: Mapping[str, int]
     seconds: Mapping[str, float]
+    stages: Mapping[str, float] = field(default_factory=dict)  # seconds of harvest, features, products, writing
+    harvested: int = 0  # samples run through the model, those harvested again counted again
     func_method: str = ""
 
     def share(self, road: str) -> float:

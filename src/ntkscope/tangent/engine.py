@@ -6,6 +6,7 @@ of residents. With one set of inputs only one triangle is computed. Sites accumu
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -78,8 +79,10 @@ class Engine:
         full: bool,
         precision: Precision,
         func: frozenset[str] = frozenset(),
+        profile: bool = False,
     ) -> None:
         self.subject, self.heads, self.full, self.precision = subject, heads, full, precision
+        self.profile = profile
         few = _few(sample).to(subject.device, subject.dtype) if subject.cast or subject.moved else _few(sample)
         outputs = guards.first_outputs(subject, few)
         self.chosen = heads.count(outputs.shape[1])
@@ -92,10 +95,33 @@ class Engine:
         names = sorted(self.findings.func)
         self.func = func_road.choose(subject, few, names, heads)[0] if names else ""
         self.seconds = dict.fromkeys(subject.leaves, 0.0)
+        self.stages: dict[str, float] = {}
+        self.harvested = 0
 
     def harvest(self, batch: Batch) -> Harvest:
         batch = batch.to(self.subject.device, self.subject.dtype) if self.subject.cast or self.subject.moved else batch
-        return harvest(self.subject, batch, self.findings, self.pieces, self.heads, self.func)
+        self.harvested += len(batch)
+        with self.clock("harvest"):
+            return harvest(self.subject, batch, self.findings, self.pieces, self.heads, self.func)
+
+    def feature(self, crop: Harvest, piece: Piece) -> Feature:
+        with self.clock("features", piece):
+            return crop.feature(piece, self.precision)
+
+    @contextlib.contextmanager
+    def clock(self, stage: str, piece: Piece | None = None) -> Iterator[None]:
+        """Adds the time of its block to a stage and a parameter; a profiled run waits for the device on both ends."""
+        began = self._now()
+        yield
+        spent = self._now() - began
+        self.stages[stage] = self.stages.get(stage, 0.0) + spent
+        if piece is not None:
+            self.seconds[piece.name] += spent
+
+    def _now(self) -> float:
+        if self.profile and self.subject.device.type == "cuda":
+            torch.cuda.synchronize(self.subject.device)
+        return time.perf_counter()
 
     def coverage(self) -> Coverage:
         roads: dict[str, str] = dict.fromkeys(self.subject.leaves, "unused")
@@ -103,7 +129,7 @@ class Engine:
             known = roads[piece.name]
             roads[piece.name] = piece.road if known in ("unused", piece.road) else f"{known}+{piece.road}"
         numbers = {name: leaf.numel() for name, leaf in self.subject.leaves.items()}
-        return Coverage(roads, numbers, dict(self.seconds), self.func)
+        return Coverage(roads, numbers, dict(self.seconds), dict(self.stages), self.harvested, self.func)
 
 
 def products(
@@ -117,6 +143,7 @@ def products(
     memory: int = 2**31,
     per_layer: bool = False,
     progress: bool = False,
+    profile: bool = False,
 ) -> Products:
     """`<g_k(x), g_l(x')>` for all samples: summed over k = l, or all pairs (`full`).
 
@@ -128,7 +155,7 @@ def products(
     func: frozenset[str] = frozenset()
     with road.context():
         while True:
-            engine = Engine(subject, sample, heads, full=full, precision=road, func=func)
+            engine = Engine(subject, sample, heads, full=full, precision=road, func=func, profile=profile)
             try:
                 return _run(engine, x1, x2, memory, per_layer, progress)
             except PathChanged as change:
@@ -203,8 +230,8 @@ def _residents(engine: Engine, x: Batch, rows: range, plan: Plan, side: Tensor |
     for at in _ranges(rows.start, rows.stop, plan.block):
         crop = engine.harvest(x[at.start : at.stop])
         for piece in engine.pieces:
-            with _clock(engine, piece):
-                feature = crop.feature(piece, engine.precision)
+            feature = engine.feature(crop, piece)
+            with engine.clock("features", piece):
                 if len(rows) == len(at):
                     held[piece] = feature
                 else:
@@ -236,7 +263,7 @@ def _columns(
         crop = engine.harvest(passing[at.start : at.stop])
 
         def column(piece: Piece, crop: Harvest = crop, at: range = at) -> Feature:
-            feature = crop.feature(piece, engine.precision)
+            feature = engine.feature(crop, piece)
             if x2 is not None and rows.start == 0:
                 side[at.start : at.stop] += self_products(feature)
             return feature
@@ -264,14 +291,15 @@ def _tile(
     size = engine.width if engine.full else 1
     total = torch.zeros(height * size, (stop - start) * size, dtype=torch.float64, device=values.device)
     for piece in engine.pieces:
-        with _clock(engine, piece):
-            left, right = residents[piece][:height], column(piece)
+        left, right = residents[piece][:height], column(piece)
+        with engine.clock("products", piece):
             into = torch.zeros_like(total) if parts else total
             accumulate(into, left, right, full=engine.full, precision=engine.precision, workspace=plan.workspace)
         if parts:
             total += into
             _write(parts[piece.name], into, rows.start * size, start * size, symmetric, add=True)
-    _write(values, total, rows.start * size, start * size, symmetric)
+    with engine.clock("writing"):
+        _write(values, total, rows.start * size, start * size, symmetric)
 
 
 def _write(values: Tensor, tile: Tensor, row: int, column: int, symmetric: bool, *, add: bool = False) -> None:
@@ -291,19 +319,6 @@ def _write(values: Tensor, tile: Tensor, row: int, column: int, symmetric: bool,
             mirrored += tile[:above].T
         else:
             mirrored.copy_(tile[:above].T)
-
-
-class _clock:
-    """Adds the time of its block to the piece's parameter."""
-
-    def __init__(self, engine: Engine, piece: Piece) -> None:
-        self.engine, self.piece = engine, piece
-
-    def __enter__(self) -> None:
-        self.began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.engine.seconds[self.piece.name] += time.perf_counter() - self.began
 
 
 def _ranges(start: int, stop: int, size: int) -> Iterator[range]:

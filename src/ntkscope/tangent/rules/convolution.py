@@ -48,7 +48,9 @@ def unfold(
     if any(any(sides) for sides in padding):
         flat = F.pad(flat, [side for sides in reversed(padding) for side in sides])
     count = [(full - d * (k - 1) - 1) // s + 1 for full, k, s, d in zip(flat.shape[2:], kernel, stride, dilation)]
-    seen = patches(flat, kernel, stride, dilation, count).unflatten(0, (n, q)).unflatten(2, (groups, channels // groups))
+    seen = (
+        patches(flat, kernel, stride, dilation, count).unflatten(0, (n, q)).unflatten(2, (groups, channels // groups))
+    )
     dims = len(kernel)
     taps, places = range(4, 4 + dims), range(4 + dims, 4 + 2 * dims)
     ordered = seen.permute(0, 2, 1, *places, 3, *taps)  # (n, groups, q, *count, channels/groups, *kernel)
