@@ -108,7 +108,7 @@ class Part:
 
     def take(self, index: Sequence[int] | Tensor) -> Part:
         """The items at `index` (integers or a boolean mask), in that order, extras included."""
-        index = torch.as_tensor(index)
+        index = torch.as_tensor(index) if len(index) else torch.empty(0, dtype=torch.long)
         if index.dtype == torch.bool:
             index = index.nonzero().flatten()
         return Part(_take(self.x, index), self.y[index], {k: _take(v, index) for k, v in self.extras.items()})

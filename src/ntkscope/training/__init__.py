@@ -8,6 +8,8 @@
 """
 
 from ntkscope.core import Snapshot
+from ntkscope.training.augment import CropFlip
+from ntkscope.training.ensemble import Ensemble, fit_ensemble
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
 from ntkscope.training.losses import (
@@ -22,6 +24,7 @@ from ntkscope.training.modes import MODES, Mode, Phase, first_last, reg, reinit,
 from ntkscope.training.moments import Every, LogSpaced
 from ntkscope.training.optimizers import OPTIMIZERS
 from ntkscope.training.schedules import Cosine, LearningRateSteps, Schedule, Triangular
+from ntkscope.training.search import SearchResult, SearchRow, folds, search
 from ntkscope.training.settings import StepReport
 from ntkscope.training.snapshots import load_snapshot, restore, save_snapshot
 from ntkscope.training.stopping import StopWhen
@@ -31,7 +34,9 @@ from ntkscope.training.trajectory import Trajectory
 __all__ = [
     "BinaryCrossEntropy",
     "Cosine",
+    "CropFlip",
     "CrossEntropy",
+    "Ensemble",
     "Every",
     "LOSSES",
     "LearningRateSteps",
@@ -44,6 +49,8 @@ __all__ = [
     "OPTIMIZERS",
     "Phase",
     "Schedule",
+    "SearchResult",
+    "SearchRow",
     "Snapshot",
     "SnapshotStore",
     "StepReport",
@@ -53,10 +60,13 @@ __all__ = [
     "evaluate",
     "first_last",
     "fit",
+    "fit_ensemble",
+    "folds",
     "load_snapshot",
     "reg",
     "reinit",
     "restore",
     "save_snapshot",
+    "search",
     "stop_first",
 ]

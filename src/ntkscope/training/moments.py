@@ -26,7 +26,7 @@ class LogSpaced:
     count: int
 
 
-Moments = Literal["final", "ends"] | int | Every | LogSpaced | Iterable[int]
+Moments = str | int | Every | LogSpaced | Iterable[int]
 
 
 def snapshot_steps(moments: Moments, total: int, per_epoch: int = 1) -> tuple[int, ...]:

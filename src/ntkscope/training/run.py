@@ -27,7 +27,12 @@ class Run:
 
     def __init__(self, model: nn.Module, part: Part, settings: Settings) -> None:
         self.model, self.part, self.settings = model, part, settings
-        self.order = BatchOrder(len(part), settings.batch_size or len(part), settings.seed, settings.drop_last)
+        self.order = BatchOrder(
+            len(part),
+            len(part) if settings.batch_size is None else settings.batch_size,
+            settings.seed,
+            settings.drop_last,
+        )
         self.per_epoch = self.order.per_epoch
         self.total = settings.total(self.per_epoch)
         self.step, self.stopped = 0, self.total == 0

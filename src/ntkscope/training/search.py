@@ -1,0 +1,150 @@
+"""Search: every setting of a grid, scored by cross-validation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.model_selection import KFold, StratifiedKFold
+from torch import nn
+
+from ntkscope.core import NumericalError, Part, Progress, UsageError, derive_seed
+from ntkscope.core import progress as show_progress
+from ntkscope.training.evaluation import evaluate
+from ntkscope.training.fit import fit
+
+MODEL = "model."
+Score = Callable[[nn.Module, Part], float]
+
+
+@dataclass(frozen=True)
+class SearchRow:
+    """One setting of the grid and its score on each fold left out."""
+
+    options: Mapping[str, Any]
+    scores: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over the folds."""
+        return math.fsum(self.scores) / len(self.scores)
+
+    @property
+    def standard_error(self) -> float:
+        """s / √k with s the standard deviation over the k folds, as if folds were independent (they overlap)."""
+        return float(np.std(self.scores, ddof=1) / math.sqrt(len(self.scores)))
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """Every setting of the grid, in the grid's order; `str(result)` is a table."""
+
+    rows: tuple[SearchRow, ...]
+    score: str
+    larger_is_better: bool
+
+    @property
+    def best(self) -> SearchRow:
+        """The row with the best mean; the first of equals."""
+        finite = [row for row in self.rows if math.isfinite(row.mean)]
+        if not finite:
+            raise UsageError("no setting of the grid has a finite score; widen the grid, to lower learning rates first")
+        return max(finite, key=lambda row: row.mean if self.larger_is_better else -row.mean)
+
+    def __str__(self) -> str:
+        names = list(self.rows[0].options)
+        head = [*names, self.score, "s.e."]
+        lines = [
+            [*(f"{row.options[n]}" for n in names), f"{row.mean:.4g}", f"{row.standard_error:.2g}"] for row in self.rows
+        ]
+        widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
+        return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths)) for line in [head, *lines])
+
+
+def folds(part: Part, count: int, seed: int = 0) -> Iterator[tuple[Part, Part]]:
+    """`count` pairs (rest, fold), folds disjoint and together everything; class numbers are spread evenly over them.
+
+    >>> part = Part(torch.arange(6.0)[:, None], torch.tensor([0, 0, 0, 1, 1, 1]))
+    >>> [sorted(fold.y.tolist()) for _, fold in folds(part, 3)]
+    [[0, 1], [0, 1], [0, 1]]
+    """
+    if not 2 <= count <= len(part):
+        raise UsageError(f"{count} folds of {len(part)} items; expected 2 ... {len(part)}")
+    state = derive_seed(seed, "folds") % 2**32
+    stratified = part.y.ndim == 1 and not part.y.is_floating_point()
+    if stratified and (fewest := int(torch.unique(part.y, return_counts=True)[1].min())) < count:
+        raise UsageError(f"{count} folds came, but a class has {fewest} items; use at most {fewest} folds")
+    splitter = (StratifiedKFold if stratified else KFold)(count, shuffle=True, random_state=state)
+    for rest, fold in splitter.split(np.zeros(len(part)), part.y.cpu().numpy() if stratified else None):
+        yield part.take(torch.from_numpy(rest)), part.take(torch.from_numpy(fold))
+
+
+def search(
+    build: Callable[..., nn.Module],
+    part: Part,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    folds_count: int = 5,
+    score: str | Score = "accuracy",
+    larger_is_better: bool | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    **options: Any,
+) -> SearchResult:
+    """Train every setting of `grid` on all folds but one and score it on that one.
+
+    Keys of the grid are options of `fit`, or `"model.NAME"` for an option of `build`, which is called as
+    `build(seed=..., NAME=value)`. Other `options` go to `fit` unchanged. `score` is "accuracy", "loss", or a function
+    of the network and the part left out. A setting whose loss is not finite scores NaN. Cost: |grid| · folds runs.
+    """
+    if not grid or any(len(values) == 0 for values in grid.values()):
+        raise UsageError(f"the grid {dict(grid)} has nothing to try; expected {{option: values}} with a value or more")
+    if score not in ("accuracy", "loss") and not callable(score):
+        raise UsageError(f"score={score!r}; expected 'accuracy', 'loss' or a function of (model, part)")
+    if larger_is_better is None:
+        if callable(score):
+            raise UsageError("a score function came without larger_is_better; say True or False")
+        larger_is_better = score == "accuracy"
+    if isinstance(options.get("weights"), torch.Tensor):
+        raise UsageError("weights came as a tensor for all items; put it into the part's extras and give its name")
+    settings = [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
+    pairs = list(folds(part, folds_count, seed))
+    rows = []
+    bar: Progress[None] = show_progress(total=len(settings) * len(pairs), label="searching", enabled=progress)
+    with bar:
+        for setting in settings:
+            scores = []
+            for number, (rest, fold) in enumerate(pairs):
+                scores.append(
+                    _score(build, rest, fold, {**options, **setting}, score, derive_seed(seed, "fold", number))
+                )
+                bar.advance()
+            rows.append(SearchRow(setting, tuple(scores)))
+    return SearchResult(tuple(rows), score if isinstance(score, str) else score.__name__, larger_is_better)
+
+
+def _score(
+    build: Callable[..., nn.Module], rest: Part, fold: Part, options: dict[str, Any], score: str | Score, seed: int
+) -> float:
+    """The score of one setting on one fold; NaN where training has no finite answer."""
+    architecture = {key.removeprefix(MODEL): value for key, value in options.items() if key.startswith(MODEL)}
+    others = {key: value for key, value in options.items() if not key.startswith(MODEL)}
+    model = build(seed=seed, **architecture)
+    try:
+        fit(model, rest, seed=seed, snapshots="final", measure=False, **others).final()
+    except NumericalError:
+        return math.nan
+    if not isinstance(score, str):
+        return float(score(model, fold))
+    weights = others.get("weights")
+    metrics = evaluate(
+        model, fold, loss=others.get("loss", "cross_entropy"), weights=weights if isinstance(weights, str) else None
+    )
+    if score not in metrics:
+        raise UsageError("score='accuracy' came with targets that name no classes; use score='loss'")
+    return metrics[score]

@@ -1,0 +1,41 @@
+"""Small problems and networks that the tests of training share."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ntkscope.core import Part, generator
+
+ALL_OPTIMIZERS = {
+    "gd": {"lr": 0.05},
+    "sgd": {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3},
+    "adam": {"lr": 0.01, "weight_decay": 1e-3},
+    "adamw": {"lr": 0.01, "weight_decay": 0.1},
+    "adagrad": {"lr": 0.05},
+    "adadelta": {"lr": 1.0},
+}
+
+
+def classes_part(n: int = 23, d: int = 5, classes: int = 3, dtype: torch.dtype = torch.float32) -> Part:
+    """Gaussian inputs with labels of a random linear teacher."""
+    draw = generator(0, "classes")
+    x = torch.randn(n, d, generator=draw, dtype=dtype)
+    return Part(x, (x @ torch.randn(d, classes, generator=draw, dtype=dtype)).argmax(1))
+
+
+def regression_part(n: int = 12, d: int = 4, dtype: torch.dtype = torch.float64) -> Part:
+    """Gaussian inputs with noisy linear targets."""
+    draw = generator(1, "regression")
+    x = torch.randn(n, d, generator=draw, dtype=dtype)
+    return Part(x, x @ torch.randn(d, generator=draw, dtype=dtype) + torch.randn(n, generator=draw, dtype=dtype))
+
+
+def small_net(
+    seed: int = 0, *, dropout: float = 0.0, norm: bool = False, dtype: torch.dtype = torch.float32
+) -> nn.Module:
+    """5 inputs, 7 hidden units, 3 outputs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = [nn.Linear(5, 7), nn.BatchNorm1d(7) if norm else nn.Identity(), nn.Tanh(), nn.Dropout(dropout)]
+        return nn.Sequential(*layers, nn.Linear(7, 3)).to(dtype)

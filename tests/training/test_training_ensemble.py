@@ -1,0 +1,125 @@
+"""Ensembles: every member is what training it alone gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from contracts.training_problems import ALL_OPTIMIZERS, classes_part, small_net
+from ntkscope import models
+from ntkscope.core import NumericalError, Part, UsageError
+from ntkscope.training import Triangular, evaluate, fit, fit_ensemble
+from ntkscope.training.fast_ops import FastOps
+
+PART = classes_part(dtype=torch.float64)
+
+
+def net(seed: int) -> nn.Module:
+    return small_net(seed, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_members_equal_networks_trained_alone(name: str, workers: int) -> None:
+    settings = {**ALL_OPTIMIZERS[name], "optimizer": name, "epochs": 5, "schedule": Triangular()}
+    settings["batch_size"] = None if name == "gd" else 7
+    together = fit_ensemble(net, PART, seeds=[3, 1, 4], workers=workers, **settings)
+    for i, seed in enumerate((3, 1, 4)):
+        alone = net(seed)
+        fit(alone, PART, seed=seed, **settings).final()
+        member = together.member(i)
+        for a, b in zip(member.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)  # other kernels, same double arithmetic
+        torch.testing.assert_close(together(PART.x)[i], alone(PART.x), rtol=1e-9, atol=1e-11)
+    assert len(together) == 3
+
+
+def test_each_member_may_have_its_own_data() -> None:
+    parts = [Part(PART.x * scale, PART.y, {"w": PART.x[:, 0].abs()}) for scale in (1, 2, 3)]
+    settings = {"lr": 0.1, "epochs": 3, "batch_size": 6, "weights": "w"}
+    together = fit_ensemble(net, parts, seeds=3, workers=2, **settings)
+    for i, part in enumerate(parts):
+        alone = net(i)
+        fit(alone, part, seed=i, **settings).final()
+        torch.testing.assert_close(together.member(i)[0].weight, alone[0].weight, rtol=1e-9, atol=1e-11)
+
+
+def test_batch_normalisation_keeps_a_running_mean_for_each_member() -> None:
+    def build(seed: int) -> nn.Module:
+        return small_net(seed, norm=True, dtype=torch.float64)
+
+    together = fit_ensemble(build, PART, seeds=2, lr=0.1, epochs=2, batch_size=8, workers=1)
+    for i in range(2):
+        alone = build(i)
+        fit(alone, PART, seed=i, lr=0.1, epochs=2, batch_size=8).final()
+        member = together.member(i)
+        for name, value in alone.named_buffers():
+            torch.testing.assert_close(member.get_buffer(name), value, rtol=1e-9, atol=1e-11)
+        assert evaluate(member, PART)["loss"] == pytest.approx(evaluate(alone, PART)["loss"], rel=1e-9)
+
+
+def test_the_regression_task_of_the_benchmark_agrees_after_100_steps() -> None:
+    x = torch.linspace(-1, 1, 200)[:, None]
+    part = Part(x, torch.exp(torch.sin(2 * torch.pi * x)))
+
+    def build(seed: int) -> nn.Module:
+        return models.build("mlp", in_features=1, widths=128, depth=3, activation="tanh", seed=seed)
+
+    settings = {"lr": 1e-3, "optimizer": "adam", "loss": "mse", "steps": 100}
+    alone = [build(seed) for seed in range(2)]
+    for seed, model in enumerate(alone):
+        fit(model, part, seed=seed, measure=False, **settings).final()
+    expected = torch.stack([model(x) for model in alone]).detach()
+    for fast in (False, True):
+        together = fit_ensemble(build, part, seeds=2, fast=fast, **settings)(x)
+        torch.testing.assert_close(together, expected, rtol=0, atol=1e-4)  # the promise; typically 1e-6
+
+
+def test_snapshots_of_an_ensemble_are_stacked_copies() -> None:
+    seen = []
+    together = fit_ensemble(net, PART, seeds=3, lr=0.1, steps=6, snapshots=3, on_snapshot=seen.append, workers=2)
+    assert [s.step for s in seen] == [0, 3, 6]
+    assert seen[0].params["0.weight"].shape == (3, 7, 5)
+    assert torch.equal(seen[0].params["0.weight"][1], net(1)[0].weight)
+    assert torch.equal(seen[-1].params["0.weight"], together.params["0.weight"])
+    assert not torch.equal(seen[1].params["0.weight"], together.params["0.weight"])
+    assert together.losses.shape == (3,)
+
+
+def test_the_number_of_threads_is_put_back() -> None:
+    before = torch.get_num_threads()
+    fit_ensemble(net, PART, seeds=4, lr=0.1, steps=2, workers=2)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fast_operations_are_right_to_rounding(dtype: torch.dtype) -> None:
+    x = torch.linspace(-30, 30, 60_001, dtype=dtype, requires_grad=True)
+    layer = nn.Linear(3, 2, dtype=dtype)
+    z = torch.randn(4, 3, dtype=dtype)
+    with FastOps():
+        fast, product = torch.tanh(x), layer(z)
+        gradient = torch.autograd.grad(fast.sum(), x)[0]
+    bound = 2 * torch.finfo(dtype).eps  # 2⁻²² and 2⁻⁵¹
+    assert (fast - torch.tanh(x)).abs().max() <= bound
+    assert (gradient - (1 - torch.tanh(x) ** 2)).abs().max() <= 4 * bound
+    torch.testing.assert_close(product, layer(z))
+
+
+def test_errors() -> None:
+    with pytest.raises(UsageError, match="without members"):
+        fit_ensemble(net, PART, seeds=0, lr=0.1, steps=1)
+    with pytest.raises(UsageError, match="exactly one"):
+        fit_ensemble(net, PART, seeds=2, lr=0.1)
+    with pytest.raises(UsageError, match="3 members came with 2 parts"):
+        fit_ensemble(net, [PART, PART], seeds=3, lr=0.1, steps=1)
+    with pytest.raises(UsageError, match="dropout to 0"):
+        fit_ensemble(lambda seed: small_net(seed, dropout=0.5), classes_part(), seeds=2, lr=0.1, steps=1)
+    with pytest.raises(UsageError, match="labels run from 1 to 3"):
+        fit_ensemble(net, Part(PART.x, PART.y + 1), seeds=2, lr=0.1, steps=1)
+    regression = Part(PART.x, PART.x[:, :3])
+    with pytest.raises(NumericalError, match="not finite at step"):
+        fit_ensemble(net, regression, seeds=2, loss="mse", lr=1e200, steps=9)
+    with pytest.raises(UsageError, match="workers=0"):
+        fit_ensemble(net, PART, seeds=2, lr=0.1, steps=1, workers=0)

@@ -1,0 +1,87 @@
+"""Search: folds that partition, scores that can be recomputed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from contracts.training_problems import classes_part, regression_part
+from ntkscope import models
+from ntkscope.core import Part, UsageError, derive_seed
+from ntkscope.training import evaluate, fit, folds, search
+
+
+def build(seed: int, width: int = 4) -> nn.Module:
+    return models.build("mlp", in_features=5, classes=3, widths=[width], seed=seed)
+
+
+def test_folds_partition_and_keep_the_class_balance() -> None:
+    part = Part(torch.arange(60.0)[:, None], torch.arange(60) % 3, {"id": torch.arange(60)})
+    pairs = list(folds(part, 5, seed=1))
+    left_out = torch.cat([fold.extras["id"] for _, fold in pairs])
+    assert sorted(left_out.tolist()) == list(range(60))
+    for rest, fold in pairs:
+        assert not set(rest.extras["id"].tolist()) & set(fold.extras["id"].tolist())
+        assert torch.bincount(fold.y).tolist() == [4, 4, 4]
+    assert [f.y.tolist() for _, f in folds(part, 5, seed=1)] == [f.y.tolist() for _, f in pairs]
+    assert [f.extras["id"].tolist() for _, f in folds(part, 5, seed=2)] != [f.extras["id"].tolist() for _, f in pairs]
+
+
+def test_a_search_is_the_loop_it_stands_for() -> None:
+    part = classes_part(60)
+    result = search(build, part, {"lr": [0.01, 0.5], "model.width": [2, 8]}, folds_count=3, steps=30, seed=7)
+    assert [dict(row.options) for row in result.rows] == [
+        {"lr": lr, "model.width": width} for lr in (0.01, 0.5) for width in (2, 8)
+    ]
+    scores = []
+    for number, (rest, fold) in enumerate(folds(part, 3, 7)):
+        seed = derive_seed(7, "fold", number)
+        model = build(seed, width=8)
+        fit(model, rest, lr=0.5, steps=30, seed=seed).final()
+        scores.append(evaluate(model, fold)["accuracy"])
+    row = result.rows[3]
+    assert row.scores == tuple(scores)
+    mean = sum(scores) / 3
+    spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / 2)
+    assert row.mean == pytest.approx(mean)
+    assert row.standard_error == pytest.approx(spread / math.sqrt(3))
+    assert result.best.options["lr"] == 0.5
+    assert str(result).splitlines()[0].split() == ["lr", "model.width", "accuracy", "s.e."]
+
+
+def test_a_setting_that_diverges_scores_nan_and_is_never_best() -> None:
+    part = regression_part(20)
+
+    def linear(seed: int) -> nn.Module:
+        return nn.Linear(4, 1, dtype=torch.float64)
+
+    result = search(linear, part, {"lr": [1e30, 0.05]}, folds_count=4, steps=20, loss="mse", score="loss")
+    assert math.isnan(result.rows[0].mean)
+    assert result.best.options == {"lr": 0.05}
+    own = search(
+        linear, part, {"lr": [0.05]}, folds_count=4, steps=2, loss="mse", score=lambda m, p: 1.0, larger_is_better=True
+    )
+    assert own.best.mean == 1.0
+
+
+def test_errors() -> None:
+    part = classes_part(60)
+    with pytest.raises(UsageError, match="nothing to try"):
+        search(build, part, {"lr": []}, steps=1)
+    with pytest.raises(UsageError, match="score='f1'"):
+        search(build, part, {"lr": [0.1]}, steps=1, score="f1")
+    with pytest.raises(UsageError, match="larger_is_better"):
+        search(build, part, {"lr": [0.1]}, steps=1, score=lambda m, p: 0.0)
+    with pytest.raises(UsageError, match=r"expected 2 \.\.\. 60"):
+        list(folds(part, 1))
+    with pytest.raises(UsageError, match="a class has"):
+        list(folds(Part(part.x, torch.cat([torch.zeros(58), torch.ones(2)]).long()), 3))
+    with pytest.raises(UsageError, match="extras"):
+        search(build, part, {"lr": [0.1]}, steps=1, weights=torch.ones(60))
+    with pytest.raises(UsageError, match="name no classes"):
+        search(
+            lambda seed: nn.Linear(4, 1).double(), regression_part(), {"lr": [0.1]}, steps=1, loss="mse", folds_count=2
+        )
