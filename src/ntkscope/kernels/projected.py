@@ -92,13 +92,11 @@ def _blocks(engine: Engine, memory: int, dim: int, n: int) -> tuple[int, int]:
     size = engine.subject.dtype.itemsize
 
     def sample_bytes(piece: Piece) -> int:
-        return (piece.forming_numbers(engine.width) + 2 * engine.width * piece.numbers) * size
+        return (piece.forming_numbers(engine.width) + 3 * engine.width * piece.numbers) * size
 
-    arrived = sum(
-        engine.width * p.groups * p.positions * p.outside + 2 * engine.width * p.numbers * (p.road == "func")
-        for p in engine.pieces
-    )
-    each = engine.graph_bytes + arrived * size + max(map(sample_bytes, engine.pieces)) + engine.width * dim * size
+    func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.road == "func")
+    each = engine.graph_bytes + (engine.width * engine.arrived + func) * size
+    each += max(map(sample_bytes, engine.pieces)) + engine.width * dim * size
     least = each + 64 * dim * (size + 8)
     if memory * SLACK < least:
         needed = (n * engine.width * dim * size) + least / SLACK

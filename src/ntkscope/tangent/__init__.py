@@ -1,1 +1,12 @@
-""""""
+"""The engine: what a model's parameters see of one input.
+
+Read in this order: `terms` (what one call adds to a gradient), `rules/` (one layer kind per file), `capture` (which calls
+there are), `probe` (three samples decide what to trust), `pieces` (which road each parameter takes), `harvest` and
+`features` (a block of samples and its products), `plan` (memory), `engine` (the loop).
+"""
+
+from ntkscope.tangent.coverage import Coverage
+from ntkscope.tangent.inputs import input_gradients
+from ntkscope.tangent.jacobian import Jacobian, entk_operator, trace_operator
+
+__all__ = ["Coverage", "Jacobian", "entk_operator", "input_gradients", "trace_operator"]

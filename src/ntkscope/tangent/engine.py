@@ -91,6 +91,8 @@ class Engine:
         found = probe(subject, few)
         self.findings = Findings(found.layouts, found.signatures, found.func | func)
         self.graph_bytes, calls = _graph_bytes(subject, few, self.findings)
+        used = {k for k in range(len(calls)) if any(t.slot.name not in self.findings.func for t in calls[k].terms)}
+        self.arrived = sum(calls[k].shape.numel() // len(few) for k in used)
         self.pieces = pieces(subject, calls, self.findings, self.width, full, len(few))
         names = sorted(self.findings.func)
         self.func = func_road.choose(subject, few, names, heads)[0] if names else ""
@@ -180,6 +182,7 @@ def _run(engine: Engine, x1: Batch, x2: Batch | None, memory: int, per_layer: bo
         full=engine.full,
         graph_bytes=engine.graph_bytes,
         input_bytes=sum(t[0].numel() * t.element_size() for t in x1.tensors()),
+        arrived=engine.arrived,
         memory=memory,
         itemsize=subject.dtype.itemsize,
         storage=engine.precision.storage.itemsize,

@@ -17,7 +17,7 @@ from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.probe import Findings, masked_cotangent
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Lookup, Outer, Term, Vector, lookup_gradient, outer_gradient
+from ntkscope.tangent.terms import Lookup, Outer, Vector, lookup_gradient, outer_gradient
 
 
 class PathChanged(NtkscopeError):
@@ -30,12 +30,12 @@ class PathChanged(NtkscopeError):
 
 @dataclass
 class Harvest:
-    """The tape of one block with the cotangents of every head: (n, heads, q, …) for each term that needs them."""
+    """The tape of one block with the cotangents of every head: (n, heads, q, …) for each call that is needed."""
 
     n: int
     calls: list[Call]
     layouts: list[Layout]
-    arrived: dict[tuple[int, int], Tensor]
+    arrived: dict[int, Tensor]
     func: Params = field(default_factory=dict)
 
     def feature(self, piece: Piece, precision: Precision) -> Feature:
@@ -43,7 +43,7 @@ class Harvest:
         if piece.road == "func":
             return Formed(*precision.store(self.func[piece.name]))
         if piece.road == "direct":
-            return Formed(*precision.store(self.gradient(piece)))
+            return Formed(*precision.store(self.gradient(piece, precision)))
         sides = [self._sides(k, t) for k, t in piece.members]
         looked_up = not sides[0][0].is_floating_point()
         a = torch.cat([a for a, _ in sides], dim=1 if looked_up else 2)
@@ -56,12 +56,12 @@ class Harvest:
             scale = scale * scale_a
         return Near(a.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous(), scale)
 
-    def gradient(self, piece: Piece) -> Tensor:
+    def gradient(self, piece: Piece, precision: Precision | None = None) -> Tensor:
         """The gradient of a piece in the parameter's own order, (n, heads, numbers)."""
         total: Tensor | None = None
         for k, t in piece.members:
             term = self.calls[k].terms[t]
-            part = self._gradient(k, t)
+            part = self._gradient(k, t, precision)
             if term.slot.start != piece.start or term.slot.stop != piece.stop:
                 width = piece.numbers // (piece.stop - piece.start)
                 whole = part.new_zeros(*part.shape[:2], piece.numbers)
@@ -72,19 +72,25 @@ class Harvest:
         assert total is not None
         return total
 
-    def _gradient(self, k: int, t: int) -> Tensor:
-        term, arrived = self.calls[k].terms[t], self.arrived[k, t]
+    def _gradient(self, k: int, t: int, precision: Precision | None) -> Tensor:
+        term, arrived = self.calls[k].terms[t], self.arrived[k]
         if isinstance(term, Vector):
-            return arrived
+            if term.x is not None and term.prepare is not None:
+                hat = term.prepare(self.layouts[k].read(term.x, term.lead_x, self.n))
+                arrived = arrived * hat.unsqueeze(1)
+            return term.reduce(arrived.flatten(0, 1)).unflatten(0, arrived.shape[:2])
         if isinstance(term, Lookup):
             ids, b = self._sides(k, t)
             return lookup_gradient(ids, b[:, 0].permute(0, 2, 3, 1), term.rows)
         x = self.layouts[k].read(term.x, term.lead_x, self.n)
-        return outer_gradient(term.activations(x), _canonical(term, arrived), term.transposed)
+        a, b = term.activations(x), _canonical(term, arrived)
+        if precision is not None:
+            a, b = precision.factor(a), precision.factor(b)
+        return outer_gradient(a, b, term.transposed)
 
     def _sides(self, k: int, t: int) -> tuple[Tensor, Tensor]:
         """Activations (n, g, s, i), or indices (n, s), and cotangents (n, g, s, heads, o)."""
-        term, arrived = self.calls[k].terms[t], self.arrived[k, t]
+        term, arrived = self.calls[k].terms[t], self.arrived[k]
         assert not isinstance(term, Vector)
         x = self.layouts[k].read(term.x, term.lead_x, self.n)
         if isinstance(term, Lookup):
@@ -107,10 +113,8 @@ def harvest(
     outputs, tape = watch(subject, batch, findings.layouts)
     _same_path(tape.calls, tape.unruled, findings)
     headed = heads(outputs)
-    wanted = {member for piece in made for member in piece.members}
-    used = sorted({k for k, _ in wanted})
-    hats = {(k, t): _prepared(tape.calls[k].terms[t], findings.layouts[k], n) for k, t in wanted}
-    arrived: dict[tuple[int, int], Tensor] = {}
+    used = sorted({k for piece in made for k, _ in piece.members})
+    arrived: dict[int, Tensor] = {}
     count = headed.shape[1]
     weights = torch.zeros_like(headed)
     for head in range(count if used else 0):
@@ -122,23 +126,14 @@ def harvest(
             if cotangent is None:  # this head does not see the call
                 cotangent = headed.new_zeros(call.shape)
             value = findings.layouts[k].written().read(cotangent, len(call.lead), n)
-            for t, term in enumerate(call.terms):
-                if (k, t) in wanted:
-                    part = term.gradient(value, hats[k, t]) if isinstance(term, Vector) else value
-                    if (k, t) not in arrived:
-                        arrived[k, t] = part.new_empty(n, count, *part.shape[1:])
-                    arrived[k, t][:, head] = part
+            if k not in arrived:
+                arrived[k] = value.new_empty(n, count, *value.shape[1:])
+            arrived[k][:, head] = value
     gradients: Params = {}
     names = [piece.name for piece in made if piece.road == "func"]
     if names:
         gradients = func_road.ROADS[func](subject, batch, names, heads)
     return Harvest(n, tape.calls, findings.layouts, arrived, gradients)
-
-
-def _prepared(term: Term, layout: Layout, n: int) -> Tensor | None:
-    if not isinstance(term, Vector) or term.x is None or term.prepare is None:
-        return None
-    return term.prepare(layout.read(term.x, term.lead_x, n))
 
 
 def _same_path(calls: list[Call], unruled: set[str], findings: Findings) -> None:

@@ -52,9 +52,7 @@ class Piece:
 
     def forming_numbers(self, heads: int) -> int:
         """How many more a sample needs while its feature is made: patches, rearranged cotangents."""
-        return self.groups * self.positions * (2 * self.inside + 2 * heads * self.outside) + heads * self.numbers * (
-            self.road == "direct"
-        )
+        return self.groups * self.positions * (2 * self.inside + 2 * heads * self.outside)
 
     def pair_cost(self, heads: int, full: bool) -> float:
         return _costs(self.positions, self.groups, self.inside, self.outside, self.numbers, heads, full).get(
@@ -82,7 +80,8 @@ def pieces(subject: Subject, calls: list[Call], findings: Findings, heads: int, 
             terms = [calls[k].terms[t] for k, t in members]
             layouts = [findings.layouts[k] for k, _ in members]
             numbers = leaf.numel() // rows * (stop - start)
-            result.append(_piece(name, start, stop, numbers, tuple(members), terms, layouts, heads, full, n))
+            sizes = [calls[k].shape.numel() // n for k, _ in members]
+            result.append(_piece(name, start, stop, numbers, tuple(members), terms, layouts, sizes, heads, full, n))
     return result
 
 
@@ -99,11 +98,12 @@ def _piece(
     members: tuple[tuple[int, int], ...],
     terms: list[Term],
     layouts: list[Layout],
+    sizes: list[int],
     heads: int,
     full: bool,
     n: int,
 ) -> Piece:
-    shapes = [_shape(term, layout, n) for term, layout in zip(terms, layouts)]
+    shapes = [_shape(term, layout, size // numbers, n) for term, layout, size in zip(terms, layouts, sizes)]
     positions = sum(shape[0] for shape in shapes)
     groups, inside = max(shape[1:] for shape in shapes)
     outside = numbers // (stop - start if isinstance(terms[0], Lookup) else groups * inside)
@@ -116,10 +116,10 @@ def _piece(
     return replace(made, road=min(costs, key=costs.__getitem__))
 
 
-def _shape(term: Term, layout: Layout, n: int) -> tuple[int, int, int]:
-    """(positions, groups, inside) of a term, from its probed input."""
-    if term.x is None or not isinstance(term, Outer | Lookup):
-        return 1, 1, 1
+def _shape(term: Term, layout: Layout, repeats: int, n: int) -> tuple[int, int, int]:
+    """(positions, groups, inside) of a term, from its probed input; a vector is summed over `repeats` positions."""
+    if not isinstance(term, Outer | Lookup):
+        return max(1, repeats), 1, 1
     x = layout.read(term.x, term.lead_x, n)[:1]
     if isinstance(term, Lookup):
         return x.shape[1], 1, 1

@@ -10,8 +10,8 @@ from ntkscope.tangent.pieces import Piece
 
 UNITS = {"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9}
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "t": 1e12, "tb": 1e12, "tib": 2**40}
-SLACK = 0.8  # of the budget: what allocators keep and libraries take for scratch is not ours to count
-CPU_BLOCK, CUDA_BLOCK = 128, 512
+SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and libraries take for scratch is not ours to count
+CPU_BLOCK, CUDA_BLOCK = 128, 256
 
 
 def parse_bytes(memory: str | int | float) -> int:
@@ -58,6 +58,7 @@ def make_plan(
     full: bool,
     graph_bytes: int,
     input_bytes: int,
+    arrived: int,
     memory: int,
     itemsize: int,
     storage: int,
@@ -66,19 +67,19 @@ def make_plan(
 ) -> Plan:
     """Fit (n, m) into `memory`; m None for one set of inputs with itself. `kept`: copies of the result that are held.
 
-    Per sample: the features of every piece; while a block is harvested, its graph, inputs and cotangents, and what making
-    the largest feature takes. The result itself counts too.
+    Per sample: the features of every piece; while a block is harvested, its graph, inputs and cotangents (`arrived`
+    numbers a head), and what making the largest feature takes. The result itself counts too.
     """
     rows = n * heads if full else n
     columns = (n if m is None else m) * (heads if full else 1)
     result = rows * columns * itemsize * kept
+    slack = CUDA_SLACK if cuda else SLACK
     feature = sum(piece.feature_numbers(heads) for piece in made) * storage
-    harvest = graph_bytes + input_bytes + sum(_arrived(piece, heads) for piece in made) * itemsize
-    forming = max((piece.forming_numbers(heads) for piece in made), default=0) * itemsize
-    forming += max((piece.feature_numbers(heads) for piece in made), default=0) * storage
+    harvest = graph_bytes + input_bytes + arrived * heads * itemsize
+    forming = max((_forming(piece, heads, itemsize, storage, cuda) for piece in made), default=0)
     passing = harvest + forming
-    available = SLACK * memory - result
-    least = (result + (feature + passing) + 4 * 2**20) / SLACK
+    available = slack * memory - result
+    least = (result + (feature + passing) + 4 * 2**20) / slack
     if available < feature + passing + 4 * 2**20:
         raise MemoryBudgetError(
             f"memory={show_bytes(memory)} came, but the result takes {show_bytes(result)} and one sample"
@@ -99,8 +100,9 @@ def make_plan(
     return Plan(max(1, min(side, resident)), block, workspace)
 
 
-def _arrived(piece: Piece, heads: int) -> int:
-    """Cotangents a sample keeps for a piece until its feature is made."""
-    if piece.road == "func":
-        return 2 * heads * piece.numbers
-    return heads * piece.groups * piece.positions * piece.outside + piece.groups * piece.inside * piece.positions // 4
+def _forming(piece: Piece, heads: int, itemsize: int, storage: int, cuda: bool) -> int:
+    """Bytes a sample needs while a feature is made: its factors, the gradient, and the gradient as it is stored."""
+    feature = piece.feature_numbers(heads)
+    formed = feature * (storage if cuda and storage < itemsize else itemsize)
+    func = 2 * heads * piece.numbers * itemsize * (piece.road == "func")
+    return piece.forming_numbers(heads) * itemsize + formed + feature * storage + func

@@ -35,7 +35,7 @@ class Precision:
     | --- | --- | --- | --- |
     | exact | its own dtype, no TF32 | its own dtype | its own dtype |
     | tf32 | TF32 tensor cores | float32 | TF32, float32 sums |
-    | bf16 | TF32 tensor cores | bfloat16 | bfloat16, float32 sums |
+    | bf16 | TF32 tensor cores | bfloat16, formed from bfloat16 factors on a GPU | bfloat16, float32 sums |
     | fp16 | TF32 tensor cores | float16, scaled per sample | float16, float32 sums |
     """
 
@@ -49,6 +49,10 @@ class Precision:
 
     def context(self) -> contextlib.AbstractContextManager[None]:
         return tensor_cores(self.name != "exact")
+
+    def factor(self, value: Tensor) -> Tensor:
+        """A factor of a gradient as it enters the product that forms it: on a GPU already as short as the result."""
+        return value.bfloat16() if self.name == "bf16" and value.is_cuda else value
 
     def store(self, value: Tensor) -> tuple[Tensor, Tensor | None]:
         """`value` (n, …) as it is stored, and the (n,) factors it was divided by (fp16 only, powers of two)."""

@@ -149,7 +149,7 @@ def gradient(term: Term, layout: Layout, cotangent: Tensor, lead: int, n: int) -
         assert x is not None
         masked = masked_cotangent(term, x, arrived)
         return lookup_gradient(x, masked.transpose(1, 2).unsqueeze(1), term.rows)[:, 0]
-    return term.gradient(arrived, None if x is None or term.prepare is None else term.prepare(x))
+    return term.reduce(arrived if x is None or term.prepare is None else arrived * term.prepare(x))
 
 
 def masked_cotangent(term: Lookup, ids: Tensor, cotangent: Tensor) -> Tensor:

@@ -50,8 +50,8 @@ class Vector:
     x: Tensor | None
     lead_x: int
     lead_y: int
-    prepare: Callable[[Tensor], Tensor] | None  # the raw input (n, q, …) -> x̂, once for all heads
-    gradient: Callable[[Tensor, Tensor | None], Tensor]  # cotangent (n, q, …), x̂ -> (n, p)
+    prepare: Callable[[Tensor], Tensor] | None  # the raw input (n, q, …) -> x̂
+    reduce: Callable[[Tensor], Tensor]  # b x̂ (n, q, …) -> (n, p), summed over positions
 
 
 @dataclass(frozen=True, eq=False)

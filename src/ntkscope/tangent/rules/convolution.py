@@ -64,8 +64,8 @@ def grouped(value: Tensor, groups: int) -> Tensor:
     return value.squeeze(1) if q == 1 else value.permute(0, 2, 3, 1, 4).flatten(3)
 
 
-def over_positions(cotangent: Tensor, _: Tensor | None) -> Tensor:
-    """The gradient of a bias: (n, q, channels, *positions) to (n, channels)."""
+def over_positions(cotangent: Tensor) -> Tensor:
+    """Summed over all but the channels: (n, q, channels, *positions) to (n, channels)."""
     return cotangent.flatten(3).sum((1, 3)) if cotangent.dim() > 3 else cotangent.sum(1)
 
 

@@ -22,7 +22,7 @@ def features_first(value: Tensor) -> Tensor:
     return value.transpose(1, 2).unsqueeze(1)
 
 
-def summed(cotangent: Tensor, _: Tensor | None) -> Tensor:
+def summed(cotangent: Tensor) -> Tensor:
     """The gradient of a bias: the cotangent summed over positions, (n, s, p) to (n, p)."""
     return cotangent.sum(1)
 

@@ -10,21 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntkscope.tangent.rules.convolution import over_positions
 from ntkscope.tangent.rules.registry import Find, raw, rule
 from ntkscope.tangent.terms import Term, Vector
 
 Standardise = Callable[[Tensor], Tensor]
 
 
-def trailing(cotangent: Tensor, hat: Tensor | None) -> Tensor:
+def trailing(value: Tensor) -> Tensor:
     """Parameters over the trailing axes: (n, q, *shape) to (n, p)."""
-    return (cotangent if hat is None else cotangent * hat).sum(1).flatten(1)
-
-
-def channels(cotangent: Tensor, hat: Tensor | None) -> Tensor:
-    """Parameters over the channel axis: (n, q, channels, *positions) to (n, channels)."""
-    value = cotangent if hat is None else cotangent * hat
-    return value.flatten(3).sum((1, 3)) if value.dim() > 3 else value.sum(1)
+    return value.sum(1).flatten(1)
 
 
 def folded(standardise: Standardise, x: Tensor) -> Tensor:
@@ -66,7 +61,7 @@ def rms_norm(arguments: Mapping[str, Any], find: Find) -> list[Term]:
 @rule("input num_groups weight bias eps", F.group_norm, torch.group_norm)
 def group_norm(arguments: Mapping[str, Any], find: Find) -> list[Term]:
     standardise = partial(F.group_norm, num_groups=arguments["num_groups"], eps=arguments.get("eps", 1e-5))
-    return scale_and_shift(arguments["input"], 1, find, arguments, channels, standardise)
+    return scale_and_shift(arguments["input"], 1, find, arguments, over_positions, standardise)
 
 
 @rule("input running_mean running_var weight bias use_input_stats momentum eps", F.instance_norm, torch.instance_norm)
@@ -79,7 +74,7 @@ def instance_norm(arguments: Mapping[str, Any], find: Find) -> list[Term]:
         momentum=0.0,
         eps=arguments.get("eps", 1e-5),
     )
-    return scale_and_shift(arguments["input"], 1, find, arguments, channels, standardise)
+    return scale_and_shift(arguments["input"], 1, find, arguments, over_positions, standardise)
 
 
 @rule("input running_mean running_var weight bias training momentum eps", F.batch_norm, torch.batch_norm)
@@ -93,4 +88,4 @@ def batch_norm(arguments: Mapping[str, Any], find: Find) -> list[Term]:
         running_var=arguments["running_var"],
         eps=arguments.get("eps", 1e-5),
     )
-    return scale_and_shift(arguments["input"], 1, find, arguments, channels, standardise)
+    return scale_and_shift(arguments["input"], 1, find, arguments, over_positions, standardise)
