@@ -51,6 +51,13 @@ def commit() -> str:
         return "unknown"
 
 
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # run from its source
+        return "source"
+
+
 def describe(threads: int = THREADS) -> dict[str, object]:
     """The environment every result carries."""
     import torch
@@ -67,7 +74,7 @@ def describe(threads: int = THREADS) -> dict[str, object]:
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "numpy": metadata.version("numpy"),
-        "ntkscope": metadata.version("ntkscope"),
+        "ntkscope": _version("ntkscope"),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "commit": commit(),
         "when": time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime()),

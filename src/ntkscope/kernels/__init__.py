@@ -41,7 +41,7 @@ def kernel(
     params: Selection = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
-    memory: str | int = "2GiB",
+    memory: str | int | float = "2GiB",
     store: str | None = None,
     progress: bool = False,
     seed: int = 0,

@@ -84,6 +84,7 @@ class Engine:
         self.subject, self.heads, self.full, self.precision = subject, heads, full, precision
         self.profile = profile
         few = _few(sample).to(subject.device, subject.dtype) if subject.cast or subject.moved else _few(sample)
+        self.input_bytes = sum(t[0].numel() * t.element_size() for t in few.tensors())
         outputs = guards.first_outputs(subject, few)
         self.chosen = heads.count(outputs.shape[1])
         self.width = 1 if heads.summed else self.chosen
@@ -105,6 +106,24 @@ class Engine:
         self.harvested += len(batch)
         with self.clock("harvest"):
             return harvest(self.subject, batch, self.findings, self.pieces, self.heads, self.func)
+
+    def plan(self, n: int, m: int | None, memory: int, kept: int = 1) -> Plan:
+        """How a kernel of n inputs with themselves (m None) or with m others is cut to fit `memory` bytes."""
+        return make_plan(
+            n,
+            m,
+            self.pieces,
+            heads=self.width,
+            full=self.full,
+            graph_bytes=self.graph_bytes,
+            input_bytes=self.input_bytes,
+            arrived=self.arrived,
+            memory=memory,
+            itemsize=self.subject.dtype.itemsize,
+            storage=self.precision.storage.itemsize,
+            kept=kept,
+            cuda=self.subject.device.type == "cuda",
+        )
 
     def feature(self, crop: Harvest, piece: Piece) -> Feature:
         with self.clock("features", piece):
@@ -174,21 +193,7 @@ def _run(engine: Engine, x1: Batch, x2: Batch | None, memory: int, per_layer: bo
     block = width if engine.full else 1
     n, m = len(x1), len(x1 if x2 is None else x2)
     names = sorted({piece.name for piece in engine.pieces}) if per_layer else []
-    plan = make_plan(
-        n,
-        None if x2 is None else m,
-        engine.pieces,
-        heads=width,
-        full=engine.full,
-        graph_bytes=engine.graph_bytes,
-        input_bytes=sum(t[0].numel() * t.element_size() for t in x1.tensors()),
-        arrived=engine.arrived,
-        memory=memory,
-        itemsize=subject.dtype.itemsize,
-        storage=engine.precision.storage.itemsize,
-        kept=1 + len(names),
-        cuda=subject.device.type == "cuda",
-    )
+    plan = engine.plan(n, None if x2 is None else m, memory, kept=1 + len(names))
     values = torch.zeros(n * block, m * block, dtype=subject.dtype, device=subject.device)
     parts = {name: torch.zeros_like(values) for name in names}
     sides = [torch.zeros(n, width, dtype=torch.float64, device=subject.device) for _ in range(1 if x2 is None else 2)]

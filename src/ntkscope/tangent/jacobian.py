@@ -91,7 +91,7 @@ class Jacobian:
 
     def _push(self, batch: Batch, leaves: Params, moving: Params) -> Tensor:
         try:
-            _, pushed = torch.func.jvp(lambda state: self.heads(self.subject(batch, state)), (leaves,), (moving,))
+            pushed = torch.func.jvp(lambda state: self.heads(self.subject(batch, state)), (leaves,), (moving,))[1]
             return pushed.detach()
         except (NotImplementedError, RuntimeError):  # an operation without forward mode: differentiate Jᵀu by u instead
             return self._push_by_two_backward_passes(batch, moving)

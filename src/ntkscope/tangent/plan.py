@@ -28,7 +28,7 @@ def parse_bytes(memory: str | int | float) -> int:
     return int(float(match[1]) * UNITS[match[2].lower()])
 
 
-def show_bytes(count: float) -> str:
+def show_bytes(count: int | float) -> str:
     """
     >>> show_bytes(3 * 2**20)
     '3.0MiB'

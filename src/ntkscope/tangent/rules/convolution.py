@@ -25,6 +25,7 @@ def patches(
 ) -> Tensor:
     """(b, channels, *size), padded already, to (b, channels, *kernel, *count): a view, nothing is copied.
 
+    >>> import torch
     >>> patches(torch.arange(4.0).reshape(1, 1, 4), (2,), (1,), (1,), (3,))[0, 0].tolist()
     [[0.0, 1.0, 2.0], [1.0, 2.0, 3.0]]
     """

@@ -8,7 +8,7 @@ parameters among them. A parameter that appears in a call without a rule, or whe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -18,11 +18,7 @@ from ntkscope.tangent.terms import Slot, Term
 Find = Callable[[Any], Slot | None]  # which parameter, or slice of one, an argument is
 
 
-class Rule(Protocol):
-    """`arguments` by name, and a way to look parameters up, to the terms of the call."""
-
-    def __call__(self, arguments: Mapping[str, Any], find: Find) -> list[Term]: ...
-
+Rule = Callable[[Mapping[str, Any], Find], list[Term]]  # the arguments by name -> the terms of the call
 
 RULES: dict[Any, tuple[Rule, tuple[str, ...]]] = {}
 REWRITES: dict[Any, Callable[..., Any]] = {}
