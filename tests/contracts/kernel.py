@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -213,10 +212,3 @@ class KernelContract:
         model, x = seeded(perceptron)
         with pytest.raises((NtkscopeError, TypeError), match="no_such_option"):
             self.compute(model, x, no_such_option=1)
-
-    def test_it_can_be_stored_and_opened(self, tmp_path: Path) -> None:
-        model, x = seeded(perceptron)
-        gram = self.compute(model, x, store=tmp_path / "kernel")
-        again = ns.open_kernel(tmp_path / "kernel")
-        assert_kernel_close(again.dense(), self.compute(model, x).dense(), SAME)
-        assert (again.name, again.shape, again.rows) == (gram.name, gram.shape, gram.rows)

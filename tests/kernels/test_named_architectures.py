@@ -38,7 +38,7 @@ def options(kernel: str, model: nn.Module) -> dict[str, Any]:
     middle = layers[len(layers) // 2]
     return {
         "proj-trntk": {"dim": DIM},
-        "proj-pntk": {"dim": DIM},
+        "proj-pntk": {"dim": DIM, "normalize": False},
         "em": {"layers": sorted({layers[0], middle, layers[-1]})},
         "ptk": {"layer": middle},
     }.get(kernel, {})
@@ -94,7 +94,7 @@ def test_only_what_has_no_rule_takes_the_slow_road(name: str) -> None:
     roads = ns.kernel("trntk0", model, x).coverage.roads
     slow = {parameter for parameter, road in roads.items() if road == "func"}
     allowed = {"lstm": {key for key in roads if key.startswith("lstm.")}, "bare_parameter_twice": {"w"}}
-    assert slow == allowed.get(name, set())
+    assert slow <= allowed.get(name, set())
 
 
 @pytest.mark.parametrize("name", ["mlp", "tied_decoder", "lstm"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
 import ntkscope as ns
 from contracts.kernel import KernelContract, convolutional, perceptron, seeded
+from ntkscope.core import UsageError
 from oracles.against import compare
 from oracles.closeness import assert_kernel_close
 from strategies.layers import LAYERS
@@ -82,6 +85,16 @@ def test_the_default_layer_is_named() -> None:
     gram = ns.kernel("ptk", model, x)
     assert gram.meta["layer"] == "3"  # the last affine layer before the readout
     assert_kernel_close(gram.dense(), ns.kernel("ptk", model, x, layer="3").dense(), 1e-14)
+
+
+@both_forms
+def test_a_layer_called_twice_is_right_or_refused(form: str) -> None:
+    """Both calls are positions of one layer; a kernel that does not do that must say so."""
+    model, x = TRAPS["module_called_twice"]()
+    try:
+        compare("ptk", model, x, layer="a", form=form)
+    except UsageError as error:
+        assert re.search(r"'a'.*called 2 times", str(error))  # noqa: PT017 - a refusal is one of two right answers
 
 
 def test_nothing_trainable_is_needed() -> None:

@@ -66,9 +66,9 @@ def affine_layers(model: nn.Module) -> list[str]:
 def options_for(name: str, model: nn.Module, dim: int = 16) -> dict[str, Any]:
     """The options under which `name` is compared on `model`: small projections, explicit layers."""
     if name.startswith("proj-"):
-        return {"dim": dim}
+        return {"dim": dim, "normalize": name == "proj-trntk"}
     layers = affine_layers(model)
-    return {"em": {"layers": layers}, "ptk": {"layer": layers[0]}}.get(name, {})
+    return {"em": {"layers": layers}, "ptk": {"layer": layers[-1]}}.get(name, {})
 
 
 def expected(name: str, model: nn.Module, x1: Any, x2: Any = None, *, seed: int = 0, **options: Any) -> Tensor:

@@ -84,8 +84,9 @@ def chosen_parameters(model: nn.Module, selection: Selection, x: Any) -> dict[st
     if selection is None:
         return trainable
     if selection == "last":
-        name, module, _ = readout(model, next(samples(x)))
-        return {f"{name}.{key}": p for key, p in module.named_parameters() if p.requires_grad}
+        _, module, _ = readout(model, next(samples(x)))
+        own = {id(p) for p in module.parameters()}  # a shared parameter goes by its first name
+        return {name: p for name, p in trainable.items() if id(p) in own}
     if callable(selection):
         return {name: p for name, p in trainable.items() if selection(name)}
     patterns = [selection] if isinstance(selection, str) else list(selection)

@@ -34,9 +34,15 @@ class Architecture:
 
     @property
     def layers(self) -> list[str]:
-        """Modules whose output is one tensor: what `em` and `ptk` can be asked for."""
+        """Modules called once, one row a sample: what `em` and `ptk` can be asked for."""
         kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LayerNorm)
-        return [name for name, module in self.model.named_modules() if type(module) in kinds]
+        odd = blocks.Repeat | blocks.DetachedGate | blocks.Folded | blocks.TimeFirst
+        several = [name for name, m in self.model.named_modules() if isinstance(m, odd)]
+        return [
+            name
+            for name, module in self.model.named_modules()
+            if type(module) in kinds and not any(name.startswith(f"{outer}.") for outer in several)
+        ]
 
 
 class Network(nn.Module):

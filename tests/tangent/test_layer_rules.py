@@ -10,9 +10,9 @@ from oracles.against import compare
 from strategies.layers import LAYERS
 
 WITHOUT_A_RULE = ("bilinear", "prelu", "bag of embeddings", "lstm", "bidirectional gru", "rnn", "transposed linear")
-RULE_PROMISED = [
-    name for name in LAYERS if name not in WITHOUT_A_RULE and name not in ("instance norm", "attention with added keys")
-]
+# the gradient by a key's bias is zero but for rounding ("attention across widths"): nothing a rule could be held to
+NOT_PROMISED = (*WITHOUT_A_RULE, "instance norm", "attention with added keys", "attention across widths")
+RULE_PROMISED = [name for name in LAYERS if name not in NOT_PROMISED]
 
 
 @pytest.mark.parametrize("name", LAYERS)
