@@ -128,11 +128,11 @@ class Kernel:
         pieces = -(-len(self.x) // tile)
         return {"compile": compiled, "tile": min(seconds), "predicted": min(seconds) * pieces * (pieces + 1) / 2}
 
-    def kernel(self, method: str, tile: int, out: str | None = None) -> dict[str, Any]:
-        """The whole kernel, inputs padded to whole tiles; written to `out` if given. Needs `tile` first."""
-        function, n = self.compiled[method, tile], len(self.x)
+    def kernel(self, method: str, tile: int, n: int, out: str | None = None) -> dict[str, Any]:
+        """The kernel of the first `n` inputs, padded to whole tiles; written to `out` if given. Needs `tile` first."""
+        function = self.compiled[method, tile]
         padding = [(0, -n % tile)] + [(0, 0)] * (self.x.ndim - 1)
-        pieces = list(jnp.pad(self.x, padding).reshape(-1, tile, *self.x.shape[1:]).block_until_ready())
+        pieces = list(jnp.pad(self.x[:n], padding).reshape(-1, tile, *self.x.shape[1:]).block_until_ready())
         start = time.perf_counter()
         K = np.empty((len(pieces) * tile,) * 2, np.float32)
         for i, a in enumerate(pieces):

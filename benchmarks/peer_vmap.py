@@ -83,9 +83,7 @@ def sweep(model: nn.Module, x: Tensor, chunks: tuple[int, ...], *, held_bytes: f
     if n * outputs * parameters * 4 > held_bytes:
         raise MemoryError(f"the Jacobians of {n} inputs take {n * outputs * parameters * 4 / 2**30:.1f} GiB")
     predicted = {}
-    for b in chunks:
-        if b > n:
-            continue
+    for b in sorted({min(chunk, n) for chunk in chunks}):
         jacobians(model, x[: min(b, 4)])
         start = time.perf_counter()
         j = jacobians(model, x[:b])
