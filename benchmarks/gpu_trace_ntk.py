@@ -32,7 +32,7 @@ from ntkscope.tangent.plan import parse_bytes
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import Subject
 
-PRECISIONS = ("exact", "tf32", "bf16", "fp16")
+PRECISIONS = ("bf16", "tf32", "fp16", "exact")
 SIZE = 8192
 TRAIN, TEST = 50_000, 10_000
 BLOCK = 128

@@ -95,7 +95,7 @@ def _blocks(engine: Engine, memory: int, dim: int, n: int) -> tuple[int, int]:
         return (piece.forming_numbers(engine.width) + 3 * engine.width * piece.numbers) * size
 
     func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.road == "func")
-    each = engine.graph_bytes + (engine.width * engine.arrived + func) * size
+    each = engine.graph_bytes + engine.width * engine.arrived_bytes + func * size
     each += max(map(sample_bytes, engine.pieces)) + engine.width * dim * size
     least = each + 64 * dim * (size + 8)
     if memory * SLACK < least:

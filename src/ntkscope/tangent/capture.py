@@ -20,7 +20,7 @@ from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.rules import REWRITES, RULES
 from ntkscope.tangent.rules.registry import bind
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Slot, Term
+from ntkscope.tangent.terms import Outer, Slot, Term
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,11 @@ class Call:
     edge: GradientEdge
     shape: torch.Size  # of the output
     lead: tuple[int, ...]  # sizes of its leading, batch-like axes
+
+    @property
+    def outer(self) -> bool:
+        """Whether only products use the cotangent, so that it may be kept short where the precision says so."""
+        return all(isinstance(term, Outer) for term in self.terms)
 
     @property
     def signature(self) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from ntkscope.tangent.features import Feature, accumulate, self_products
 from ntkscope.tangent.harvest import Harvest, PathChanged, harvest
 from ntkscope.tangent.pieces import Piece, pieces
 from ntkscope.tangent.plan import Plan, make_plan
-from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.precision import Precision, tensor_cores
 from ntkscope.tangent.probe import SAMPLES, Findings, probe
 from ntkscope.tangent.subject import Subject
 
@@ -85,15 +85,19 @@ class Engine:
         self.profile = profile
         few = _few(sample).to(subject.device, subject.dtype) if subject.cast or subject.moved else _few(sample)
         self.input_bytes = sum(t[0].numel() * t.element_size() for t in few.tensors())
-        outputs = guards.first_outputs(subject, few)
-        self.chosen = heads.count(outputs.shape[1])
-        self.width = 1 if heads.summed else self.chosen
-        guards.check_independence(subject, few, outputs)
-        found = probe(subject, few)
+        with tensor_cores(False):
+            outputs = guards.first_outputs(subject, few)
+            self.chosen = heads.count(outputs.shape[1])
+            self.width = 1 if heads.summed else self.chosen
+            guards.check_independence(subject, few, outputs)
+            found = probe(subject, few)
         self.findings = Findings(found.layouts, found.signatures, found.func | func)
         self.graph_bytes, calls = _graph_bytes(subject, few, self.findings)
-        used = {k for k in range(len(calls)) if any(t.slot.name not in self.findings.func for t in calls[k].terms)}
-        self.arrived = sum(calls[k].shape.numel() // len(few) for k in used)
+        self.arrived_bytes = sum(
+            call.shape.numel() // len(few) * (precision.factors if call.outer else subject.dtype).itemsize
+            for call in calls
+            if any(term.slot.name not in self.findings.func for term in call.terms)
+        )
         self.pieces = pieces(subject, calls, self.findings, self.width, full, len(few))
         names = sorted(self.findings.func)
         self.func = func_road.choose(subject, few, names, heads)[0] if names else ""
@@ -105,7 +109,7 @@ class Engine:
         batch = batch.to(self.subject.device, self.subject.dtype) if self.subject.cast or self.subject.moved else batch
         self.harvested += len(batch)
         with self.clock("harvest"):
-            return harvest(self.subject, batch, self.findings, self.pieces, self.heads, self.func)
+            return harvest(self.subject, batch, self.findings, self.pieces, self.heads, self.func, self.precision)
 
     def plan(self, n: int, m: int | None, memory: int, kept: int = 1) -> Plan:
         """How a kernel of n inputs with themselves (m None) or with m others is cut to fit `memory` bytes."""
@@ -117,10 +121,11 @@ class Engine:
             full=self.full,
             graph_bytes=self.graph_bytes,
             input_bytes=self.input_bytes,
-            arrived=self.arrived,
+            arrived_bytes=self.arrived_bytes,
             memory=memory,
             itemsize=self.subject.dtype.itemsize,
             storage=self.precision.storage.itemsize,
+            factors=self.precision.factors.itemsize,
             kept=kept,
             cuda=self.subject.device.type == "cuda",
         )

@@ -14,7 +14,7 @@ from ntkscope.tangent.capture import Call, cotangents, watch
 from ntkscope.tangent.features import Feature, Formed, Near
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.precision import Precision, tensor_cores
 from ntkscope.tangent.probe import Findings, masked_cotangent
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Lookup, Outer, Vector, lookup_gradient, outer_gradient
@@ -43,7 +43,7 @@ class Harvest:
         if piece.road == "func":
             return Formed(*precision.store(self.func[piece.name]))
         if piece.road == "direct":
-            return Formed(*precision.store(self.gradient(piece, precision)))
+            return Formed(*precision.store(self.gradient(piece)))
         sides = [self._sides(k, t) for k, t in piece.members]
         looked_up = not sides[0][0].is_floating_point()
         a = torch.cat([a for a, _ in sides], dim=1 if looked_up else 2)
@@ -56,12 +56,12 @@ class Harvest:
             scale = scale * scale_a
         return Near(a.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous(), scale)
 
-    def gradient(self, piece: Piece, precision: Precision | None = None) -> Tensor:
+    def gradient(self, piece: Piece) -> Tensor:
         """The gradient of a piece in the parameter's own order, (n, heads, numbers)."""
         total: Tensor | None = None
         for k, t in piece.members:
             term = self.calls[k].terms[t]
-            part = self._gradient(k, t, precision)
+            part = self._gradient(k, t)
             if term.slot.start != piece.start or term.slot.stop != piece.stop:
                 width = piece.numbers // (piece.stop - piece.start)
                 whole = part.new_zeros(*part.shape[:2], piece.numbers)
@@ -72,7 +72,7 @@ class Harvest:
         assert total is not None
         return total
 
-    def _gradient(self, k: int, t: int, precision: Precision | None) -> Tensor:
+    def _gradient(self, k: int, t: int) -> Tensor:
         term, arrived = self.calls[k].terms[t], self.arrived[k]
         if isinstance(term, Vector):
             if term.x is not None and term.prepare is not None:
@@ -82,11 +82,8 @@ class Harvest:
         if isinstance(term, Lookup):
             ids, b = self._sides(k, t)
             return lookup_gradient(ids, b[:, 0].permute(0, 2, 3, 1), term.rows)
-        x = self.layouts[k].read(term.x, term.lead_x, self.n)
-        a, b = term.activations(x), _canonical(term, arrived)
-        if precision is not None:
-            a, b = precision.factor(a), precision.factor(b)
-        return outer_gradient(a, b, term.transposed)
+        x = self.layouts[k].read(term.x, term.lead_x, self.n).to(arrived.dtype)
+        return outer_gradient(term.activations(x), _canonical(term, arrived), term.transposed)
 
     def _sides(self, k: int, t: int) -> tuple[Tensor, Tensor]:
         """Activations (n, g, s, i), or indices (n, s), and cotangents (n, g, s, heads, o)."""
@@ -96,7 +93,7 @@ class Harvest:
         if isinstance(term, Lookup):
             masked = torch.stack([masked_cotangent(term, x, head) for head in arrived.unbind(1)], dim=2)
             return x, masked.unsqueeze(1)
-        return term.activations(x), _canonical(term, arrived).permute(0, 2, 4, 1, 3)
+        return term.activations(x.to(arrived.dtype)), _canonical(term, arrived).permute(0, 2, 4, 1, 3)
 
 
 def _canonical(term: Outer, arrived: Tensor) -> Tensor:
@@ -106,11 +103,18 @@ def _canonical(term: Outer, arrived: Tensor) -> Tensor:
 
 
 def harvest(
-    subject: Subject, batch: Batch, findings: Findings, made: list[Piece], heads: func_road.Heads, func: str
+    subject: Subject,
+    batch: Batch,
+    findings: Findings,
+    made: list[Piece],
+    heads: func_road.Heads,
+    func: str,
+    precision: Precision,
 ) -> Harvest:
     """One forward pass, one backward pass a head, and the func road for the parameters that need it."""
     n = len(batch)
-    outputs, tape = watch(subject, batch, findings.layouts)
+    with tensor_cores(False):
+        outputs, tape = watch(subject, batch, findings.layouts)
     _same_path(tape.calls, tape.unruled, findings)
     headed = heads(outputs)
     used = sorted({k for piece in made for k, _ in piece.members})
@@ -127,7 +131,8 @@ def harvest(
                 cotangent = headed.new_zeros(call.shape)
             value = findings.layouts[k].written().read(cotangent, len(call.lead), n)
             if k not in arrived:
-                arrived[k] = value.new_empty(n, count, *value.shape[1:])
+                dtype = precision.factors if call.outer else value.dtype
+                arrived[k] = torch.empty(n, count, *value.shape[1:], dtype=dtype, device=value.device)
             arrived[k][:, head] = value
     gradients: Params = {}
     names = [piece.name for piece in made if piece.road == "func"]

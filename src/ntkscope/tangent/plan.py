@@ -58,25 +58,26 @@ def make_plan(
     full: bool,
     graph_bytes: int,
     input_bytes: int,
-    arrived: int,
+    arrived_bytes: int,
     memory: int,
     itemsize: int,
     storage: int,
+    factors: int,
     kept: int,
     cuda: bool,
 ) -> Plan:
     """Fit (n, m) into `memory`; m None for one set of inputs with itself. `kept`: copies of the result that are held.
 
-    Per sample: the features of every piece; while a block is harvested, its graph, inputs and cotangents (`arrived`
-    numbers a head), and what making the largest feature takes. The result itself counts too.
+    Per sample: the features of every piece; while a block is harvested, its graph, inputs and cotangents
+    (`arrived_bytes` a head), and what making the largest feature takes. The result itself counts too.
     """
     rows = n * heads if full else n
     columns = (n if m is None else m) * (heads if full else 1)
     result = rows * columns * itemsize * kept
     slack = CUDA_SLACK if cuda else SLACK
     feature = sum(piece.feature_numbers(heads) for piece in made) * storage
-    harvest = graph_bytes + input_bytes + arrived * heads * itemsize
-    forming = max((_forming(piece, heads, itemsize, storage, cuda) for piece in made), default=0)
+    harvest = graph_bytes + input_bytes + arrived_bytes * heads
+    forming = max((_forming(piece, heads, itemsize, storage, factors) for piece in made), default=0)
     passing = harvest + forming
     available = slack * memory - result
     least = (result + (feature + passing) + 4 * 2**20) / slack
@@ -100,9 +101,9 @@ def make_plan(
     return Plan(max(1, min(side, resident)), block, workspace)
 
 
-def _forming(piece: Piece, heads: int, itemsize: int, storage: int, cuda: bool) -> int:
+def _forming(piece: Piece, heads: int, itemsize: int, storage: int, factors: int) -> int:
     """Bytes a sample needs while a feature is made: its factors, the gradient, and the gradient as it is stored."""
     feature = piece.feature_numbers(heads)
-    formed = feature * (storage if cuda and storage < itemsize else itemsize)
+    formed = feature * factors
     func = 2 * heads * piece.numbers * itemsize * (piece.road == "func")
-    return piece.forming_numbers(heads) * itemsize + formed + feature * storage + func
+    return piece.forming_numbers(heads) * factors + formed + feature * storage + func

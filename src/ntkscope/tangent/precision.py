@@ -31,12 +31,15 @@ def tensor_cores(allowed: bool) -> Iterator[None]:
 class Precision:
     """The road features and products take.
 
-    | name | network | features stored as | products |
-    | --- | --- | --- | --- |
-    | exact | its own dtype, no TF32 | its own dtype | its own dtype |
-    | tf32 | TF32 tensor cores | float32 | TF32, float32 sums |
-    | bf16 | TF32 tensor cores | bfloat16, formed from bfloat16 factors on a GPU | bfloat16, float32 sums |
-    | fp16 | TF32 tensor cores | float16, scaled per sample | float16, float32 sums |
+    | name | forward pass | backward passes | features | products |
+    | --- | --- | --- | --- | --- |
+    | exact | its own dtype | its own dtype | its own dtype | its own dtype |
+    | tf32 | float32 | TF32 | float32, formed in TF32 | TF32, float32 sums |
+    | bf16 | float32 | TF32 | bfloat16, formed from bfloat16 factors | bfloat16, float32 sums |
+    | fp16 | float32 | TF32 | float16, scaled per sample, formed in TF32 | float16, float32 sums |
+
+    The forward pass is never shortened: an activation that lands on the other side of a kink changes the gradient as a
+    whole, while the rounding of cotangents and features averages out in the products.
     """
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
@@ -46,13 +49,10 @@ class Precision:
             raise UsageError(f"precision {name!r} came with dtype {dtype}; expected float32 (or precision='exact')")
         self.name = name
         self.storage = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name, dtype)
+        self.factors = torch.bfloat16 if name == "bf16" else dtype  # what activations and cotangents are kept in
 
     def context(self) -> contextlib.AbstractContextManager[None]:
         return tensor_cores(self.name != "exact")
-
-    def factor(self, value: Tensor) -> Tensor:
-        """A factor of a gradient as it enters the product that forms it: on a GPU already as short as the result."""
-        return value.bfloat16() if self.name == "bf16" and value.is_cuda else value
 
     def store(self, value: Tensor) -> tuple[Tensor, Tensor | None]:
         """`value` (n, …) as it is stored, and the (n,) factors it was divided by (fp16 only, powers of two)."""
