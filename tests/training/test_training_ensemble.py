@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
 from contracts.training_problems import ALL_OPTIMIZERS, classes_part, small_net
 from ntkscope import models
-from ntkscope.core import NumericalError, Part, UsageError
+from ntkscope.core import NumericalError, Part, UsageError, generator
 from ntkscope.training import Triangular, evaluate, fit, fit_ensemble
-from ntkscope.training.fast_ops import FastOps
+from ntkscope.training.chain import StackedChain, as_chain
 
 PART = classes_part(dtype=torch.float64)
 
@@ -19,9 +21,13 @@ def net(seed: int) -> nn.Module:
     return small_net(seed, dtype=torch.float64)
 
 
+def chain_net(seed: int) -> nn.Module:
+    return models.build("mlp", in_features=5, classes=3, widths=[7], activation="tanh", seed=seed).double()
+
+
 @pytest.mark.parametrize("name", ALL_OPTIMIZERS)
-@pytest.mark.parametrize("workers", [1, 2])
-def test_members_equal_networks_trained_alone(name: str, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "net"), [(1, net), (2, net), (2, chain_net)])
+def test_members_equal_networks_trained_alone(name: str, workers: int, net: Callable[[int], nn.Module]) -> None:
     settings = {**ALL_OPTIMIZERS[name], "optimizer": name, "epochs": 5, "schedule": Triangular()}
     settings["batch_size"] = None if name == "gd" else 7
     together = fit_ensemble(net, PART, seeds=[3, 1, 4], workers=workers, **settings)
@@ -93,18 +99,59 @@ def test_the_number_of_threads_is_put_back() -> None:
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_fast_operations_are_right_to_rounding(dtype: torch.dtype) -> None:
-    x = torch.linspace(-30, 30, 60_001, dtype=dtype, requires_grad=True)
-    layer = nn.Linear(3, 2, dtype=dtype)
-    z = torch.randn(4, 3, dtype=dtype)
-    with FastOps():
-        fast, product = torch.tanh(x), layer(z)
-        gradient = torch.autograd.grad(fast.sum(), x)[0]
-    bound = 2 * torch.finfo(dtype).eps  # 2⁻²² and 2⁻⁵¹
-    assert (fast - torch.tanh(x)).abs().max() <= bound
-    assert (gradient - (1 - torch.tanh(x) ** 2)).abs().max() <= 4 * bound
-    torch.testing.assert_close(product, layer(z))
+@pytest.mark.parametrize("widths", [[], [3], [6, 4]])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize(("features", "outputs", "bias"), [(1, 1, True), (3, 2, False)])
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_by_hand_are_those_of_autograd(
+    widths: list[int], activation: str, features: int, outputs: int, bias: bool, shared: bool
+) -> None:
+    options = {"in_features": features, "classes": outputs, "widths": widths, "activation": activation, "bias": bias}
+    nets = [models.build("mlp", seed=seed, **options).double() for seed in range(3)]
+    links = as_chain(nets[0])
+    assert links is not None
+    draw = generator(0, "chain")
+    x = torch.randn(3, 5, features, generator=draw, dtype=torch.float64)
+    x = x[:1].expand(3, -1, -1) if shared else x
+    direction = torch.randn(3, 5, outputs, generator=draw, dtype=torch.float64)
+    params, _ = torch.func.stack_module_state(nets)
+    for fast in (False, True):
+        chain = StackedChain(links, params, fast)
+        for _ in range(2):  # the second time in memory that was used before
+            found = chain.forward(x[0] if shared else x, shared=shared)
+            chain.backward(direction)
+        for i, net in enumerate(nets):
+            expected = net(x[i])
+            torch.testing.assert_close(found[i], expected.detach(), rtol=1e-12, atol=1e-13)
+            gradients = torch.autograd.grad((expected * direction[i]).sum(), list(net.parameters()))
+            for (name, _), gradient in zip(net.named_parameters(), gradients, strict=True):
+                torch.testing.assert_close(params[name].grad[i], gradient, rtol=1e-11, atol=1e-12)
+
+
+def test_tanh_through_the_logistic_function_is_off_by_two_units_in_the_last_place_of_one() -> None:
+    x = torch.linspace(-20, 20, 40_001)[:, None]
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Tanh(), nn.Linear(1, 1, bias=False))
+    for parameter in net.parameters():
+        nn.init.ones_(parameter)
+    links, params = as_chain(net), torch.func.stack_module_state([net])[0]
+    assert links is not None
+    exact = StackedChain(links, params, fast=False).forward(x, shared=True)[0]
+    fast = StackedChain(links, params, fast=True).forward(x, shared=True)[0]
+    assert torch.equal(exact, torch.tanh(x))
+    assert 0 < (fast - exact).abs().max() <= 2**-22
+
+
+def test_what_is_no_chain_goes_the_general_way() -> None:
+    linear = nn.Linear(2, 2)
+    assert as_chain(nn.Sequential(linear, nn.Tanh(), nn.Tanh(), linear)) is None
+    assert as_chain(nn.Sequential(nn.Tanh(), linear)) is None
+    assert as_chain(nn.Sequential(linear, nn.GELU(), linear)) is None
+    assert as_chain(nn.Sequential(linear, nn.ReLU())) is None
+    assert as_chain(nn.Sequential(linear.requires_grad_(False), nn.Linear(2, 1))) is None
+    assert as_chain(nn.Conv1d(1, 1, 1)) is None
+    hooked = nn.Sequential(nn.Linear(2, 2))
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert as_chain(hooked) is None
 
 
 def test_errors() -> None:

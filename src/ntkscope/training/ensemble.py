@@ -6,8 +6,8 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, Snapshot, UsageError, progress
 from ntkscope.training.batches import BatchOrder
+from ntkscope.training.chain import StackedChain, as_chain
 from ntkscope.training.evaluation import Weights, evaluating, item_weights
-from ntkscope.training.fast_ops import FastOps
 from ntkscope.training.losses import Loss, LossFunction, as_loss, objective
 from ntkscope.training.moments import Moments, snapshot_steps
 from ntkscope.training.optimizers import OptimizerFactory, check_optimizer, make_optimizer
@@ -91,11 +91,11 @@ def fit_ensemble(
     One part is shared by all members, or each has its own of the same length. `seeds=100` means 0 ... 99. Members see
     their own batch order. `on_snapshot` is handed the stacked parameters, with the mean loss, at chosen steps.
 
-    The forward and backward passes are batched matrix products over the members (`torch.func.vmap`), and the optimizer
-    acts on the stacked parameters: Python and launch costs are paid once, not once a member. On a CPU the members are
-    dealt out to `workers` threads (as many as PyTorch uses unless given), which never wait for each other between
-    snapshots; results do not depend on their number beyond rounding. `fast=True` writes tanh as 2σ(2x) - 1, three times
-    cheaper on a CPU, off by at most 2⁻²² in single precision; see `FastOps`.
+    The forward and backward passes are batched matrix products over the members (`torch.func.vmap`; fully connected
+    networks on a CPU have `StackedChain`), and the optimizer acts on the stacked parameters: Python and launch costs
+    are paid once, not once a member. On a CPU the members are dealt out to `workers` threads (as many as PyTorch uses
+    unless given), which never wait for each other between snapshots. `fast=True` lets fully connected networks compute
+    tanh as 2σ(2x) - 1, a third of the time, off by at most 2⁻²² in single precision.
 
     >>> part = Part(torch.tensor([[1.0]]), torch.tensor([[2.0]]))
     >>> ensemble = fit_ensemble(lambda seed: nn.Linear(1, 1, bias=False), part, seeds=3, loss="mse", lr=0.5, steps=1)
@@ -125,6 +125,7 @@ def fit_ensemble(
         size=len(lean[0]) if batch_size is None else batch_size,
         total=0,
         fast=fast,
+        chains=where.type == "cpu",
         make=lambda tensors: make_optimizer(optimizer, tensors, **_fused(optimizer, rule)),
     )
     per_epoch = BatchOrder(len(lean[0]), plan.size, 0).per_epoch
@@ -154,10 +155,11 @@ class _Plan:
     size: int
     total: int
     fast: bool
+    chains: bool
     make: Callable[[list[Tensor]], torch.optim.Optimizer]
 
     def lasting(self, total: int) -> _Plan:
-        return _Plan(self.loss, self.schedule, self.size, total, self.fast, self.make)
+        return replace(self, total=total)
 
 
 class _Group:
@@ -171,6 +173,8 @@ class _Group:
         self.items = len(parts[0])
         self.part = parts[0] if self.shared else _stack(parts)
         self.orders = [BatchOrder(self.items, plan.size, seed) for seed in seeds]
+        links = as_chain(models[0]) if plan.chains and isinstance(parts[0].x, Tensor) else None
+        self.chain = None if links is None else StackedChain(links, self.params, plan.fast)
         self.optimizer = plan.make([tensor for tensor in self.params.values() if tensor.requires_grad])
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.step, self.losses = 0, torch.full((len(models),), math.nan)
@@ -183,24 +187,29 @@ class _Group:
             factor = self.plan.schedule.factor(self.step, self.orders[0].per_epoch, self.plan.total)
             for group, lr in zip(self.optimizer.param_groups, self.rates):
                 group["lr"] = lr * factor
-            self.optimizer.zero_grad(set_to_none=True)
-            with FastOps() if self.plan.fast else nullcontext():
-                losses = self._losses(batch, axis)
-            losses.sum().backward()
+            losses = self._by_autograd(batch, axis) if self.chain is None else self._by_hand(self.chain, batch, axis)
             self.optimizer.step()
             self.step += 1
             self._keep(losses.detach())
             if bar is not None:
                 bar.advance()
 
-    def _losses(self, batch: Part, axis: int | None) -> Tensor:
+    def _by_hand(self, chain: StackedChain, batch: Part, axis: int | None) -> Tensor:
+        """The losses of the members; gradients by hand, but for the loss itself."""
+        outputs = chain.forward(batch.x, shared=axis is None).detach().requires_grad_()
+        weights = batch.extras.get("weights")
+        losses = vmap(self._objective, in_dims=(0, axis, None if weights is None else axis))(outputs, batch.y, weights)
+        chain.backward(torch.autograd.grad(losses.sum(), outputs)[0])
+        return losses
+
+    def _by_autograd(self, batch: Part, axis: int | None) -> Tensor:
+        """The losses of the members; gradients of whatever network by PyTorch."""
+
         def one(params: Params, buffers: Params, x: Inputs, y: Tensor, weights: Tensor | None) -> Tensor:
-            outputs = _outputs(self.template, params, buffers, x)
-            if not self._checked:
-                self.plan.loss.check(outputs, self.part.y if self.shared else self.part.y.flatten(0, 1))
-            return objective(self.plan.loss, outputs, y, weights, self.items)
+            return self._objective(_outputs(self.template, params, buffers, x), y, weights)
 
         weights = batch.extras.get("weights")
+        self.optimizer.zero_grad(set_to_none=True)
         try:
             losses: Tensor = vmap(one, in_dims=(0, 0, axis, axis, None if weights is None else axis))(
                 self.params, self.buffers, batch.x, batch.y, weights
@@ -212,8 +221,14 @@ class _Group:
                 "the networks draw random numbers in their forward pass (dropout); an ensemble trains networks"
                 " without: set the dropout to 0, or train them one by one with fit"
             ) from error
-        self._checked = True
+        losses.sum().backward()
         return losses
+
+    def _objective(self, outputs: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+        if not self._checked:
+            self.plan.loss.check(outputs, self.part.y if self.shared else self.part.y.flatten(0, 1))
+            self._checked = True
+        return objective(self.plan.loss, outputs, y, weights, self.items)
 
     def _batch(self) -> tuple[Part, int | None]:
         """The batch and the axis its members lie along, None where all see the same."""

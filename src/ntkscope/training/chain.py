@@ -1,0 +1,115 @@
+"""Chains: fully connected networks, many at once, differentiated by hand in memory that is used again each step.
+
+`torch.func.vmap` does the same for any network. For a chain of linear layers this is half as long again as fast on a
+CPU: nothing is allocated, and each product meets its factors in the layout the library multiplies fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Activation = Literal["tanh", "relu", "none"]
+ACTIVATIONS: dict[type[nn.Module], Activation] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+
+
+@dataclass(frozen=True)
+class Link:
+    """A linear layer, by its name, and the activation after it."""
+
+    name: str
+    bias: bool
+    activation: Activation
+
+
+def as_chain(model: nn.Module) -> tuple[Link, ...] | None:
+    """The links of a network that is linear layers with tanh or ReLU between them in a row, else None.
+
+    >>> as_chain(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1, bias=False)))
+    (Link(name='0', bias=True, activation='tanh'), Link(name='2', bias=False, activation='none'))
+    >>> as_chain(nn.Sequential(nn.Linear(2, 3), nn.Dropout()))
+    """
+    if type(model).forward is not nn.Sequential.forward or not all(p.requires_grad for p in model.parameters()):
+        return None
+    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
+        return None
+    links: list[Link] = []
+    for name, module in model.named_children():
+        if type(module) is nn.Linear:
+            links.append(Link(name, module.bias is not None, "none"))
+        elif type(module) in ACTIVATIONS and links and links[-1].activation == "none":
+            links[-1] = Link(links[-1].name, links[-1].bias, ACTIVATIONS[type(module)])
+        elif not (type(module) is nn.Identity or (type(module) is nn.Flatten and not links)):
+            return None
+    return tuple(links) if links and links[-1].activation == "none" else None
+
+
+class StackedChain:
+    """z⁽ˡ⁾ = h⁽ˡ⁻¹⁾ W⁽ˡ⁾ᵀ + b⁽ˡ⁾, h⁽ˡ⁾ = σ(z⁽ˡ⁾) for k networks at once, and the gradients of Σ losses.
+
+    `params` are stacked, (k, out, in) and (k, out); `backward` fills their `.grad`. With `fast`, tanh z is computed as
+    2σ(2z) - 1: a third of the time of PyTorch's, off by at most 2⁻²² in single precision.
+    """
+
+    def __init__(self, links: tuple[Link, ...], params: Mapping[str, Tensor], fast: bool) -> None:
+        self.links, self.fast = links, fast
+        self.weights = [params[f"{link.name}.weight"].detach() for link in links]
+        self.biases = [params[f"{link.name}.bias"].detach() if link.bias else None for link in links]
+        self._right = [torch.empty(weight.mT.shape, dtype=weight.dtype) for weight in self.weights]
+        self._minus_one = torch.full((), -1.0, dtype=self.weights[0].dtype)
+        self._gradients: dict[str, Tensor] = {}
+        for name, parameter in params.items():
+            parameter.grad = self._gradients[name] = torch.zeros_like(parameter)
+        self._batch = -1
+
+    def forward(self, x: Tensor, shared: bool) -> Float[Tensor, "k n c"]:
+        """The outputs of every network, on the same inputs (`shared`) or each on its own."""
+        x = x.flatten(1).unsqueeze(0) if shared else x.flatten(2)
+        self._allocate(len(self.weights[0]), x.shape[1])
+        h = self._inputs = x.expand(len(self.weights[0]), -1, -1)
+        for i, link in enumerate(self.links):
+            doubled = 2 if self.fast and link.activation == "tanh" else 1
+            right = torch.mul(self.weights[i].mT, doubled, out=self._right[i])
+            # one input feature: an outer product, for which matrix multiplication is a detour
+            z = torch.mul(h, right, out=self._h[i]) if right.shape[1] == 1 else torch.bmm(h, right, out=self._h[i])
+            bias = self.biases[i]
+            if bias is not None:
+                z.add_(bias.unsqueeze(1), alpha=doubled)
+            if link.activation == "relu":
+                z.relu_()
+            elif doubled == 2:
+                torch.add(self._minus_one, z.sigmoid_(), alpha=2, out=z)
+            elif link.activation == "tanh":
+                z.tanh_()
+            h = z
+        return h
+
+    def backward(self, gradient: Float[Tensor, "k n c"]) -> None:
+        """Fill `.grad` of every parameter from the gradient with respect to the outputs."""
+        g = gradient
+        for i in reversed(range(len(self.links))):
+            below = self._h[i - 1] if i else self._inputs
+            name = self.links[i].name
+            torch.bmm(g.mT, below, out=self._gradients[f"{name}.weight"])
+            if self.links[i].bias:
+                torch.sum(g, 1, out=self._gradients[f"{name}.bias"])
+            if i == 0:
+                return
+            into, weight = self._g[i - 1], self.weights[i]
+            g = torch.mul(g, weight, out=into) if weight.shape[1] == 1 else torch.bmm(g, weight, out=into)
+            if self.links[i - 1].activation == "tanh":
+                torch.ops.aten.tanh_backward(g, below, grad_input=g)
+            elif self.links[i - 1].activation == "relu":
+                torch.ops.aten.threshold_backward(g, below, 0, grad_input=g)
+
+    def _allocate(self, members: int, batch: int) -> None:
+        if batch == self._batch:
+            return
+        self._batch = batch
+        self._h = [weight.new_empty(members, batch, weight.shape[1]) for weight in self.weights]
+        self._g = [torch.empty_like(h) for h in self._h[:-1]]
