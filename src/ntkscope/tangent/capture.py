@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.layout import Layout
+from ntkscope.tangent.quick_convolution import quick
 from ntkscope.tangent.rules import REWRITES, RULES
 from ntkscope.tangent.rules.registry import bind
 from ntkscope.tangent.subject import Subject
@@ -53,8 +54,11 @@ class Tape:
 class Watch(TorchFunctionMode):
     """Fills a `Tape` while it is active. `layouts`, by call, widens outputs that do not depend on the sample."""
 
-    def __init__(self, leaves: Mapping[str, Tensor], n: int, layouts: list[Layout] | None = None) -> None:
+    def __init__(
+        self, leaves: Mapping[str, Tensor], n: int, layouts: list[Layout] | None = None, quickly: bool = False
+    ) -> None:
         super().__init__()
+        self.quickly = quickly
         self.tape = Tape()
         self.n = n
         self.layouts = layouts
@@ -74,15 +78,19 @@ class Watch(TorchFunctionMode):
                     return REWRITES[func](*args, **kwargs)
             finally:
                 self._rewriting.discard(func)
-        output = func(*args, **kwargs)
         if func not in RULES:
+            output = func(*args, **kwargs)
             if any(isinstance(v, Tensor) and v.requires_grad and self._name(v) is None for v in _flat((output,), {})):
                 self.tape.unruled |= used
             return output
+        rule, names = RULES[func]
+        arguments = bind(names, args, kwargs)
+        output = quick(func, arguments) if self.quickly else None
+        if output is None:
+            output = func(*args, **kwargs)
         if not output.requires_grad:
             return output
-        rule, names = RULES[func]
-        terms = rule(bind(names, args, kwargs), self.find)
+        terms = rule(arguments, self.find)
         self.tape.unruled |= used - {term.slot.name for term in terms}
         return self._record(terms, output) if terms else output
 
@@ -140,9 +148,14 @@ def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
             yield value
 
 
-def watch(subject: Subject, batch: Batch, layouts: list[Layout] | None = None) -> tuple[Tensor, Tape]:
-    """One forward pass: the outputs (n, c), with their graph, and the tape."""
-    mode = Watch(subject.leaves, len(batch), layouts)
+def watch(
+    subject: Subject, batch: Batch, layouts: list[Layout] | None = None, *, quickly: bool = False
+) -> tuple[Tensor, Tape]:
+    """One forward pass: the outputs (n, c), with their graph, and the tape.
+
+    `quickly`: the graph serves cotangents alone, so calls may be made whose weights get no gradient.
+    """
+    mode = Watch(subject.leaves, len(batch), layouts, quickly)
     with mode:
         outputs = subject(batch)
     return outputs, mode.tape
