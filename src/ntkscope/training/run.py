@@ -92,7 +92,7 @@ class Run:
             raise UsageError("the snapshot does not say where its generators were; resume from one that fit took")
         restore(self.model, snapshot)
         load_optimizer_state(self._optimizer, self._parameters, snapshot.optimizer)
-        self._random = {key: snapshot.random[key].clone().cpu() for key in self._random}
+        self._random = {key: snapshot.random.get(key, own).clone().cpu() for key, own in self._random.items()}
         self.step = snapshot.step
         self.stopped = self.total == snapshot.step or (self._time_to_look() and self._good_enough())
 

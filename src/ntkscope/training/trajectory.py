@@ -59,11 +59,14 @@ class Trajectory(Iterator[Snapshot]):
                 continue  # the run was gone on from a later step
             if self._run.stopped and self._last is not None and self._last.step == self._run.step:
                 break  # stopped early, and that step was handed out
-            self._advance(step)
+            try:
+                self._advance(step)
+            except BaseException:
+                self._close_bar()
+                raise
             return self._hand_out(self._run.snapshot())
         self._ended = True
-        if self._bar is not None:
-            self._bar.__exit__()
+        self._close_bar()
         raise StopIteration
 
     def final(self) -> Snapshot:
@@ -95,6 +98,11 @@ class Trajectory(Iterator[Snapshot]):
             run.advance(step, bar=self._bar)
         else:
             run.advance(step, bar=self._bar, every=self._seconds, keep=partial(_checkpoint, run, store))
+
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__()
+            self._bar = None
 
     def _hand_out(self, snapshot: Snapshot) -> Snapshot:
         self._last = snapshot
