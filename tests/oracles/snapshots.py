@@ -1,8 +1,10 @@
-"""Everything of a model and of the process a kernel must leave as it found it."""
+"""Everything of a model and of the process a kernel must leave as it found it.
+
+Python's own random state is not here: the run-time type checks of the test command draw from it.
+"""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,6 @@ def state(model: nn.Module) -> dict[str, Any]:
         }
     found["torch random"] = torch.get_rng_state()
     found["numpy random"] = repr(np.random.get_state())  # noqa: NPY002 - the global state is what is watched
-    found["python random"] = random.getstate()
     found["global hooks"] = {
         name: list(value) for name, value in vars(torch.nn.modules.module).items() if _is_global_hooks(name, value)
     }
@@ -62,6 +63,13 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """
     names = sorted({*before, *after})
     return [name for name in names if name not in before or name not in after or not _same(before[name], after[name])]
+
+
+def assert_unchanged(model: nn.Module, before: dict[str, Any]) -> None:
+    """Fail, and say what, when anything of the state `before` is no longer so."""
+    found = changes(before, state(model))
+    if found:
+        raise AssertionError(f"changed: {', '.join(found)}")
 
 
 def _same(a: Any, b: Any) -> bool:

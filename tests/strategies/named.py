@@ -91,7 +91,7 @@ def resnet18() -> Case:
 
 @named(NAMED)
 def mobilenetv2() -> Case:
-    return used(ns.models.build("mobilenetv2", width=0.25, classes=3)), images(3, 3, 16)
+    return used(ns.models.build("mobilenetv2", width=0.25, classes=2)), images(2, 3, 16)
 
 
 @named(NAMED)
@@ -161,7 +161,7 @@ def bare_parameter_twice() -> Case:
 def real_resnet20() -> Case:
     model = ns.models.build("resnet20")
     ns.models.load_weights(model, data_root() / "resnet_cifar10" / "resnet20.safetensors")
-    return model, cifar_images(3)
+    return model, cifar_images(2)
 
 
 @named(LARGE)

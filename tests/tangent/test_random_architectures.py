@@ -64,6 +64,8 @@ def check(data: st.DataObject, family: str, names: Sequence[str]) -> None:
     if params == ["body.*", "head.*"]:
         names = [key for key, p in architecture.model.named_parameters() if p.requires_grad]
         params = [glob for glob in params if any(fnmatchcase(key, glob) for key in names)]
+    if params == "last" and not any(p.requires_grad for p in architecture.model.head.parameters()):
+        params = None  # the readout shares a frozen embedding
     x2 = None
     if extra.get("form") != "features" and data.draw(st.booleans(), label="two sets of inputs"):
         x2 = architecture.x.flip(0)[: max(1, len(architecture.x) - 1)]
@@ -77,21 +79,21 @@ def check(data: st.DataObject, family: str, names: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
-@settings(quick, max_examples=40)
+@settings(quick, max_examples=25)
 def test_entk(family: str, data: st.DataObject) -> None:
     check(data, family, ["entk"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
-@settings(quick, max_examples=40)
+@settings(quick, max_examples=25)
 def test_sums_over_outputs(family: str, data: st.DataObject) -> None:
     check(data, family, ["trntk0", "pntk"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
-@settings(quick, max_examples=30)
+@settings(quick, max_examples=25)
 def test_projections_and_activations(family: str, data: st.DataObject) -> None:
     check(data, family, ["proj-trntk", "proj-pntk", "ck", "em", "ptk"])
 
@@ -100,6 +102,6 @@ def test_projections_and_activations(family: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", ["entk", "trntk0", "pntk", "proj-trntk", "proj-pntk", "ck", "em", "ptk"])
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
-@settings(quick, derandomize=False, max_examples=400)
+@settings(quick, derandomize=False, max_examples=250)
 def test_many(family: str, name: str, data: st.DataObject) -> None:
     check(data, family, [name])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import ntkscope as ns
 from ntkscope.core import NtkscopeError
 from oracles.against import NAMES, compare, options_for
 from oracles.closeness import assert_kernel_close
-from oracles.snapshots import changes, state
+from oracles.snapshots import assert_unchanged, state
 from strategies.networks import Net, noise, randomize
 from strategies.traps import TRAPS
 
@@ -60,7 +62,7 @@ def test_nothing_changes(name: str) -> None:
     before, inputs = state(model), x.clone()
     gram = ns.kernel(name, model, x, x[:2], **options_for(name, model))
     gram.dense()
-    assert changes(before, state(model)) == []
+    assert_unchanged(model, before)
     assert torch.equal(x, inputs)
     assert not x.requires_grad
     assert x.grad is None
@@ -73,7 +75,7 @@ def test_nothing_changes_when_the_network_breaks_midway(name: str, fails_at: int
     before = state(model)
     with contextlib.suppress(RuntimeError, NtkscopeError):  # late calls may never come
         ns.kernel(name, model, noise(4, 4), **options_for(name, model)).dense()
-    assert changes(before, state(model)) == []
+    assert_unchanged(model, before)
 
 
 def test_the_error_of_the_network_itself_is_shown() -> None:
@@ -86,7 +88,7 @@ def test_no_trap_is_changed(name: str) -> None:
     model, x = TRAPS[name]()
     before = state(model)
     ns.kernel("trntk0", model, x).dense()
-    assert changes(before, state(model)) == []
+    assert_unchanged(model, before)
 
 
 def test_nothing_changes_when_the_call_is_refused() -> None:
@@ -95,14 +97,14 @@ def test_nothing_changes_when_the_call_is_refused() -> None:
     before = state(model)
     with pytest.raises(NtkscopeError):
         ns.kernel("trntk0", model, noise(4, 4))
-    assert changes(before, state(model)) == []
+    assert_unchanged(model, before)
 
 
 def test_nothing_changes_in_another_precision() -> None:
     model = network(Counter())
     before = state(model)
     ns.kernel("trntk0", model, noise(4, 4), dtype=torch.float32).dense()
-    assert changes(before, state(model)) == []
+    assert_unchanged(model, before)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -130,3 +132,16 @@ def test_the_result_does_not_follow_the_model_afterwards() -> None:
         for parameter in model.parameters():
             parameter.zero_()
     assert torch.equal(gram.dense(), before)
+
+
+def test_the_random_state_of_python_without_type_checks() -> None:
+    """In a process of its own: the run-time type checks of the tests draw from that state."""
+    program = """
+import random, torch, ntkscope as ns
+model, x = torch.nn.Linear(3, 2), torch.ones(4, 3)
+ns.kernel("proj-trntk", model, x, dim=8).dense()  # imports may draw
+before = random.getstate()
+ns.kernel("proj-trntk", model, x, dim=8).dense()
+assert random.getstate() == before
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
