@@ -85,7 +85,7 @@ def kernel(
         progress=progress,
         seed=seed,
     )
-    where = request.subject()
+    where = request.subject(still=True)
     for batch in (request.x1, request.x2):
         if batch is not None:
             guards.check_placement(where, batch)

@@ -21,8 +21,10 @@ BLOCK = 256
 def ck(request: Request, *, bias: bool | None = None) -> Gram:
     """`φ(x)·φ(x') + 1`, φ the last hidden representation; `bias=False` leaves the 1 out, None follows the readout."""
     request.unrestricted()
-    subject = request.subject()
-    guards.first_outputs(subject, request.placed(subject, request.x1[:2]))
+    subject = request.subject(still=True)
+    few = request.placed(subject, request.x1[:2])
+    guards.first_outputs(subject, few)
+    request.check_memory(find_readout(subject, few).x[0].numel() + 1, subject.dtype.itemsize)
     left = embeddings(subject, request, request.x1, bias)
     right = None if request.x2 is None else embeddings(subject, request, request.x2, bias)
     return FactoredGram(left, right, name=request.name, meta=describe(subject, features=left.shape[1]))

@@ -13,7 +13,7 @@ from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.hooks import outputs_of, tensor_in
+from ntkscope.tangent.hooks import outputs_of
 from ntkscope.tangent.plan import SLACK, show_bytes
 from ntkscope.tangent.subject import Subject
 
@@ -29,7 +29,7 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
     the others. Stateless activations inside a stage are not layers of their own.
     """
     request.unrestricted()
-    subject = request.subject()
+    subject = request.subject(still=True)
     guards.first_outputs(subject, request.placed(subject, request.x1[:2]))
     if isinstance(layers, str):
         layers = [layers]
@@ -78,16 +78,11 @@ def stages(subject: Subject, batch: Batch) -> list[str]:
     def visit(module: nn.Module, prefix: str) -> None:
         for name, child in module.named_children():
             path = f"{prefix}{name}"
-            value = tensor_in(seen[path][-1]) if len(seen.get(path, ())) == 1 else None
-            whole = value is not None and value.dim() > 1 and len(value) == len(batch)
-            if (
-                whole
-                and value is not final
-                and not (isinstance(module, nn.Sequential) and not any(True for _ in child.parameters()))
-            ):
-                names.append(path)
-            elif value is final or not whole:
+            value = seen[path][-1] if len(seen.get(path, ())) == 1 else None
+            if value is None or value.dim() < 2 or len(value) != len(batch) or torch.equal(value, final):
                 visit(child, f"{path}.")
+            elif not isinstance(module, nn.Sequential) or any(True for _ in child.parameters()):
+                names.append(path)  # inside a Sequential, activations and pooling are part of the layer before them
 
     visit(subject.model, "")
     if not names:
@@ -112,14 +107,13 @@ def _features(subject: Subject, batch: Batch, layers: Sequence[str]) -> list[Ten
         subject(batch)
     found = []
     for name in layers:
-        for output in seen.get(name, ()):
-            value = tensor_in(output)
+        for value in seen.get(name, ()):
             if value is None or value.dim() < 2 or len(value) != len(batch):
                 shape = None if value is None else tuple(value.shape)
                 raise UsageError(
                     f"module {name!r} gives {shape} for {len(batch)} samples; expected one row a sample: choose other layers="
                 )
-            found.append(value.flatten(1).clone())
+            found.append(value.flatten(1))
     if not found:
         raise UsageError(f"none of layers={list(layers)} was called by the model; expected modules its forward uses")
     return found

@@ -17,7 +17,7 @@ from ntkscope.linalg import DenseGram, FactoredGram, Gram
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Heads
-from ntkscope.tangent.hooks import outputs_of, tensor_in
+from ntkscope.tangent.hooks import outputs_of
 from ntkscope.tangent.subject import Subject
 
 BLOCK = 128
@@ -39,7 +39,7 @@ def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gr
         raise UsageError(f"form={form!r} came; expected 'dual' (n × m) or 'features' (k × k)")
     if form == "features" and request.x2 is not None:
         raise UsageError("form='features' came with x2; the covariance is over one set of inputs: leave x2 out")
-    subject = request.subject()
+    subject = request.subject(still=True)
     few = request.placed(subject, request.x1[:2])
     outputs = guards.first_outputs(subject, few)
     heads = Heads(request.outputs)
@@ -47,6 +47,8 @@ def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gr
     guards.check_independence(subject, few, outputs)
     layer = layer or last_hidden(subject, few)
     meta = describe(subject, layer=layer, form=form)
+    size = next(iter(tangents(subject, request, request.x1[:1], layer, heads)))[0].numel()
+    request.check_memory(size if form == "dual" else 0, subject.dtype.itemsize)
     if form == "dual":
         left = torch.cat([block.flatten(1) for block in tangents(subject, request, request.x1, layer, heads)])
         right = None
@@ -104,11 +106,11 @@ def _tangent_block(subject: Subject, batch: Batch, layer: str, heads: Heads) -> 
     edges = []
 
     def keep(module: nn.Module, args: object, output: object) -> object:
-        value = tensor_in(output)
-        if value is None or not value.requires_grad:
-            raise UsageError(f"module {layer!r} gives no tensor that the outputs could be differentiated by")
-        edges.append((get_gradient_edge(value), value.shape))
-        return None
+        if not isinstance(output, Tensor):
+            raise UsageError(f"module {layer!r} gives {type(output).__name__}; expected a tensor to differentiate by")
+        cut = output.detach().requires_grad_().clone()  # nothing below matters, and what follows may work in place
+        edges.append((get_gradient_edge(cut), cut.shape))
+        return cut
 
     with outputs_of(subject.model, [layer]):  # refuses unknown names
         pass

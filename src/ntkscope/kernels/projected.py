@@ -15,7 +15,7 @@ from ntkscope.core.progress import counter
 from ntkscope.kernels import _tangent
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
-from ntkscope.linalg.sketch import Kind, projection_rows
+from ntkscope.linalg.sketch import projection_rows
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engine, Heads
 from ntkscope.tangent.harvest import Harvest, PathChanged
@@ -27,18 +27,18 @@ BLOCK = 256  # samples projected together; a projection is drawn once a block
 
 
 @KERNELS.register("proj-trntk")
-def proj_trntk(request: Request, *, dim: int = 10240, kind: Kind = "rademacher", normalize: bool = True) -> Gram:
+def proj_trntk(request: Request, *, dim: int = 10240, kind: str = "rademacher", normalize: bool = True) -> Gram:
     """`Σ_c <P g_c(x), P g_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 6)."""
     return _projected(request, Heads(request.outputs), dim, kind, normalize)
 
 
 @KERNELS.register("proj-pntk")
-def proj_pntk(request: Request, *, dim: int = 10240, kind: Kind = "rademacher", normalize: bool = True) -> Gram:
+def proj_pntk(request: Request, *, dim: int = 10240, kind: str = "rademacher", normalize: bool = True) -> Gram:
     """`1/C <P ∇Σ_c f_c(x), P ∇Σ_c f_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 5)."""
     return _projected(request, Heads(request.outputs, summed=True), dim, kind, normalize)
 
 
-def _projected(request: Request, heads: Heads, dim: int, kind: Kind, normalize: bool) -> Gram:
+def _projected(request: Request, heads: Heads, dim: int, kind: str, normalize: bool) -> Gram:
     subject = _tangent.chosen_subject(request)
     func: frozenset[str] = frozenset()
     precision = Precision("exact", subject.dtype)
@@ -59,7 +59,7 @@ def _projected(request: Request, heads: Heads, dim: int, kind: Kind, normalize: 
     return made.normalized() if normalize else made
 
 
-def project(engine: Engine, request: Request, x: Batch, dim: int, kind: Kind) -> Tensor:
+def project(engine: Engine, request: Request, x: Batch, dim: int, kind: str) -> Tensor:
     """The projected gradients of every sample, (n, heads · dim); 2 n · heads · parameters · dim flops."""
     n, heads, size = len(x), engine.width, engine.subject.dtype.itemsize
     features = torch.empty(n, heads, dim, dtype=engine.subject.dtype, device=engine.subject.device)
@@ -72,7 +72,7 @@ def project(engine: Engine, request: Request, x: Batch, dim: int, kind: Kind) ->
     return features.flatten(1)
 
 
-def _project_block(engine: Engine, crop: Harvest, seed: int, dim: int, kind: Kind, rows: int) -> Tensor:
+def _project_block(engine: Engine, crop: Harvest, seed: int, dim: int, kind: str, rows: int) -> Tensor:
     subject = engine.subject
     total = torch.zeros(crop.n * engine.width, dim, dtype=subject.dtype, device=subject.device)
     for piece in engine.pieces:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ntkscope.core import Registry, UsageError
+from ntkscope.core import MemoryBudgetError, Registry, UsageError
 from ntkscope.linalg import Gram
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.plan import show_bytes
 from ntkscope.tangent.subject import Selection, Subject
 
 KERNELS: Registry[Callable[..., Gram]] = Registry("kernel")
@@ -33,8 +34,18 @@ class Request:
     progress: bool
     seed: int
 
-    def subject(self, params: Selection = None, last: Sequence[str] = ()) -> Subject:
-        return Subject(self.model, params=params, last=last, dtype=self.dtype, device=self.device)
+    def subject(self, params: Selection = None, last: Sequence[str] = (), *, still: bool = False) -> Subject:
+        return Subject(self.model, params=params, last=last, dtype=self.dtype, device=self.device, still=still)
+
+    def check_memory(self, features: int, itemsize: int) -> None:
+        """Refuse a budget into which the features of all inputs do not fit; `features` numbers a sample."""
+        samples = len(self.x1) + (0 if self.x2 is None else len(self.x2))
+        needed = samples * features * itemsize * 2  # the blocks and the whole they are joined into
+        if needed > self.memory:
+            raise MemoryBudgetError(
+                f"memory={show_bytes(self.memory)} came for {samples} samples of {features} features; the smallest budget that"
+                f" works is {show_bytes(needed)} ({needed} bytes): raise memory="
+            )
 
     def placed(self, subject: Subject, batch: Batch) -> Batch:
         """A batch where the subject is, in its dtype, as far as the caller asked for that."""

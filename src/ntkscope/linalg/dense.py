@@ -79,7 +79,10 @@ class DenseGram(Gram):
         return DenseGram(self._values[rows][:, columns], **labels)
 
     def _normalized(self, rows: Tensor, columns: Tensor) -> Gram:
-        values = self._values * rows.to(self.dtype)[:, None] * columns.to(self.dtype)
+        scale = torch.outer(
+            rows.to(self.dtype), columns.to(self.dtype)
+        )  # first, so that K_ij and K_ji meet the same number
+        values = scale.mul_(self._values)
         if self.symmetric:
             values.fill_diagonal_(1.0)
         return DenseGram(values, **self._unit_labels())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from ntkscope.core import UsageError, derive_seed
 
-Kind: TypeAlias = Literal["rademacher", "gaussian"]
 KINDS = ("rademacher", "gaussian")
 
 
@@ -46,7 +44,7 @@ def projection_rows(
     start: int,
     stop: int,
     dim: int,
-    kind: Kind = "rademacher",
+    kind: str = "rademacher",
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Float[Tensor, "rows dim"]:
@@ -80,7 +78,7 @@ def projection_matrix(
     name: str,
     shape: Sequence[int],
     dim: int,
-    kind: Kind = "rademacher",
+    kind: str = "rademacher",
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Float[Tensor, "rows dim"]:

@@ -16,6 +16,13 @@ from ntkscope.tangent.subject import Subject
 Heads = Callable[[Tensor], Tensor]
 
 
+def dense(gradient: Tensor | None, leaf: Tensor) -> Tensor:
+    """A gradient as a plain tensor: zeros for an unused parameter, spread out when it came sparse."""
+    if gradient is None:
+        return torch.zeros_like(leaf)
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
 def vectorised(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:
     """Gradients (n, heads, numbers) of each named parameter by `vmap(jacrev)` over the samples."""
     chosen = {name: subject.leaves[name].detach() for name in names}
@@ -42,9 +49,7 @@ def one_by_one(subject: Subject, batch: Batch, names: Sequence[str], heads: Head
             for k in range(len(outputs))
         ]
         for position, (name, leaf) in enumerate(zip(names, leaves)):
-            rows[name].append(
-                torch.stack([torch.zeros_like(leaf) if g[position] is None else g[position] for g in grads]).flatten(1)
-            )
+            rows[name].append(torch.stack([dense(g[position], leaf).reshape(-1) for g in grads]))
     return {name: torch.stack(value) for name, value in rows.items()}
 
 

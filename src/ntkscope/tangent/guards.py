@@ -58,13 +58,18 @@ def first_outputs(subject: Subject, batch: Batch) -> Tensor:
     with torch.no_grad():
         try:
             outputs = subject(batch)
-        except (RuntimeError, TypeError, IndexError) as error:
+        except (RuntimeError, TypeError, IndexError, ValueError) as error:
             raise UsageError(_explain(subject, batch, error)) from error
     if outputs.dim() != 2 or len(outputs) != len(batch):
         raise UsageError(
             f"the model's outputs have shape {tuple(outputs.shape)} for {len(batch)} samples; expected (n, c) ="
             f" ({len(batch)}, number of outputs): flatten or pool them in a wrapping module (one output an input is"
             " .unsqueeze(-1))"
+        )
+    if not outputs.is_floating_point():
+        raise UsageError(
+            f"the model's outputs are {outputs.dtype}; expected floating-point ones that can be differentiated: return the"
+            " scores, not the predicted classes"
         )
     if outputs.shape[1] == 0:
         raise UsageError("the model has no outputs: expected shape (n, c) with c at least 1")
@@ -131,7 +136,11 @@ def check_independence(subject: Subject, batch: Batch, outputs: Tensor) -> None:
                 " dropout, noise); expected a deterministic one: call model.eval() or switch the noise off"
             )
         for i in range(len(batch)):
-            if differs(subject(batch[i : i + 1]), outputs[i : i + 1]):
+            try:
+                alone = subject(batch[i : i + 1])
+            except (RuntimeError, ValueError):  # cannot even be run on one sample
+                alone = outputs[:0]
+            if differs(alone, outputs[i : i + 1]):
                 raise UsageError(
                     "a sample's outputs change with the other samples of the batch (batch statistics, attention or"
                     " comparisons across samples), so a kernel between two samples is not defined; use running statistics"

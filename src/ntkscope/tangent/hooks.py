@@ -26,19 +26,20 @@ def tensor_in(value: Any) -> Tensor | None:
 
 
 @contextlib.contextmanager
-def outputs_of(model: nn.Module, names: Sequence[str] | None = None) -> Iterator[dict[str, list[Any]]]:
-    """While open, every call of the named modules (all when None) adds its output to the mapping, in order of calls."""
+def outputs_of(model: nn.Module, names: Sequence[str] | None = None) -> Iterator[dict[str, list[Tensor | None]]]:
+    """While open, every call of the named modules (all when None) adds a copy of its output, in order of calls."""
     modules = dict(model.named_modules())
     unknown = [name for name in names or () if name not in modules]
     if unknown:
         known = ", ".join(name for name in modules if name) or "(none)"
         raise UsageError(f"no module called {', '.join(map(repr, unknown))}; there are: {known}")
-    seen: dict[str, list[Any]] = {}
+    seen: dict[str, list[Tensor | None]] = {}
     handles = []
     for name in names if names is not None else [name for name in modules if name]:
 
         def keep(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
-            seen.setdefault(name, []).append(output)
+            value = tensor_in(output)
+            seen.setdefault(name, []).append(None if value is None else value.clone())  # what follows may work in place
 
         handles.append(modules[name].register_forward_hook(keep))
     try:

@@ -17,6 +17,7 @@ from ntkscope.linalg import OperatorGram
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.engine import Heads
+from ntkscope.tangent.func_road import dense
 from ntkscope.tangent.subject import Selection, Subject, quiet
 
 
@@ -70,8 +71,7 @@ class Jacobian:
                 weights = cotangent[rows].to(values)
                 grads = torch.autograd.grad(values, leaves, grad_outputs=weights, allow_unused=True)
                 for name, grad in zip(total, grads):
-                    if grad is not None:
-                        total[name] += grad
+                    total[name] += dense(grad, total[name])
         return {name: value.detach() for name, value in total.items()}
 
     def jvp(self, direction: Params) -> Tensor:

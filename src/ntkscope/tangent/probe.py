@@ -7,7 +7,7 @@ Nothing is taken on trust.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ntkscope.core import generator
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.capture import Call, cotangents, watch
+from ntkscope.tangent.capture import Call, Tape, cotangents, watch
+from ntkscope.tangent.func_road import dense
 from ntkscope.tangent.layout import Layout, candidates
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Lookup, Outer, Term, lookup_gradient, outer_gradient
@@ -36,21 +37,53 @@ class Findings:
 def probe(subject: Subject, batch: Batch) -> Findings:
     """Run the probe; at worst every parameter ends on the `func` road."""
     n = len(batch)
-    outputs, tape = watch(subject, batch)
-    layouts = _layouts(outputs, tape.calls, n)
-    confirmed: list[Layout | None] = [*layouts]
-    if any(layout.axis is None for layout in layouts):
-        confirmed = _confirm_shared(subject, batch, outputs, tape.calls, layouts)
-        outputs, tape = watch(subject, batch, [layout or Layout(0) for layout in confirmed])
+    first, tape = watch(subject, batch)
+    outputs = first
+    shared: dict[int, bool] = {}  # calls whose output no sample changes: whether widening it is harmless
+    while True:
+        layouts = _layouts(outputs, tape.calls, n)
+        fresh = next((k for k, layout in enumerate(layouts) if layout.axis is None and k not in shared), None)
+        if fresh is None:
+            break
+        trial = _widening([*(k for k, good in shared.items() if good), fresh])
+        widened = _unchanged(subject, batch, trial, first, tape)
+        shared[fresh] = widened is not None
+        if widened is not None:
+            outputs, tape = widened
+    chosen = [_decided(k, layout, shared) for k, layout in enumerate(layouts)]
     func = set(tape.unruled)
-    for call, layout in zip(tape.calls, confirmed):
+    for call, layout in zip(tape.calls, chosen):
         if layout is None:
             func |= {term.slot.name for term in call.terms}
     seen = {term.slot.name for call in tape.calls for term in call.terms}
-    func |= _mismatches(subject, outputs, tape.calls, layouts, seen - func)
-    return Findings(
-        [layout or Layout(0) for layout in layouts], [call.signature for call in tape.calls], frozenset(func)
-    )
+    func |= _mismatches(subject, outputs, tape.calls, chosen, seen - func)
+    final = [layout or Layout(0) for layout in chosen]
+    return Findings(final, [call.signature for call in tape.calls], frozenset(func))
+
+
+def _decided(k: int, layout: Layout, shared: Mapping[int, bool]) -> Layout | None:
+    """The layout of a call; a shared one is widened if that is harmless, and has none if it is not."""
+    if k not in shared:
+        return layout
+    return Layout(None) if shared[k] else None
+
+
+def _widening(calls: Sequence[int]) -> list[Layout]:
+    return [Layout(None if k in calls else 0) for k in range(max(calls) + 1)]
+
+
+def _unchanged(
+    subject: Subject, batch: Batch, trial: list[Layout], outputs: Tensor, tape: Tape
+) -> tuple[Tensor, Tape] | None:
+    """The pass with shared outputs widened, if its outputs and its calls are what they were."""
+    try:
+        widened, again = watch(subject, batch, trial)
+    except (RuntimeError, IndexError, ValueError):
+        return None
+    if widened.shape != outputs.shape or [c.signature for c in again.calls] != [c.signature for c in tape.calls]:
+        return None
+    tolerance = TOLERANCE.get(outputs.dtype, 1e-3)
+    return (widened, again) if bool((widened - outputs).abs().max() <= tolerance * outputs.abs().max()) else None
 
 
 def _layouts(outputs: Tensor, calls: list[Call], n: int) -> list[Layout]:
@@ -83,31 +116,6 @@ def _mask(outputs: Tensor, i: int) -> Tensor:
     return mask
 
 
-def _confirm_shared(
-    subject: Subject, batch: Batch, outputs: Tensor, calls: list[Call], layouts: list[Layout]
-) -> list[Layout | None]:
-    """Widening must not change the outputs: all shared calls at once, else one by one; the others have no layout."""
-    shared = [k for k, layout in enumerate(layouts) if layout.axis is None]
-    narrow = [layout if layout.axis is not None else Layout(0) for layout in layouts]
-
-    def holds(chosen: list[int]) -> bool:
-        trial = [layouts[k] if k in chosen else narrow[k] for k in range(len(layouts))]
-        try:
-            widened, tape = watch(subject, batch, trial)
-        except (RuntimeError, IndexError, ValueError):
-            return False
-        if widened.shape != outputs.shape or [c.signature for c in tape.calls] != [c.signature for c in calls]:
-            return False
-        tolerance = TOLERANCE.get(outputs.dtype, 1e-3)
-        return bool((widened - outputs).abs().max() <= tolerance * outputs.abs().max())
-
-    if holds(shared):
-        return list(layouts)
-    kept = [k for k in shared if holds([k])]
-    kept = kept if holds(kept) else []
-    return [layout if k not in shared or k in kept else None for k, layout in enumerate(layouts)]
-
-
 def _mismatches(
     subject: Subject, outputs: Tensor, calls: list[Call], layouts: Sequence[Layout | None], names: set[str]
 ) -> set[str]:
@@ -132,7 +140,7 @@ def _mismatches(
                         rows = rows[term.slot.start : term.slot.stop]
                     rows += gradient(term, layout, cotangent, len(call.lead), n)[i].view_as(rows)  # type: ignore[arg-type]
         for name, exact in zip(ordered, truth):
-            exact = torch.zeros_like(formed[name]) if exact is None else exact
+            exact = dense(exact, formed[name])
             worst[name] = max(worst[name], float((formed[name] - exact).abs().max()))
             largest[name] = max(largest[name], float(exact.abs().max()), float(formed[name].abs().max()))
     return {name for name in ordered if not worst[name] <= tolerance * largest[name]}

@@ -35,7 +35,9 @@ class Subject:
         last: Sequence[str] = (),
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        still: bool = False,
     ) -> None:
+        """`still`: no parameter is asked for a gradient, whatever the model says."""
         self.model = model
         own = next((p for p in model.parameters() if p.is_floating_point()), None)
         self.dtype = dtype or (own.dtype if own is not None else torch.get_default_dtype())
@@ -45,7 +47,7 @@ class Subject:
         self.native = own is None or (own.dtype == self.dtype and own.device == self.device)
         self.moved = device is not None
         self.cast = dtype is not None
-        chosen = select(model, params, last)
+        chosen = {} if still else select(model, params, last)
         self.leaves: Params = {name: self._held(p).requires_grad_() for name, p in chosen.items()}
         self.rest: Params = {name: self._held(p) for name, p in model.named_parameters() if name not in chosen}
         self.rest.update({name: self._held(b).clone() for name, b in model.named_buffers()})
