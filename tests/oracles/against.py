@@ -44,7 +44,7 @@ def smallest_budget(call: Callable[..., Any]) -> int:
     raise AssertionError("a budget of one byte was accepted")
 
 
-def projection(seed: int = 0, dim: int = 10240, kind: str = "rademacher") -> naive.Projection:
+def projection(seed: int = 0, dim: int = 10240, kind: Any = "rademacher") -> naive.Projection:
     """The dense projection matrices of the package, a parameter at a time."""
 
     def matrix(name: str, shape: torch.Size) -> Tensor:
@@ -68,7 +68,8 @@ def options_for(name: str, model: nn.Module, dim: int = 16) -> dict[str, Any]:
     if name.startswith("proj-"):
         return {"dim": dim, "normalize": name == "proj-trntk"}
     layers = affine_layers(model)
-    return {"em": {"layers": layers}, "ptk": {"layer": layers[-1]}}.get(name, {})
+    known: dict[str, dict[str, Any]] = {"em": {"layers": layers}, "ptk": {"layer": layers[-1]}}
+    return known.get(name, {})
 
 
 def expected(name: str, model: nn.Module, x1: Any, x2: Any = None, *, seed: int = 0, **options: Any) -> Tensor:

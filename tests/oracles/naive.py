@@ -170,5 +170,5 @@ def from_jacobians(
         g1, g2 = project(dict(j1), projection), project(dict(j2), projection)
         if name == "proj-pntk":
             g1, g2 = (g.sum(1, keepdim=True) / g.shape[1] ** 0.5 for g in (g1, g2))
-        return cosine(g1, g2) if (name == "proj-trntk" if normalize is None else normalize) else trntk0(g1, g2)
+        return cosine(g1, g2) if normalize is None or normalize else trntk0(g1, g2)
     return {"entk": entk, "trntk": cosine, "trntk0": trntk0, "pntk": pntk}[name](flat(dict(j1)), flat(dict(j2)))

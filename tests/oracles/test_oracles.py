@@ -114,10 +114,11 @@ def test_projecting_with_the_identity_changes_nothing() -> None:
     def identity(name: str, shape: torch.Size) -> Tensor:
         return torch.eye(shape.numel(), dtype=torch.float64)
 
-    for projected, exact in [("proj-trntk", "trntk"), ("proj-pntk", "pntk")]:
-        assert_kernel_close(naive.kernel(projected, model, X, Y, projection=identity), naive.kernel(exact, model, X, Y))
-    raw = naive.kernel("proj-trntk", model, X, Y, projection=identity, normalize=False)
-    assert_kernel_close(raw, naive.kernel("trntk0", model, X, Y))
+    for projected, exact in [("proj-trntk", "trntk0"), ("proj-pntk", "pntk")]:
+        raw = naive.kernel(projected, model, X, Y, projection=identity, normalize=False)
+        assert_kernel_close(raw, naive.kernel(exact, model, X, Y))
+    cosine = naive.kernel("proj-trntk", model, X, Y, projection=identity)
+    assert_kernel_close(cosine, naive.kernel("trntk", model, X, Y))
 
 
 def test_mappings_are_keywords_and_tuples_are_positional() -> None:

@@ -47,7 +47,7 @@ def flag(m: nn.Module) -> None:
 
 
 def attribute(m: nn.Module) -> None:
-    m.get_submodule("0")._captured = 1
+    vars(m.get_submodule("0"))["captured"] = 1
 
 
 def draw(m: nn.Module) -> None:

@@ -24,7 +24,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 class Architecture:
     """A network and inputs for it; its repr is the module tree, so that a failing example can be read."""
 
-    model: nn.Module
+    model: Any
     x: Any
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ def pointwise(draw: Draw, width: int, grow: bool = True) -> tuple[nn.Module, int
     return blocks.DetachedGate(width), width
 
 
-def settle(draw: Draw, model: nn.Module) -> nn.Module:
+def settle(draw: Draw, model: nn.Module) -> Any:
     """Randomise the values; sometimes freeze a few parameters and leave one unused."""
     if draw(st.integers(0, 3)) == 0:
         model.register_parameter("idle", nn.Parameter(torch.ones(2)))
@@ -209,7 +209,8 @@ def convolutional_networks(draw: Draw) -> Architecture:
             body.append(block)
             probe = block.eval()(probe).detach()
         if draw(st.booleans()):
-            pool, width = blocks.GlobalAverage(), probe.shape[1]
+            pool: nn.Module = blocks.GlobalAverage()
+            width = probe.shape[1]
         else:
             pool, width = nn.Flatten(), probe[0].numel()
         head = nn.Linear(width, draw(st.integers(1, 3)), bias=draw(st.booleans()))

@@ -50,7 +50,7 @@ def used(model: nn.Module) -> nn.Module:
     """Batch norms as if the network had been trained: statistics and scales away from 0 and 1."""
     g = torch.Generator().manual_seed(2)
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None and module.running_var is not None:
             shape = module.running_mean.shape
             module.running_mean.copy_(0.1 * torch.randn(shape, generator=g))
             module.running_var.copy_(0.7 + 0.6 * torch.rand(shape, generator=g))

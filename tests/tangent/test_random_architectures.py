@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from ntkscope.core import NumericalError
@@ -26,13 +26,16 @@ FAMILIES = {
     "tokens": sequence_networks(tokens=True),
     "convolutions": convolutional_networks(),
 }
-quick = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), print_blob=True)
+general = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+quick = settings(
+    general, derandomize=True, max_examples=16, phases=[Phase.explicit, Phase.generate]
+)  # shrinking: nightly
 
 
 def options(name: str, architecture: Architecture, pick: int) -> dict[str, Any]:
     """Small projections of either kind; a layer, or a few, at random."""
     layers = architecture.layers
-    return {
+    known: dict[str, dict[str, Any]] = {
         "proj-trntk": {
             "dim": 7,
             "kind": ("rademacher", "gaussian")[pick % 2],
@@ -41,7 +44,8 @@ def options(name: str, architecture: Architecture, pick: int) -> dict[str, Any]:
         "proj-pntk": {"dim": 7, "kind": ("rademacher", "gaussian")[pick % 2], "normalize": pick % 3 == 0},
         "em": {"layers": layers[pick % len(layers) :]},
         "ptk": {"layer": layers[pick % len(layers)], "form": ("dual", "features")[pick % 2]},
-    }.get(name, {})
+    }
+    return known.get(name, {})
 
 
 def check(data: st.DataObject, family: str, names: Sequence[str]) -> None:
@@ -53,7 +57,8 @@ def check(data: st.DataObject, family: str, names: Sequence[str]) -> None:
         for key, value in options(name, architecture, data.draw(st.integers(0, 11), label="pick")).items()
         if value is not None
     }
-    outputs, params = None, None
+    outputs: list[int] | None = None
+    params: Any = None
     classes = architecture.model.head.out_features
     if name not in ("ck", "em") and data.draw(st.booleans(), label="chosen outputs"):
         outputs = data.draw(st.lists(st.integers(0, classes - 1), min_size=1, max_size=classes, unique=True))
@@ -72,28 +77,28 @@ def check(data: st.DataObject, family: str, names: Sequence[str]) -> None:
     try:
         compare(name, architecture.model, architecture.x, x2, outputs=outputs, params=params, memory=memory, **extra)
     except NumericalError as error:  # a dead network has no cosine; then the oracle has none either
-        selection = {"outputs": outputs, "params": params}
+        selection: dict[str, Any] = {"outputs": outputs, "params": params}
         if expected(name, architecture.model, architecture.x, x2, **selection, **extra).isfinite().all():
             raise AssertionError(f"refused a finite kernel: {error}") from error
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
-@settings(quick, max_examples=25)
+@quick
 def test_entk(family: str, data: st.DataObject) -> None:
     check(data, family, ["entk"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
-@settings(quick, max_examples=25)
+@quick
 def test_sums_over_outputs(family: str, data: st.DataObject) -> None:
     check(data, family, ["trntk0", "pntk"])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
-@settings(quick, max_examples=25)
+@quick
 def test_projections_and_activations(family: str, data: st.DataObject) -> None:
     check(data, family, ["proj-trntk", "proj-pntk", "ck", "em", "ptk"])
 
@@ -102,6 +107,6 @@ def test_projections_and_activations(family: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", ["entk", "trntk0", "pntk", "proj-trntk", "proj-pntk", "ck", "em", "ptk"])
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
-@settings(quick, derandomize=False, max_examples=250)
+@settings(quick, derandomize=False, max_examples=160)
 def test_many(family: str, name: str, data: st.DataObject) -> None:
     check(data, family, [name])

@@ -38,7 +38,7 @@ class Counter(nn.Module):
         return x
 
 
-def network(counter: Counter) -> nn.Module:
+def network(counter: Counter) -> Any:
     """Rules, a repeated module, an unsupported parameter, frozen ones, a gradient already there, user hooks."""
 
     def run(m: Any, x: Tensor) -> Tensor:
