@@ -38,15 +38,9 @@ def test_trace_between_two_sets_in_the_smallest_memory(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_pseudo_of_some_outputs(name: str) -> None:
+def test_projected_gradients_of_some_outputs(name: str) -> None:
     model, x = LAYERS[name]()
-    compare("pntk", model, x, outputs=[2, 0])
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_projected(name: str) -> None:
-    model, x = LAYERS[name]()
-    compare("proj-trntk", model, x, dim=9, normalize=False)
+    compare("proj-trntk", model, x, outputs=[2, 0], dim=9, normalize=False)
 
 
 @pytest.mark.parametrize("positions", [1, 2, 9, 40])

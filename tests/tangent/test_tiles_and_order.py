@@ -43,7 +43,7 @@ def shared() -> Case:
 
 CASES: list[Callable[[], Case]] = [perceptron, convolutional, attention, shared]
 everywhere = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-every_kernel = pytest.mark.parametrize("name", ["entk", "trntk", "pntk", "proj-trntk"])
+every_kernel = pytest.mark.parametrize("name", ["entk", "trntk", "proj-pntk"])
 
 
 def dense(name: str, model: nn.Module, *xs: Any, **options: Any) -> torch.Tensor:
