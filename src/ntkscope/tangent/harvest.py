@@ -43,7 +43,7 @@ class Harvest:
         if piece.road == "func":
             return Formed(*precision.store(self.func[piece.name]))
         if piece.road == "direct":
-            return Formed(*precision.store(self.gradient(piece)))
+            return Formed(*precision.store(self.gradient(piece, ordered=self._mixed(piece))))
         sides = [self._sides(k, t) for k, t in piece.members]
         looked_up = not sides[0][0].is_floating_point()
         a = torch.cat([a for a, _ in sides], dim=1 if looked_up else 2)
@@ -56,12 +56,17 @@ class Harvest:
             scale = scale * scale_a
         return Near(a.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous(), scale)
 
-    def gradient(self, piece: Piece) -> Tensor:
-        """The gradient of a piece in the parameter's own order, (n, heads, numbers)."""
+    def _mixed(self, piece: Piece) -> bool:
+        """Whether terms of several kinds add up, so that they must agree on the parameter's own order."""
+        terms = [self.calls[k].terms[t] for k, t in piece.members]
+        return len({(type(term), getattr(term, "reorder", None) is None) for term in terms}) > 1
+
+    def gradient(self, piece: Piece, *, ordered: bool = True) -> Tensor:
+        """The gradient of a piece, (n, heads, numbers), in the parameter's own order, or in any if not `ordered`."""
         total: Tensor | None = None
         for k, t in piece.members:
             term = self.calls[k].terms[t]
-            part = self._gradient(k, t)
+            part = self._gradient(k, t, ordered)
             if term.slot.start != piece.start or term.slot.stop != piece.stop:
                 width = piece.numbers // (piece.stop - piece.start)
                 whole = part.new_zeros(*part.shape[:2], piece.numbers)
@@ -72,7 +77,7 @@ class Harvest:
         assert total is not None
         return total
 
-    def _gradient(self, k: int, t: int) -> Tensor:
+    def _gradient(self, k: int, t: int, ordered: bool) -> Tensor:
         term, arrived = self.calls[k].terms[t], self.arrived[k]
         if isinstance(term, Vector):
             if term.x is not None and term.prepare is not None:
@@ -83,7 +88,9 @@ class Harvest:
             ids, b = self._sides(k, t)
             return lookup_gradient(ids, b[:, 0].permute(0, 2, 3, 1), term.rows)
         x = self.layouts[k].read(term.x, term.lead_x, self.n).to(arrived.dtype)
-        return outer_gradient(term.activations(x), _canonical(term, arrived), term.transposed)
+        return outer_gradient(
+            term.activations(x), _canonical(term, arrived), term.transposed, term.reorder if ordered else None
+        )
 
     def _sides(self, k: int, t: int) -> tuple[Tensor, Tensor]:
         """Activations (n, g, s, i), or indices (n, s), and cotangents (n, g, s, heads, o)."""

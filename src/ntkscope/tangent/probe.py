@@ -152,7 +152,8 @@ def gradient(term: Term, layout: Layout, cotangent: Tensor, lead: int, n: int) -
     x = None if term.x is None else layout.read(term.x, term.lead_x, n)
     if isinstance(term, Outer):
         assert x is not None
-        return outer_gradient(term.activations(x), term.cotangents(arrived).unsqueeze(1), term.transposed)[:, 0]
+        a, b = term.activations(x), term.cotangents(arrived).unsqueeze(1)
+        return outer_gradient(a, b, term.transposed, term.reorder)[:, 0]
     if isinstance(term, Lookup):
         assert x is not None
         masked = masked_cotangent(term, x, arrived)

@@ -40,6 +40,7 @@ class Outer:
     activations: Callable[[Tensor], Tensor]  # (n, q, …) -> (n, g, s, i)
     cotangents: Callable[[Tensor], Tensor]  # (n, q, …) -> (n, g, o, s)
     transposed: bool = False
+    reorder: Callable[[Tensor], Tensor] | None = None  # the axis i as computed -> as the parameter has it
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +70,8 @@ class Lookup:
 Term: TypeAlias = Outer | Vector | Lookup
 
 
-def outer_gradient(a: Tensor, b: Tensor, transposed: bool) -> Tensor:
-    """(n, g, s, i) and (n, c, g, o, s) to the gradient in the parameter's own order, (n, c, g·o·i).
+def outer_gradient(a: Tensor, b: Tensor, transposed: bool, reorder: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """(n, g, s, i) and (n, c, g, o, s) to the gradient, (n, c, g·o·i), in the parameter's own order given `reorder`.
 
     One matrix product per sample and group, operands laid out along its inner axis (the other way round costs several
     times more on some BLAS): 2·c·g·i·o·s flops.
@@ -82,6 +83,8 @@ def outer_gradient(a: Tensor, b: Tensor, transposed: bool) -> Tensor:
     else:
         blocks = b.transpose(1, 2).reshape(n * g, c * o, s)
         formed = torch.bmm(blocks, a.reshape(n * g, s, i)).view(n, g, c, o, i).transpose(1, 2)
+    if reorder is not None:
+        formed = reorder(formed)
     if transposed:
         formed = formed.transpose(3, 4)
     return formed.reshape(n, c, g * o * i)

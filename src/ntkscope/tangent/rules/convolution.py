@@ -43,19 +43,28 @@ def unfold(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """(n, q, channels, *size) to the canonical (n, groups, q · positions, channels/groups · taps)."""
+    """(n, q, channels, *size) to the canonical (n, groups, q · positions, taps · channels/groups).
+
+    Channels are brought innermost first: a row of the result then copies whole runs of memory.
+    """
     n, q, channels, *size = x.shape
-    flat = x.reshape(n * q, channels, *size)
+    flat = x.reshape(n * q * groups, channels // groups, *size)
     if any(any(sides) for sides in padding):
         flat = F.pad(flat, [side for sides in reversed(padding) for side in sides])
-    count = [(full - d * (k - 1) - 1) // s + 1 for full, k, s, d in zip(flat.shape[2:], kernel, stride, dilation)]
-    seen = (
-        patches(flat, kernel, stride, dilation, count).unflatten(0, (n, q)).unflatten(2, (groups, channels // groups))
-    )
-    dims = len(kernel)
-    taps, places = range(4, 4 + dims), range(4 + dims, 4 + 2 * dims)
-    ordered = seen.permute(0, 2, 1, *places, 3, *taps)  # (n, groups, q, *count, channels/groups, *kernel)
-    return ordered.reshape(n, groups, q * prod(count), -1)
+    flat = flat.movedim(1, -1).contiguous()
+    full = flat.shape[1:-1]
+    count = [(length - d * (k - 1) - 1) // s + 1 for length, k, s, d in zip(full, kernel, stride, dilation)]
+    first, *steps, last = flat.stride()
+    slide = [step * s for step, s in zip(steps, stride)]
+    window = [step * d for step, d in zip(steps, dilation)]
+    seen = flat.as_strided((len(flat), *count, *kernel, channels // groups), (first, *slide, *window, last))
+    seen = seen.reshape(n, q, groups, prod(count), -1)
+    return seen.squeeze(1) if q == 1 else seen.transpose(1, 2).flatten(2, 3)
+
+
+def channels_outermost(formed: Tensor, taps: int) -> Tensor:
+    """(…, taps · channels) to (…, channels · taps), as the weight of a convolution has it."""
+    return formed.unflatten(-1, (taps, formed.shape[-1] // taps)).transpose(-1, -2).flatten(-2)
 
 
 def grouped(value: Tensor, groups: int) -> Tensor:
@@ -106,4 +115,5 @@ def convolution(arguments: Mapping[str, Any], find: Find) -> list[Term]:
         dilation=dilation,
         groups=groups,
     )
-    return [Outer(slot, raw(x), 1, 1, activations, partial(grouped, groups=groups)), *terms]
+    reorder = partial(channels_outermost, taps=prod(kernel))
+    return [Outer(slot, raw(x), 1, 1, activations, partial(grouped, groups=groups), reorder=reorder), *terms]
