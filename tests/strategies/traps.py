@@ -186,24 +186,21 @@ def images_of_a_clip_folded_into_the_batch() -> Case:
     return Net(run, conv=nn.Conv2d(2, 4, 3), norm=nn.GroupNorm(2, 4), head=nn.Linear(4, C)), noise(N, 2, 2, 4, 4)
 
 
+def placed(m: Any, x: Tensor) -> Tensor:
+    h = m.word(x) + m.place(torch.arange(x.shape[1], device=x.device))
+    return m.head(m.norm(h).relu().sum(1))
+
+
 @trap
 def learned_positions_without_a_batch_axis() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        h = m.word(x) + m.place(torch.arange(x.shape[1], device=x.device))
-        return m.head(m.norm(h).relu().sum(1))
-
-    return Net(run, word=nn.Embedding(7, D), place=nn.Embedding(T, D), norm=nn.LayerNorm(D), head=nn.Linear(D, C)), (
+    return Net(placed, word=nn.Embedding(7, D), place=nn.Embedding(T, D), norm=nn.LayerNorm(D), head=nn.Linear(D, C)), (
         tokens(N, T)
     )
 
 
 @trap
 def learned_positions_as_many_as_the_batch() -> Case:
-    def run(m: Any, x: Tensor) -> Tensor:
-        h = m.word(x) + m.place(torch.arange(x.shape[1], device=x.device))
-        return m.head(m.norm(h).relu().sum(1))
-
-    return Net(run, word=nn.Embedding(7, D), place=nn.Embedding(N, D), norm=nn.LayerNorm(D), head=nn.Linear(D, C)), (
+    return Net(placed, word=nn.Embedding(7, D), place=nn.Embedding(N, D), norm=nn.LayerNorm(D), head=nn.Linear(D, C)), (
         tokens(N, N)
     )
 
