@@ -66,7 +66,7 @@ def projection_rows(
         words = _words(key, rows, torch.arange(-(-dim // 64), device=device))
         octets = words.view(torch.uint8).to(torch.int32)  # (rows, 8 · words), little-endian
         bits = (torch.arange(256, device=device)[:, None] >> torch.arange(8, device=device)) & 1
-        signs = ((bits * 2 - 1).to(dtype) / dim**0.5).contiguous()
+        signs = ((bits * 2 - 1).to(dtype) * dim**-0.5).contiguous()  # ±1 times a number: the same everywhere
         return torch.nn.functional.embedding(octets, signs).reshape(stop - start, -1)[:, :dim]
     words = _words(key, rows, torch.arange(dim, device=device))
     uniform = (((words >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53

@@ -1,0 +1,71 @@
+"""The kernels on a CUDA device: the numbers of the CPU, the same projections, precisions within their stated error."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ntkscope as ns
+from ntkscope.linalg.sketch import projection_rows
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+class Encoder(nn.Module):
+    """Tokens, learned positions, attention, a head: tables, shared calls and packed projections in one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word, self.place = nn.Embedding(13, 8), nn.Embedding(6, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.word(x) + self.place(torch.arange(x.shape[1], device=x.device))
+        return self.head(self.body(h).mean(1))
+
+
+def cases() -> dict[str, tuple[nn.Module, Tensor]]:
+    torch.manual_seed(0)
+    return {
+        "lenet": (ns.models.build("lenet"), torch.randn(5, 1, 28, 28, dtype=torch.float64)),
+        "resnet20": (ns.models.build("resnet20"), torch.randn(3, 3, 32, 32, dtype=torch.float64)),
+        "encoder": (Encoder(), torch.randint(0, 13, (4, 6))),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(ns.KERNELS))
+@pytest.mark.parametrize("network", ["lenet", "resnet20", "encoder"])
+def test_the_numbers_of_the_cpu(name: str, network: str) -> None:
+    model, x = cases()[network]
+    model = model.double().eval()
+    options = {"dim": 64} if name.startswith("proj") else {}
+    here = ns.kernel(name, model, x, **options).dense()
+    there = ns.kernel(name, model.cuda(), x.cuda(), **options).dense().cpu()
+    assert float((here - there).abs().max()) <= 1e-10 * float(here.abs().max())
+
+
+@pytest.mark.parametrize("kind", ["rademacher", "gaussian"])
+def test_one_projection_on_every_device(kind: str) -> None:
+    here = projection_rows(3, "layer.weight", 1000, 1200, 300, kind)
+    there = projection_rows(3, "layer.weight", 1000, 1200, 300, kind, device="cuda").cpu()
+    torch.testing.assert_close(here, there, rtol=1e-6, atol=1e-9)
+    if kind == "rademacher":
+        assert torch.equal(here, there)
+
+
+@pytest.mark.parametrize("precision", ["exact", "tf32", "bf16", "fp16"])
+def test_precisions_stay_within_their_error(precision: str) -> None:
+    model, x = cases()["resnet20"]
+    exact = ns.kernel("trntk0", model.double().eval().cuda(), x.cuda()).dense()
+    quick = ns.kernel("trntk0", model.float(), x.float().cuda(), precision=precision).dense()
+    assert float((quick - exact).norm() / exact.norm()) <= 2e-3
+
+
+def test_a_device_can_be_asked_for() -> None:
+    model, x = cases()["lenet"]
+    K = ns.kernel("trntk0", model.eval(), x.float(), device="cuda")
+    assert K.device.type == "cuda"
+    assert next(model.parameters()).device.type == "cpu"
