@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
-
 from strategies.networks import Case, Net, noise, parameter, randomize, tokens
 
 N, D, T, C = 4, 5, 3, 3
