@@ -91,14 +91,24 @@ def make_plan(
     limit = CUDA_BLOCK if cuda else CPU_BLOCK
     side = min(n, m or n)
     room = available - workspace
-    block = max(1, min(limit, side if m is None else max(n, m), int(room * 0.4 / passing)))
-    accumulator = 8 * block * (heads**2 if full else 1) * 2
-    resident = int((room - block * passing) / (feature + accumulator))
+    most = side if m is None else max(n, m)
+    for share in (
+        (0.4,) if cuda else (0.4, 0.15)
+    ):  # where not all can stay, smaller blocks leave room for more residents
+        block = max(1, min(limit, most, int(room * share / passing)))
+        resident = _resident(room, block, passing, feature, heads, full)
+        if resident >= side:
+            break
     while resident < 1 and block > 1:
         block //= 2
-        accumulator = 8 * block * (heads**2 if full else 1) * 2
-        resident = int((room - block * passing) / (feature + accumulator))
+        resident = _resident(room, block, passing, feature, heads, full)
     return Plan(max(1, min(side, resident)), block, workspace)
+
+
+def _resident(room: float, block: int, passing: int, feature: int, heads: int, full: bool) -> int:
+    """Samples whose features fit beside a block that passes by and the float64 tile between the two."""
+    tile = 8 * block * (heads**2 if full else 1) * 2
+    return int((room - block * passing) / (feature + tile))
 
 
 def _forming(piece: Piece, heads: int, itemsize: int, storage: int, factors: int) -> int:
