@@ -1,6 +1,6 @@
 """Small networks that fool engines: one way to be wrong each, named by it. All in float64 and eval mode.
 
-`TRAPS[name]()` gives `(model, x)` with four samples; outputs are (n, 3).
+`TRAPS[name]()` gives `(model, x)` with four samples and outputs (n, 3).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
+
 from strategies.networks import Case, Net, noise, parameter, randomize, tokens
 
 N, D, T, C = 4, 5, 3, 3
