@@ -64,7 +64,7 @@ def in_fresh_process(network: str, n: int, memory: str) -> dict[str, float]:
 
 
 def run(quick: bool = False) -> Outcome:
-    """LeNet four times as wide, 4,096 inputs, within 1 GiB; other budgets show that the plan follows them."""
+    """LeNet four times as wide, 4,096 inputs, within 1 GiB."""
     n = 256 if quick else 4096
     budgets = {"1GiB": 1024}
     rows, above = [], {}
