@@ -1,0 +1,1 @@
+"""Estimators on precomputed kernels: the kernel machine that stands in for a network."""
