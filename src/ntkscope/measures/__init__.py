@@ -1,1 +1,18 @@
 """Measures: pure functions of arrays and Grams."""
+
+from __future__ import annotations
+
+from ntkscope.measures import faithfulness, kendall, log_odds, monotone, prediction, uncertainty
+from ntkscope.measures.registry import MEASURES, Measure, measure
+
+__all__ = [
+    "MEASURES",
+    "Measure",
+    "faithfulness",
+    "kendall",
+    "log_odds",
+    "measure",
+    "monotone",
+    "prediction",
+    "uncertainty",
+]

@@ -1,0 +1,164 @@
+"""Faithfulness: whether a surrogate and its network say the same of the same items."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ntkscope.core.plain import to_plain
+from ntkscope.measures._checks import labels_of, two_logits
+from ntkscope.measures.kendall import Kendall, kendall, kendall_tau
+from ntkscope.measures.log_odds import correct_class_log_odds, probabilities
+from ntkscope.measures.monotone import MonotoneFit, monotone_r2
+from ntkscope.measures.prediction import (
+    accuracy,
+    agreement,
+    correct,
+    item_total_variation,
+    pearson,
+    tad,
+    total_variation,
+)
+from ntkscope.measures.uncertainty import (
+    Summary,
+    bootstrap_means,
+    percentile_interval,
+    standard_error,
+    summarise,
+)
+
+__all__ = [
+    "Faithfulness",
+    "Kendall",
+    "MonotoneFit",
+    "Summary",
+    "accuracy",
+    "agreement",
+    "correct_class_log_odds",
+    "faithfulness",
+    "kendall",
+    "kendall_tau",
+    "monotone_r2",
+    "pearson",
+    "probabilities",
+    "standard_error",
+    "summarise",
+    "tad",
+    "total_variation",
+]
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """One surrogate against one network on one test set; `intervals` holds the 95 % interval of each figure by its name.
+
+    `tau` is τ-b of the correct-class log-odds, `tau_literal` the rule that counts ties as discordant, `ties` the tied
+    pairs of `pairs`. `tad` is in percentage points. `r2` is after the fitted monotone map, `r2_before` without it and
+    `r2_isotonic` what no monotone map exceeds; `pearson` is of correct-class probabilities. A figure that is undefined
+    (a constant score) is NaN.
+    """
+
+    tau: float
+    tau_literal: float
+    ties: int
+    pairs: int
+    tad: float
+    agreement: float
+    r2: float
+    r2_before: float
+    r2_isotonic: float
+    pearson: float
+    total_variation: float
+    network_accuracy: float
+    surrogate_accuracy: float
+    items: int
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a record can hold."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    def __str__(self) -> str:
+        low, high = self.intervals.get("tau", (math.nan, math.nan))
+        return (
+            f"τ {self.tau:.3f} [{low:.3f}, {high:.3f}], TAD {self.tad:+.2f} points, agreement {100 * self.agreement:.2f} %,"
+            f" R² {self.r2:.3f}, Pearson {self.pearson:.3f}, {self.items} items"
+        )
+
+
+def faithfulness(
+    surrogate_logits: Any, network_logits: Any, y: Any, *, bootstrap: int = 1000, seed: int = 0
+) -> Faithfulness:
+    """Every measure of faithfulness at once, with 95 % intervals over test items.
+
+    The intervals of both τ are normal ones with the infinitesimal-jackknife standard error of `kendall`, O(n log n) in
+    place of a bootstrap of rank counts. All others are percentiles of `bootstrap` resamples of the items, the monotone
+    map kept as fitted. `bootstrap=0` gives the intervals of τ alone. O(nc + n log n + bootstrap · n).
+    Engel et al. (2023), section 3.
+
+    >>> network = np.array([[0.0, 1.0], [0.0, 3.0], [0.0, -2.0], [0.0, 0.5]])
+    >>> found = faithfulness(network / 2, network, [1, 1, 0, 0])
+    >>> found.tau, found.tad, found.agreement, round(found.r2, 4)
+    (1.0, 0.0, 1.0, 1.0)
+    """
+    surrogate, network = two_logits(surrogate_logits, network_logits)
+    labels = labels_of(y, *surrogate.shape)
+    odds, network_odds = correct_class_log_odds(surrogate, labels), correct_class_log_odds(network, labels)
+    rows = np.arange(len(labels))
+    p, q = (probabilities(z)[rows, labels] for z in (surrogate, network))
+    rank = kendall(odds, network_odds)
+    fit = monotone_r2(odds, network_odds) if np.ptp(q) > 0 else None
+    per_item = np.stack(
+        [
+            correct(surrogate, labels),
+            correct(network, labels),
+            surrogate.argmax(1) == network.argmax(1),
+            item_total_variation(surrogate, network),
+            p,
+            q,
+            p * p,
+            q * q,
+            p * q,
+            np.zeros_like(p) if fit is None else np.square(fit.probability(odds) - q),
+        ],
+        axis=1,
+    ).astype(np.float64)
+    names = ("surrogate_accuracy", "network_accuracy", "agreement", "total_variation", "tad", "pearson", "r2")
+    figures = dict(zip(names, _figures(per_item.mean(0, keepdims=True))[0].tolist()))
+    intervals = {"tau": rank.interval("b"), "tau_literal": rank.interval("discordant")}
+    if bootstrap:
+        drawn = bootstrap_means(per_item, _figures, resamples=bootstrap, seed=seed)
+        for name, column in zip(names, drawn.T):
+            known = column[np.isfinite(column)]
+            intervals[name] = percentile_interval(known) if len(known) else (math.nan, math.nan)
+    return Faithfulness(
+        tau=rank.tau_b,
+        tau_literal=rank.literal,
+        ties=rank.ties,
+        pairs=rank.pairs,
+        tad=figures["tad"],
+        agreement=figures["agreement"],
+        r2=fit.r2 if fit else math.nan,
+        r2_before=fit.r2_before if fit else math.nan,
+        r2_isotonic=fit.r2_isotonic if fit else math.nan,
+        pearson=pearson(p, q) if np.ptp(p) > 0 and np.ptp(q) > 0 else math.nan,
+        total_variation=figures["total_variation"],
+        network_accuracy=figures["network_accuracy"],
+        surrogate_accuracy=figures["surrogate_accuracy"],
+        items=len(labels),
+        intervals=intervals,
+    )
+
+
+def _figures(means: np.ndarray) -> np.ndarray:
+    """The figures that are functions of means over items, (r, 10) -> (r, 7)."""
+    surrogate, network, same, distance, p, q, pp, qq, pq, missed = means.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        q_variance, p_variance = np.maximum(qq - q * q, 0), np.maximum(pp - p * p, 0)
+        correlation = np.clip((pq - p * q) / np.sqrt(p_variance * q_variance), -1, 1)
+        r2 = 1 - missed / q_variance
+    return np.stack([surrogate, network, same, distance, 100 * (surrogate - network), correlation, r2], axis=1)

@@ -1,0 +1,35 @@
+"""Probabilities from logits in double precision, without saturation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp, softmax
+
+from ntkscope.measures._checks import Matrix, Vector, labels_of, logits_of
+
+
+def correct_class_log_odds(logits: Any, y: Any) -> Vector:
+    """`log p_y - log(1 - p_y) = z_y - log Σ_{k≠y} exp z_k` of each item; O(nc).
+
+    Probabilities round to 1 from log-odds of 37 on and then tie; log-odds do not.
+
+    >>> correct_class_log_odds([[0.0, 100.0], [0.0, -3.0]], [1, 1]).tolist()
+    [100.0, -3.0]
+    """
+    z = logits_of(logits)
+    labels = labels_of(y, *z.shape)
+    rows = np.arange(len(z))
+    others = z.copy()
+    others[rows, labels] = -np.inf
+    return z[rows, labels] - logsumexp(others, axis=1)
+
+
+def probabilities(logits: Any) -> Matrix:
+    """The softmax of each row, in float64.
+
+    >>> probabilities([[0.0, 0.0], [1000.0, 0.0]]).tolist()
+    [[0.5, 0.5], [1.0, 0.0]]
+    """
+    return softmax(logits_of(logits), axis=1)

@@ -1,0 +1,44 @@
+"""The registry of measures: what each is a function of, and where its values lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from ntkscope.core import Registry
+
+Of = Literal[
+    "two scores", "logits and labels", "two logits", "two logits and labels", "kernel and labels", "two kernels"
+]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A function from arrays to one number in [low, high]; `of` says which arrays, `best` the value of a perfect view."""
+
+    func: Callable[..., float]
+    of: Of
+    low: float | int = -math.inf
+    high: float | int = math.inf
+    best: float | int | None = None
+
+    def __call__(self, *arrays: Any, **options: Any) -> float:
+        return self.func(*arrays, **options)
+
+
+MEASURES: Registry[Measure] = Registry("measure")
+
+
+def measure(
+    name: str, *, of: Of, low: float | int = -math.inf, high: float | int = math.inf, best: float | int | None = None
+) -> Callable[[F], F]:
+    """Decorator: register a function as the measure `name` and leave it the function it is."""
+
+    def decorate(func: F) -> F:
+        MEASURES.add(name, Measure(func, of, low, high, best))
+        return func
+
+    return decorate

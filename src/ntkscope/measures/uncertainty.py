@@ -1,0 +1,96 @@
+"""How far a figure could be off: standard errors over seeds, the bootstrap over test items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from ntkscope.core import UsageError, numpy_generator
+from ntkscope.measures._checks import finite, vector
+
+BLOCK = 2**22  # counts held at a time
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean of a figure over repetitions, its standard error (NaN from one repetition) and how many there were."""
+
+    mean: float
+    sem: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4g} ± {self.sem:.2g} (n = {self.n})"
+
+
+def standard_error(values: Any) -> float:
+    """Standard error of the mean, `s / sqrt(n)` with s² over n - 1; NaN from one value.
+
+    >>> standard_error([1.0, 3.0])
+    1.0
+    """
+    found = vector(values, "values")
+    return float(found.std(ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.nan
+
+
+def summarise(results: Iterable[Mapping[str, Any]]) -> dict[str, Summary]:
+    """Mean, standard error and count of every figure that appears in the results of several seeds.
+
+    Entries that are not numbers (texts, intervals, None) are left out, and so are NaNs, which `n` shows.
+
+    >>> found = summarise([{"tau": 0.7, "note": "a"}, {"tau": 0.9}])
+    >>> list(found), round(found["tau"].mean, 6), round(found["tau"].sem, 6), found["tau"].n
+    (['tau'], 0.8, 0.1, 2)
+    """
+    columns: dict[str, list[float]] = {}
+    for result in results:
+        for name, value in result.items():
+            if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+                columns.setdefault(name, []).append(float(value))
+    kept = {name: [value for value in values if math.isfinite(value)] for name, values in columns.items()}
+    return {
+        name: Summary(float(np.mean(values)) if values else math.nan, standard_error(values), len(values))
+        for name, values in kept.items()
+    }
+
+
+def bootstrap_means(
+    values: Any, statistic: Callable[[np.ndarray], np.ndarray], *, resamples: int = 1000, seed: int = 0
+) -> Float64[np.ndarray, "r k"]:
+    """`statistic` of the means of `values` (n, f) over resampled items, once a resample; O(resamples · n · f).
+
+    Resampling n items with replacement is drawing how often each comes, so the means are one matrix product. `statistic`
+    takes means (r, f) and gives (r, k). Efron (1979).
+
+    >>> bootstrap_means([[1.0], [1.0]], lambda means: means, resamples=3).tolist()
+    [[1.0], [1.0], [1.0]]
+    """
+    items = finite(values, "values", 2)
+    n = len(items)
+    if resamples < 1 or n < 1:
+        raise UsageError(f"{resamples} resamples of {n} items came; expected at least one of each")
+    random = numpy_generator(seed, "bootstrap")
+    found = []
+    for start in range(0, resamples, rows := max(1, BLOCK // n)):
+        count = min(rows, resamples - start)
+        drawn = random.integers(0, n, size=(count, n)) + n * np.arange(count)[:, None]
+        times = np.bincount(drawn.reshape(-1), minlength=count * n).reshape(count, n)
+        found.append(statistic(times.astype(np.float64) @ items / n))
+    return np.concatenate(found)
+
+
+def percentile_interval(values: Any, level: float = 0.95) -> tuple[float, float]:
+    """The central interval that holds `level` of the values.
+
+    >>> percentile_interval(range(101), 0.9)
+    (5.0, 95.0)
+    """
+    if not 0 < level < 1:
+        raise UsageError(f"level={level} came; expected a probability between 0 and 1, such as 0.95")
+    low, high = np.quantile(vector(list(values), "values"), [(1 - level) / 2, (1 + level) / 2])
+    return float(round(low, 12)), float(round(high, 12))
