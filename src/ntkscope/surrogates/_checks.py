@@ -1,0 +1,154 @@
+"""Kernels and labels as they come in: checked, with errors that say got, expected and remedy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+from torch import Tensor
+
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.linalg import Gram, as_gram
+from ntkscope.linalg.gram import from_numpy
+
+
+class KernelNotFinite(NumericalError, ValueError):
+    """A kernel with NaN or infinite entries."""
+
+
+def training_kernel(estimator: BaseEstimator, K: Any) -> Gram:
+    """`K` as a finite symmetric Gram; sets what scikit-learn expects of a fitted estimator (`n_features_in_`, …)."""
+    gram = _as_finite_gram(estimator, K, symmetric=True, reset=True)
+    n, m = gram.shape
+    if n < 1:
+        raise UsageError(f"a kernel of shape {(n, m)} came; expected at least one training point")
+    return gram
+
+
+def query_kernel(estimator: BaseEstimator, K: Any) -> Gram:
+    """`K` of shape (n_test, n_train) as a finite Gram whose columns are the training points."""
+    return _as_finite_gram(estimator, K, symmetric=False, reset=False)
+
+
+def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset: bool) -> Gram:
+    ours = isinstance(K, Gram | Tensor)
+    if not ours:  # scikit-learn's own door: sparse and complex input refused, lists and frames converted, names kept
+        K = validate_data(estimator, K, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
+    shape = tuple(K.shape)
+    if symmetric and (len(shape) != 2 or shape[0] != shape[1]):
+        raise UsageError(
+            f"a training kernel of shape {shape} came; expected a square one (n_train, n_train), the kernel of the"
+            " training inputs with themselves: this estimator takes kernels, not inputs"
+        )
+    if ours:
+        if reset:
+            estimator.n_features_in_ = shape[1]
+        elif len(shape) != 2 or shape[1] != estimator.n_features_in_:
+            raise UsageError(
+                f"a test kernel of shape {shape} came to {type(estimator).__name__} fitted on"
+                f" {estimator.n_features_in_} training points; expected (n_test, {estimator.n_features_in_}): rows are"
+                " test inputs, columns the training inputs (transpose it if it is the other way round)"
+            )
+    try:
+        gram = as_gram(K.detach() if isinstance(K, Tensor) else K, symmetric=symmetric)
+    except NumericalError as error:
+        raise KernelNotFinite(str(error)) from error
+    if isinstance(K, Gram):
+        _check_products_finite(gram)
+    return gram
+
+
+def _check_products_finite(gram: Gram) -> None:
+    """One product finds NaN and infinity wherever they are, also in a kernel that is never formed."""
+    sums = gram @ torch.ones(gram.shape[1], 1, dtype=torch.float64, device=gram.device)
+    bad = (~torch.isfinite(sums[:, 0])).nonzero().flatten().tolist()
+    if bad:
+        raise KernelNotFinite(
+            f"{gram!r} holds NaN or infinite values in {len(bad)} rows, the first {bad[0]}; look at the inputs or"
+            " activations that made it"
+        )
+
+
+def class_labels(gram: Gram, y: Any, owner: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The classes, sorted, and each row's class number; at least two classes, one label a row of the kernel."""
+    labels = column_or_1d(_plain(y, owner), warn=True)
+    if len(labels) != gram.shape[0]:
+        found = len(set(labels.tolist()))
+        raise UsageError(
+            f"{len(labels)} labels ({found} classes) came with a kernel of {gram.shape[0]} rows; inconsistent numbers of"
+            " samples: expected one label for each training point"
+        )
+    check_classification_targets(labels)
+    classes, numbers = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        raise UsageError(
+            f"{owner} got labels of one class ({classes[0]!r}) for {len(labels)} rows; expected at least two classes: with"
+            " 1 class there is nothing to tell apart"
+        )
+    return classes, numbers.astype(np.int64)
+
+
+def float_targets(gram: Gram, y: Any, owner: str) -> Tensor:
+    """Regression targets (n,) or (n, outputs) in float64 on the kernel's device."""
+    values = np.asarray(_plain(y, owner))
+    if values.ndim == 0 or len(values) != gram.shape[0]:
+        raise UsageError(
+            f"targets of shape {values.shape} came with a kernel of {gram.shape[0]} rows; inconsistent numbers of samples:"
+            " expected one target for each training point"
+        )
+    try:
+        values = values.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"targets of dtype {values.dtype} came to {owner}; expected numbers: for class labels use the classifier"
+            f" ({owner}Classifier)"
+        ) from error
+    if values.ndim > 2 or not np.isfinite(values).all():
+        bad = np.argwhere(~np.isfinite(values))
+        where = f", NaN or infinity first at {tuple(int(i) for i in bad[0])}" if len(bad) else ""
+        raise UsageError(f"targets of shape {values.shape} came{where}; expected finite (n,) or (n, outputs)")
+    return from_numpy(values).to(gram.device)
+
+
+def sample_weights(gram: Gram, sample_weight: Any) -> Tensor | None:
+    """Weights (n,), not negative and not all zero, in float64 on the kernel's device; None stays None."""
+    if sample_weight is None:
+        return None
+    given = sample_weight.detach().cpu().numpy() if isinstance(sample_weight, Tensor) else np.asarray(sample_weight)
+    weights = given.astype(np.float64)
+    weights = np.full(gram.shape[0], float(weights)) if weights.ndim == 0 else weights
+    if weights.shape != (gram.shape[0],) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
+        raise UsageError(
+            f"sample_weight of shape {weights.shape} came (smallest {weights.min() if weights.size else None}); expected"
+            f" ({gram.shape[0]},), finite, none negative, not all zero"
+        )
+    return from_numpy(weights).to(gram.device)
+
+
+def strength(alpha: Any, *, zero: bool = False, remedy: str = "") -> float:
+    """A ridge strength as a float: finite, positive, or zero where that means something."""
+    ok = isinstance(alpha, int | float | np.integer | np.floating) and not isinstance(alpha, bool)
+    if not ok or not math.isfinite(alpha) or alpha < 0 or (alpha == 0 and not zero):
+        raise UsageError(f"alpha={alpha!r} came; expected a finite number {'≥' if zero else '>'} 0{remedy}")
+    return float(alpha)
+
+
+def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
+    """`value`, one of `options`."""
+    if value not in options:
+        raise UsageError(f"{name}={value!r} came; expected one of {', '.join(map(repr, options))}")
+    return str(value)
+
+
+def _plain(y: Any, owner: str) -> Any:
+    if y is None:
+        raise UsageError(
+            f"{owner} requires y to be passed, but the target y is None; expected a label a row of the kernel"
+        )
+    return y.detach().cpu().numpy() if isinstance(y, Tensor) else y

@@ -1,0 +1,156 @@
+"""Kernel ridge regression with its exact leave-one-out, and the classifier on one-hot targets."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import torch
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from ntkscope.core import UsageError
+from ntkscope.linalg import Gram, OperatorGram, cholesky_solve, conjugate_gradient, nystrom
+from ntkscope.linalg.system import symmetric_part
+from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array, one_hot
+from ntkscope.surrogates._checks import choice, class_labels, float_targets, sample_weights, strength, training_kernel
+from ntkscope.surrogates.registry import SURROGATES
+
+DENSE_UP_TO = 10_000
+
+
+class _Ridge(LinearInKernel):
+    """What regression and classification share; abstract."""
+
+    alpha: Any
+    solver: str
+    rtol: float
+    max_iter: int
+
+    def _solve(self, gram: Gram, targets: Tensor, weights: Tensor | None) -> None:
+        """`(S K S + α I) c̃ = S Y`, `c = S c̃`, with S² the weights: a point of weight 0 has coefficient 0."""
+        alpha = strength(self.alpha, zero=True)
+        columns = targets.reshape(len(targets), -1)
+        scale = torch.ones_like(columns[:, :1]) if weights is None else weights.sqrt()[:, None]
+        system = gram if weights is None else _scaled(gram, scale)
+        solver = choice("solver", self.solver, ("auto", "cholesky", "cg"))
+        dense = solver == "cholesky" or (solver == "auto" and gram.shape[0] <= DENSE_UP_TO)
+        self.jitter_, self.n_iter_ = 0.0, 1
+        if dense:
+            found = cholesky_solve(system, scale * columns, alpha)
+            solution, self.jitter_ = found.solution, found.jitter
+        else:
+            if alpha == 0:
+                raise UsageError("alpha=0 came with solver='cg'; expected alpha > 0, or solver='cholesky'")
+            helper = nystrom(system, alpha, rank=min(256, len(columns)))
+            iterated = conjugate_gradient(system, scale * columns, alpha, helper, self.rtol, self.max_iter)
+            solution, self.n_iter_ = iterated.solution, max(1, iterated.iterations)
+        self.alpha_, self._weights, self._targets = alpha, weights, columns
+        self.coef_ = np.ascontiguousarray(as_array(scale * solution).T)
+        self.intercept_ = np.zeros(columns.shape[1])
+
+    def _leave_one_out(self, K: Any) -> Array:
+        check_is_fitted(self)
+        gram = training_kernel(self, K)
+        if gram.shape[0] != self.coef_.shape[1]:
+            raise UsageError(
+                f"leave_one_out got a kernel of {gram.shape[0]} rows; expected the {self.coef_.shape[1]} training points"
+            )
+        dtype = torch.float64
+        weights, targets = (None if v is None else v.to(gram.device) for v in (self._weights, self._targets))
+        assert targets is not None
+        coef = torch.from_numpy(np.ascontiguousarray(self.coef_.T)).to(gram.device)
+        scale = torch.ones(gram.shape[0], dtype=dtype, device=gram.device) if weights is None else weights.sqrt()
+        matrix = symmetric_part(gram, dtype) * scale[:, None] * scale
+        matrix.diagonal().add_(self.alpha_ + self.jitter_)
+        precision = torch.cholesky_inverse(torch.linalg.cholesky(matrix)).diagonal() * scale.square()
+        fitted = gram @ coef
+        left_out = targets - coef / precision[:, None]
+        return as_array(torch.where(precision[:, None] > 0, left_out, fitted))
+
+
+@final
+@SURROGATES.register("ridge")
+class KernelRidge(MultiOutputMixin, RegressorMixin, _Ridge):
+    """`f(x) = κ(x, X) c`, c minimising `Σ_i v_i (y_i - f(x_i))² + α cᵀKc`: `(K + α V⁻¹) c = y`; O(n³).
+
+    v are the sample weights (1). y may have several outputs. Up to 10,000 rows by Cholesky (float64 below 5,000);
+    beyond, or with solver="cg", by preconditioned conjugate gradients on `K @ v`. A singular kernel with alpha=0 gets
+    the jitter it takes: a warning says so, and `jitter_` how much.
+
+    Fitted: `coef_` (outputs, n), `intercept_` (zeros), `jitter_`, `n_iter_`.
+
+    >>> ridge = KernelRidge(alpha=1.0).fit(np.eye(2), [2.0, 4.0])
+    >>> ridge.predict(np.eye(2)).tolist(), ridge.leave_one_out(np.eye(2)).tolist()
+    ([1.0, 2.0], [[0.0], [0.0]])
+    """
+
+    def __init__(self, alpha: Any = 1.0, *, solver: str = "auto", rtol: float = 1e-8, max_iter: int = 1000) -> None:
+        self.alpha = alpha
+        self.solver = solver
+        self.rtol = rtol
+        self.max_iter = max_iter
+
+    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelRidge:
+        """Fit on the kernel (n, n), targets (n,) or (n, outputs), and weights (n,)."""
+        gram = training_kernel(self, K)
+        targets = float_targets(gram, y, "KernelRidge")
+        self._flat = targets.ndim == 1
+        self._solve(gram, targets, sample_weights(gram, sample_weight))
+        return self
+
+    def logits(self, K: Any) -> Array:
+        """The outputs as a matrix (n_test, outputs), whatever the shape of y was."""
+        return self._scores(K)
+
+    def predict(self, K: Any) -> Array:
+        """(n_test,), or (n_test, outputs) when y had two axes."""
+        scores = self._scores(K)
+        return scores[:, 0] if self._flat else scores
+
+    def leave_one_out(self, K: Any) -> Array:
+        """(n, outputs): each training point's prediction by the fit without it; exact: `y_i - c_i / (K + αV⁻¹)⁻¹_ii`."""
+        return self._leave_one_out(K)
+
+
+@final
+@SURROGATES.register("ridge-classifier")
+class KernelRidgeClassifier(_Ridge, LinearClassifier):
+    """`KernelRidge` on one-hot targets; the class of the largest output wins, and `logits` are the outputs.
+
+    `predict_proba`, the softmax of the outputs, orders classes but is not calibrated.
+
+    >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> KernelRidgeClassifier(alpha=0.1).fit(K, [0, 0, 1]).predict(K).tolist()
+    [0, 0, 1]
+    """
+
+    def __init__(self, alpha: Any = 1.0, *, solver: str = "auto", rtol: float = 1e-8, max_iter: int = 1000) -> None:
+        self.alpha = alpha
+        self.solver = solver
+        self.rtol = rtol
+        self.max_iter = max_iter
+
+    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelRidgeClassifier:
+        """Fit on the kernel (n, n), a label a row, and weights (n,)."""
+        gram = training_kernel(self, K)
+        self.classes_, numbers = class_labels(gram, y, "KernelRidgeClassifier")
+        self._solve(gram, one_hot(numbers, len(self.classes_), gram.device), sample_weights(gram, sample_weight))
+        return self
+
+    def leave_one_out(self, K: Any) -> Array:
+        """(n, classes): each training point's scores by the fit without it; exact."""
+        return self._leave_one_out(K)
+
+
+def _scaled(gram: Gram, scale: Tensor) -> Gram:
+    """`S K S` as products only; formed when a factorisation asks for it."""
+    return OperatorGram(
+        gram.shape,
+        lambda v: scale * (gram @ (scale * v)),
+        dtype=torch.float64,
+        device=gram.device,
+        symmetric=True,
+        diagonal=gram.diagonal().to(torch.float64) * scale[:, 0].square(),
+    )
