@@ -10,6 +10,7 @@ import pytest
 
 import ntkscope.data
 import ntkscope.kernels
+import ntkscope.measures
 import ntkscope.models
 import ntkscope.tangent.rules
 from ntkscope.core import Registry
@@ -19,6 +20,7 @@ HELPERS = {
     "data": {"registry", "normalise", "subsets"},
     "models": {"registry", "check"},
     "kernels": {"registry"},
+    "measures": {"registry", "faithfulness", "log_odds", "uncertainty"},
     "tangent.rules": {"registry"},
 }
 
@@ -29,6 +31,7 @@ def entries(room: str) -> list[Any]:
         "data": lambda: list(ntkscope.data.DATASETS.values()),
         "models": lambda: list(ntkscope.models.MODELS.values()),
         "kernels": lambda: list(ntkscope.kernels.KERNELS.values()),
+        "measures": lambda: list(ntkscope.measures.MEASURES.values()),
         "tangent.rules": lambda: [
             *(rule for rule, _ in ntkscope.tangent.rules.RULES.values()),
             *ntkscope.tangent.rules.REWRITES.values(),

@@ -1,0 +1,77 @@
+"""Alignment against the definitions, with the centring matrix written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ntkscope.core import NumericalError, UsageError, numpy_generator
+from ntkscope.linalg import FactoredGram, OperatorGram
+from ntkscope.measures.alignment import centred_alignment, kernel_distance, kernel_target_alignment
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float((a * b).sum() / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+@settings(max_examples=30)
+@given(n=st.integers(3, 20), seed=st.integers(0, 1000), c=st.floats(0.01, 100))
+def test_definitions_and_laws(n: int, seed: int, c: float) -> None:
+    random = numpy_generator(seed, "test", "alignment")
+    F, G = random.normal(size=(2, n, 4))
+    K, L = F @ F.T, G @ G.T
+    H = np.eye(n) - 1 / n
+    y = random.permutation(np.arange(n) % 3)
+    Y = np.eye(3)[y]
+    assert kernel_target_alignment(K, y) == pytest.approx(cosine(K, Y @ Y.T), abs=1e-12)
+    assert kernel_target_alignment(K, y, centred=True) == pytest.approx(cosine(H @ K @ H, H @ Y @ Y.T @ H), abs=1e-12)
+    assert kernel_target_alignment(K + c, y, centred=True) == pytest.approx(
+        kernel_target_alignment(K, y, centred=True), abs=1e-9
+    )
+    assert kernel_target_alignment(c * K, Y) == pytest.approx(kernel_target_alignment(K, y), abs=1e-12)
+    assert centred_alignment(K, L) == pytest.approx(cosine(H @ K @ H, H @ L @ H), abs=1e-12)
+    assert centred_alignment(L, K) == pytest.approx(centred_alignment(K, c * L + c), abs=1e-9)
+    assert 0 <= centred_alignment(K, L) <= 1
+    assert kernel_distance(K, L) == pytest.approx(1 - cosine(K, L), abs=1e-12)
+    assert kernel_distance(c * K, K) == pytest.approx(0, abs=1e-12)
+    assert centred_alignment(K, y_kernel := Y @ Y.T) == pytest.approx(
+        kernel_target_alignment(K, y, centred=True), abs=1e-12
+    )
+    assert y_kernel.shape == (n, n)
+
+
+def test_every_gram_gives_the_same() -> None:
+    random = numpy_generator(0, "test", "grams")
+    F, G = (torch.from_numpy(f) for f in random.normal(size=(2, 25, 4)))
+    K, L, y = F @ F.T, G @ G.T, torch.arange(25) % 4
+    operator = OperatorGram((25, 25), lambda v: K @ v, dtype=torch.float64, symmetric=True)
+    for gram in (FactoredGram(F), operator, K.numpy()):
+        assert centred_alignment(gram, FactoredGram(G)) == pytest.approx(centred_alignment(K, L), abs=1e-12)
+        assert kernel_target_alignment(gram, y) == pytest.approx(kernel_target_alignment(K, y), abs=1e-12)
+        assert kernel_distance(gram, L) == pytest.approx(kernel_distance(K, L), abs=1e-12)
+
+
+def test_signs_and_regression_targets() -> None:
+    y = np.array([1.0, 1.0, -1.0])
+    assert kernel_target_alignment(np.outer(y, y), y.astype(int)) == pytest.approx(1)  # -1 is no class: a target
+    assert kernel_target_alignment(-np.outer(y, y), y) == pytest.approx(-1)
+
+
+def test_bad_input() -> None:
+    K = torch.eye(3)
+    with pytest.raises(UsageError, match="2 labels came for a kernel of 3 rows"):
+        kernel_target_alignment(K, [0, 1])
+    with pytest.raises(UsageError, match="square"):
+        kernel_target_alignment(torch.ones(3, 2), [0, 1, 1])
+    with pytest.raises(UsageError, match="same items"):
+        centred_alignment(K, torch.eye(4))
+    with pytest.raises(NumericalError, match="constant"):
+        centred_alignment(K, torch.full((3, 3), 0.1))
+    with pytest.raises(NumericalError, match="undefined"):
+        kernel_target_alignment(torch.zeros(3, 3), [0, 1, 1])
+    for broken in (lambda k: centred_alignment(K, k), lambda k: kernel_target_alignment(k, [0, 1, 1])):
+        with pytest.raises(NumericalError, match="NaN"):
+            broken(torch.full((3, 3), torch.nan))

@@ -1,0 +1,124 @@
+"""Every registered measure keeps the contract."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from contracts.measure import MeasureContract
+from ntkscope.core import numpy_generator
+from ntkscope.measures import MEASURES
+
+
+def scores(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    random = numpy_generator(seed, "test", "scores")
+    a = random.normal(size=30)
+    return a, a + random.normal(size=30)
+
+
+def logits(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    random = numpy_generator(seed, "test", "logits")
+    a = random.normal(size=(30, 3))
+    return a, a + random.normal(size=(30, 3))
+
+
+def labels(seed: int) -> np.ndarray:
+    return numpy_generator(seed, "test", "labels").integers(0, 3, 30)
+
+
+def kernels(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    random = numpy_generator(seed, "test", "kernels")
+    a, b = random.normal(size=(2, 30, 5))
+    return a @ a.T, (a + b) @ (a + b).T
+
+
+class Scores(MeasureContract):
+    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
+        return scores(seed)
+
+    def perfect(self) -> tuple[np.ndarray, ...]:
+        a, _ = scores(0)
+        return a, 2 * a + 1
+
+
+class TestKendallTau(Scores):
+    name = "kendall-tau"
+
+
+class TestPearson(Scores):
+    name = "pearson"
+
+
+class TestMonotoneR2(Scores):
+    name = "monotone-r2"
+
+
+class TestAccuracy(MeasureContract):
+    name = "accuracy"
+
+    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
+        return logits(seed)[0], labels(seed)
+
+    def perfect(self) -> tuple[np.ndarray, ...]:
+        return np.eye(3)[labels(0)], labels(0)
+
+
+class TestTad(MeasureContract):
+    name = "tad"
+
+    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
+        return *logits(seed), labels(seed)
+
+    def perfect(self) -> tuple[np.ndarray, ...]:
+        return logits(0)[0], logits(0)[0], labels(0)
+
+
+class Logits(MeasureContract):
+    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
+        return logits(seed)
+
+    def perfect(self) -> tuple[np.ndarray, ...]:
+        return logits(0)[0], logits(0)[0] + 1
+
+
+class TestAgreement(Logits):
+    name = "agreement"
+
+
+class TestTotalVariation(Logits):
+    name = "total-variation"
+
+
+class TestKernelTargetAlignment(MeasureContract):
+    name = "kernel-target-alignment"
+
+    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
+        return kernels(seed)[0], labels(seed)
+
+    def perfect(self) -> tuple[np.ndarray, ...]:
+        one_hot = np.eye(3)[labels(0)]
+        return one_hot @ one_hot.T, labels(0)
+
+
+class Kernels(MeasureContract):
+    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
+        return kernels(seed)
+
+    def perfect(self) -> tuple[np.ndarray, ...]:
+        return kernels(0)[0], 2 * kernels(0)[0]
+
+
+class TestCentredAlignment(Kernels):
+    name = "centred-alignment"
+
+
+class TestKernelDistance(Kernels):
+    name = "kernel-distance"
+
+
+def subclasses(of: type) -> set[type]:
+    return {s for direct in of.__subclasses__() for s in {direct, *subclasses(direct)}}
+
+
+def test_every_measure_is_under_contract() -> None:
+    tested = {s.name for s in subclasses(MeasureContract) if hasattr(s, "name")}
+    assert set(MEASURES) <= tested, f"no contract test for {', '.join(set(MEASURES) - tested)}"
