@@ -155,3 +155,16 @@ def test_rows_and_columns_of_the_projection_are_uncorrelated(kind: str) -> None:
     for gram, terms in ((p @ p.T, 300), (p.T @ p, 400)):
         off = (gram / terms - torch.diag(torch.diagonal(gram / terms))).abs()
         assert float(off.max()) <= 6.5 * terms**-0.5  # the largest of ~80,000 standard normals is about 4.5
+
+
+@every_kind
+@pytest.mark.parametrize("name", ["proj-trntk", "proj-pntk"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_shorter_numbers_change_little(name: str, precision: str, kind: str) -> None:
+    model = ns.models.build("small_cnn", image_size=8, classes=3, channels=(4,)).eval()
+    x = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    options = {"dim": 100, "kind": kind, "normalize": False}  # 100: its root is no bfloat16 number
+    whole = ns.kernel(name, model, x, **options).dense()
+    short = ns.kernel(name, model, x, **options, precision=precision).dense()
+    assert not torch.equal(whole, short)
+    assert relative_error(short, whole) <= 2**-9  # one rounding to 8 bits, and rounding averages out in the sums

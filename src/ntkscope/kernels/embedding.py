@@ -17,7 +17,10 @@ from ntkscope.tangent.hooks import outputs_of
 from ntkscope.tangent.plan import SLACK, show_bytes
 from ntkscope.tangent.subject import Subject
 
-BLOCK = 128
+BLOCK = {
+    "cpu": 128,
+    "cuda": 2048,
+}  # samples multiplied together; every block is run through the network once a block of the others
 
 
 @KERNELS.register("em")
@@ -37,7 +40,8 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
     n, m = len(request.x1), len(request.x1 if request.x2 is None else request.x2)
     probe = _features(subject, request.placed(subject, request.x1[:1]), chosen)
     each = sum(layer.numel() for layer in probe) * subject.dtype.itemsize * 3
-    block = _block(request.memory, n * m * subject.dtype.itemsize, each, n, m)
+    largest = BLOCK.get(subject.device.type, 128)
+    block = _block(request.memory, n * m * subject.dtype.itemsize, each, n, m, largest)
     values = torch.zeros(n, m, dtype=subject.dtype, device=subject.device)
     sides = [torch.zeros(size, dtype=torch.float64, device=subject.device) for size in (n, m)]
     with counter(n * m, "embedding kernel", enabled=request.progress) as bar:
@@ -123,7 +127,7 @@ def _squares(layers: list[Tensor]) -> Tensor:
     return torch.stack([features.double().square().sum(1) for features in layers]).sum(0)
 
 
-def _block(memory: int, result: int, each: int, n: int, m: int) -> int:
+def _block(memory: int, result: int, each: int, n: int, m: int, largest: int) -> int:
     available = memory * SLACK - result
     if available < 4 * each:
         least = (result + 4 * each) / SLACK * 1.01
@@ -131,4 +135,4 @@ def _block(memory: int, result: int, each: int, n: int, m: int) -> int:
             f"memory={show_bytes(memory)} came; the smallest budget that works is {show_bytes(least)} ({int(least)} bytes):"
             " raise memory= or choose fewer layers="
         )
-    return max(1, min(BLOCK, max(n, m), int(available / (4 * each))))
+    return max(1, min(largest, max(n, m), int(available / (4 * each))))

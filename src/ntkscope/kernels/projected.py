@@ -23,28 +23,48 @@ from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import SLACK, show_bytes
 from ntkscope.tangent.precision import Precision
 
-BLOCK = 256  # samples projected together; a projection is drawn once a block
+BLOCK = {"cpu": 256, "cuda": 512}  # samples projected together; a projection is drawn once a block
 
 
 @KERNELS.register("proj-trntk")
-def proj_trntk(request: Request, *, dim: int = 10240, kind: str = "rademacher", normalize: bool = True) -> Gram:
-    """`Σ_c <P g_c(x), P g_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 6)."""
-    return _projected(request, Heads(request.outputs), dim, kind, normalize)
+def proj_trntk(
+    request: Request,
+    *,
+    dim: int = 10240,
+    kind: str = "rademacher",
+    normalize: bool = True,
+    precision: str = "exact",
+) -> Gram:
+    """`Σ_c <P g_c(x), P g_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 6).
+
+    `precision`: "exact", or on a GPU "tf32", "bf16", "fp16": gradients and projection in that many bits, float32 sums.
+    """
+    return _projected(request, Heads(request.outputs), dim, kind, normalize, precision)
 
 
 @KERNELS.register("proj-pntk")
-def proj_pntk(request: Request, *, dim: int = 10240, kind: str = "rademacher", normalize: bool = True) -> Gram:
-    """`1/C <P ∇Σ_c f_c(x), P ∇Σ_c f_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 5)."""
-    return _projected(request, Heads(request.outputs, summed=True), dim, kind, normalize)
+def proj_pntk(
+    request: Request,
+    *,
+    dim: int = 10240,
+    kind: str = "rademacher",
+    normalize: bool = True,
+    precision: str = "exact",
+) -> Gram:
+    """`1/C <P ∇Σ_c f_c(x), P ∇Σ_c f_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 5).
+
+    `precision` as for `proj_trntk`.
+    """
+    return _projected(request, Heads(request.outputs, summed=True), dim, kind, normalize, precision)
 
 
-def _projected(request: Request, heads: Heads, dim: int, kind: str, normalize: bool) -> Gram:
+def _projected(request: Request, heads: Heads, dim: int, kind: str, normalize: bool, precision: str) -> Gram:
     subject = _tangent.chosen_subject(request)
     func: frozenset[str] = frozenset()
-    precision = Precision("exact", subject.dtype)
-    with precision.context():
+    rounding = Precision(precision, subject.dtype)
+    with rounding.context():
         while True:
-            engine = Engine(subject, request.x1, heads, full=False, precision=precision, func=func)
+            engine = Engine(subject, request.x1, heads, full=False, precision=rounding, func=func)
             try:
                 left = project(engine, request, request.x1, dim, kind)
                 right = None if request.x2 is None else project(engine, request, request.x2, dim, kind)
@@ -54,7 +74,7 @@ def _projected(request: Request, heads: Heads, dim: int, kind: str, normalize: b
     if heads.summed:
         left = left / engine.chosen**0.5
         right = None if right is None else right / engine.chosen**0.5
-    meta = describe(subject, dim=dim, kind=kind, seed=request.seed)
+    meta = describe(subject, dim=dim, kind=kind, seed=request.seed, precision=precision)
     made = FactoredGram(left, right, name=request.name, coverage=engine.coverage(), meta=meta)
     return made.normalized() if normalize else made
 
@@ -73,17 +93,26 @@ def project(engine: Engine, request: Request, x: Batch, dim: int, kind: str) -> 
 
 
 def _project_block(engine: Engine, crop: Harvest, seed: int, dim: int, kind: str, rows: int) -> Tensor:
-    subject = engine.subject
+    subject, rounding = engine.subject, engine.precision
     total = torch.zeros(crop.n * engine.width, dim, dtype=subject.dtype, device=subject.device)
+    unit = torch.tensor(dim**-0.5, dtype=rounding.storage).double().item()  # all signs are rounded by one factor
+    rounded = dim**-0.5 / unit if kind == "rademacher" and rounding.storage != subject.dtype else 1.0
     for piece in engine.pieces:
         values = (crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)).flatten(0, 1)
         offset = piece.start * (piece.numbers // (piece.stop - piece.start))
         for at in range(0, piece.numbers, rows):
             stop = min(piece.numbers, at + rows)
             table = projection_rows(
-                seed, piece.name, offset + at, offset + stop, dim, kind, subject.dtype, subject.device
+                seed, piece.name, offset + at, offset + stop, dim, kind, rounding.storage, subject.device
             )
-            total.addmm_(values[:, at:stop], table)
+            if rounding.storage == subject.dtype:
+                total.addmm_(values[:, at:stop], table)
+            else:
+                stored, scale = rounding.store(values[:, at:stop])
+                made = rounding.product(stored, table.T)
+                total += made if scale is None else made * scale[:, None]
+    if rounded != 1.0:
+        total *= rounded
     return total.unflatten(0, (crop.n, engine.width))
 
 
@@ -106,4 +135,4 @@ def _blocks(engine: Engine, memory: int, dim: int, n: int) -> tuple[int, int]:
         )
     rows = int(max(64, min(8192, memory * SLACK / 4 / (dim * (size + 8)))))
     block = int((memory * SLACK - rows * dim * (size + 8)) / each)
-    return max(1, min(n, BLOCK, block)), rows
+    return max(1, min(n, BLOCK.get(engine.subject.device.type, 256), block)), rows
