@@ -1,0 +1,103 @@
+"""Attribution: how much each training point adds to each logit of a kernel surrogate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+
+from ntkscope.core import UsageError
+from ntkscope.explain._checks import kernel_of, train_labels
+from ntkscope.linalg import Gram
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """`A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N` for each test item x, computed when an item is asked for.
+
+    Holds the test kernel and the surrogate's weights, never (n_test, n_train, c) unless `.values` is asked for.
+    """
+
+    kernel: Gram
+    coef: Float64[np.ndarray, "c n"]
+    intercept: Float64[np.ndarray, " c"]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(n_test, n_train, c)."""
+        return (*self.kernel.shape, len(self.intercept))
+
+    def __len__(self) -> int:
+        return self.kernel.shape[0]
+
+    def item(self, index: int) -> Float64[np.ndarray, "n c"]:
+        """The attributions of one test item, (n_train, c); O(n_train c) and one row of the kernel."""
+        if not -len(self) <= index < len(self):
+            raise UsageError(f"test item {index} came; expected one of {len(self)}")
+        row = self.kernel[[index % len(self)]].dense()[0].detach().to("cpu", torch.float64).numpy()
+        return self.coef.T * row[:, None] + self.intercept / len(row)
+
+    def __iter__(self) -> Iterator[Float64[np.ndarray, "n c"]]:
+        return (self.item(index) for index in range(len(self)))
+
+    @property
+    def values(self) -> Float64[np.ndarray, "m n c"]:
+        """All of them at once, 8 · n_test · n_train · c bytes."""
+        return np.stack(list(self)) if len(self) else np.zeros(self.shape)
+
+    def sums(self) -> Float64[np.ndarray, "m c"]:
+        """The sum over the training points, which is the surrogate's logits; O(n_test n_train c)."""
+        return self._product(self.coef.T) + self.intercept
+
+    def by_class(self, y_train: Any) -> Float64[np.ndarray, "m k c"]:
+        """The mean attribution of each training class 0 … k-1 to each logit; O(n_test n_train c), k columns at a time."""
+        labels = train_labels(y_train, self.kernel.shape[1])
+        classes = int(labels.max()) + 1
+        found = np.empty((len(self), classes, len(self.intercept)))
+        for k in range(classes):
+            members = labels == k
+            total = self._product(self.coef.T * members[:, None])
+            found[:, k] = total / max(1, members.sum()) + self.intercept / len(labels) if members.any() else np.nan
+        return found
+
+    def _product(self, columns: Float64[np.ndarray, "n c"]) -> Float64[np.ndarray, "m c"]:
+        right = torch.from_numpy(np.ascontiguousarray(columns)).to(self.kernel.device)
+        return (self.kernel @ right).detach().to("cpu", torch.float64).numpy()
+
+    def __repr__(self) -> str:
+        m, n, c = self.shape
+        return f"Attribution({m} test items × {n} training points × {c} logits)"
+
+
+def attribute(surrogate: Any, K_test: Any, *, rows: Any = None) -> Attribution:
+    """What every training point adds to the surrogate's logits of the test items.
+
+    `A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N`, so `Σ_i A(x, x_i)_c` is the logit of class c. `surrogate`: any fitted
+    estimator that is linear in the kernel (`coef_` (c, N), `intercept_` (c,)). `rows` picks test items. Nothing is
+    computed before an item is asked for. Engel et al. (2023), equation 3.
+
+    >>> from types import SimpleNamespace
+    >>> surrogate = SimpleNamespace(coef_=np.array([[1.0, -2.0]]), intercept_=np.array([4.0]))
+    >>> found = attribute(surrogate, np.array([[3.0, 1.0]]))
+    >>> found.item(0).tolist(), found.sums().tolist()
+    ([[5.0], [0.0]], [[5.0]])
+    """
+    coef, intercept = getattr(surrogate, "coef_", None), getattr(surrogate, "intercept_", None)
+    if coef is None or intercept is None:
+        raise UsageError(
+            f"a {type(surrogate).__name__} without coef_ and intercept_ came; expected a fitted surrogate that is linear in"
+            " the kernel, such as KernelGLM or KernelRidgeClassifier: fit it first"
+        )
+    weights = np.atleast_2d(np.asarray(coef, dtype=np.float64))
+    gram = kernel_of(K_test)
+    if gram.shape[1] != weights.shape[1]:
+        raise UsageError(
+            f"a test kernel of shape {gram.shape} came with a surrogate of {weights.shape[1]} training points; expected"
+            f" (n_test, {weights.shape[1]}): rows are test items, columns training points"
+        )
+    bias = np.broadcast_to(np.asarray(intercept, dtype=np.float64), (len(weights),)).copy()
+    return Attribution(gram if rows is None else gram[rows], weights, bias)
