@@ -15,14 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what the names below are, for type checkers and editors
-    from ntkscope import data, explain, kernels, linalg, measures, models, surrogates, tangent, training
+    from ntkscope import data, explain, kernels, linalg, measures, models, report, surrogates, tangent, training
     from ntkscope.core import Claim, NtkscopeError, Record, Registry, Snapshot, Split
     from ntkscope.kernels import KERNELS, kernel
     from ntkscope.linalg import Gram
 
     __version__: str
 
-_ROOMS = ("data", "explain", "kernels", "linalg", "measures", "models", "surrogates", "tangent", "training")
+_ROOMS = ("data", "explain", "kernels", "linalg", "measures", "models", "report", "surrogates", "tangent", "training")
 _NAMES = {
     "KERNELS": "kernels",
     "kernel": "kernels",
@@ -51,6 +51,7 @@ __all__ = [
     "linalg",
     "measures",
     "models",
+    "report",
     "surrogates",
     "tangent",
     "training",

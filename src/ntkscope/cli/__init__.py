@@ -11,11 +11,13 @@ import typer
 import ntkscope as ns
 from ntkscope.cli.demo import demo
 from ntkscope.cli.list import list_parts
+from ntkscope.cli.report import report
 from ntkscope.cli.show import show
 
 VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo,
     "list": list_parts,
+    "report": report,
     "show": show,
 }
 

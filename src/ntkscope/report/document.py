@@ -1,0 +1,81 @@
+"""One HTML file that needs nothing else: style, scripts and data inside, and a policy that lets nothing in from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ntkscope.core.atomic import atomic_file
+from ntkscope.report.markup import Markup, code_script, data_script, join, tag
+
+_ASSETS = Path(__file__).parent / "assets"
+_SCRIPTS = ("theme.js", "tip.js", "table.js", "explorer.js")
+
+
+def document(
+    title: str,
+    body: Sequence[Any],
+    *,
+    links: Sequence[tuple[str, str]] = (),
+    data: Mapping[str, Mapping[str, Any]] | None = None,
+    style: str = "",
+    foot: Any = None,
+) -> Markup:
+    """The page with a navigation of `links` (id of a part, its name); our scripts run by their hashes, no others do."""
+    script, digest = code_script("\n".join((_ASSETS / name).read_text(encoding="utf-8") for name in _SCRIPTS))
+    policy = (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'unsafe-inline';"
+        f" script-src {digest}"
+    )
+    css = (_ASSETS / "style.css").read_text(encoding="utf-8")
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        # hashes come in quotes, which an attribute holds as they are
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", title),
+        Markup(f"<style>{css}\n{style}</style>"),
+    )
+    entries = [tag("li", tag("a", name, href=f"#{part}")) for part, name in links]
+    bar = tag(
+        "div",
+        tag("a", "ntkscope", href="#top", class_="brand"),
+        tag("nav", tag("ol", *entries), aria_label="Sections") if entries else tag("span", class_="nav"),
+        tag(
+            "button",
+            "Theme",
+            type="button",
+            id="theme",
+            class_="action",
+            aria_label="Theme: as the system",
+            hidden=True,
+        ),
+        class_="bar",
+    )
+    inner = tag(
+        "body",
+        tag("a", "To the content", href="#main", class_="skip"),
+        tag("div", bar, tag("main", *body, id="main", tabindex="-1"), class_="layout", id="top"),
+        tag("footer", foot) if foot is not None else None,
+        tag("div", id="tip", role="tooltip", hidden=True),
+        *(data_script(name, value) for name, value in (data or {}).items() if value),
+        script,
+    )
+    return join([Markup("<!doctype html>\n"), tag("html", head, inner, lang="en")])
+
+
+def part(key: str, title: str, body: Markup) -> Markup:
+    """A part of a page under a heading; the navigation leads to its key."""
+    head = tag("h2", title, id=f"{key}-title")
+    return tag("section", head, body, id=key, aria_labelledby=f"{key}-title", class_="part-of-page")
+
+
+def save(page: str, path: Path) -> Path:
+    """Write a page whole or not at all."""
+    with atomic_file(path) as handle:
+        handle.write(page.encode("utf-8", "replace"))
+    return path

@@ -1,0 +1,183 @@
+"""The index: all records below a folder on one page, published numbers beside measured ones, each with a page of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ntkscope.core import NtkscopeError, Record, RecordError
+from ntkscope.core.claims import VERDICTS
+from ntkscope.report.claims import claims_table, pill, tally
+from ntkscope.report.document import document, part, save
+from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.numbers import as_float, duration, number, percent
+from ntkscope.report.page import FILE, is_xray, write_page
+from ntkscope.report.source import Section
+from ntkscope.report.tables import Cell, table
+
+INDEX = "index.html"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A record below the folder: its place as a link, and what is wrong with it when it cannot be read."""
+
+    where: str
+    record: Record | None
+    trouble: str = ""
+
+    def link(self, name: str | None = None) -> Markup:
+        """A link to the record's page; plain text when it has none."""
+        shown = name or self.where
+        if self.record is None or self.trouble:
+            return tag("span", shown)
+        path = FILE if self.where == "." else f"{self.where}/{FILE}"
+        return tag("a", shown, href=quote(path))
+
+
+def write_index(folder: str | Path) -> Path:
+    """Make a page for every record in `folder` and below, and `index.html` over them; say where that is.
+
+    A record that cannot be read is listed with the reason. Hidden folders and links to folders are not entered.
+    """
+    folder = Path(folder)
+    entries = [_entry(folder, found) for found in records(folder)]
+    if not entries:
+        raise RecordError(f"no record in {folder} or below; give a folder that runs wrote to")
+    return save(_page(folder, entries), folder / INDEX)
+
+
+def records(folder: str | Path) -> list[Path]:
+    """The folders at or below `folder` that hold a `record.json`, in the order of their names."""
+    found = []
+    for place, inner, files in os.walk(folder):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        if "record.json" in files:
+            found.append(Path(place))
+    return found
+
+
+def _entry(folder: Path, found: Path) -> Entry:
+    where = found.relative_to(folder).as_posix()
+    try:
+        record = Record.open(found)
+        write_page(found)
+    except (NtkscopeError, OSError) as error:
+        return Entry(where, None, str(error))
+    return Entry(where, record)
+
+
+def _page(folder: Path, entries: Sequence[Entry]) -> Markup:
+    read = [entry for entry in entries if entry.record is not None]
+    xrays = [entry for entry in read if entry.record and is_xray(entry.record)]
+    claimed = [entry for entry in read if entry.record and entry.record.claims]
+    others = [entry for entry in read if entry not in xrays and entry not in claimed]
+    broken = [entry for entry in entries if entry.record is None]
+    parts = {
+        "xrays": ("X-rays", _xrays(xrays)),
+        "experiments": ("Experiments", _experiments(claimed)),
+        "claims": ("Published and measured", _claims(claimed)),
+        "others": ("Other records", _others(others)),
+        "broken": ("Could not be read", _broken(broken)),
+    }
+    shown = {key: (title, body) for key, (title, body) in parts.items() if body}
+    every = [claim for entry in claimed if entry.record for claim in entry.record.claims]
+    head = tag(
+        "header",
+        tag("p", "ntkscope", class_="eyebrow"),
+        tag("h1", f"{len(entries)} record{'' if len(entries) == 1 else 's'} in {folder.resolve().name}"),
+        tally(every) if every else None,
+    )
+    body = [part(key, title, inner) for key, (title, inner) in shown.items()]
+    return document(
+        f"Records in {folder.resolve().name} – ntkscope",
+        [head, *body],
+        links=[(key, title) for key, (title, _) in shown.items()],
+        foot=tag("p", "Made from records on disk; this file asks no server for anything."),
+    )
+
+
+def _xrays(entries: Sequence[Entry]) -> Markup | None:
+    rows = []
+    for entry in entries:
+        record = entry.record
+        assert record is not None
+        about = Section.read("summary", record.metrics.get("section:summary")).data
+        faithful = Section.read("surrogates", record.metrics.get("section:surrogates")).data.get("table") or []
+        best: Mapping[str, Any] = max(faithful, key=lambda row: as_float(row.get("tau")), default={})
+        model, data = record.metrics.get("model") or {}, record.metrics.get("data") or {}
+        rows.append(
+            [
+                Cell(entry.link(), entry.where, kind="strong"),
+                Cell.of(model.get("name")),
+                Cell.of(data.get("name")),
+                Cell.of(about.get("verdict")),
+                Cell(percent(about.get("network_accuracy")), about.get("network_accuracy"), True),
+                Cell.of(best.get("kernel")),
+                Cell(number(best.get("tau")), best.get("tau"), True),
+                Cell(duration(record.wall_seconds), record.wall_seconds, True),
+                Cell.of(record.status),
+            ]
+        )
+    heads = ["Record", "Model", "Data", "Verdict", "Accuracy", "Best kernel", "τ", "Time", "State"]
+    return table(heads, rows, name="X-rays") if rows else None
+
+
+def _experiments(entries: Sequence[Entry]) -> Markup | None:
+    rows = []
+    for entry in entries:
+        record = entry.record
+        assert record is not None
+        counts = [sum(claim.verdict == verdict for claim in record.claims) for verdict in VERDICTS]
+        pills = [pill(verdict, count) for verdict, count in zip(VERDICTS, counts, strict=True) if count]
+        rows.append(
+            [
+                Cell(entry.link(), entry.where, kind="strong"),
+                Cell(record.name, record.name),
+                Cell.of(record.config.get("scale")),
+                Cell(join(pills), counts[0]),
+                Cell(duration(record.wall_seconds), record.wall_seconds, True),
+                Cell.of(record.status),
+            ]
+        )
+    return table(["Record", "Name", "Scale", "Claims", "Time", "State"], rows, name="Experiments") if rows else None
+
+
+def _claims(entries: Sequence[Entry]) -> Markup | None:
+    pairs = [(entry, claim) for entry in entries if entry.record for claim in entry.record.claims]
+    if not pairs:
+        return None
+    before = [[Cell(entry.link(), entry.where)] for entry, _ in pairs]
+    choose = tag(
+        "p",
+        tag("label", "Find a claim ", for_="claims-filter"),
+        tag(
+            "input",
+            type="search",
+            id="claims-filter",
+            placeholder="Name, source or verdict",
+            data_filter="claims-table",
+        ),
+        class_="filter",
+    )
+    return join([choose, claims_table([claim for _, claim in pairs], before=before, id_="claims-table")])
+
+
+def _others(entries: Sequence[Entry]) -> Markup | None:
+    rows = []
+    for entry in entries:
+        record = entry.record
+        assert record is not None
+        took = Cell(duration(record.wall_seconds), record.wall_seconds, True)
+        where = Cell(entry.link(), entry.where, kind="strong")
+        rows.append([where, Cell.of(record.kind), Cell.of(record.name), took, Cell.of(record.status)])
+    return table(["Record", "Kind", "Name", "Time", "State"], rows, name="Other records") if rows else None
+
+
+def _broken(entries: Sequence[Entry]) -> Markup | None:
+    rows = [[Cell(entry.where, entry.where, kind="strong"), Cell(entry.trouble, kind="wide")] for entry in entries]
+    return table(["Folder", "Why"], rows, name="Records that could not be read") if rows else None

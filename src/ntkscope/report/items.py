@@ -1,0 +1,117 @@
+"""Training and test items on a page: a thumbnail from one sheet, a text, or a number."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+from PIL import Image
+
+from ntkscope.report.markup import Markup, tag
+
+COLUMNS = 32
+LARGEST = 64  # pixels of a thumbnail's longer side; larger ones are made smaller
+
+
+class Items:
+    """The items a page shows; only those come into it, each once, whatever number of views shows them."""
+
+    def __init__(self, array: Callable[[str], NDArray[Any] | None], texts: Mapping[str, Any]) -> None:
+        self._thumbs = {part: _images(array(f"thumbs.{part}")) for part in ("train", "test")}
+        self._texts = {part: texts.get(part) or [] for part in ("train", "test")}
+        self._slots: dict[str, dict[int, int]] = {"train": {}, "test": {}}
+
+    def slot(self, part: str, index: int) -> int | None:
+        """The place of an item in its sheet of thumbnails, taken when it is first asked for."""
+        images = self._thumbs[part]
+        if images is None or not 0 <= index < len(images):
+            return None
+        return self._slots[part].setdefault(int(index), len(self._slots[part]))
+
+    def text(self, part: str, index: int, longest: int = 400) -> str | None:
+        """The text of an item, cut when it is very long."""
+        texts = self._texts[part]
+        if not 0 <= index < len(texts):
+            return None
+        whole = str(texts[index])
+        return whole if len(whole) <= longest else whole[:longest] + "…"
+
+    def show(self, part: str, index: int, *, longest: int = 160) -> Markup:
+        """An item as markup: its thumbnail, else its text, else its number."""
+        slot = self.slot(part, index)
+        if slot is not None:
+            place = f"--x:{slot % COLUMNS};--y:{slot // COLUMNS}"
+            return tag("span", class_=f"thumb {part}", style=place, role="img", aria_label=f"{part} item {index}")
+        shown = self.text(part, index, longest)
+        return tag("span", f"#{index}", class_="ordinal") if shown is None else tag("bdi", shown, class_="quote")
+
+    def style(self) -> str:
+        """CSS with the sheets of the thumbnails used so far."""
+        rules = []
+        for part, slots in self._slots.items():
+            images = self._thumbs[part]
+            if images is None or not slots:
+                continue
+            chosen = [np.asarray(images[index]) for index in slots]
+            rows = -(-len(chosen) // COLUMNS)
+            smooth = "auto" if max(chosen[0].shape[:2]) > 40 else "pixelated"
+            rules.append(
+                f".thumb.{part}{{background-image:url({png_uri(sheet(chosen))});--cols:{COLUMNS};--rows:{rows};"
+                f"image-rendering:{smooth}}}"
+            )
+        return "\n".join(rules)
+
+
+def sheet(images: list[UInt8[np.ndarray, "h w c"]]) -> UInt8[np.ndarray, "rows columns c"]:
+    """Images in the middle of equal squares, `COLUMNS` a row.
+
+    >>> sheet([np.full((2, 4, 1), 9, dtype=np.uint8)] * 2).shape
+    (4, 128, 1)
+    """
+    h, w, channels = images[0].shape
+    side = max(h, w)
+    rows = -(-len(images) // COLUMNS)
+    out = np.zeros((rows * side, COLUMNS * side, channels), dtype=np.uint8)
+    for n, image in enumerate(images):
+        top = n // COLUMNS * side + (side - h) // 2
+        left = n % COLUMNS * side + (side - w) // 2
+        out[top : top + h, left : left + w] = image
+    return out
+
+
+def png_uri(pixels: UInt8[np.ndarray, "h w c"]) -> str:
+    """Pixels with one, three or four channels as the `data:` address of a PNG file."""
+    image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels))
+    out = io.BytesIO()
+    image.save(out, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def _images(array: NDArray[Any] | None) -> _Shrinking | None:
+    if array is None or array.ndim != 4 or array.dtype != np.uint8 or array.shape[-1] not in (1, 3):
+        return None
+    return _Shrinking(array)
+
+
+class _Shrinking:
+    """The images of an array, made smaller one by one when they are asked for."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, index: int) -> UInt8[np.ndarray, "h w c"]:
+        pixels = np.asarray(self._array[index])
+        longest = max(pixels.shape[:2])
+        if longest <= LARGEST:
+            return pixels
+        image = Image.fromarray(np.ascontiguousarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels))
+        size = (max(1, round(pixels.shape[1] * LARGEST / longest)), max(1, round(pixels.shape[0] * LARGEST / longest)))
+        return np.asarray(image.resize(size, Image.Resampling.LANCZOS)).reshape(size[1], size[0], -1)

@@ -1,0 +1,166 @@
+"""The page of one record: an X-ray by its sections, any other record by its claims, figures and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ntkscope.core import Record
+from ntkscope.report.document import document, save
+from ntkscope.report.markup import Markup, tag
+from ntkscope.report.numbers import NONE, duration, number
+from ntkscope.report.result import result
+from ntkscope.report.source import Section, Source
+from ntkscope.report.views import draw
+
+FILE = "page.html"
+_STATES = {"skipped": "Left out", "failed": "This part failed", "waiting": "Not computed yet"}
+
+
+def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
+    """Make the page of the record in `folder` and say where it is; `out` is a file, `page.html` beside the record by default.
+
+    The file holds everything it shows and asks no server for anything; a record that is still being written gives a page of
+    what is there so far. O(bytes of the arrays shown).
+    """
+    folder = Path(folder)
+    return save(Page(folder).html, folder / FILE if out is None else Path(out))
+
+
+class Page:
+    """The page of a record; in a notebook it shows itself in a frame."""
+
+    def __init__(self, record: Record | str | Path) -> None:
+        self.record = record if isinstance(record, Record) else Record.open(record)
+
+    @property
+    def html(self) -> str:
+        """The whole page."""
+        return str(_xray(self.record) if is_xray(self.record) else result(self.record))
+
+    def write(self, out: str | Path) -> Path:
+        """Write the page to the file `out`."""
+        return save(self.html, Path(out))
+
+    def __repr__(self) -> str:
+        return f"Page({self.record!r})"
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own: its style cannot reach the notebook, nor its scripts the notebook's."""
+        held = escape(self.html, quote=True)
+        style = "width:100%;height:720px;border:1px solid #8886;border-radius:6px"
+        return f'<iframe srcdoc="{held}" sandbox="allow-scripts allow-downloads" style="{style}" title="ntkscope"></iframe>'
+
+
+def is_xray(record: Record) -> bool:
+    """Whether a record has sections to show."""
+    return record.kind == "xray" or "xray_schema" in record.metrics
+
+
+def _xray(record: Record) -> Markup:
+    source = Source(record)
+    sections = source.sections()
+    shown, data = [], {}
+    for n, section in enumerate(sections, 1):
+        body, published = _section(n, section, source)
+        shown.append(body)
+        if published:
+            data[section.name] = published
+    return document(
+        f"{_title(source)} – ntkscope",
+        [_header(source), *shown],
+        links=[(_anchor(section.name), section.title) for section in sections],
+        data=data,
+        style=source.items.style(),
+        foot=foot(record),
+    )
+
+
+def _title(source: Source) -> str:
+    model = source.metrics.get("model")
+    name = str(model.get("name", "")) if isinstance(model, Mapping) else ""
+    data = str(source.data.get("name") or "")
+    return f"X-ray of {name} on {data}" if name and data else f"X-ray: {source.record.name}"
+
+
+def _header(source: Source) -> Markup:
+    """What was looked at, in four facts, and what a reader must know before the rest."""
+    record, data = source.record, source.data
+    model = source.metrics.get("model")
+    model = model if isinstance(model, Mapping) else {}
+    facts = [
+        ("Parameters", number(model.get("parameters"))),
+        ("Classes", number(len(source.classes) or model.get("outputs"))),
+        ("Training items", _of(data.get("train_items"), data.get("train_total"))),
+        ("Test items", _of(data.get("test_items"), data.get("test_total"))),
+        ("Took", duration(record.wall_seconds)),
+    ]
+    notes = [tag("p", text, class_="note") for text in (status_note(record), data.get("subsampled")) if text]
+    return tag(
+        "header",
+        tag("p", "Which kernel machine is this network?", class_="eyebrow"),
+        tag("h1", _title(source)),
+        tag(
+            "dl",
+            *(tag("div", tag("dt", name), tag("dd", value)) for name, value in facts if value != NONE),
+            class_="facts",
+        ),
+        *notes,
+    )
+
+
+def _of(used: Any, total: Any) -> str:
+    return number(used) if used == total or total is None else f"{number(used)} of {number(total)}"
+
+
+def status_note(record: Record) -> str | None:
+    """What to say of a record that did not come to its end."""
+    if record.status == "done":
+        return None
+    why = f" ({record.error})" if record.error else ""
+    return (
+        f"This run is not finished: its state is “{record.status}”{why}. What follows is what it had found until then."
+    )
+
+
+def foot(record: Record) -> Markup:
+    """Where the numbers come from."""
+    document = record.to_json()
+    version = (record.environment.get("packages") or {}).get("ntkscope", "")
+    said = f"ntkscope {version}, run started {document['started']}."
+    return tag("p", said, " Made from a record on disk; this file asks no server for anything.")
+
+
+def _anchor(name: str) -> str:
+    """An id for a section that no other part of the page has.
+
+    >>> _anchor("a b<")
+    's-a-b-'
+    """
+    return "s-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
+
+
+def _section(n: int, section: Section, source: Source) -> tuple[Markup, Mapping[str, Any]]:
+    """Title, the plain sentence, how sure, the formula behind a fold, then the content."""
+    anchor = _anchor(section.name)
+    parts = [
+        tag("h2", tag("span", str(n), class_="ordinal-mark", aria_hidden="true"), section.title, id=f"{anchor}-title"),
+        tag("p", section.meaning, class_="meaning") if section.meaning else None,
+        tag("p", tag("b", "How sure: "), section.confidence, class_="confidence") if section.confidence else None,
+        tag("details", tag("summary", "Formula"), tag("pre", section.formula, tabindex="0"), class_="formula")
+        if section.formula
+        else None,
+    ]
+    data: Mapping[str, Any] = {}
+    if section.status == "done":
+        drawing = draw(section, source)
+        parts.append(drawing.body)
+        data = drawing.data
+    else:
+        said = _STATES.get(section.status, section.status)
+        parts.append(tag("p", tag("b", said), f": {section.why}" if section.why else ".", class_="note"))
+    return tag(
+        "section", *parts, id=anchor, aria_labelledby=f"{anchor}-title", class_=f"part-of-page {section.status}"
+    ), data

@@ -1,0 +1,87 @@
+"""The page of an experiment, or of any record: claims beside what was measured, figures, numbers, how it was made."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ntkscope.core import Record
+from ntkscope.report.claims import claims_table, tally
+from ntkscope.report.document import document, part
+from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.numbers import duration
+from ntkscope.report.views._generic import terms, values
+
+_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+LARGEST = 4_000_000  # bytes of one embedded figure
+
+
+def result(record: Record) -> Markup:
+    """The page of one record that is no X-ray."""
+    written = record.to_json()
+    parts = {
+        "claims": ("Published and measured", claims_table(record.claims) if record.claims else None),
+        "figures": ("Figures", figures(record.folder)),
+        "numbers": ("Numbers", values(record.metrics, "") if record.metrics else None),
+        "setting": ("Setting", _setting(record)),
+        "made": ("How this was computed", _made(record, written)),
+    }
+    shown = {key: (title, body) for key, (title, body) in parts.items() if body}
+    return document(
+        f"{record.name} – ntkscope",
+        [_header(record), *(part(key, title, body) for key, (title, body) in shown.items())],
+        links=[(key, title) for key, (title, _) in shown.items()],
+        foot=tag("p", "Made from a record on disk; this file asks no server for anything."),
+    )
+
+
+def figures(folder: Path) -> Markup | None:
+    """The files `figures/*.svg` and `figures/*.png` of a record, as images: whatever an SVG holds does not run in one."""
+    found = [
+        path for path in sorted((folder / "figures").glob("*")) if path.suffix.lower() in _TYPES and path.is_file()
+    ]
+    shown = []
+    for path in found:
+        name = path.stem.replace("_", " ").replace("-", " ")
+        if path.stat().st_size > LARGEST:
+            shown.append(tag("p", f"{path.name} is too large to be shown here; it lies in figures/.", class_="note"))
+            continue
+        held = base64.b64encode(path.read_bytes()).decode()
+        image = tag("img", src=f"data:{_TYPES[path.suffix.lower()]};base64,{held}", alt=f"Figure: {name}")
+        shown.append(tag("figure", image, tag("figcaption", name)))
+    return tag("div", *shown, class_="figures") if shown else None
+
+
+def _header(record: Record) -> Markup:
+    scale = record.config.get("scale")
+    state = (
+        None if record.status == "done" else f"State: {record.status}" + (f" ({record.error})" if record.error else "")
+    )
+    return tag(
+        "header",
+        tag("p", f"{record.kind}, {scale} scale" if isinstance(scale, str) else record.kind, class_="eyebrow"),
+        tag("h1", record.name),
+        tally(record.claims) if record.claims else None,
+        tag("p", state, class_="note") if state else None,
+    )
+
+
+def _setting(record: Record) -> Markup | None:
+    pairs: Mapping[str, Any] = {**record.config, **{f"seed: {key}": value for key, value in record.seeds.items()}}
+    return values(pairs, "") if pairs else None
+
+
+def _made(record: Record, written: Mapping[str, Any]) -> Markup:
+    environment = {key: value for key, value in record.environment.items() if key != "packages"}
+    packages = record.environment.get("packages") or {}
+    stages = {name: f"{stage.done} steps, {duration(stage.seconds)}" for name, stage in record.stages.items()}
+    about = {"started": written["started"], "wall time": duration(record.wall_seconds), "status": record.status}
+    return join(
+        [
+            tag("pre", tag("code", str(written["command"])), class_="command", tabindex="0", aria_label="Command"),
+            terms({**about, **environment, **packages}),
+            [tag("h3", "Stages"), terms(stages)] if stages else None,
+        ]
+    )

@@ -1,0 +1,94 @@
+"""What a view reads: one record, its sections, its arrays, and names for its classes and items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ntkscope.core import Record
+from ntkscope.report.items import Items
+from ntkscope.report.markup import Markup, tag
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of a record, as `metrics["section:NAME"]` holds it; what is missing is empty."""
+
+    name: str
+    title: str = ""
+    meaning: str = ""
+    confidence: str = ""
+    formula: str = ""
+    status: str = "done"
+    why: str | None = None
+    seconds: float = float("nan")
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, name: str, value: Any) -> Section:
+        """The section a record holds under `name`; one that is not there yet is waiting.
+
+        >>> Section.read("extra", {"title": "More", "data": {"a": 1}}).data["a"]
+        1
+        >>> Section.read("extra", None).status
+        'waiting'
+        """
+        if not isinstance(value, Mapping):
+            return cls(name, title=name.replace("_", " ").capitalize(), status="waiting")
+        texts = {key: str(value.get(key) or "") for key in ("title", "meaning", "confidence", "formula")}
+        texts["title"] = texts["title"] or name.replace("_", " ").capitalize()
+        why, data, seconds = value.get("why"), value.get("data"), value.get("seconds")
+        return cls(
+            name,
+            **texts,
+            status=str(value.get("status") or "done"),
+            why=None if why is None else str(why),
+            seconds=float(seconds) if isinstance(seconds, (int, float)) else float("nan"),
+            data=data if isinstance(data, Mapping) else {},
+        )
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a view makes of a section: HTML, and data for its script."""
+
+    body: Markup
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Source:
+    """A record with the names a page needs; it also collects which items the page shows."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.metrics = record.metrics
+        self._arrays = record.arrays
+        data = self.metrics.get("data")
+        self.data: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+        classes = self.data.get("classes")
+        self.classes = [str(name) for name in classes] if isinstance(classes, (list, tuple)) else []
+        texts = self.metrics.get("texts")
+        self.items = Items(self.array, texts if isinstance(texts, Mapping) else {})
+
+    def sections(self) -> list[Section]:
+        """The sections in the order of the record."""
+        names = self.metrics.get("sections") or []
+        return [Section.read(str(name), self.metrics.get(f"section:{name}")) for name in names]
+
+    def array(self, name: str) -> NDArray[Any] | None:
+        """An array of the record, or `None` where it has none of that name."""
+        return np.asarray(self._arrays[name]) if name in self._arrays else None
+
+    def class_name(self, label: Any) -> str:
+        """The name of a class; its number where it has no name."""
+        if isinstance(label, (int, np.integer)) and 0 <= int(label) < len(self.classes):
+            return self.classes[int(label)]
+        return str(label)
+
+    def class_mark(self, label: Any) -> Markup:
+        """The name of a class as markup, isolated from the direction of the text around it."""
+        return tag("bdi", self.class_name(label), class_="class")

@@ -1,0 +1,98 @@
+"""Tables: sortable by a script, exportable as CSV, scrolling in their own box on a narrow page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ntkscope.report.markup import Markup, tag
+from ntkscope.report.numbers import plain
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: what is shown, the value it is sorted and exported by, and whether it stands right as numbers do.
+
+    A cell without a value (a thumbnail) is left out of exports together with its column.
+    """
+
+    shown: Any
+    value: Any = None
+    numeric: bool = False
+    kind: str = ""
+
+    @classmethod
+    def of(cls, value: Any) -> Cell:
+        """A cell that shows a value of a record as it is.
+
+        >>> Cell.of(0.25)
+        Cell(shown='0.25', value=0.25, numeric=True, kind='')
+        """
+        simple = value is None or isinstance(value, (bool, int, float, str))
+        return cls(plain(value), value if simple else plain(value), isinstance(value, (int, float)))
+
+
+def table(
+    heads: Sequence[Any],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    name: str,
+    sortable: bool = True,
+    export: str | None = None,
+    tall: bool = False,
+    id_: str | None = None,
+    kind: str = "",
+) -> Markup:
+    """A table in a box that scrolls; `export` is the file name a button saves it under, `tall` limits its height."""
+    numeric = [all(row[k].numeric for row in rows) and bool(rows) for k in range(len(heads))]
+    valued = [any(row[k].value is not None for row in rows) for k in range(len(heads))]
+    head_cells = []
+    for k, head in enumerate(heads):
+        press = sortable and valued[k]
+        inner = tag("button", head, type="button", class_="sort") if press else head
+        side = "num" if numeric[k] else None
+        # sorted is announced; an export takes the columns that have values
+        head_cells.append(
+            tag("th", inner, scope="col", class_=side, aria_sort="none" if press else None, data_column=press or None)
+        )
+    body = [tag("tr", *(_cell(cell) for cell in row)) for row in rows]
+    made = tag(
+        "table",
+        tag("caption", name, class_="hidden"),
+        tag("thead", tag("tr", *head_cells)),
+        tag("tbody", *body),
+        class_=f"sortable {kind}".strip() if sortable else kind or None,
+        id=id_,
+    )
+    box = tag(
+        "div",
+        made,
+        class_="scroll tall" if tall else "scroll",
+        tabindex="0",
+        role="region",
+        aria_label=f"Table: {name}",
+    )
+    if export is None:
+        return box
+    button = tag("button", "Save as CSV", type="button", class_="action", data_export=_file(export))
+    return tag("div", tag("div", button, class_="table-tools"), box, class_="exportable")
+
+
+def _cell(cell: Cell) -> Markup:
+    classes = " ".join(filter(None, ["num" if cell.numeric else "", cell.kind]))
+    value = cell.value
+    if isinstance(value, bool):
+        value = str(value).lower()
+    typed = "number" if cell.numeric and value is not None else None
+    return tag("td", cell.shown, class_=classes or None, data_value=value, data_type=typed)
+
+
+def _file(name: str) -> str:
+    """A file name every system takes.
+
+    >>> _file("data problems: a/b.csv")
+    'data-problems-a-b.csv'
+    """
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "table.csv"

@@ -1,0 +1,88 @@
+"""The kernel itself: its matrix ordered by class, its spectrum, its alignment with the labels, and how it moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.numbers import as_float, number
+from ntkscope.report.plots import Line, Scale, heatmap, lines
+from ntkscope.report.plots.frame import Frame
+from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.views.registry import VIEWS
+
+_TILES = (
+    ("effective_rank", "Effective rank", "directions the kernel uses"),
+    ("alignment", "Alignment with labels", "1 would be the labels themselves"),
+    ("centred_alignment", "Centred alignment", "the same, after removing the mean"),
+    ("condition_number", "Condition number", "largest over smallest eigenvalue"),
+)
+
+
+@VIEWS.register("kernel")
+def kernel(section: Section, source: Source) -> Drawing:
+    """Tiles of numbers, heat map and spectrum."""
+    data = section.data
+    initial = data.get("initial") or {}
+    tiles = [_tile(name, words, data.get(key), initial.get(key)) for key, name, words in _TILES]
+    if initial:
+        moved = "1 − cosine between the kernels before and after training"
+        tiles.append(_tile("Kernel moved by", moved, initial.get("distance")))
+    plots = [plot for plot in (_heat(data, source), _spectrum(source)) if plot is not None]
+    parts = [tag("div", *tiles, class_="tiles")]
+    if not initial:
+        parts.append(
+            tag("p", "Give the initial weights to see how far the kernel moved in training.", class_="soft small")
+        )
+    return Drawing(join([*parts, tag("div", *plots, class_="panels wide")]))
+
+
+def _tile(name: str, words: str, value: Any, before: Any = None) -> Markup:
+    was = (
+        tag("span", f"before training {number(before)}", class_="was") if as_float(before) == as_float(before) else None
+    )
+    return tag(
+        "div", tag("span", name, class_="tile-name"), tag("b", number(value)), was, tag("small", words), class_="tile"
+    )
+
+
+def _heat(data: Mapping[str, Any], source: Source) -> Markup | None:
+    values = source.array("kernel.heatmap")
+    if values is None or values.ndim != 2 or 0 in values.shape:
+        return None
+    name = str(data.get("name", "kernel"))
+    described = f"Heat map of {name} over {values.shape[0]} training items ordered by class; bright is similar"
+    drawn = heatmap(np.asarray(values), source.array("kernel.heatmap_labels"), source.classes, describe=described)
+    shown = f"{name} of {values.shape[0]} training items, ordered by class; bright is similar"
+    return tag("figure", tag("figcaption", shown), drawn)
+
+
+def _spectrum(source: Source) -> Markup | None:
+    """Eigenvalues by rank, both axes logarithmic; what is not positive is left out."""
+    curves = []
+    for name, key in (("after training", "kernel.eigenvalues"), ("before", "kernel.initial_eigenvalues")):
+        values = source.array(key)
+        if values is None:
+            continue
+        found = np.sort(np.asarray(values, dtype=np.float64).ravel())[::-1]
+        found = found[np.isfinite(found) & (found > 0)]
+        if found.size:
+            ranks = np.unique(np.rint(np.geomspace(1, found.size, 200)).astype(int))
+            curves.append(Line(name, ranks.tolist(), found[ranks - 1].tolist()))
+    if not curves:
+        return None
+    high = max(max(curve.y) for curve in curves)
+    low = max(min(min(curve.y) for curve in curves), high * 1e-14)
+    frame = Frame(
+        Scale(1, max(2, *(max(curve.x) for curve in curves)), "log"),
+        Scale(low * 0.7, high * 1.5, "log"),
+        "rank",
+        "eigenvalue",
+        width=420,
+        height=340,
+    )
+    drawn = lines(frame, curves, describe="Spectrum: eigenvalues by rank, both axes logarithmic")
+    return tag("figure", tag("figcaption", "Spectrum: eigenvalues by rank"), drawn)

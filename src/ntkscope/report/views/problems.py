@@ -1,0 +1,103 @@
+"""Data problems: training items that look mislabelled, pairs that are nearly the same, items that dominate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.numbers import number, percent
+from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.tables import Cell, table
+from ntkscope.report.views.registry import VIEWS
+
+
+@VIEWS.register("problems")
+def problems(section: Section, source: Source) -> Drawing:
+    """Three tables, each sortable and exportable; a row's number is that of the whole training set."""
+    data = section.data
+    parts = []
+    for title, words, heads, rows in (
+        (
+            "Perhaps mislabelled",
+            "The surrogate, asked without the item itself, prefers another class. Look at the first ones.",
+            ["Rank", "Item", "Number", "Label", "Suggested", "Score"],
+            [_mislabelled(n, row, source) for n, row in enumerate(data.get("mislabelled") or [], 1)],
+        ),
+        (
+            "Nearly the same",
+            "Pairs of training items the kernel can hardly tell apart; with different labels at least one is wrong.",
+            ["Rank", "Item", "Number", "Other", "Its number", "Similarity", "Labels", "Copy"],
+            [_pair(n, row, source) for n, row in enumerate(data.get("duplicates") or [], 1)],
+        ),
+        (
+            "Dominating",
+            "Single training items that carry an outsized share of what the surrogate says.",
+            ["Rank", "Item", "Number", "Label", "Share"],
+            [_dominating(n, row, source) for n, row in enumerate(data.get("dominating") or [], 1)],
+        ),
+    ):
+        parts.append(_part(title, words, heads, rows, source))
+    return Drawing(join(parts))
+
+
+def _part(title: str, words: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], source: Source) -> Markup:
+    head = tag("h3", title, tag("span", f"{len(rows):,}", class_="count"))
+    if not rows:
+        return join([head, tag("p", "None were found.", class_="soft")])
+    file = f"{source.record.name}-{title}.csv".lower()
+    shown = table(heads, rows, name=title, export=file, tall=True, kind="problems")
+    return tag("div", head, tag("p", words, class_="soft"), shown, class_="problems-part")
+
+
+def _rank(n: int) -> Cell:
+    return Cell(str(n), n, True, "soft")
+
+
+def _item(index: int, source: Source) -> Cell:
+    return Cell(source.items.show("train", index), source.items.text("train", index, 10_000))
+
+
+def _number(row: Mapping[str, Any], key: str = "original", otherwise: str = "index") -> Cell:
+    value = int(row.get(key, row[otherwise]))
+    return Cell(f"#{value}", value, True)
+
+
+def _label(label: Any, source: Source, kind: str = "") -> Cell:
+    return Cell(source.class_mark(label), source.class_name(label), kind=kind)
+
+
+def _mislabelled(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
+    return [
+        _rank(n),
+        _item(int(row["index"]), source),
+        _number(row),
+        _label(row["label"], source),
+        _label(row["suggested"], source, "suggested"),
+        Cell(number(row["score"]), row["score"], True),
+    ]
+
+
+def _pair(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
+    same, exact = bool(row["same_label"]), "exact" if row.get("exact") else "near"
+    labels = "same" if same else "different"
+    return [
+        _rank(n),
+        _item(int(row["a"]), source),
+        _number(row, "original_a", "a"),
+        _item(int(row["b"]), source),
+        _number(row, "original_b", "b"),
+        Cell(number(row["similarity"], 5), row["similarity"], True),
+        Cell(tag("span", labels, class_="pill quiet" if same else "pill bad"), labels),
+        Cell(exact, exact),
+    ]
+
+
+def _dominating(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
+    return [
+        _rank(n),
+        _item(int(row["index"]), source),
+        _number(row),
+        _label(row["label"], source),
+        Cell(percent(row["share"], 2), row["share"], True),
+    ]
