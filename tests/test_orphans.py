@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import ntkscope.data
+import ntkscope.experiments
 import ntkscope.kernels
 import ntkscope.measures
 import ntkscope.models
@@ -22,6 +23,7 @@ HELPERS = {
     "kernels": {"registry"},
     "measures": {"registry", "faithfulness", "log_odds", "uncertainty"},
     "tangent.rules": {"registry"},
+    "experiments": {"registry", "figures"},
 }
 
 
@@ -31,6 +33,7 @@ def entries(room: str) -> list[Any]:
         "data": lambda: list(ntkscope.data.DATASETS.values()),
         "models": lambda: list(ntkscope.models.MODELS.values()),
         "kernels": lambda: list(ntkscope.kernels.KERNELS.values()),
+        "experiments": lambda: list(ntkscope.experiments.EXPERIMENTS.values()),
         "measures": lambda: list(ntkscope.measures.MEASURES.values()),
         "tangent.rules": lambda: [
             *(rule for rule, _ in ntkscope.tangent.rules.RULES.values()),

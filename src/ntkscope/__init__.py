@@ -15,17 +15,44 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what the names below are, for type checkers and editors
-    from ntkscope import data, explain, kernels, linalg, measures, models, report, surrogates, tangent, training
+    from ntkscope import (
+        data,
+        experiments,
+        explain,
+        kernels,
+        linalg,
+        measures,
+        models,
+        report,
+        surrogates,
+        tangent,
+        training,
+    )
     from ntkscope.core import Claim, NtkscopeError, Record, Registry, Snapshot, Split
+    from ntkscope.experiments import EXPERIMENTS, run
     from ntkscope.kernels import KERNELS, kernel
     from ntkscope.linalg import Gram
 
     __version__: str
 
-_ROOMS = ("data", "explain", "kernels", "linalg", "measures", "models", "report", "surrogates", "tangent", "training")
+_ROOMS = (
+    "data",
+    "experiments",
+    "explain",
+    "kernels",
+    "linalg",
+    "measures",
+    "models",
+    "report",
+    "surrogates",
+    "tangent",
+    "training",
+)
 _NAMES = {
+    "EXPERIMENTS": "experiments",
     "KERNELS": "kernels",
     "kernel": "kernels",
+    "run": "experiments",
     "Gram": "linalg",
     "Claim": "core",
     "NtkscopeError": "core",
@@ -36,6 +63,7 @@ _NAMES = {
 }
 
 __all__ = [
+    "EXPERIMENTS",
     "KERNELS",
     "Claim",
     "Gram",
@@ -45,6 +73,7 @@ __all__ = [
     "Snapshot",
     "Split",
     "data",
+    "experiments",
     "explain",
     "kernel",
     "kernels",
@@ -52,6 +81,7 @@ __all__ = [
     "measures",
     "models",
     "report",
+    "run",
     "surrogates",
     "tangent",
     "training",

@@ -9,15 +9,19 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
+from ntkscope.cli.check import check
 from ntkscope.cli.demo import demo
 from ntkscope.cli.list import list_parts
 from ntkscope.cli.report import report
+from ntkscope.cli.run import run
 from ntkscope.cli.show import show
 
 VERBS: dict[str, Callable[..., Any]] = {
+    "check": check,
     "demo": demo,
     "list": list_parts,
     "report": report,
+    "run": run,
     "show": show,
 }
 

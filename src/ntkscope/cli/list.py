@@ -14,13 +14,14 @@ PARTS: dict[str, Callable[[], Mapping[str, Any]]] = {
     "datasets": lambda: ns.data.DATASETS,
     "models": lambda: ns.models.MODELS,
     "kernels": lambda: ns.KERNELS,
+    "experiments": lambda: ns.EXPERIMENTS,
 }
 
 
 def list_parts(
     part: Annotated[str | None, typer.Argument(help=f"One of {', '.join(PARTS)}; all when left out.")] = None,
 ) -> None:
-    """List the data sets, models and kernels there are."""
+    """List the data sets, models, kernels and experiments there are."""
     known = ns.Registry[Callable[[], Mapping[str, Any]]]("part")
     for name, registry in PARTS.items():
         known.add(name, registry)

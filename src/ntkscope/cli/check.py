@@ -1,0 +1,24 @@
+"""`ntkscope check`: whether a record's claims hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ntkscope as ns
+from ntkscope.cli.run import verdicts
+
+
+def check(folder: Annotated[Path, typer.Argument(help="A folder that a run wrote to.")]) -> None:
+    """Print the verdicts of a record; exit with 1 when a claim was not reproduced or the run is not done."""
+    record = ns.Record.open(folder)
+    typer.echo("\n".join(verdicts(record)))
+    missed = [claim.id for claim in record.claims if claim.verdict == "not reproduced"]
+    if missed:
+        typer.echo(f"not reproduced: {', '.join(missed)}", err=True)
+    if record.status != "done":
+        typer.echo(f"the run is not done: {record.status}{f', {record.error}' if record.error else ''}", err=True)
+    if missed or record.status != "done":
+        raise typer.Exit(1)

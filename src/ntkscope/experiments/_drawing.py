@@ -1,0 +1,73 @@
+"""Drawing: figures without pyplot and its state; where matplotlib is missing they are left for later."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ntkscope.core import Record
+
+COLOURS = ("#3b6ea8", "#d1793a", "#5b9e63", "#a05a9c", "#8c6d4f", "#6b7280")
+MISSING = "matplotlib is not installed; draw them with `python -m ntkscope.experiments.figures DIR` where it is"
+
+
+def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) -> list[str] | str:
+    """Draw a record's figures into its folder `figures/`; their files, or a sentence where matplotlib is missing."""
+    try:
+        importlib.import_module("matplotlib.figure")
+    except ModuleNotFoundError:
+        return MISSING
+    folder = Path(record.folder) / "figures"
+    folder.mkdir(exist_ok=True)
+    names = []
+    for name, made in draw(record).items():
+        for ending in ("svg", "png"):
+            meta = {"Date": None} if ending == "svg" else None  # the same figure, the same bytes
+            made.savefig(folder / f"{name}.{ending}", dpi=110, metadata=meta)
+            names.append(f"figures/{name}.{ending}")
+    return names
+
+
+def canvas(rows: int = 1, columns: int = 1, *, width: float = 4.6, height: float = 3.6) -> tuple[Any, list[Any]]:
+    """A figure and its axes in reading order."""
+    figure = importlib.import_module("matplotlib.figure").Figure(
+        figsize=(width * columns, height * rows), layout="constrained"
+    )
+    axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)
+    return figure, axes
+
+
+def compare_bars(
+    axis: Any,
+    names: Sequence[str],
+    series: Mapping[str, tuple[Sequence[float | None], Sequence[float] | None]],
+    *,
+    label: str,
+) -> None:
+    """Bars side by side for each name, one colour a series, with standard errors where given; None leaves a gap."""
+    width = 0.8 / max(1, len(series))
+    for i, (title, (values, errors)) in enumerate(series.items()):
+        at = np.arange(len(names)) + (i - (len(series) - 1) / 2) * width
+        heights = [np.nan if value is None else value for value in values]
+        axis.bar(at, heights, width * 0.92, yerr=errors, capsize=2, color=COLOURS[i % len(COLOURS)], label=title)
+    axis.axhline(0, color="#999999", linewidth=0.6)
+    axis.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
+    axis.set_ylabel(label, fontsize=9)
+    axis.legend(fontsize=8, frameon=False)
+
+
+def scatter_log_odds(axis: Any, surrogate: Iterable[float], network: Iterable[float], title: str) -> None:
+    """Correct-class log-odds of the surrogate against the network's, one point a test item."""
+    axis.scatter(list(surrogate), list(network), s=4, alpha=0.35, linewidths=0, color=COLOURS[0], rasterized=True)
+    axis.axhline(0, color="#bbbbbb", linewidth=0.6)
+    axis.axvline(0, color="#bbbbbb", linewidth=0.6)
+    axis.set_xlabel("log-odds of the correct class, surrogate", fontsize=8)
+    axis.set_ylabel("network", fontsize=8)
+    axis.set_title(title, fontsize=9)

@@ -1,0 +1,69 @@
+"""Networks trained once: weights are kept in the record's folder and read from there ever after."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from ntkscope import models, training
+from ntkscope.core import Inputs, Part, Record
+from ntkscope.experiments._results import once
+from ntkscope.training.batches import call
+
+
+def trained(
+    record: Record,
+    key: str,
+    build: Callable[[], nn.Module],
+    part: Part,
+    how: Mapping[str, Any],
+    *,
+    device: torch.device,
+    seed: int,
+    progress: bool = False,
+) -> nn.Module:
+    """`build()` trained on `part` as `how` tells `fit`, in evaluation mode; the seconds it took are in the record.
+
+    The weights lie in `networks/KEY.safetensors`; what is returned was read from there, so a run that is gone on with
+    sees the same numbers as one that was not interrupted.
+    """
+    path = weights_file(record, key)
+    if not path.exists():
+        on_device = {} if device.type == "cuda" else {"autocast": None, "channels_last": False}
+        began = time.perf_counter()
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            model = build()
+            options = {**how, **on_device, "seed": seed, "device": device, "measure": False, "progress": progress}
+            final = training.fit(model, part, snapshots="final", **options).final()
+        seconds = round(time.perf_counter() - began, 2)
+        path.parent.mkdir(exist_ok=True)
+        models.save_weights(model, path)
+        once(record, f"training/{key}", lambda: {"seconds": seconds, "steps": final.step, "items": len(part)})
+    return models.load_weights(build(), path).to(device).eval()
+
+
+def weights_file(record: Record, key: str) -> Path:
+    """Where the weights of network `key` lie in the record's folder."""
+    return Path(record.folder) / "networks" / f"{key.replace('/', '-')}.safetensors"
+
+
+def logits_of(model: nn.Module, x: Inputs, *, batch: int = 512) -> Float64[Tensor, "n c"]:
+    """The network's outputs in its own dtype, as double precision on the CPU; batches go to the network's device."""
+    device = next(model.parameters()).device
+    part = Part(x, torch.zeros(_count(x)))
+    found = []
+    with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        for start in range(0, len(part), batch):
+            piece = part.take(torch.arange(start, min(start + batch, len(part)))).to(device)
+            found.append(call(model, piece.x).double().cpu())
+    return torch.cat(found)
+
+
+def _count(x: Inputs) -> int:
+    return len(x) if isinstance(x, (Tensor, list)) else len(next(iter(x.values())))

@@ -1,0 +1,60 @@
+"""Results kept as they come: what is in the record is not computed again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ntkscope.core import Record
+
+
+def once(record: Record, key: str, compute: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The result `key` of the record, computed and kept with its seconds when it is not there.
+
+    >>> import tempfile
+    >>> record = Record.create(tempfile.mkdtemp() + "/run", kind="example")
+    >>> once(record, "a", lambda: {"x": 1})["x"], once(record, "a", lambda: {"x": 2})["x"]
+    (1, 1)
+    """
+    if key not in record.metrics:
+        began = time.perf_counter()
+        value = dict(compute())
+        record.put(**{key: {"seconds": round(time.perf_counter() - began, 3), **value}})
+    found: Mapping[str, Any] = record.metrics[key]
+    return found
+
+
+def under(record: Record, prefix: str) -> dict[str, Mapping[str, Any]]:
+    """The results whose keys begin with `prefix`, by the rest of their keys, in the order they were made."""
+    found = {key.removeprefix(prefix): value for key, value in record.metrics.items() if key.startswith(prefix)}
+    return {key: value for key, value in found.items() if isinstance(value, Mapping)}
+
+
+def summary(values: Iterable[float]) -> dict[str, float]:
+    """Mean, standard error of the mean (0 for one value) and count.
+
+    >>> summary([1.0, 3.0])
+    {'mean': 2.0, 'sem': 1.0, 'n': 2}
+    """
+    array = np.array(list(values), dtype=np.float64)
+    sem = float(array.std(ddof=1) / len(array) ** 0.5) if len(array) > 1 else 0.0
+    return {"mean": float(array.mean()), "sem": sem, "n": len(array)}
+
+
+def averaged(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several results of one shape as one: numbers are averaged, mappings entered, everything else left out.
+
+    >>> averaged([{"a": 1, "b": {"c": 2.0}, "d": "x"}, {"a": 3, "b": {"c": 4.0}, "d": "y"}])
+    {'a': 2.0, 'b': {'c': 3.0}}
+    """
+    several = list(results)
+    found: dict[str, Any] = {}
+    for key, first in several[0].items():
+        if isinstance(first, Mapping):
+            found[key] = averaged([one[key] for one in several])
+        elif isinstance(first, (int, float)) and not isinstance(first, bool):
+            found[key] = float(np.mean([one[key] for one in several]))
+    return found

@@ -1,0 +1,91 @@
+"""Run an experiment: configuration, record, measurements, verdicts, figures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ntkscope.core import Record, UsageError
+from ntkscope.experiments._drawing import save_figures
+from ntkscope.experiments.registry import EXPERIMENTS, Experiment
+
+SCALES = ("smoke", "paper")
+
+
+def run(
+    name: str,
+    scale: str = "smoke",
+    *,
+    out: str | Path,
+    device: torch.device | str | None = None,
+    root: str | Path | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    **overrides: Any,
+) -> Record:
+    """Run the experiment `name` at `scale` ("smoke" or "paper"), some settings overridden, into the folder `out`.
+
+    Run again with the same arguments it goes on: what is in the record is not computed again. A record made with
+    other settings is refused. `device`: a GPU where there is one. `root`: where the real data lie ($NTKSCOPE_DATA).
+    """
+    experiment = EXPERIMENTS[name]
+    config = configured(experiment, scale, overrides)
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    described = {"scale": scale, **dataclasses.asdict(config)}
+    shared: dict[str, Any] = {"config": described, "seeds": {"seed": seed}, "device": where}
+    if (Path(out) / "record.json").exists():
+        record = Record.resume(out, **shared)
+    else:
+        record = Record.create(out, kind="experiment", name=experiment.name, **shared)
+    with record:
+        experiment.func(
+            config, record, device=where, root=None if root is None else str(root), seed=seed, progress=progress
+        )
+        conclude(experiment, config, record, scale)
+    return record
+
+
+def configured(experiment: Experiment, scale: str, overrides: Mapping[str, Any]) -> Any:
+    """The configuration of `scale` with some fields replaced; unknown names and other types are errors."""
+    if scale not in SCALES:
+        raise UsageError(f"scale {scale!r} came; expected one of {', '.join(SCALES)}")
+    config: Any = experiment.config.smoke() if scale == "smoke" else experiment.config.paper()
+    known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    unknown = [key for key in overrides if key not in known]
+    if unknown:
+        raise UsageError(f"{experiment.name} has no setting {', '.join(unknown)}; its settings: {', '.join(known)}")
+    return dataclasses.replace(config, **{key: _alike(key, value, known[key]) for key, value in overrides.items()})
+
+
+def _alike(key: str, value: Any, default: Any) -> Any:
+    """`value` as the type of `default`: a lone item becomes a tuple, a whole number a float."""
+    if isinstance(default, tuple):
+        return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if default is not None and value is not None and type(value) is not type(default):
+        raise UsageError(
+            f"{key}={value!r} came, a {type(value).__name__}; expected a {type(default).__name__} such as {default!r}"
+        )
+    return value
+
+
+def conclude(experiment: Experiment, config: Any, record: Record, scale: str) -> None:
+    """Set the verdicts and draw the figures from what the record holds."""
+    difference = experiment.difference(config)
+    words = "" if not difference else "smoke scale, see config" if scale == "smoke" else f"other settings: {difference}"
+    wanted, judged = {claim.id for claim in experiment.published}, set()
+    for claim in experiment.judge(config, record, words):
+        if claim.id not in wanted:
+            raise UsageError(
+                f"{experiment.name} judged {claim.id!r}, which it does not list among its published claims"
+            )
+        judged.add(claim.id)
+        record.claim(claim)
+    if wanted - judged:
+        raise UsageError(f"{experiment.name} listed {', '.join(sorted(wanted - judged))} and did not judge them")
+    record.put(figures=save_figures(experiment.draw, record))

@@ -1,0 +1,29 @@
+"""Draw an experiment's figures again from its record, for instance where matplotlib was missing when it ran:
+
+python -m ntkscope.experiments.figures DIR
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ntkscope.core import Record
+from ntkscope.experiments import EXPERIMENTS
+from ntkscope.experiments._drawing import save_figures
+
+
+def main(folders: Sequence[str]) -> int:
+    """Draw the figures of every folder; exit status 2 when none was given."""
+    if not folders:
+        print("usage: python -m ntkscope.experiments.figures DIR ...", file=sys.stderr)
+        return 2
+    for folder in folders:
+        record = Record.open(folder)
+        made = save_figures(EXPERIMENTS[record.name].draw, record)
+        print("\n".join(made if isinstance(made, list) else [made]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""The registry of experiments and what one of them is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+
+from ntkscope.core import Claim, Record, Registry, UsageError
+from ntkscope.experiments._published import Published
+
+
+@runtime_checkable
+class Config(Protocol):
+    """A frozen dataclass of plain values with two scales."""
+
+    @classmethod
+    def smoke(cls) -> Self:
+        """Seconds on two cores: the mechanics."""
+        ...
+
+    @classmethod
+    def paper(cls) -> Self:
+        """The published setting, or the nearest that is feasible."""
+        ...
+
+
+Judge = Callable[[Any, Record, str], Iterable[Claim]]  # config, record, how the setting differs from the published one
+Draw = Callable[[Record], Mapping[str, Any]]  # a record to matplotlib figures by name
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One published result: its configuration, the function that measures it, what was published, verdicts, figures.
+
+    `func(config, record, device=..., root=..., seed=..., progress=...)` leaves what it measured in the record, piece
+    by piece; `judge` and `draw` read the record alone, so both can be done again later, elsewhere.
+    """
+
+    name: str
+    func: Callable[..., None]
+    config: type[Config]
+    published: tuple[Published, ...]
+    judge: Judge
+    draw: Draw
+    free: tuple[str, ...] = field(default=())  # settings that may differ from paper() without making it a stand-in
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "__doc__", self.func.__doc__)  # what `ntkscope list` shows
+        ids = [claim.id for claim in self.published]
+        if len(set(ids)) != len(ids):
+            raise UsageError(f"experiment {self.name!r} has claim ids twice among {', '.join(ids)}; expected them once")
+
+    def difference(self, config: Any) -> str:
+        """How `config` differs from the paper scale, in words; empty where it does not."""
+        paper = self.config.paper()
+        names = [f.name for f in fields(config) if f.name not in self.free]
+        other = [n for n in names if getattr(config, n) != getattr(paper, n)]
+        return ", ".join(f"{n}={getattr(config, n)!r} instead of {getattr(paper, n)!r}" for n in other)
+
+
+EXPERIMENTS: Registry[Experiment] = Registry("experiment")
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def experiment(
+    name: str,
+    *,
+    config: type[Config],
+    published: Iterable[Published],
+    judge: Judge,
+    draw: Draw,
+    free: Iterable[str] = (),
+) -> Callable[[F], F]:
+    """Decorator: register the function that runs an experiment, with all that belongs to it."""
+
+    def register(func: F) -> F:
+        EXPERIMENTS.add(name, Experiment(name, func, config, tuple(published), judge, draw, tuple(free)))
+        return func
+
+    return register
