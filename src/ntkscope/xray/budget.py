@@ -1,0 +1,87 @@
+"""The budget of an X-ray: how long it may take and how much memory it may hold."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ntkscope.core import UsageError
+from ntkscope.core.progress import duration
+from ntkscope.tangent.plan import parse_bytes
+
+UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_time(time: str | int | float | None) -> float | None:
+    """Seconds from "10m", "1h 30m", "90 s" or a plain number; None is no limit.
+
+    >>> parse_time("1h 30m"), parse_time("90"), parse_time(None)
+    (5400.0, 90.0, None)
+    """
+    if time is None:
+        return None
+    if isinstance(time, int | float):
+        seconds = float(time)
+    else:
+        pieces = re.findall(r"([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)", time)
+        rest = re.sub(r"([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)", "", time).strip()
+        if rest or not pieces or any(unit.lower() not in UNITS for _, unit in pieces):
+            raise UsageError(f"time={time!r} came; expected a duration such as '90s', '10m' or '1h 30m'")
+        seconds = sum(float(number) * UNITS[unit.lower()] for number, unit in pieces)
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise UsageError(f"time={time!r} came; expected more than 0 seconds, or None for no limit")
+    return seconds
+
+
+@dataclass(frozen=True)
+class Budget:
+    """`time` ("10m", seconds, None for no limit) and `memory` ("2GiB", bytes), the model and its data not counted.
+
+    >>> budget = Budget("90s", "1GiB")
+    >>> budget.seconds, budget.bytes
+    (90.0, 1073741824)
+    """
+
+    time: str | int | float | None = "10m"
+    memory: str | int | float = "2GiB"
+
+    def __post_init__(self) -> None:
+        if self.bytes < 2**20:
+            raise UsageError(f"memory={self.memory!r} came; expected at least '1MiB'")
+        parse_time(self.time)
+
+    @property
+    def seconds(self) -> float | None:
+        return parse_time(self.time)
+
+    @property
+    def bytes(self) -> int:
+        return parse_bytes(self.memory)
+
+    def __str__(self) -> str:
+        return f"{'no time limit' if self.seconds is None else duration(self.seconds)}, {self.memory}"
+
+
+def as_budget(value: Any) -> Budget:
+    """A `Budget` from one, from a time alone, from a pair (time, memory), a mapping, or None for the default.
+
+    >>> as_budget("5m").seconds, as_budget({"memory": "1GiB"}).bytes
+    (300.0, 1073741824)
+    """
+    if value is None:
+        return Budget()
+    if isinstance(value, Budget):
+        return value
+    if isinstance(value, Mapping):
+        unknown = sorted(set(value) - {"time", "memory"})
+        if unknown:
+            raise UsageError(f"budget has {', '.join(map(repr, unknown))}; expected time and memory")
+        return Budget(**value)
+    if isinstance(value, tuple) and len(value) == 2:
+        return Budget(*value)
+    if isinstance(value, str | int | float):
+        return Budget(time=value)
+    raise UsageError(f"budget={value!r} came; expected Budget(time, memory), a time such as '10m', or None")

@@ -1,0 +1,216 @@
+"""Items: labelled inputs from whatever a person's training loop already has, joined once and in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from ntkscope.core import Inputs, Part, Split, UsageError
+from ntkscope.tangent.batches import LABEL_KEYS
+
+TEXT_KEYS = ("text", "texts", "sentence", "sentences")
+Tokenizer = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Inputs a model can be called with, one label each, where each stood in the data, and texts where there are any."""
+
+    x: Inputs
+    y: Tensor
+    original: Tensor
+    texts: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Tensor) -> Items:
+        """The items at `index`, in that order."""
+        texts = None if self.texts is None else tuple(self.texts[int(i)] for i in index)
+        return Items(Part(self.x, self.y).take(index).x, self.y[index], self.original[index], texts)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Every input tensor."""
+        members = self.x.values() if isinstance(self.x, Mapping) else self.x if isinstance(self.x, tuple) else [self.x]
+        return [member for member in members if isinstance(member, Tensor)]
+
+    @property
+    def kind(self) -> str:
+        """ "image" for (n, 1 or 3, h, w), "text" where texts are known, else "vector"."""
+        if self.texts is not None:
+            return "text"
+        image = isinstance(self.x, Tensor) and self.x.ndim == 4 and self.x.shape[1] in (1, 3) and self.x.shape[2] > 1
+        return "image" if image and self.x.is_floating_point() else "vector"
+
+
+def collect_both(train: Any, test: Any, tokenizer: Tokenizer | None = None) -> tuple[Items, Items]:
+    """Both sides as `Items`; texts are tokenised together, so that they have one length."""
+    raw = [_raw(train, "train"), _raw(test, "test")]
+    texts = [_texts_of(x) for x, _, _ in raw]
+    if texts[0] is not None and texts[1] is not None:
+        if tokenizer is None:
+            raise UsageError(
+                "train and test hold texts, and no tokenizer came; pass tokenizer=, the one the model was trained with"
+            )
+        encoded = _tokenised(tokenizer, [*texts[0], *texts[1]])
+        n = len(texts[0])
+        raw[0] = (_slice(encoded, slice(0, n)), raw[0][1], texts[0])
+        raw[1] = (_slice(encoded, slice(n, None)), raw[1][1], texts[1])
+    made = []
+    for (x, y, words), what in zip(raw, ("train", "test")):
+        if not isinstance(x, Tensor | tuple | Mapping):
+            raise UsageError(
+                f"{what} has inputs of type {type(x).__name__}; expected tensors, or texts and a tokenizer"
+            )
+        made.append(Items(x, y, torch.arange(len(y)), None if words is None else tuple(words)))
+    return _same_length(*made)
+
+
+def _raw(data: Any, what: str) -> tuple[Any, Tensor, Sequence[str] | None]:
+    """Inputs, labels and texts of one side."""
+    if isinstance(data, Split):
+        raise UsageError(f"{what} is a whole Split; expected one part of it: pass split.train and split.test")
+    texts = None
+    if isinstance(data, Part):
+        x, y = data.x, data.y
+        texts = next((data.extras[key] for key in TEXT_KEYS if key in data.extras), None)
+    elif isinstance(data, DataLoader):
+        x, y, texts = _joined(_batches(data), torch.cat, what)
+    elif isinstance(data, Mapping):
+        x, y, texts = _parted(data, what)
+    elif isinstance(data, tuple | list) and len(data) == 2 and len(data[0]) == len(data[1]):
+        x, y = data
+    elif isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        items = (data[i] for i in range(len(data)))  # type: ignore[arg-type]
+        x, y, texts = _joined(items, torch.stack, what)
+    else:
+        raise UsageError(
+            f"{what} is a {type(data).__name__}; expected a Part, (inputs, labels), a mapping with labels, a Dataset"
+            " or a DataLoader"
+        )
+    return x, _labels(y, what), texts
+
+
+def _batches(loader: DataLoader) -> Iterable[Any]:
+    """The loader's batches in the order of its data set, also where it shuffles: rows must keep their meaning."""
+    if isinstance(loader.dataset, IterableDataset):
+        return loader
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 64
+    return DataLoader(loader.dataset, batch_size=size, shuffle=False, collate_fn=loader.collate_fn)
+
+
+def _joined(items: Iterable[Any], join: Callable[..., Tensor], what: str) -> tuple[Any, Tensor, Any]:
+    """Inputs, labels and texts of many items or batches."""
+    xs, ys, texts = [], [], []
+    with torch.random.fork_rng(devices=[]):  # a random augmentation draws the same every time, and nobody else's draws
+        torch.manual_seed(0)
+        for item in items:
+            x, y, words = _parted(item, what)
+            xs.append(x)
+            ys.append(torch.as_tensor(y))
+            if words is not None:
+                texts += [words] if isinstance(words, str) else list(words)
+    if not xs:
+        raise UsageError(f"{what} is empty; expected at least one item")
+    y = join(ys)
+    if isinstance(xs[0], str):
+        return xs, y, None
+    return _merge(xs, join, what), y, texts or None
+
+
+def _parted(item: Any, what: str) -> tuple[Any, Any, Any]:
+    """Inputs, label and texts of one item or batch."""
+    if isinstance(item, Mapping):
+        key = next((key for key in LABEL_KEYS if key in item), None)
+        if key is None:
+            raise UsageError(
+                f"{what} has items with {', '.join(map(str, item))}; expected a label among them, as 'labels'"
+            )
+        texts = next((item[k] for k in TEXT_KEYS if k in item), None)
+        x = {k: v for k, v in item.items() if k not in LABEL_KEYS and k not in TEXT_KEYS}
+        return (x, item[key], texts) if x else (texts, item[key], None)
+    if isinstance(item, tuple | list) and len(item) >= 2:
+        return tuple(item[:-1]) if len(item) > 2 else item[0], item[-1], None
+    raise UsageError(
+        f"{what} has items of type {type(item).__name__}; expected (input, label) or a mapping with a label"
+    )
+
+
+def _merge(values: list[Any], join: Callable[..., Tensor], what: str) -> Any:
+    first = values[0]
+    if isinstance(first, Mapping):
+        return {key: _merge([value[key] for value in values], join, what) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_merge([value[i] for value in values], join, what) for i in range(len(first)))
+    tensors = [torch.as_tensor(value) for value in values]
+    try:
+        return join(_padded(tensors))
+    except RuntimeError as error:
+        raise UsageError(
+            f"the inputs of {what} do not join ({error}); expected tensors of one shape: resize images to one size"
+        ) from error
+
+
+def _padded(tensors: list[Tensor]) -> list[Tensor]:
+    """Token tensors of several lengths, zeros behind the short ones; anything else as it is."""
+    tokens = all(t.ndim in (1, 2) and not t.is_floating_point() for t in tensors)
+    longest = max(t.shape[-1] for t in tensors) if tokens and tensors[0].ndim else 0
+    if not tokens or all(t.shape[-1] == longest for t in tensors):
+        return tensors
+    return [pad(t, (0, longest - t.shape[-1])) for t in tensors]
+
+
+def _same_length(train: Items, test: Items) -> tuple[Items, Items]:
+    """Token tensors of both sides padded to one length."""
+    if not (isinstance(train.x, Mapping) and isinstance(test.x, Mapping)):
+        return train, test
+    sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for key in train.x:
+        if key not in test.x:
+            raise UsageError(f"train has the input {key!r} and test has not; expected the same inputs of both")
+        pair = _padded([torch.as_tensor(train.x[key]), torch.as_tensor(test.x[key])])
+        sides[0][key], sides[1][key] = pair
+    return (
+        Items(sides[0], train.y, train.original, train.texts),
+        Items(sides[1], test.y, test.original, test.texts),
+    )
+
+
+def _labels(y: Any, what: str) -> Tensor:
+    y = torch.as_tensor(y).detach().cpu()
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    whole = y.ndim == 1 and (not y.is_floating_point() or bool((y == y.round()).all()))
+    if not whole or not len(y):
+        raise UsageError(
+            f"{what} has labels of shape {tuple(y.shape)} and dtype {y.dtype}; expected one class number an item: an X-ray"
+            " is of a classifier"
+        )
+    y = y.to(torch.int64)
+    if set(y.unique().tolist()) == {-1, 1}:
+        y = (y + 1) // 2
+    return y
+
+
+def _texts_of(x: Any) -> list[str] | None:
+    return list(x) if isinstance(x, list | tuple) and len(x) > 0 and all(isinstance(text, str) for text in x) else None
+
+
+def _tokenised(tokenizer: Tokenizer, texts: list[str]) -> Any:
+    """What the tokenizer makes of all texts: tensors of one length."""
+    hugging_face = hasattr(tokenizer, "pad_token") or hasattr(tokenizer, "batch_encode_plus")
+    encoded = tokenizer(texts, padding=True, truncation=True, return_tensors="pt") if hugging_face else tokenizer(texts)
+    return dict(encoded) if isinstance(encoded, Mapping) or hasattr(encoded, "keys") else encoded
+
+
+def _slice(x: Any, rows: slice) -> Any:
+    if isinstance(x, Mapping):
+        return {key: _slice(value, rows) for key, value in x.items()}
+    return tuple(_slice(value, rows) for value in x) if isinstance(x, tuple) else x[rows]

@@ -1,0 +1,304 @@
+"""The job: a trained network and its data in, a record out; stopped and started again, it goes on."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+import ntkscope.xray.sections  # noqa: F401 - registers them
+from ntkscope.core import NtkscopeError, Record, UsageError, fingerprint
+from ntkscope.core.record import FILE
+from ntkscope.data.subsets import stratified
+from ntkscope.measures.faithfulness import probabilities
+from ntkscope.training.evaluation import evaluating
+from ntkscope.xray.budget import as_budget
+from ntkscope.xray.context import Context
+from ntkscope.xray.items import Items, Tokenizer, collect_both
+from ntkscope.xray.network import class_logits, initial_network, outputs
+from ntkscope.xray.plan import Plan, make_plan
+from ntkscope.xray.rates import measure_rates
+from ntkscope.xray.registry import Section, Skip, in_order, on_the_page
+from ntkscope.xray.thumbnails import channel_range, thumbnails
+
+SCHEMA = 1
+Say = Callable[[str], None]
+
+
+def xray(
+    model: nn.Module,
+    train: Any,
+    test: Any,
+    out: str | Path = "xray/",
+    *,
+    initial: Any = None,
+    budget: Any = None,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+    progress: bool | Literal["auto"] = "auto",
+    classes: Sequence[str] | None = None,
+    tokenizer: Tokenizer | None = None,
+    max_train: int | None = None,
+    max_test: int | None = None,
+    kernels: Sequence[str] | None = None,
+    name: str = "",
+    data_name: str = "",
+    say: Say | None = None,
+) -> Record:
+    """X-ray a trained classifier: which kernel machine it is, how far to trust that, what speaks for each prediction.
+
+    `train`, `test`: a `Part`, (inputs, labels), a mapping with labels, a Dataset or a DataLoader; texts with `tokenizer=`.
+    `initial`: the network before training (a module, a state dict or a weights file), without which there is no verdict on
+    how lazy it was. `budget`: `Budget("10m", "2GiB")` or a time; a probe of a few items finds what fits, `say` is told
+    before it starts (default: printed unless `progress=False`), and items are sampled, class by class, only when not all
+    fit. `device`: where to compute (where the model is). The model is looked at in evaluation mode and left as it was.
+
+    The record in `out` is written as it grows. Called again with the same arguments it goes on from what is there; with
+    others it is refused. The page is made from it by `ntkscope.report.write_page(out)`; `ntkscope xray` does both.
+    """
+    tell = say or (print if progress else _nothing)
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"a model of type {type(model).__name__} came; expected a torch.nn.Module")
+    limits = as_budget(budget)
+    where = _device(device)
+    everything, held = collect_both(train, test, tokenizer)
+    with evaluating(model):
+        few = outputs(model, everything.take(torch.arange(min(2, len(everything)))).x, where)
+        count = class_logits(few).shape[1]
+        names = _class_names(classes, count)
+        _check_labels(everything, held, count)
+        first = initial_network(model, initial, everything.x)
+        config = {
+            "model": name or type(model).__name__,
+            "weights": _weights(model),
+            "initial": None if first is None else _weights(first),
+            "data": data_name,
+            "train": fingerprint(everything.x, everything.y),
+            "test": fingerprint(held.x, held.y),
+            "budget": {"time": limits.seconds, "memory": limits.bytes},
+            "max_train": max_train,
+            "max_test": max_test,
+            "kernels": None if kernels is None else list(kernels),
+            "classes": list(names),
+        }
+        record = _record(Path(out), config, {"xray": seed}, where)
+        if record.status == "done":
+            tell(f"{record.folder} holds this X-ray already, done")
+            return record
+        with record:
+            plan = _plan(
+                record, model, everything, held, count, first, limits, where, max_train, max_test, kernels, tell
+            )
+            rows = stratified(everything.y.numpy(), plan.train, seed, "xray", "train")
+            columns = stratified(held.y.numpy(), plan.test, seed, "xray", "test")
+            context = Context(
+                record=record,
+                model=model,
+                initial=first,
+                train=everything.take(torch.from_numpy(rows)),
+                test=held.take(torch.from_numpy(columns)),
+                classes=names,
+                plan=plan,
+                memory=limits.bytes,
+                seed=seed,
+                device=where,
+                progress=progress,
+            )
+            _describe(context, everything, held, config, limits, few.shape[1])
+            _run(context, tell)
+    return record
+
+
+# -- what came ------------------------------------------------------------------------------------------------------------
+
+
+def _device(device: torch.device | str | None) -> torch.device | None:
+    if device is None:
+        return None
+    if str(device) == "auto":
+        return torch.device("cuda") if torch.cuda.is_available() else None
+    return torch.device(device)
+
+
+def _class_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    if not classes:
+        return tuple(map(str, range(count)))
+    if len(classes) != count:
+        raise UsageError(f"{len(classes)} class names came for a network of {count} classes; expected one a class")
+    return tuple(map(str, classes))
+
+
+def _check_labels(train: Items, test: Items, count: int) -> None:
+    for what, items in (("train", train), ("test", test)):
+        low, high = int(items.y.min()), int(items.y.max())
+        if low < 0 or high >= count:
+            raise UsageError(
+                f"{what} has labels {low} to {high}, and the network has {count} classes; expected 0 to {count - 1}"
+            )
+    if len(train.y.unique()) < 2:
+        raise UsageError("train has items of one class only; expected at least two classes to tell apart")
+
+
+def _weights(model: nn.Module) -> str:
+    return fingerprint(
+        {name: value for name, value in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+    )
+
+
+def _record(folder: Path, config: dict[str, Any], seeds: dict[str, int], device: torch.device | None) -> Record:
+    """The record in `folder`: begun, gone on with, or, when it is done already, as it is."""
+    if not (folder / FILE).exists():
+        return Record.create(
+            folder, kind="xray", name=f"X-ray of {config['model']}", config=config, seeds=seeds, device=device
+        )
+    found = Record.open(folder)
+    if found.kind != "xray":
+        raise UsageError(f"{folder} already holds a record of kind {found.kind!r}; choose another folder for the X-ray")
+    finished = all(
+        found.metrics.get(f"section:{section.name}", {}).get("status") in ("done", "skipped")
+        for section in on_the_page()
+    )
+    if found.status == "done" and finished:
+        from ntkscope.core.plain import differences, to_plain
+
+        if not differences(found.to_json()["config"], to_plain(config, "config")) and dict(found.seeds) == seeds:
+            return found
+    return Record.resume(folder, config=config, seeds=seeds, device=device)
+
+
+def _plan(
+    record: Record,
+    model: nn.Module,
+    train: Items,
+    test: Items,
+    classes: int,
+    initial: nn.Module | None,
+    budget: Any,
+    device: torch.device | None,
+    max_train: int | None,
+    max_test: int | None,
+    kernels: Sequence[str] | None,
+    tell: Say,
+) -> Plan:
+    """The plan of an earlier attempt, so that what was computed can be used; else a new one, measured."""
+    known = record.metrics.get("plan")
+    if known:
+        plan = Plan.from_json(known)
+        tell("going on with the plan of the earlier attempt:")
+    else:
+        start = time.perf_counter()
+        rates = measure_rates(model, train.x, device=device, memory=budget.bytes // 2)
+        record.put(timings=[{"what": "probe", "seconds": round(time.perf_counter() - start, 4)}], rates=rates)
+        plan = make_plan(
+            rates,
+            budget,
+            train=len(train),
+            test=len(test),
+            classes=classes,
+            initial=initial is not None,
+            max_train=max_train,
+            max_test=max_test,
+            kernels=kernels,
+        )
+        record.put(plan={**plan.to_json(), "budget": {"time": budget.seconds, "memory": str(budget.memory)}})
+    for line in plan.text:
+        tell(f"  {line}")
+    return plan
+
+
+def _describe(
+    context: Context, train: Items, test: Items, config: dict[str, Any], budget: Any, outputs_count: int
+) -> None:
+    """Model, data and what the views show of single items."""
+    record, plan = context.record, context.plan
+    sections = {section.name: _entry(section, "skipped", why="not reached yet") for section in on_the_page()}
+    kept = {f"section:{name}": record.metrics.get(f"section:{name}", entry) for name, entry in sections.items()}
+    parameters = sum(p.numel() for p in context.model.parameters())
+    texts = {}
+    if context.train.texts is not None:
+        texts = {"texts": {"train": list(context.train.texts), "test": list(context.test.texts or ())}}
+    record.put(
+        xray_schema=SCHEMA,
+        model={"name": config["model"], "parameters": parameters, "outputs": outputs_count},
+        data={
+            "name": config["data"],
+            "train_items": plan.train,
+            "train_total": len(train),
+            "test_items": plan.test,
+            "test_total": len(test),
+            "classes": list(context.classes),
+            "subsampled": plan.subsampled,
+            "kind": context.train.kind,
+        },
+        sections=list(sections),
+        **texts,
+        **kept,
+    )
+    if "labels.train" in record.arrays:
+        return
+    logits = context.network_logits
+    context.keep("network.test_probabilities", probabilities(logits).astype(np.float32))
+    context.keep("network.test_prediction", logits.argmax(1))
+    if context.train.kind == "image":
+        low, high = channel_range(context.train.x)
+        context.keep("thumbs.train", thumbnails(context.train.x, low, high))
+        context.keep("thumbs.test", thumbnails(context.test.x, low, high))
+    context.keep("originals.train", context.train.original)
+    context.keep("originals.test", context.test.original)
+    context.keep("labels.test", context.test.y)
+    context.keep("labels.train", context.train.y)
+
+
+# -- the run --------------------------------------------------------------------------------------------------------------
+
+
+def _run(context: Context, tell: Say) -> None:
+    """Every section that is not done, each kept as soon as it is; one that fails does not take the others with it."""
+    record, sections = context.record, in_order()
+    with record.stage("sections", total=None, progress=False):
+        for section in sections:
+            known = record.metrics.get(f"section:{section.name}", {})
+            if known.get("status") == "done" and section.name != "computed":
+                continue
+            start = time.perf_counter()
+            try:
+                finding = section.run(context)
+                entry = _entry(section, "done", finding.data, finding.confidence)
+            except Skip as reason:
+                entry = _entry(section, "skipped", why=str(reason))
+            except NtkscopeError as error:
+                entry = _entry(section, "failed", why=str(error))
+            except Exception as error:
+                entry = _entry(section, "failed", why=f"{type(error).__name__}: {error}")
+                entry["trace"] = traceback.format_exc(limit=-4)
+            entry["seconds"] = round(time.perf_counter() - start, 4)
+            spent = [told for told in record.metrics.get("timings", []) if told["what"] != f"section {section.name}"]
+            spent.append({"what": f"section {section.name}", "seconds": entry["seconds"]})
+            record.put(**{f"section:{section.name}": entry, "timings": spent})
+            tell(f"{section.title}: {entry['status']}{'' if entry['why'] is None else ', ' + entry['why']}")
+
+
+def _entry(
+    section: Section, status: str, data: Any = None, confidence: str = "", why: str | None = None
+) -> dict[str, Any]:
+    return {
+        "name": section.name,
+        "title": section.title,
+        "meaning": section.meaning,
+        "confidence": confidence,
+        "formula": section.formula,
+        "status": status,
+        "why": why,
+        "seconds": 0.0,
+        "data": data or {},
+    }
+
+
+def _nothing(line: str) -> None:
+    """Says nothing."""

@@ -1,0 +1,110 @@
+"""The network under the X-ray: its outputs, its initial self, what its weights did in between."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ntkscope.core import Inputs, UsageError
+from ntkscope.models import read_weights
+from ntkscope.tangent.batches import as_batch
+from ntkscope.tangent.subject import Subject, quiet
+
+BLOCK = 256
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def outputs(model: nn.Module, x: Inputs, device: Any = None) -> Float[Tensor, "n c"]:
+    """The network's outputs on the CPU in float64, block by block; the model is not changed."""
+    subject, batch = Subject(model, device=device, still=True), as_batch(x, model)
+    found = []
+    with quiet(subject.device), torch.no_grad():
+        for start in range(0, len(batch), BLOCK):
+            block = batch[start : start + BLOCK].to(subject.device, subject.dtype)
+            found.append(subject(block).detach().double().cpu())
+    values = torch.cat(found)
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.ndim != 2:
+        raise UsageError(
+            f"the model gives outputs of shape {tuple(values.shape)}; expected (n, classes): an X-ray is of a classifier"
+        )
+    if not bool(torch.isfinite(values).all()):
+        raise UsageError("the network's outputs hold NaN or infinity; expected a trained network and finite inputs")
+    return values
+
+
+def class_logits(values: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
+    """One logit a class: a single output z becomes (0, z), whose softmax is the logistic function.
+
+    >>> class_logits(torch.tensor([[2.0]])).tolist()
+    [[0.0, 2.0]]
+    """
+    return torch.cat([torch.zeros_like(values), values], dim=1) if values.shape[1] == 1 else values
+
+
+def initial_network(model: nn.Module, initial: Any, x: Inputs) -> nn.Module | None:
+    """The network as it was before training, in evaluation mode, from a module, a state dict or a weights file.
+
+    Where it normalises batches, its running moments are those of `x` under the initial weights: the ones a fresh module
+    carries (mean 0, variance 1) belong to no data and would make the start look further away than it was.
+    """
+    if initial is None:
+        return None
+    if isinstance(initial, nn.Module):
+        made = copy.deepcopy(initial)
+    else:
+        state = initial if isinstance(initial, Mapping) else read_weights(Path(initial))
+        made = copy.deepcopy(model)
+        own = made.state_dict()
+        wrong = [key for key, value in own.items() if key not in state and not key.endswith("num_batches_tracked")]
+        wrong += [key for key, value in own.items() if key in state and state[key].shape != value.shape]
+        if wrong:
+            raise UsageError(
+                f"the initial weights do not fit {type(model).__name__}: {', '.join(wrong[:8])} are missing or of another"
+                " shape; expected the weights of this network before its training"
+            )
+        made.load_state_dict({key: state[key] for key in own if key in state}, strict=False)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    if {name: tuple(p.shape) for name, p in made.named_parameters()} != shapes:
+        raise UsageError("initial is a network with other parameters; expected this network before its training")
+    for now, first in zip(model.parameters(), made.parameters()):
+        first.requires_grad_(now.requires_grad)
+    _recalibrate(made, x)
+    return made.eval()
+
+
+def _recalibrate(model: nn.Module, x: Inputs) -> None:
+    """Running moments of batch normalisation from `x`."""
+    norms = [module for module in model.modules() if isinstance(module, NORMS) and module.track_running_stats]
+    if not norms:
+        return
+    model.eval()
+    batch = as_batch(x, model)
+    own = next(p for p in model.parameters())
+    for module in norms:
+        module.reset_running_stats()
+        module.momentum, module.training = None, True
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for start in range(0, min(len(batch), 4 * BLOCK), BLOCK):
+            block = batch[start : start + BLOCK]
+            if len(block) > 1:
+                block = block.to(own.device, own.dtype)
+                model(*block.args, **block.kwargs)
+    model.eval()
+
+
+def displacement(initial: nn.Module, model: nn.Module) -> dict[str, Tensor]:
+    """`w₁ - w₀` of every trainable parameter, where the initial network lies."""
+    first = dict(initial.named_parameters())
+    return {
+        name: (p.detach().to(first[name].device) - first[name].detach())
+        for name, p in model.named_parameters()
+        if p.requires_grad and p.is_floating_point()
+    }

@@ -1,0 +1,180 @@
+"""The plan: which kernels, on how many items, so that an X-ray fits its budget; said before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ntkscope.core import UsageError
+from ntkscope.core.progress import duration
+from ntkscope.xray.budget import Budget
+from ntkscope.xray.rates import Rates, Workload
+from ntkscope.xray.registry import on_the_page
+
+# In the order in which they are given up last; the first is what the X-ray is about, "trntk" comes with it for free.
+KERNELS = ("trntk0", "ck", "em", "pntk", "proj-pntk", "proj-trntk")
+SAFETY = 0.8  # of the time budget: a probe of a few items is believed no further
+COPIES = 40  # bytes held for each entry of a training kernel: float64 twice, factor and eigenvectors, float32 once
+INITIAL_TRAIN, INITIAL_TEST = (
+    400,
+    200,
+)  # items on which the initial network is compared; enough for a distance of kernels
+LEAST_TRAIN, LEAST_TEST = 50, 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be computed and how long that should take."""
+
+    kernels: tuple[str, ...]
+    train: int
+    test: int
+    initial_train: int
+    initial_test: int
+    seconds: float
+    text: tuple[str, ...]
+    subsampled: str | None
+    steps: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kernels": list(self.kernels),
+            "train": self.train,
+            "test": self.test,
+            "initial_train": self.initial_train,
+            "initial_test": self.initial_test,
+            "expected_seconds": round(self.seconds, 3),
+            "text": list(self.text),
+            "subsampled": self.subsampled,
+            "steps": {name: round(value, 3) for name, value in self.steps.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Plan:
+        return cls(
+            kernels=tuple(value["kernels"]),
+            train=value["train"],
+            test=value["test"],
+            initial_train=value["initial_train"],
+            initial_test=value["initial_test"],
+            seconds=value["expected_seconds"],
+            text=tuple(value["text"]),
+            subsampled=value["subsampled"],
+            steps=dict(value["steps"]),
+        )
+
+
+def make_plan(
+    rates: Rates,
+    budget: Budget,
+    *,
+    train: int,
+    test: int,
+    classes: int,
+    initial: bool,
+    max_train: int | None = None,
+    max_test: int | None = None,
+    kernels: Sequence[str] | None = None,
+) -> Plan:
+    """All kernels on all items where that fits; else fewer kernels; else, at last, fewer items.
+
+    `max_train` and `max_test` are the caller's own limits, `kernels` the caller's own choice.
+    """
+    if kernels is not None:
+        chosen = tuple(dict.fromkeys("trntk0" if name == "trntk" else name for name in ("trntk0", *kernels)))
+        unknown = [name for name in chosen if name not in KERNELS]
+        if unknown:
+            raise UsageError(f"kernels={list(kernels)} came; an X-ray knows {', '.join(['trntk', *KERNELS])}")
+    else:
+        chosen = KERNELS
+    asked_train = min(train, max_train or train)
+    asked_test = min(test, max_test or test)
+    memory_train = int((budget.bytes / COPIES) ** 0.5)
+    n = max(min(asked_train, memory_train), min(LEAST_TRAIN, asked_train), classes)
+    work = _workload(n, asked_test, classes, initial, rates)
+    limit = float("inf") if budget.seconds is None else SAFETY * budget.seconds
+    kept = list(chosen)
+    while kernels is None and len(kept) > 2 and _total(work, kept) > limit:
+        kept.pop()
+    fraction = 1.0
+    while _total(work, kept) > limit and work.train > max(LEAST_TRAIN, 2 * classes):
+        fraction *= 0.9
+        smaller = max(int(n * fraction), min(n, max(LEAST_TRAIN, 2 * classes)))
+        fewer = max(int(asked_test * fraction), min(asked_test, LEAST_TEST))
+        work = _workload(smaller, fewer, classes, initial, rates)
+    steps = _steps(work, kept)
+    why = _reasons(train, test, work, asked_train, asked_test, memory_train, budget)
+    made = Plan(
+        kernels=tuple(kept),
+        train=work.train,
+        test=work.test,
+        initial_train=work.initial_train,
+        initial_test=work.initial_test,
+        seconds=sum(steps.values()),
+        text=(),
+        subsampled=why,
+        steps=steps,
+    )
+    return replace(made, text=tuple(_said(made, train, test, budget, [name for name in chosen if name not in kept])))
+
+
+def _workload(n: int, m: int, classes: int, initial: bool, rates: Rates) -> Workload:
+    first = (min(n, INITIAL_TRAIN), min(m, INITIAL_TEST)) if initial else (0, 0)
+    return Workload(n, m, *first, classes, rates)
+
+
+def _steps(work: Workload, kernels: Sequence[str]) -> dict[str, float]:
+    """Expected seconds of every step, by name."""
+    steps = {f"kernel {name}": work.products(name) for name in kernels}
+    if work.initial_train:
+        steps["initial network"] = work.initial()
+    fits = len(kernels) + (1 if "trntk0" in kernels else 0)
+    for section in on_the_page():
+        seconds = section.cost(work)
+        steps[f"section {section.name}"] = seconds * (fits if section.name == "surrogates" else 1)
+    return steps
+
+
+def _total(work: Workload, kernels: Sequence[str]) -> float:
+    return sum(_steps(work, kernels).values())
+
+
+def _reasons(
+    train: int, test: int, work: Workload, asked_train: int, asked_test: int, memory_train: int, budget: Budget
+) -> str | None:
+    """Why not all items are used, in a sentence; None when all are."""
+    if work.train == train and work.test == test:
+        return None
+    reasons = []
+    if asked_train < train or asked_test < test:
+        reasons.append("that many were asked for")
+    if memory_train < asked_train:
+        reasons.append(f"a kernel of all would not fit {budget.memory}")
+    if work.train < min(asked_train, memory_train) or work.test < asked_test:
+        reasons.append(f"more would not fit {duration(budget.seconds or 0)}")
+    return (
+        f"{work.train:,} of {train:,} training items and {work.test:,} of {test:,} test items, every class in its"
+        f" proportion, because {' and '.join(reasons)}"
+    )
+
+
+def _said(plan: Plan, train: int, test: int, budget: Budget, left_out: Sequence[str]) -> list[str]:
+    """What a person is told before it starts."""
+    names = ["trntk" if name == "trntk0" else name for name in plan.kernels]
+    lines = [
+        f"{plan.train:,} of {train:,} training items and {plan.test:,} of {test:,} test items",
+        f"kernels: {', '.join(names)}" + (" (with trntk0)" if "trntk" in names else ""),
+    ]
+    if plan.subsampled:
+        lines.append(f"a stratified sample: {plan.subsampled}")
+    if left_out:
+        lines.append(f"left out to fit {budget}: {', '.join(left_out)}")
+    if plan.initial_train:
+        lines.append(
+            f"the initial network on {plan.initial_train} training and {plan.initial_test} test items, for the verdict"
+        )
+    lines.append(f"expected: about {duration(plan.seconds)} (budget: {budget})")
+    if budget.seconds is not None and plan.seconds > budget.seconds:
+        lines.append("that is more than the budget: fewer items would say nothing; give more time or a faster device")
+    return lines

@@ -1,0 +1,142 @@
+"""Data problems: training points whose label is doubtful, that are there twice, or that speak too loud."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ntkscope.explain import mislabelled
+from ntkscope.xray.context import Array, Context
+from ntkscope.xray.items import Items
+from ntkscope.xray.rates import Workload
+from ntkscope.xray.registry import Finding, Section, register
+
+LISTED = 100
+ALIKE = 0.995  # cosine of gradients from which two items are worth comparing
+CLOSE = 0.05  # distance of inputs, relative to that of typical pairs, up to which they are near-duplicates
+BLOCK = 512
+
+
+def run(context: Context) -> Finding:
+    K, y = context.pair("trntk").train, context.y_train
+    doubtful = _mislabelled(context, np.asarray(K, dtype=np.float64), y)
+    doubles = _duplicates(context.train, K, y)
+    loud = _dominating(context)
+    contradicted = sum(entry["score"] > 0 for entry in doubtful)
+    confidence = (
+        f"{'At least ' if contradicted == LISTED else ''}{contradicted} labels are contradicted by a classifier that never"
+        " saw the item; a hard item looks the same as a wrong label, so look at each. Near-duplicates are near in the"
+        " network's eyes and as inputs."
+    )
+    return Finding({"mislabelled": doubtful, "duplicates": doubles, "dominating": loud}, confidence)
+
+
+def _mislabelled(context: Context, K: Array, y: Array) -> list[dict[str, Any]]:
+    ranking = mislabelled(K, y)
+    context.keep("problems.label_score", ranking.scores)
+    return [
+        {
+            "index": int(i),
+            "original": int(context.train.original[i]),
+            "score": float(ranking.scores[i]),
+            "label": int(y[i]),
+            "suggested": int(ranking.suggested[i]),
+        }
+        for i in ranking.top(LISTED)
+    ]
+
+
+def _duplicates(items: Items, K: Array, y: Array) -> list[dict[str, Any]]:
+    """Pairs that the kernel holds for the same and whose inputs are close, the most alike first."""
+    rows, columns, values = [], [], []
+    for start in range(0, len(K), BLOCK):
+        block = np.asarray(K[start : start + BLOCK])
+        i, j = np.nonzero(block > ALIKE)
+        upper = j > i + start
+        rows.append(i[upper] + start)
+        columns.append(j[upper])
+        values.append(block[i[upper], j[upper]])
+    a, b, alike = np.concatenate(rows), np.concatenate(columns), np.concatenate(values).astype(np.float64)
+    order = np.argsort(-alike, kind="stable")[: 20 * LISTED]
+    a, b, alike = a[order], b[order], alike[order]
+    distance, exact = _input_distance(items, a, b)
+    near = np.flatnonzero(distance <= CLOSE)
+    near = near[np.lexsort((-alike[near], distance[near]))][:LISTED]
+    return [
+        {
+            "a": int(a[p]),
+            "b": int(b[p]),
+            "original_a": int(items.original[a[p]]),
+            "original_b": int(items.original[b[p]]),
+            "similarity": float(alike[p]),
+            "distance": float(distance[p]),
+            "same_label": bool(y[a[p]] == y[b[p]]),
+            "exact": bool(exact[p]),
+        }
+        for p in near
+    ]
+
+
+def _input_distance(items: Items, a: Array, b: Array) -> tuple[Array, Array]:
+    """‖x_a - x_b‖ over the root mean square of such distances between all items, and whether the inputs are equal."""
+    squares, typical, equal = np.zeros(len(a)), 0.0, np.ones(len(a), dtype=bool)
+    for tensor in items.tensors:
+        flat = tensor.detach().cpu().flatten(1)
+        for start in range(0, len(a), BLOCK):
+            left, right = (flat[torch.from_numpy(side[start : start + BLOCK])] for side in (a, b))
+            equal[start : start + BLOCK] &= (left == right).all(1).numpy()
+            squares[start : start + BLOCK] += (left.double() - right.double()).square().sum(1).numpy()
+        wide = flat.double()
+        typical += 2 * float((wide - wide.mean(0)).square().sum(1).mean())
+    return np.sqrt(squares / typical) if typical > 0 else np.zeros(len(a)), equal
+
+
+def _dominating(context: Context) -> list[dict[str, Any]]:
+    """The share of each training point in all attributions of the test items' predicted logits, by size."""
+    name = "trntk"
+    fitted, kernel = context.surrogate(name), context.scaled(name).test
+    predicted = context.surrogate_logits(name).argmax(1)
+    mass = np.zeros(len(context.train))
+    for label in np.unique(predicted):
+        part = np.abs(np.asarray(kernel[predicted == label], dtype=np.float64)).sum(0)
+        mass += part * np.abs(fitted.coef_[label])
+    shares = mass / mass.sum() if mass.sum() > 0 else mass
+    context.keep("problems.share", shares)
+    order = np.argsort(-shares, kind="stable")[:LISTED]
+    return [
+        {
+            "index": int(i),
+            "original": int(context.train.original[i]),
+            "share": float(shares[i]),
+            "times_fair": float(shares[i] * len(shares)),
+            "label": int(context.y_train[i]),
+        }
+        for i in order
+    ]
+
+
+def cost(work: Workload) -> float:
+    return work.decomposition(work.train) + work.train**2 * 2e-8
+
+
+register(
+    Section(
+        name="problems",
+        place=4,
+        title="Data problems",
+        meaning=(
+            "Training points to look at by hand: those whose label the other points contradict, those that are there twice"
+            " (or leak between classes), and those that sway more predictions than their share."
+        ),
+        formula=(
+            "Label: max_{k≠y_i} f_k(x_i) - f_{y_i}(x_i), f kernel ridge fitted without point i (exact leave-one-out)."
+            " Duplicates: κ(x_i, x_j) > 0.995 and inputs within 5 % of the typical distance."
+            " Dominating: Σ_x |W_ci κ(x, x_i)| over all test items x and their predicted class c, as a share of all points'."
+        ),
+        run=run,
+        after=("surrogates",),
+        cost=cost,
+    )
+)

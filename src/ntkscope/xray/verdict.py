@@ -1,0 +1,319 @@
+"""The verdict: lazy or rich, and the evidence for it.
+
+Training is lazy when the network stays in the tangent plane of its initial weights, `f(w₁) ≈ f(w₀) + J₀ (w₁ - w₀)`, and its
+tangent kernel stays what it was (Jacot et al. 2018; Chizat, Oyallon & Bach 2019). Both are measured directly, on items the
+network was and was not trained on, from its weights before and after. Without the weights before, nothing that can be seen of
+a trained network tells the two apart: a kernel that sorts the classes well may have done so from the start.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ntkscope.core import NumericalError
+from ntkscope.measures.alignment import centred_alignment, kernel_target_alignment
+from ntkscope.measures.faithfulness import agreement, kendall_tau
+from ntkscope.measures.log_odds import correct_class_log_odds
+from ntkscope.tangent import Jacobian
+from ntkscope.xray.context import Context, Pair, fit, joined, whole
+from ntkscope.xray.network import displacement, outputs
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Up to `lazy` a value speaks for lazy, from `rich` on for rich, in between for neither; `reason` says why there."""
+
+    lazy: float
+    rich: float
+    reason: str
+
+    def says(self, value: float) -> str:
+        return "lazy" if value <= self.lazy else "rich" if value >= self.rich else "neither"
+
+    def position(self, value: float) -> float:
+        """0 well on the lazy side, 1 well on the rich side; half a threshold or twice one counts as well."""
+        low, high = math.log(self.lazy / 2), math.log(2 * self.rich)
+        return min(1.0, max(0.0, (math.log(max(value, 1e-12)) - low) / (high - low)))
+
+
+LINEARISATION = Threshold(
+    0.3,
+    0.6,
+    "below 0.3 the tangent plane at the start explains over 90 % of the change in square; above 0.6 under 64 %",
+)
+KERNEL_CHANGE = Threshold(0.5, 1.0, "a kernel that changed by its own size is another kernel")
+ROTATION = Threshold(
+    0.02, 0.1, "a wide lazy network's kernel turns by about one over its width; training features turns it by tenths"
+)
+WEIGHTS = Threshold(0.1, 0.5, "supports only: a very wide network moves each weight little in either regime")
+GAIN = Threshold(
+    0.03, 0.1, "how much closer to the network the trained kernel's surrogate is than the initial kernel's, in τ"
+)
+
+
+@dataclass(frozen=True)
+class Observations:
+    """What was measured of a network before and after training; None where it could not be."""
+
+    linearisation: float | None = None
+    kernel_change: float | None = None
+    rotation: float | None = None
+    conjugate_rotation: float | None = None
+    weights: float | None = None
+    alignment_before: float | None = None
+    alignment_after: float | None = None
+    tau_before: float | None = None
+    tau_after: float | None = None
+    agreement_before: float | None = None
+    agreement_after: float | None = None
+    unrelated: bool = False
+    still: bool = False
+    items: int = 0
+    alignment_now: float | None = None
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One measured value and what it speaks for."""
+
+    what: str
+    value: float
+    says: str
+    note: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`word`: lazy, rich, in between, or not enough evidence; `score` from 0 (lazy) to 1 (rich), None without evidence."""
+
+    word: str
+    score: float | None
+    why: str
+    confidence: str
+    evidence: tuple[Evidence, ...]
+
+
+def judge(seen: Observations) -> Verdict:
+    """The verdict on what was seen: two direct measures decide, the others are shown beside them.
+
+    Lazy: the linearisation error and the change of the kernel both say so. Rich: the linearisation error says so, and the
+    kernel changed or turned. One against the other, or both in the middle: in between.
+
+    >>> judge(Observations(linearisation=0.05, kernel_change=0.02, rotation=0.001)).word
+    'lazy'
+    >>> judge(Observations(linearisation=0.95, kernel_change=20.0, rotation=0.3)).word
+    'rich'
+    >>> judge(Observations()).word
+    'not enough evidence'
+    """
+    evidence = tuple(_evidence(seen))
+    if seen.still:
+        return _undecided("The weights given as initial are those of the network itself: nothing moved.", evidence)
+    if seen.unrelated:
+        return _undecided(
+            "The weights given as initial have nothing in common with the trained ones: they look like another draw, not like"
+            " this network's start.",
+            evidence,
+        )
+    if seen.linearisation is None or seen.kernel_change is None:
+        return _undecided(
+            "The network's weights before training were not given. What can be seen of a trained network alone fits both.",
+            evidence,
+        )
+    first, second = LINEARISATION.says(seen.linearisation), KERNEL_CHANGE.says(seen.kernel_change)
+    turned = seen.rotation is not None and ROTATION.says(seen.rotation) == "rich"
+    score = (LINEARISATION.position(seen.linearisation) + KERNEL_CHANGE.position(seen.kernel_change)) / 2
+    explained = f"The tangent plane at the start misses {100 * seen.linearisation:.0f} % of what training changed"
+    moved = f"the kernel changed by {seen.kernel_change:.2g} times its size"
+    if first == "lazy" and second == "lazy":
+        word, why = "lazy", f"{explained}, and {moved}."
+    elif first == "rich" and (second == "rich" or turned):
+        word, why = "rich", f"{explained}, and {moved}."
+    else:
+        word, why = "in between", f"{explained}, while {moved}: neither wholly lazy nor wholly rich."
+    sides = [item.says for item in evidence if item.says != "neither"]
+    agreeing = sum(side == word for side in sides)
+    confidence = (
+        f"Measured on {seen.items} items from the weights before and after."
+        + (
+            f" {agreeing} of {len(sides)} pieces of evidence that take a side agree."
+            if word in ("lazy", "rich")
+            else ""
+        )
+        + " Batch normalisation, weight decay and changes of the learning rate are part of what is seen, not told apart."
+    )
+    return Verdict(word, score, why, confidence, evidence)
+
+
+def _undecided(why: str, evidence: tuple[Evidence, ...]) -> Verdict:
+    told = "Give the weights before training (initial=, --initial-weights) for a verdict."
+    return Verdict("not enough evidence", None, why, told, tuple(replace(item, says="neither") for item in evidence))
+
+
+def _evidence(seen: Observations) -> list[Evidence]:
+    """The measured values in the order of their weight."""
+    found = []
+
+    def add(what: str, value: float | None, threshold: Threshold | None, note: str) -> None:
+        if value is not None and math.isfinite(value):
+            side = "neither" if threshold is None else threshold.says(value)
+            found.append(Evidence(what, float(value), side, note))
+
+    add("linearisation error", seen.linearisation, LINEARISATION, LINEARISATION.reason)
+    add("change of the kernel", seen.kernel_change, KERNEL_CHANGE, KERNEL_CHANGE.reason)
+    add("turn of the kernel (1 - CKA)", seen.rotation, ROTATION, ROTATION.reason)
+    add(
+        "turn of the last layer's features (1 - CKA)",
+        seen.conjugate_rotation,
+        ROTATION,
+        "the conjugate kernel, likewise",
+    )
+    add("change of the weights", seen.weights, WEIGHTS, WEIGHTS.reason)
+    if seen.tau_before is not None and seen.tau_after is not None:
+        gain = seen.tau_after - seen.tau_before
+        note = f"{GAIN.reason}: {seen.tau_before:.2f} before, {seen.tau_after:.2f} after"
+        if seen.agreement_before is not None and seen.agreement_after is not None:
+            note += f"; same answers {100 * seen.agreement_before:.0f} % and {100 * seen.agreement_after:.0f} %"
+        add("gain of the surrogate", gain, GAIN, note)
+    if seen.alignment_before is not None and seen.alignment_after is not None:
+        change = seen.alignment_after - seen.alignment_before
+        note = (
+            f"centred alignment with the labels, {seen.alignment_before:.2f} before, {seen.alignment_after:.2f} after"
+        )
+        side = Threshold(0.02, 0.1, "")
+        add("gain of alignment", change, side if change > -0.02 else None, note)
+    elif seen.alignment_now is not None:
+        add(
+            "alignment now",
+            seen.alignment_now,
+            None,
+            "of the trained kernel with the labels; where it started is not known",
+        )
+    return found
+
+
+# -- measuring ----------------------------------------------------------------------------------------------------------
+
+
+def gather(context: Context) -> Observations:
+    """Everything `judge` looks at; costs a few forward passes, one forward derivative and two small fits."""
+    kernel = context.record.metrics.get("section:kernel", {}).get("data", {})
+    if context.initial is None:
+        return Observations(alignment_now=kernel.get("centred_alignment"))
+    moved = displacement(context.initial, context.model)
+    start = {name: p.detach() for name, p in context.initial.named_parameters() if name in moved}
+    size = _norm(start)
+    weights = _norm(moved) / size if size > 0 else math.inf
+    rows, columns = context.initial_rows
+    before, now = context.initial_pair("trntk0"), context.pair("trntk0")
+    now = Pair(now.train[np.ix_(rows, rows)], now.test[np.ix_(columns, rows)])
+    y = context.y_train[rows]
+    told = _surrogates(context, before, now)
+    return Observations(
+        linearisation=linearisation_error(context.initial, context.model, _probe(context), context.device),
+        kernel_change=_relative(before.train, now.train),
+        rotation=_turn(before.train, now.train),
+        conjugate_rotation=_conjugate(context),
+        weights=weights,
+        alignment_before=_aligned(before.train, y),
+        alignment_after=_aligned(now.train, y),
+        **told,
+        unrelated=unrelated(start, {name: start[name] + moved[name] for name in moved}),
+        still=weights < 1e-7,
+        items=len(rows) + len(columns),
+    )
+
+
+def linearisation_error(initial: nn.Module, model: nn.Module, x: Any, device: Any = None) -> float:
+    """`‖f₁ - f₀ - J₀ (w₁ - w₀)‖ / ‖f₁ - f₀‖` over the inputs `x`; three forward passes. NaN when the outputs are the same.
+
+    Chizat, Oyallon & Bach (2019), section 1: lazy training is training along which the linearised model stays near.
+
+    >>> linear = nn.Linear(2, 1)
+    >>> moved = nn.Linear(2, 1)
+    >>> round(linearisation_error(linear, moved, torch.eye(2)), 6)
+    0.0
+    """
+    change = outputs(model, x, device) - outputs(initial, x, device)
+    tangent = Jacobian(initial, x, device=device).jvp(displacement(initial, model)).double().cpu()
+    size = float(change.norm())
+    return float((change - tangent).norm()) / size if size > 0 else math.nan
+
+
+def unrelated(before: dict[str, Tensor], after: dict[str, Tensor]) -> bool:
+    """Whether two sets of weights look like two independent draws: no correlation beyond chance, sizes alike.
+
+    Training that leaves a weight matrix at less than twice its size leaves it correlated with its start; chance alone gives
+    a cosine of 1/√p. Nine in ten of the larger tensors must look so.
+    """
+    signs = []
+    for name, first in before.items():
+        a, b = first.double().flatten(), after[name].double().flatten()
+        if a.numel() < 256 or float(a.std()) < 1e-3 * float(a.norm()) / a.numel() ** 0.5:
+            continue  # too few numbers to tell, or a constant start (zeros, ones)
+        ratio = float(b.norm() / a.norm())
+        cosine = abs(float(a @ b / (a.norm() * b.norm()).clamp_min(1e-300)))
+        signs.append(cosine < 4 / a.numel() ** 0.5 and 0.5 < ratio < 2)
+    return len(signs) > 0 and sum(signs) >= 0.9 * len(signs)
+
+
+def _probe(context: Context) -> Any:
+    """Training and test items of the initial subset, joined."""
+    rows, columns = context.initial_rows
+    return joined(context.train.take(torch.from_numpy(rows)).x, context.test.take(torch.from_numpy(columns)).x)
+
+
+def _surrogates(context: Context, before: Pair, now: Pair) -> dict[str, float]:
+    """How near the surrogates on the initial and on the trained kernel come to the network, on the same few items."""
+    rows, columns = context.initial_rows
+    y, held = context.y_train[rows], context.y_test[columns]
+    network = context.network_logits[columns]
+    found = {}
+    for key, pair in (("before", before), ("after", now)):
+        scale = context.scale(pair)
+        coef, intercept = whole(fit(pair.train / scale, y, context.seed), len(context.classes))
+        logits = np.asarray(pair.test / scale, dtype=np.float64) @ coef.T + intercept
+        odds = correct_class_log_odds(logits, held), correct_class_log_odds(network, held)
+        found[f"tau_{key}"] = kendall_tau(odds[0], odds[1])
+        found[f"agreement_{key}"] = agreement(logits, network)
+    return found
+
+
+def _conjugate(context: Context) -> float | None:
+    if "ck" not in context.plan.kernels:
+        return None
+    rows, _ = context.initial_rows
+    return _turn(context.initial_pair("ck").train, context.pair("ck").train[np.ix_(rows, rows)])
+
+
+def _turn(before: Any, now: Any) -> float | None:
+    try:
+        return 1 - centred_alignment(np.asarray(before, dtype=np.float64), np.asarray(now, dtype=np.float64))
+    except NumericalError:
+        return None
+
+
+def _aligned(K: Any, y: Any) -> float | None:
+    try:
+        return kernel_target_alignment(np.asarray(K, dtype=np.float64), y, centred=True)
+    except NumericalError:
+        return None
+
+
+def _relative(before: Any, now: Any) -> float:
+    a, b = np.asarray(before, dtype=np.float64), np.asarray(now, dtype=np.float64)
+    return float(np.linalg.norm(b - a)) / max(float(np.linalg.norm(a)), 1e-300)
+
+
+def _norm(values: dict[str, Tensor]) -> float:
+    return math.sqrt(sum(float(value.double().square().sum()) for value in values.values()))
