@@ -2,7 +2,22 @@
 
 from ntkscope.surrogates._checks import KernelNotFinite
 from ntkscope.surrogates.glm import KernelGLM
+from ntkscope.surrogates.logistic import KernelLogistic
+from ntkscope.surrogates.minimum_norm import MinimumNorm, MinimumNormClassifier
+from ntkscope.surrogates.neighbors import KernelNeighbors
 from ntkscope.surrogates.registry import SURROGATES
 from ntkscope.surrogates.ridge import KernelRidge, KernelRidgeClassifier
+from ntkscope.surrogates.svm import KernelSVM
 
-__all__ = ["SURROGATES", "KernelGLM", "KernelNotFinite", "KernelRidge", "KernelRidgeClassifier"]
+__all__ = [
+    "SURROGATES",
+    "KernelGLM",
+    "KernelLogistic",
+    "KernelNeighbors",
+    "KernelNotFinite",
+    "KernelRidge",
+    "KernelRidgeClassifier",
+    "KernelSVM",
+    "MinimumNorm",
+    "MinimumNormClassifier",
+]

@@ -81,9 +81,9 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, _Ridge):
 
     Fitted: `coef_` (outputs, n), `intercept_` (zeros), `jitter_`, `n_iter_`.
 
-    >>> ridge = KernelRidge(alpha=1.0).fit(np.eye(2), [2.0, 4.0])
-    >>> ridge.predict(np.eye(2)).tolist(), ridge.leave_one_out(np.eye(2)).tolist()
-    ([1.0, 2.0], [[0.0], [0.0]])
+    >>> ridge = KernelRidge(alpha=1.0).fit(3 * np.eye(2), [4.0, 8.0])
+    >>> ridge.predict(3 * np.eye(2)).tolist(), ridge.leave_one_out(3 * np.eye(2)).tolist()
+    ([3.0, 6.0], [[0.0], [0.0]])
     """
 
     def __init__(self, alpha: Any = 1.0, *, solver: str = "auto", rtol: float = 1e-8, max_iter: int = 1000) -> None:

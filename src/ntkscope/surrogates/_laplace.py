@@ -1,0 +1,155 @@
+"""The Newton system of a logistic loss in function space, solved by Cholesky factors of n × n matrices.
+
+With prior covariance `κ = K/α` and the loss's second derivatives W (n points, c × c each), the quadratic model at f is
+minimised by `(I + W κ) γ = W (f - b) - r`, `f = κ γ + b`, γ = α c; r is the loss's gradient. For softmax
+`W = D - Π Πᵀ` with D diagonal, and `E_k = (κ + D_k⁻¹)⁻¹` gives, by Woodbury,
+
+    ((I + W κ)⁻¹ ρ)_k = ρ_k - E_k κ ρ_k + E_k (Σ_m E_m)⁻¹ Σ_m E_m κ ρ_m.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from ntkscope.linalg import NumericalWarning
+from ntkscope.surrogates._losses import Loss, Softmax
+from ntkscope.surrogates._newton import Apply
+
+
+class Laplace:
+    """Exact Newton steps and one-step leave-one-out for `loss(K c + b) + α/2 Σ_k c_kᵀ K c_k`."""
+
+    def __init__(self, kernel: Tensor, loss: Loss, alpha: float, bias: bool) -> None:
+        self.jitter = 0.0
+        self.kernel, self.loss, self.alpha, self.bias = kernel, loss, alpha, bias
+        self.kappa = kernel / alpha
+        self.softmax = isinstance(loss, Softmax)
+        self.weights = loss.weights
+
+    def value(self, c: Tensor, fitted: Tensor) -> float:
+        return float(self.loss.value(fitted) + self.alpha / 2 * (c * (self.kernel @ c)).sum())
+
+    def stationarity(self, c: Tensor, fitted: Tensor) -> float:
+        """The largest entry of `n (α c + r)`, and of the bias's gradient."""
+        r = self.loss.residual(fitted)
+        gap = float((self.alpha * c + r).abs().max()) * len(r)
+        return max(gap, float(r.sum(0).abs().max())) if self.bias else gap
+
+    def step(self, c: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor]:
+        """The coefficients and bias a full Newton step ends at."""
+        apply, solve, _ = self._system(fitted)
+        rho = apply(fitted) - self.loss.residual(fitted)
+        free = solve(rho)  # with b = 0
+        classes = rho.shape[1]
+        if not self.bias:
+            return free / self.alpha, rho.new_zeros(classes)
+        units = torch.eye(classes, dtype=rho.dtype, device=rho.device).expand(len(rho), classes, classes)
+        shifts = torch.stack([solve(apply(units[:, :, k].contiguous())) for k in range(classes)], dim=2)
+        # the bias's equation: Σ_i γ_i = 0; softmax leaves a common shift free, and the pseudo-inverse takes it as 0
+        b = torch.linalg.pinv(shifts.sum(0), rtol=1e-12, hermitian=False) @ free.sum(0)
+        return (free - shifts @ b) / self.alpha, b
+
+    def leave_one_out(self, fitted: Tensor) -> Tensor:
+        """`f_i + V_ii (I - W_i V_ii)⁻¹ r_i`, V the inverse Hessian in function space."""
+        apply, solve, factors = self._system(fitted)
+        n, c = fitted.shape
+        kappa = self.kappa
+        ek = [e @ kappa for e in factors]  # E κ
+        v = fitted.new_zeros(n, c, c)
+        for k in range(c):
+            v[:, k, k] = kappa.diagonal() - (kappa * ek[k]).sum(0)
+        if self.softmax:
+            chol = self._joint(factors)
+            half = [torch.linalg.solve_triangular(chol, m, upper=False) for m in ek]
+            for k in range(c):
+                for m in range(c):
+                    v[:, k, m] += (half[k] * half[m]).sum(0)
+        if self.bias:
+            v = v + self._bias_part(fitted, apply, solve)
+        w = self._blocks(fitted)
+        r = self.loss.residual(fitted)
+        eye = torch.eye(c, dtype=v.dtype, device=v.device)
+        return fitted + (v @ torch.linalg.solve(eye - w @ v, r[:, :, None]))[:, :, 0]
+
+    # -- pieces -----------------------------------------------------------------------------------------------------
+
+    def _system(self, fitted: Tensor) -> tuple[Apply, Apply, list[Tensor]]:
+        """`R ↦ W R`, `ρ ↦ (I + W κ)⁻¹ ρ`, and the matrices `E_k`."""
+        _, apply = self.loss.curvature(fitted)
+        p = torch.softmax(fitted, 1) if self.softmax else torch.sigmoid(fitted)
+        d = self.weights * (p if self.softmax else p * (1 - p))
+        factors = [self._e(d[:, k]) for k in range(d.shape[1])]
+        chol = self._joint(factors) if self.softmax else None
+
+        def solve(rho: Tensor) -> Tensor:
+            seen = self.kappa @ rho
+            e = torch.stack([factors[k] @ seen[:, k] for k in range(rho.shape[1])], dim=1)
+            out = rho - e
+            if chol is not None:
+                common = torch.cholesky_solve(e.sum(1, keepdim=True), chol)
+                out = out + torch.cat([f @ common for f in factors], dim=1)
+            return out
+
+        return apply, solve, factors
+
+    def _e(self, d: Tensor) -> Tensor:
+        """`(κ + D⁻¹)⁻¹ = S (I + S κ S)⁻¹ S`, S² = D."""
+        s = d.sqrt()
+        b = s[:, None] * self.kappa * s
+        b.diagonal().add_(1.0)
+        factor, failed = torch.linalg.cholesky_ex(b)
+        if int(failed):
+            self._lift()
+            return self._e(d)
+        half = torch.linalg.solve_triangular(factor, torch.diag(s), upper=False)
+        return half.T @ half
+
+    def _joint(self, factors: list[Tensor]) -> Tensor:
+        """The Cholesky factor of `Σ_k E_k`, with the weights' zero rows kept apart."""
+        total = torch.stack(factors).sum(0)
+        empty = self.weights[:, 0] == 0
+        total[empty, empty] += 1.0
+        factor, failed = torch.linalg.cholesky_ex(total)
+        if int(failed):
+            total.diagonal().add_(1e-12 * float(total.diagonal().max()))
+            factor = torch.linalg.cholesky(total)
+        return factor
+
+    def _lift(self) -> None:
+        """Jitter for a kernel with negative eigenvalues: enough to make it positive semi-definite, and said."""
+        smallest = float(torch.linalg.eigvalsh(self.kernel)[0])
+        jitter = max(-smallest * (1 + 1e-6), 1e-12 * float(self.kernel.diagonal().abs().mean()))
+        self.jitter += jitter
+        self.kernel = self.kernel + jitter * torch.eye(
+            len(self.kernel), dtype=self.kernel.dtype, device=self.kernel.device
+        )
+        self.kappa = self.kernel / self.alpha
+        warnings.warn(
+            f"the kernel has negative eigenvalues (smallest {smallest:.3g}): jitter {jitter:.3g} was added to its diagonal",
+            NumericalWarning,
+            stacklevel=5,
+        )
+
+    def _blocks(self, fitted: Tensor) -> Tensor:
+        """W, (n, c, c)."""
+        if self.softmax:
+            p = torch.softmax(fitted, 1)
+            return self.weights[:, :, None] * (torch.diag_embed(p) - p[:, :, None] * p[:, None, :])
+        diagonal, _ = self.loss.curvature(fitted)
+        return torch.diag_embed(diagonal)
+
+    def _bias_part(self, fitted: Tensor, apply: Apply, solve: Apply) -> Tensor:
+        """What the free bias adds to V: `h (1ᵀ W h)⁺ hᵀ`, `h = 1 - V_g W 1` with V_g that of the penalised part."""
+        c = fitted.shape[1]
+        columns = []
+        for k in range(c):
+            unit = torch.zeros_like(fitted)
+            unit[:, k] = 1.0
+            columns.append(unit - self.kappa @ solve(apply(unit)))  # V_g W 1 = κ (I + Wκ)⁻¹ W 1
+        h = torch.stack(columns, dim=2)  # (n, c, k)
+        w = self._blocks(fitted)
+        middle = torch.einsum("nab,nbk->ak", w, h)
+        return h @ torch.linalg.pinv((middle + middle.T) / 2, rtol=1e-12, hermitian=True) @ h.mT

@@ -1,0 +1,83 @@
+"""Minimum-norm interpolation: kernel ridge regression in the limit of no ridge."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from torch import Tensor
+
+from ntkscope.linalg import Gram, minimum_norm_solve
+from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array, one_hot
+from ntkscope.surrogates._checks import class_labels, float_targets, training_kernel
+from ntkscope.surrogates.registry import SURROGATES
+
+
+class _MinimumNorm(LinearInKernel):
+    """What regression and classification share; abstract."""
+
+    rtol: float | None
+
+    def _solve(self, gram: Gram, targets: Tensor) -> None:
+        columns = targets.reshape(len(targets), -1)
+        found = minimum_norm_solve(gram, columns, self.rtol)
+        self.coef_ = np.ascontiguousarray(as_array(found.solution).T)
+        self.intercept_ = np.zeros(columns.shape[1])
+        self.rank_, self.cutoff_, self.residual_ = found.rank, found.cutoff, found.residual
+        self.jitter_ = 0.0
+
+
+@final
+@SURROGATES.register("minimum-norm")
+class MinimumNorm(MultiOutputMixin, RegressorMixin, _MinimumNorm):
+    """`f(x) = κ(x, X) K⁺ y`: of the functions that fit y best the one of smallest norm; O(n³).
+
+    Eigenvalues below `rtol` times the largest count as zero (n rounding units of the kernel's dtype when None); a
+    singular kernel therefore needs no jitter, and `rank_`, `cutoff_` and `residual_` say what was left out.
+
+    >>> fitted = MinimumNorm().fit(np.ones((2, 2)), [1.0, 1.0])
+    >>> fitted.coef_.round(12).tolist(), fitted.rank_
+    ([[0.5, 0.5]], 1)
+    """
+
+    def __init__(self, rtol: float | None = None) -> None:
+        self.rtol = rtol
+
+    def fit(self, K: Any, y: Any) -> MinimumNorm:
+        """Fit on the kernel (n, n) and targets (n,) or (n, outputs)."""
+        gram = training_kernel(self, K)
+        targets = float_targets(gram, y, "MinimumNorm")
+        self._flat = targets.ndim == 1
+        self._solve(gram, targets)
+        return self
+
+    def logits(self, K: Any) -> Array:
+        """The outputs as a matrix (n_test, outputs), whatever the shape of y was."""
+        return self._scores(K)
+
+    def predict(self, K: Any) -> Array:
+        """(n_test,), or (n_test, outputs) when y had two axes."""
+        scores = self._scores(K)
+        return scores[:, 0] if self._flat else scores
+
+
+@final
+@SURROGATES.register("minimum-norm-classifier")
+class MinimumNormClassifier(_MinimumNorm, LinearClassifier):
+    """`MinimumNorm` on one-hot targets; the class of the largest output wins.
+
+    >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> MinimumNormClassifier().fit(K, [0, 0, 1]).predict(K).tolist()
+    [0, 0, 1]
+    """
+
+    def __init__(self, rtol: float | None = None) -> None:
+        self.rtol = rtol
+
+    def fit(self, K: Any, y: Any) -> MinimumNormClassifier:
+        """Fit on the kernel (n, n) and a label a row."""
+        gram = training_kernel(self, K)
+        self.classes_, numbers = class_labels(gram, y, "MinimumNormClassifier")
+        self._solve(gram, one_hot(numbers, len(self.classes_), gram.device))
+        return self
