@@ -44,6 +44,12 @@ RECIPES: dict[str, Recipe] = {
         ("jax==0.4.20", "jaxlib==0.4.20", "numpy<2", "scipy<1.13", "frozendict", "opt_einsum", "tf2jax==0.3.6"),
         ("neural-tangents==0.6.5",),
     ),
+    "neural-tangents-infinite": Recipe(
+        ".venv-nt",
+        "benchmarks.peer_infinite",
+        ("jax==0.4.20", "jaxlib==0.4.20", "numpy<2", "scipy<1.13", "frozendict", "opt_einsum", "tf2jax==0.3.6"),
+        ("neural-tangents==0.6.5",),
+    ),
     # Without dependencies: it asks for torchvision and never imports it.
     "nngeometry": Recipe(".venv-nng", "benchmarks.peer_nngeometry", bare=("nngeometry==0.4",), our_torch=True),
     "trak": Recipe(".venv-trak", "benchmarks.peer_trak", ("tqdm",), ("traker==0.3.2",), our_torch=True),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
         data,
         experiments,
         explain,
+        infinite,
         kernels,
         linalg,
         measures,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.experiments import EXPERIMENTS, run
     from ntkscope.kernels import KERNELS, kernel
     from ntkscope.linalg import Gram
+    from ntkscope.xray import xray
 
     __version__: str
 
@@ -39,6 +41,7 @@ _ROOMS = (
     "data",
     "experiments",
     "explain",
+    "infinite",
     "kernels",
     "linalg",
     "measures",
@@ -47,6 +50,7 @@ _ROOMS = (
     "surrogates",
     "tangent",
     "training",
+    "xray",
 )
 _NAMES = {
     "EXPERIMENTS": "experiments",
@@ -75,6 +79,7 @@ __all__ = [
     "data",
     "experiments",
     "explain",
+    "infinite",
     "kernel",
     "kernels",
     "linalg",
@@ -85,6 +90,7 @@ __all__ = [
     "surrogates",
     "tangent",
     "training",
+    "xray",
 ]
 
 

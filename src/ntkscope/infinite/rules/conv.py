@@ -1,0 +1,274 @@
+"""Convolutions of one or two dimensions: `Conv`, `nn.Conv1d`, `nn.Conv2d`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ntkscope.core import UsageError
+from ntkscope.infinite.field import Field
+from ntkscope.infinite.layer import Context, Layer, Need, Shape
+from ntkscope.infinite.registry import Translator, affine_scales, layer, module_rule, whole
+from ntkscope.infinite.rules.dense import gradient_scales
+
+PADDINGS = ("same", "valid", "circular")
+
+
+@dataclass(frozen=True)
+class Taps:
+    """One dimension of a convolution: output P sees inputs P·stride + δ·dilation − before, δ = 0 … size − 1."""
+
+    size: int
+    stride: int
+    dilation: int
+    before: int
+    output: int
+    """How many outputs the whole image has."""
+
+
+@layer
+@final
+@dataclass(frozen=True)
+class Conv(Layer):
+    """A convolution with standard normal weights and biases, scaled by σ_w / √(taps · channels) and by σ_b.
+
+    Σ′(p, p′) = σ_w² A[Σ](p, p′) + σ_b² with A[Σ](p, p′) the mean over the taps δ of Σ(sp + δ, sp′ + δ), nothing outside
+    the image; Θ′ = σ_w² A[Θ] + Σ′ in the NTK parametrisation. A is a sum of shifted copies, one dimension after the
+    other, so it costs the sum and not the product of the kernel's sides. Arora et al. (2019), section 4.
+
+    `padding`: "same" (zeros; ceil(size / stride) outputs, the odd zero at the end), "valid", "circular", or the number of
+    zeros on each side.
+    """
+
+    kernel: int | tuple[int, ...]
+    stride: int | tuple[int, ...] = 1
+    padding: str | int | tuple[int, ...] = "same"
+    W_std: float | int = 1.0
+    b_std: float | int = 0.0
+    width: int | None = None
+    dilation: int | tuple[int, ...] = 1
+    train_weight: bool = True
+    train_bias: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.padding, str) and self.padding not in PADDINGS:
+            raise UsageError(f"padding={self.padding!r} came; expected one of {', '.join(PADDINGS)}, or a number")
+
+    def __repr__(self) -> str:
+        scales = f"W_std={self.W_std:g}, b_std={self.b_std:g}"
+        return f"Conv({self.kernel}, stride={self.stride}, padding={self.padding!r}, {scales})"
+
+    @property
+    def circular(self) -> bool:
+        return self.padding == "circular"
+
+    def taps(self, spatial: Sequence[int]) -> list[Taps]:
+        """The geometry of each dimension on images of this size."""
+        n = len(spatial)
+        result = []
+        padding = self.padding if isinstance(self.padding, str) else whole(self.padding, n)
+        sizes = zip(spatial, whole(self.kernel, n), whole(self.stride, n), whole(self.dilation, n))
+        for axis, (length, size, stride, dilation) in enumerate(sizes):
+            span = (size - 1) * dilation + 1
+            if padding in ("same", "circular"):
+                output = -(-length // stride)
+                total = max((output - 1) * stride + span - length, 0)
+                before = total // 2 if padding == "same" else (span - 1) // 2
+            else:
+                before = 0 if isinstance(padding, str) else padding[axis]
+                output = (length + 2 * before - span) // stride + 1
+            result.append(Taps(size, stride, dilation, before, output))
+        return result
+
+    def shape(self, given: Shape, path: str) -> Shape:
+        for what, value in (("kernel", self.kernel), ("stride", self.stride), ("dilation", self.dilation)):
+            if isinstance(value, tuple) and len(value) != len(given.spatial):
+                raise UsageError(
+                    f"{self} (at {path!r}) has {what} {value} for images {given}; expected as many numbers"
+                )
+        if not given.spatial:
+            raise UsageError(
+                f"{self} (at {path!r}) came behind vectors {given}; expected images (n, c, h, w) or (n, c, l)"
+            )
+        taps = self.taps(given.spatial)
+        if any(t.output < 1 for t in taps):
+            raise UsageError(
+                f"{self} (at {path!r}) leaves nothing of images {given}; expected a smaller kernel or padding"
+            )
+        if self.circular and any(length % t.stride for length, t in zip(given.spatial, taps)):
+            raise UsageError(
+                f"{self} (at {path!r}) winds a stride round images {given}; expected sizes that are its multiples"
+            )
+        return Shape(self.width, tuple(t.output for t in taps), gaussian=True)
+
+    def need(self, out: Need, single: bool) -> Need:
+        return out
+
+    def fresh(self, before: bool) -> bool:
+        return True
+
+    def follows_shifts(self, wrap: bool) -> bool:
+        return self.circular == wrap
+
+    def affine(self, given: Shape, path: str) -> Iterator[tuple[str, int | None]]:
+        yield path, given.features
+
+    def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
+        taps = self.taps(given.spatial)
+        count = math.prod(t.size for t in taps)
+        weights, biases = gradient_scales(self, context, path, count)
+        scale, offset = float(self.W_std) ** 2, float(self.b_std) ** 2
+
+        def mean(values: Tensor, factor: float, constant: float) -> Tensor:
+            """factor · A[values] + constant, in place where that is allowed: the patch sum is a fresh tensor."""
+            summed = patch_sum(values, given, taps, self.circular)
+            if summed.requires_grad:
+                return summed * (factor / count) + constant
+            summed.mul_(factor / count)
+            return summed.add_(constant) if constant else summed
+
+        ntk = None
+        if context.tangent and (weights or biases or given.ntk is not None):
+            if given.ntk is None:
+                ntk = mean(given.nngp, weights, biases)
+            elif weights == scale:
+                ntk = mean(given.nngp + given.ntk, scale, biases)
+            else:
+                ntk = mean(given.nngp * weights + given.ntk * scale, 1.0, biases)
+        shifts = given.shifts and tuple(
+            tuple(delta // t.stride for delta, t in zip(shift, taps)) for shift in given.shifts
+        )
+        spatial = tuple(t.output for t in taps)
+        return Field(mean(given.nngp, scale, offset), ntk, spatial, given.full, shifts, given.wrap)
+
+    def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
+        if given.features is None:
+            raise UsageError(f"{self} came behind an unknown number of channels; give the input's shape")
+        return NTKConv(self, given, outputs or self.width or width)
+
+
+def patch_sum(values: Tensor, given: Field, taps: Sequence[Taps], circular: bool) -> Tensor:
+    """The sum over taps of the values at each output's inputs, dimension by dimension; a fresh tensor.
+
+    With paired axes (h, h′) both move together, so a shift runs along their diagonal.
+    """
+    for axis, tap in enumerate(taps):
+        axes = (2 * axis, 2 * axis + 1) if given.full else (axis,)
+        output = tap.output
+        if not given.full and given.shifts is not None and not given.wrap:
+            output -= abs(given.shifts[0][axis]) // tap.stride
+        values = _sum_along(values, axes, tap, output, circular)
+    return values
+
+
+def _sum_along(values: Tensor, axes: tuple[int, ...], tap: Taps, output: int, circular: bool) -> Tensor:
+    """One dimension of `patch_sum`; at least one copy is made."""
+    length = values.shape[axes[0]]
+    starts = [delta * tap.dilation - tap.before for delta in range(tap.size)]
+    total: Tensor | None = None
+    if circular:
+        for start in starts:
+            moved = values.roll([-start] * len(axes), axes) if start else values
+            for axis in axes:
+                moved = moved[(slice(None),) * axis + (slice(None, None, tap.stride),)] if tap.stride > 1 else moved
+            total = moved.clone() if total is None else total.add_(moved)
+        assert total is not None
+        return total
+    pieces = []
+    for start in starts:  # outputs first … last − 1 have this tap inside the image
+        first, last = max(0, -(start // tap.stride)), min(output, (length - 1 - start) // tap.stride + 1)
+        if first < last:
+            pieces.append((first, last, start))
+    pieces.sort(key=lambda piece: piece[0] - piece[1])  # the one that covers most is copied, the others are added
+    for first, last, start in pieces:
+        source, target = values, total
+        for axis in axes:
+            here = slice(first * tap.stride + start, (last - 1) * tap.stride + start + 1, tap.stride)
+            source = source[(slice(None),) * axis + (here,)]
+        if total is None and last - first == output:
+            total = source.clone(memory_format=torch.contiguous_format)
+            continue
+        if total is None:
+            shape = list(values.shape)
+            for axis in axes:
+                shape[axis] = output
+            total = values.new_zeros(shape)
+        target = total
+        for axis in axes:
+            target = target.narrow(axis, first, last - first)
+        target += source
+    if total is None:
+        shape = [output if axis in axes else size for axis, size in enumerate(values.shape)]
+        return values.new_zeros(shape)
+    return total
+
+
+class NTKConv(nn.Module):
+    """A convolution with its scales outside the parameters: σ_w / √(taps · channels) and σ_b."""
+
+    def __init__(self, kind: Conv, given: Shape, width: int) -> None:
+        super().__init__()
+        assert given.features is not None
+        self.kind, self.taps = kind, kind.taps(given.spatial)
+        self.spatial = given.spatial
+        sizes = [t.size for t in self.taps]
+        self.weight = nn.Parameter(torch.randn(width, given.features, *sizes))
+        self.bias = nn.Parameter(torch.randn(width)) if kind.b_std else None
+        self.weight_scale = float(kind.W_std) / math.sqrt(given.features * math.prod(sizes))
+
+    def forward(self, x: Float[Tensor, "n c *s"]) -> Float[Tensor, "n k *t"]:
+        edges: list[int] = []
+        for length, t in reversed(list(zip(self.spatial, self.taps))):
+            after = (t.output - 1) * t.stride + (t.size - 1) * t.dilation + 1 - t.before - length
+            edges += [t.before, after]
+        x = functional.pad(x, edges, mode="circular" if self.kind.circular else "constant")
+        convolve: Any = functional.conv1d if len(self.taps) == 1 else functional.conv2d
+        bias = None if self.bias is None else float(self.kind.b_std) * self.bias
+        stride, dilation = [t.stride for t in self.taps], [t.dilation for t in self.taps]
+        return convolve(x, self.weight_scale * self.weight, bias, stride=stride, dilation=dilation)
+
+    def extra_repr(self) -> str:
+        return f"{self.kind}, channels {self.weight.shape[1]} to {self.weight.shape[0]}"
+
+
+@module_rule(nn.Conv1d, nn.Conv2d)
+def conv(module: nn.Conv1d | nn.Conv2d, translate: Translator, path: str) -> Layer:
+    """Zero and circular padding, strides and dilation; no groups."""
+    if module.groups != 1:
+        raise UsageError(
+            f"{type(module).__name__} (at {path!r}) has {module.groups} groups; expected 1: a group of finitely many channels"
+            " does not average over its weights"
+        )
+    if module.padding_mode not in ("zeros", "circular"):
+        raise UsageError(
+            f"{type(module).__name__} (at {path!r}) pads by {module.padding_mode!r}; expected 'zeros' or 'circular'"
+        )
+    padding: Any = module.padding
+    if module.padding_mode == "circular":
+        half = tuple((k - 1) * d // 2 for k, d in zip(module.kernel_size, module.dilation))
+        even = any((k - 1) * d % 2 for k, d in zip(module.kernel_size, module.dilation))
+        if padding != "same" and (even or tuple(padding) != half):
+            raise UsageError(
+                f"{type(module).__name__} (at {path!r}) pads circularly by {padding}; expected {half} for an odd kernel"
+            )
+        padding = "circular"
+    fan_in = module.in_channels * math.prod(module.kernel_size)
+    scales = affine_scales(module, fan_in, translate.init, path)
+    return Conv(
+        tuple(module.kernel_size),
+        tuple(module.stride),
+        padding if isinstance(padding, str) else tuple(padding),
+        scales.weight,
+        scales.bias,
+        module.out_channels,
+        tuple(module.dilation),
+        scales.train_weight,
+        scales.train_bias,
+    )

@@ -1,0 +1,118 @@
+"""Fully connected layers: `Dense`, `nn.Linear`, and the linear layer of the NTK parametrisation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import final
+
+from torch import nn
+
+from ntkscope.core import UsageError
+from ntkscope.infinite.field import Field, Values
+from ntkscope.infinite.layer import Context, Layer, Need, Shape
+from ntkscope.infinite.registry import Translator, affine_scales, layer, module_rule
+from ntkscope.models._ntk_linear import NTKLinear
+
+
+@layer
+@final
+@dataclass(frozen=True)
+class Dense(Layer):
+    """z = σ_w W g / √fan_in + σ_b b with W, b standard normal.
+
+    Σ′ = σ_w² Σ + σ_b², and Θ′ = σ_w² Θ + Σ′ in the NTK parametrisation. In the standard one, where the scales are in the
+    parameters, Θ′ = σ_w² Θ + fan_in Σ + 1 (without the 1 if there is no bias); it needs the fan-in, so `width` has to be
+    given for hidden layers. O(nm). Jacot et al. (2018), Proposition 1; Lee et al. (2019), appendix E.
+
+    >>> Dense(W_std=2.0, b_std=1.0)
+    Dense(W_std=2, b_std=1)
+    """
+
+    W_std: float | int = 1.0
+    b_std: float | int = 0.0
+    width: int | None = None
+    train_weight: bool = True
+    train_bias: bool = True
+
+    def __repr__(self) -> str:
+        return f"Dense(W_std={self.W_std:g}, b_std={self.b_std:g})"
+
+    def shape(self, given: Shape, path: str) -> Shape:
+        if given.spatial:
+            raise UsageError(
+                f"{self} (at {path!r}) came behind images {given}; expected vectors: put Flatten() or GlobalAvgPool()"
+                " before it, or use Conv(1)"
+            )
+        return Shape(self.width, gaussian=True)
+
+    def need(self, out: Need, single: bool) -> Need:
+        return out
+
+    def fresh(self, before: bool) -> bool:
+        return True
+
+    def follows_shifts(self, wrap: bool) -> bool:
+        return True
+
+    def affine(self, given: Shape, path: str) -> Iterator[tuple[str, int | None]]:
+        yield path, given.features
+
+    def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
+        weights, biases = gradient_scales(self, context, path, 1)
+        return replace(
+            given,
+            nngp=given.nngp * self.W_std**2 + self.b_std**2,
+            ntk=tangent(given, self.W_std**2, weights, biases) if context.tangent else None,
+        )
+
+    def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
+        if given.features is None:
+            raise UsageError(f"{self} came behind an unknown number of features; give the input's shape")
+        return NTKLinear(
+            given.features, outputs or self.width or width, self.b_std != 0, float(self.W_std), float(self.b_std)
+        )
+
+
+def tangent(given: Field, scale: float, weights: float, biases: float) -> Values:
+    """σ_w² Θ + weights · Σ + biases."""
+    own = given.nngp * weights
+    return (own if given.ntk is None else own + given.ntk * scale) + biases
+
+
+def gradient_scales(kind: Dense | object, context: Context, path: str, taps: int) -> tuple[float, float]:
+    """What the squared gradients of weights and biases are of: (σ_w², σ_b²), or (fan-in, 1) in the standard parametrisation."""
+    W_std, b_std = float(kind.W_std), float(kind.b_std)  # type: ignore[attr-defined]
+    weights, biases = W_std**2, b_std**2
+    if context.standard and context.tangent:
+        features = context.fan_in.get(path)
+        if features is None:
+            raise UsageError(
+                f"{kind} (at {path!r}) in the standard parametrisation came behind a layer of unknown width; give that"
+                ' layer width=…, or use parametrization="ntk"'
+            )
+        weights, biases = float(features * taps), float(b_std != 0)
+    trained = kind.train_weight, kind.train_bias  # type: ignore[attr-defined]
+    return weights * trained[0], biases * trained[1]
+
+
+@module_rule(nn.Linear)
+def linear(module: nn.Linear, translate: Translator, path: str) -> Layer:
+    """With the scales of PyTorch's initialisation, or as `init` says."""
+    scales = affine_scales(module, module.in_features, translate.init, path)
+    return Dense(scales.weight, scales.bias, module.out_features, scales.train_weight, scales.train_bias)
+
+
+@module_rule(NTKLinear)
+def ntk_linear(module: NTKLinear, translate: Translator, path: str) -> Layer:
+    """It carries its scales."""
+    factor = 1.0 if translate.init != "measured" else math.sqrt(float(module.weight.detach().double().square().mean()))
+    bias = module.bias
+    return Dense(
+        module.sigma_w * factor,
+        0.0 if bias is None else module.sigma_b,
+        module.out_features,
+        bool(module.weight.requires_grad),
+        bias is not None and bool(bias.requires_grad),
+    )

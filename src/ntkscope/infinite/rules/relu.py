@@ -1,0 +1,167 @@
+"""Piecewise linear functions with one kink at zero: ReLU, leaky ReLU, the absolute value."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, final
+
+import mpmath
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ntkscope.infinite.layer import Layer, Nonlinearity
+from ntkscope.infinite.registry import Translator, layer, module_rule
+
+STEPS = 4  # rounding units by which a cosine may miss 1 at two equal inputs
+
+
+class Kinked(Nonlinearity):
+    """σ(x) = b max(x, 0) + a min(x, 0). Abstract.
+
+    E[σσ] = (b − a)² J + ab Σ and E[σ̇σ̇] = (b − a)² J̇ + ab, with the arc-cosine kernels of ReLU: for θ the angle,
+    cos θ = Σ / √(q₁q₂), J = √(q₁q₂) (sin θ + (π − θ) cos θ) / 2π and J̇ = (π − θ) / 2π. Cho & Saul (2009).
+
+    At θ = 0 rounding of the cosine by ε becomes one of √ε in J̇. The cosine is enlarged by a few rounding units and cut at
+    1, so that equal inputs have θ = 0 exactly.
+    """
+
+    @property
+    @abstractmethod
+    def slopes(self) -> tuple[float, float]:
+        """a and b: left and right of zero."""
+
+    def covariances(self, cov: Tensor, q1: Tensor, q2: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
+        a, b = self.slopes
+        if a == b:
+            return cov * b**2, torch.full_like(cov, b**2) if slopes else None
+        if any(t.requires_grad for t in (cov, q1, q2)):
+            values, slope = ArcCosine.apply(cov, *torch.broadcast_tensors(q1, q2))
+        else:
+            values, slope = arc_cosine(cov, q1, q2)
+        jump = (b - a) ** 2
+        if (a, b) == (0, 1):
+            return values, slope
+        return values * jump + cov * (a * b), slope * jump + a * b
+
+    def moments(self, q: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
+        a, b = self.slopes
+        second = (a * a + b * b) / 2
+        return q * second, torch.full_like(q, second) if slopes else None
+
+    def exact(self, cov: Any, q1: Any, q2: Any) -> tuple[Any, Any]:
+        a, b = (mpmath.mpf(s) for s in self.slopes)
+        norm = np.frompyfunc(mpmath.sqrt, 1, 1)(q1 * q2)
+        cosine = np.frompyfunc(lambda c: max(mpmath.mpf(-1), min(mpmath.mpf(1), c)), 1, 1)(cov / norm)
+        rest = mpmath.pi - np.frompyfunc(mpmath.acos, 1, 1)(cosine)
+        sine = np.frompyfunc(mpmath.sqrt, 1, 1)((1 - cosine) * (1 + cosine))
+        jump = (b - a) ** 2 / (2 * mpmath.pi)
+        return norm * (sine + rest * cosine) * jump + cov * (a * b), rest * jump + a * b
+
+    def function(self, z: Tensor) -> Tensor:
+        a, b = self.slopes
+        return b * z.clamp(min=0) + a * z.clamp(max=0)
+
+
+def arc_cosine(cov: Tensor, q1: Tensor, q2: Tensor) -> tuple[Tensor, Tensor]:
+    """J and J̇, in eleven passes over memory that fits a cache."""
+    s1, s2 = q1.sqrt(), q2.sqrt()
+    enlarged = 1 + STEPS * torch.finfo(cov.dtype).eps
+    cosine = (cov * _inverse(s1, enlarged)).mul_(_inverse(s2, 1.0)).clamp_(-1, 1)
+    slope = torch.acos(cosine).neg_().add_(math.pi)
+    values = torch.addcmul(torch.ones((), dtype=cov.dtype, device=cov.device), cosine, cosine, value=-1).sqrt_()
+    values.addcmul_(slope, cosine).mul_(s1 / (2 * math.pi)).mul_(s2)
+    return values, slope.mul_(1 / (2 * math.pi))
+
+
+def _inverse(s: Tensor, factor: float) -> Tensor:
+    """factor / s, and 0 where s is 0: a cosine with nothing is 0."""
+    return torch.where(s > 0, factor / s, 0)
+
+
+class ArcCosine(torch.autograd.Function):
+    """J and J̇ with the derivatives written out, finite where θ = 0: ∂J/∂Σ = J̇, ∂J/∂q₁ = √(q₂/q₁) sin θ / 4π.
+
+    ∂J̇/∂Σ = 1 / (2π √(q₁q₂ − Σ²)) grows without bound there; it is taken as 0 at equal inputs.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, cov: Tensor, q1: Tensor, q2: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        values, slope = arc_cosine(cov, q1, q2)
+        ctx.save_for_backward(cov, q1, q2, slope)
+        return values, slope
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, by_values: Tensor, by_slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        cov, q1, q2, slope = ctx.saved_tensors
+        root = (q1 * q2 - cov**2).clamp(min=0).sqrt()  # √(q₁q₂) sin θ
+        inside = root > math.sqrt(STEPS * torch.finfo(cov.dtype).eps) * (q1 * q2).sqrt()
+        sharp = by_slope * torch.where(inside, 1 / (2 * math.pi * root), 0)
+        by_cov = by_values * slope + sharp
+        by_q = []
+        for q in (q1, q2):
+            inverse = torch.where(q > 0, 1 / q, 0)
+            by_q.append((by_values * root / (4 * math.pi) - sharp * cov / 2) * inverse)
+        return by_cov, _sum_to(by_q[0], q1), _sum_to(by_q[1], q2)
+
+
+def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
+    """Undo broadcasting."""
+    return gradient.sum_to_size(like.shape)
+
+
+@layer
+@final
+@dataclass(frozen=True)
+class Relu(Kinked):
+    """max(x, 0); c_σ = 2.
+
+    >>> Relu().normaliser()
+    2.0
+    """
+
+    normalise: bool = False
+
+    @property
+    def slopes(self) -> tuple[float, float]:
+        return 0.0, 1.0
+
+
+@layer
+@final
+@dataclass(frozen=True)
+class LeakyRelu(Kinked):
+    """max(x, 0) + a min(x, 0)."""
+
+    a: float | int = 0.01
+    normalise: bool = False
+
+    @property
+    def slopes(self) -> tuple[float, float]:
+        return float(self.a), 1.0
+
+
+@layer
+@final
+@dataclass(frozen=True)
+class Abs(Kinked):
+    """|x|; c_σ = 1."""
+
+    normalise: bool = False
+
+    @property
+    def slopes(self) -> tuple[float, float]:
+        return -1.0, 1.0
+
+
+@module_rule(nn.ReLU)
+def relu(module: nn.ReLU, translate: Translator, path: str) -> Layer:
+    return Relu()
+
+
+@module_rule(nn.LeakyReLU)
+def leaky_relu(module: nn.LeakyReLU, translate: Translator, path: str) -> Layer:
+    return LeakyRelu(float(module.negative_slope))

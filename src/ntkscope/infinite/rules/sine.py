@@ -1,0 +1,91 @@
+"""Waves: sine, cosine, and the one whose kernel is the Gaussian radial basis function."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, final
+
+import mpmath
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntkscope.infinite.layer import Nonlinearity
+from ntkscope.infinite.registry import layer
+
+
+class Wave(Nonlinearity):
+    """σ(x) = A sin(ax + b). Abstract.
+
+    E[σσ] = A²/2 (e⁻ − cos 2b e⁺) and E[σ̇σ̇] = (Aa)²/2 (e⁻ + cos 2b e⁺), with e^∓ = exp(−a²(q₁ + q₂ ∓ 2Σ)/2).
+    """
+
+    @property
+    @abstractmethod
+    def wave(self) -> tuple[float, float, float, float]:
+        """A, a, b and cos 2b, which is exactly 0 for the radial basis function."""
+
+    def covariances(self, cov: Tensor, q1: Tensor, q2: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
+        size, a, _, turned = self.wave
+        near, far = torch.exp(-(a**2) / 2 * (q1 + q2 - 2 * cov)), torch.exp(-(a**2) / 2 * (q1 + q2 + 2 * cov))
+        values = (near - turned * far) * (size**2 / 2)
+        return values, (near + turned * far) * ((size * a) ** 2 / 2) if slopes else None
+
+    def moments(self, q: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
+        return self.covariances(q, q, q, slopes)
+
+    def exact(self, cov: Any, q1: Any, q2: Any) -> tuple[Any, Any]:
+        exp = np.frompyfunc(mpmath.exp, 1, 1)
+        size, a, _, turned = (mpmath.mpf(value) for value in self.wave)
+        near, far = exp(-(a**2) / 2 * (q1 + q2 - 2 * cov)), exp(-(a**2) / 2 * (q1 + q2 + 2 * cov))
+        return (near - turned * far) * (size**2 / 2), (near + turned * far) * ((size * a) ** 2 / 2)
+
+    def function(self, z: Tensor) -> Tensor:
+        size, a, b, _ = self.wave
+        return size * torch.sin(a * z + b)
+
+
+@layer
+@final
+@dataclass(frozen=True)
+class Sin(Wave):
+    """sin(ax + b)."""
+
+    a: float | int = 1.0
+    b: float | int = 0.0
+    normalise: bool = False
+
+    @property
+    def wave(self) -> tuple[float, float, float, float]:
+        return 1.0, float(self.a), float(self.b), math.cos(2 * self.b)
+
+
+@layer
+@final
+@dataclass(frozen=True)
+class Cos(Wave):
+    """cos(ax + b)."""
+
+    a: float | int = 1.0
+    b: float | int = 0.0
+    normalise: bool = False
+
+    @property
+    def wave(self) -> tuple[float, float, float, float]:
+        return 1.0, float(self.a), self.b + math.pi / 2, -math.cos(2 * self.b)
+
+
+@layer
+@final
+@dataclass(frozen=True)
+class Rbf(Wave):
+    """√2 sin(√(2γ) x + π/4), for which E[σσ] = exp(−γ (q₁ + q₂ − 2Σ))."""
+
+    gamma: float | int = 1.0
+    normalise: bool = False
+
+    @property
+    def wave(self) -> tuple[float, float, float, float]:
+        return math.sqrt(2), math.sqrt(2 * self.gamma), math.pi / 4, 0.0
