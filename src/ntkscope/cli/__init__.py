@@ -15,6 +15,7 @@ from ntkscope.cli.list import list_parts
 from ntkscope.cli.report import report
 from ntkscope.cli.run import run
 from ntkscope.cli.show import show
+from ntkscope.cli.xray import xray
 
 VERBS: dict[str, Callable[..., Any]] = {
     "check": check,
@@ -23,6 +24,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "report": report,
     "run": run,
     "show": show,
+    "xray": xray,
 }
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

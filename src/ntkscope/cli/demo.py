@@ -1,58 +1,76 @@
-"""`ntkscope demo`: the most that exists so far, on data that ship inside scikit-learn."""
+"""`ntkscope demo`: the main job on data that ship inside scikit-learn; the same as `ntkscope xray --demo`."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import copy
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 import ntkscope as ns
+from ntkscope.core import UsageError
+
+MODEL: dict[str, Any] = {"name": "small_cnn", "in_channels": 1, "classes": 10, "image_size": 8}
+TRAINING: dict[str, Any] = {"optimizer": "adam", "lr": 3e-3, "loss": "cross_entropy", "batch_size": 64}
+EPOCHS = 15
+TIME = "5m"  # a limit for slow machines; two cores need about a minute
+KERNELS = ("trntk", "ck", "em", "pntk", "proj-pntk")
+WEIGHTS, INITIAL = "weights.safetensors", "initial_weights.safetensors"
 
 
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Folder for the record; a new one under runs/ if left out.")] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the training data.", min=1)] = 15,
+    out: Annotated[Path | None, typer.Option(help="Folder for the record; under runs/ if left out.")] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the training data.", min=1)] = EPOCHS,
     seed: Annotated[int, typer.Option(help="Seed of the split, the weights and the order of batches.")] = 0,
 ) -> None:
-    """Train a small CNN on scikit-learn's digits, write its record and print it."""
-    folder = Path("runs", f"demo-{datetime.now():%Y%m%d-%H%M%S}") if out is None else out
-    typer.echo(str(train_digits(folder, epochs=epochs, seed=seed)))
+    """Train a small CNN on scikit-learn's digits, X-ray it, and make the page."""
+    from ntkscope.cli.xray import show  # the verbs share a file each way
+
+    show(demo_xray(demo_folder(seed) if out is None else out, seed=seed, epochs=epochs))
 
 
-def train_digits(folder: Path, *, epochs: int, seed: int) -> ns.Record:
-    """A small CNN trained on the digits; its record, with the weights in `weights.safetensors` beside it."""
-    config: dict[str, Any] = {
-        "data": {"name": "digits"},
-        "model": {"name": "small_cnn", "in_channels": 1, "classes": 10, "image_size": 8},
-        "training": {"optimizer": "adam", "lr": 3e-3, "loss": "cross_entropy", "epochs": epochs, "batch_size": 64},
-    }
-    seeds = {"data": seed, "model": seed, "training": seed}
-    with ns.Record.create(folder, kind="demo", name="small CNN on digits", config=config, seeds=seeds) as record:
-        with record.stage("load", total=1) as stage:
-            split = ns.data.load(**config["data"], seed=seed)
-            stage.advance()
-        model = ns.models.build(**config["model"], seed=seed)
-        record.put(
-            data_fingerprint=split.fingerprint,
-            train_items=len(split.train),
-            test_items=len(split.test),
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-        )
-        curves: dict[str, list[float]] = {"train_loss": [], "train_accuracy": [], "test_loss": [], "test_accuracy": []}
-        every_epoch = ns.training.Every(1, "epoch")
-        with record.stage("train", total=epochs, progress="auto") as stage:
-            for snapshot in ns.training.fit(model, split.train, **config["training"], seed=seed, snapshots=every_epoch):
-                test = ns.training.evaluate(model, split.test, loss=config["training"]["loss"])
-                for key in ("loss", "accuracy"):
-                    curves[f"train_{key}"].append(snapshot.metrics[key])
-                    curves[f"test_{key}"].append(test[key])
-                stage.advance(round(snapshot.epoch) - stage.done)
-                stage.message(f"test accuracy {test['accuracy']:.3f}")
-        for name, values in curves.items():
-            record.array(name, np.array(values))
-        record.put(**{name: values[-1] for name, values in curves.items()})
-        ns.models.save_weights(model, folder / "weights.safetensors")
-    return record
+def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS) -> ns.Record:
+    """A small CNN trained on the digits and X-rayed; its weights before and after lie beside the record."""
+    split = ns.data.load("digits", seed=seed)
+    model = ns.models.build(**MODEL, seed=seed)
+    if (folder / "record.json").exists() and ns.Record.open(folder).kind != "xray":
+        raise UsageError(f"{folder} already holds a record of another kind; choose another folder with --out")
+    initial = copy.deepcopy(model)
+    if (folder / WEIGHTS).exists():
+        typer.echo(f"the trained network is in {folder} already")
+        ns.models.load_weights(model, folder / WEIGHTS)
+    else:
+        typer.echo(f"training {MODEL['name']} on {len(split.train):,} digits for {epochs} epochs")
+        ns.training.fit(model, split.train, **TRAINING, epochs=epochs, seed=seed, progress=True, measure=False).final()
+        folder.mkdir(parents=True, exist_ok=True)
+        ns.models.save_weights(initial, folder / INITIAL)
+        ns.models.save_weights(model, folder / WEIGHTS)
+    return ns.xray(
+        model,
+        split.train,
+        split.test,
+        folder,
+        initial=initial,
+        budget=TIME,
+        kernels=KERNELS,
+        seed=seed,
+        classes=split.classes,
+        name=MODEL["name"],
+        data_name="digits",
+        say=typer.echo,
+    )
+
+
+def demo_folder(seed: int, runs: Path = Path("runs")) -> Path:
+    """The last demo that was stopped on its way, to go on with; else a new folder."""
+    for folder in sorted(runs.glob(f"demo-{seed}-*"), reverse=True):
+        if not (folder / "record.json").exists():
+            continue
+        document = ns.Record.open(folder).to_json()
+        idle = datetime.now().astimezone() - datetime.fromisoformat(document["updated"])
+        if document["status"] == "interrupted" or (document["status"] == "running" and idle > timedelta(minutes=1)):
+            return folder
+        break
+    return runs / f"demo-{seed}-{datetime.now():%Y%m%d-%H%M%S}"

@@ -1,0 +1,118 @@
+"""`ntkscope xray`: from a checkpoint and its data to a page a person can read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import ntkscope as ns
+from ntkscope.cli._factories import data_of, model_of, options, tokenizer_of
+from ntkscope.cli.demo import demo_folder, demo_xray
+from ntkscope.core import UsageError
+
+CHOICE = "package.module:factory, or a name `ntkscope list` knows"
+
+
+def xray(
+    demo: Annotated[
+        bool, typer.Option("--demo", help="A small CNN on scikit-learn's digits; needs nothing else.")
+    ] = False,
+    model: Annotated[str | None, typer.Option(help=f"The network: {CHOICE}.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt).")] = None,
+    data: Annotated[str | None, typer.Option(help=f"The data: {CHOICE}; makes a Split or (train, test).")] = None,
+    initial_weights: Annotated[
+        Path | None, typer.Option(help="Its weights before training; without them no verdict on lazy or rich.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the record and the page; one that stopped goes on.")
+    ] = None,
+    max_train: Annotated[int | None, typer.Option(help="Use at most so many training items.", min=2)] = None,
+    max_test: Annotated[int | None, typer.Option(help="Use at most so many test items.", min=2)] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = "2GiB",
+    time: Annotated[str, typer.Option(help="Time to fit into: 90s, 10m, 1h; none for no limit.")] = "10m",
+    kernels: Annotated[
+        str | None, typer.Option(help="Kernels by name, with commas; what fits the time unless given.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="For texts: a folder save_pretrained wrote, or package.module:factory.")
+    ] = None,
+    model_option: Annotated[
+        list[str] | None, typer.Option(help="key=value for the network's factory; repeatable.")
+    ] = None,
+    data_option: Annotated[list[str] | None, typer.Option(help="key=value for the data's factory; repeatable.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where real data lie; $NTKSCOPE_DATA unless given.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+) -> None:
+    """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
+    if demo:
+        if model or weights or data or initial_weights:
+            raise UsageError("--demo came with a model, weights or data of your own; expected one or the other")
+        show(demo_xray(demo_folder(seed) if out is None else out, seed=seed))
+        return
+    if model is None or data is None:
+        raise UsageError("--model and --data are needed (or --demo alone); see ntkscope xray --help")
+    network, words = model_of(model, options(model_option)), tokenizer_of(tokenizer)
+    if isinstance(network, tuple) and len(network) == 2:  # a factory may bring the tokenizer along
+        network, words = network[0], words or network[1]
+    if weights is not None:
+        ns.models.load_weights(network, weights)
+    root = None if data_root is None else str(data_root)
+    train, test, classes = data_of(data, options(data_option), root, seed)
+    record = ns.xray(
+        network,
+        train,
+        test,
+        "xray/" if out is None else out,
+        initial=initial_weights,
+        budget=ns.xray.Budget(None if time == "none" else time, memory),
+        device=device,
+        seed=seed,
+        classes=classes or None,
+        tokenizer=words,
+        max_train=max_train,
+        max_test=max_test,
+        kernels=None if kernels is None else [name.strip() for name in kernels.split(",")],
+        name=model,
+        data_name=data,
+        say=typer.echo,
+    )
+    show(record)
+
+
+def show(record: ns.Record) -> None:
+    """Make the page, print the summary and where the page is; exit code 1 when a section failed."""
+    page = ns.report.write_page(record.folder)
+    typer.echo("\n".join(summary(record)))
+    typer.echo(f"\npage: {page.resolve()}")
+    if any(entry["status"] == "failed" for entry in sections(record)):
+        raise typer.Exit(1)
+
+
+def sections(record: ns.Record) -> list[dict[str, Any]]:
+    """The sections of a record in the order of the page."""
+    return [record.metrics[f"section:{name}"] for name in record.metrics["sections"]]
+
+
+def summary(record: ns.Record) -> list[str]:
+    """The first section in a few lines for a terminal."""
+    metrics = record.metrics
+    found, table = metrics["section:summary"]["data"], metrics["section:surrogates"]["data"].get("table", [])
+    lines = ["", f"X-ray of {metrics['model']['name']} on {metrics['data']['name'] or 'its data'}"]
+    if found:
+        lines.append(f"verdict: {found['verdict']}. {found['why']}")
+        lines.append(f"network accuracy: {100 * found['network_accuracy']:.2f} %")
+    if table:
+        lines.append(f"{'surrogate':>12} {'accuracy':>10} {'agreement':>10} {'Kendall τ':>10}")
+        lines += [
+            f"{row['kernel']:>12} {100 * row['accuracy']:>8.2f} % {100 * row['agreement']:>8.2f} % {row['tau']:>10.3f}"
+            for row in table
+        ]
+    problems = metrics["section:problems"]["data"]
+    if problems:
+        doubtful = sum(entry["score"] > 0 for entry in problems["mislabelled"])
+        lines.append(f"doubtful labels: {doubtful}, near-duplicates: {len(problems['duplicates'])}")
+    lines += [f"{entry['title']}: {entry['status']} ({entry['why']})" for entry in sections(record) if entry["why"]]
+    return [*lines, f"record: {record.folder} ({record.wall_seconds:.0f} s)"]
