@@ -13,6 +13,8 @@ import ntkscope.experiments
 import ntkscope.kernels
 import ntkscope.measures
 import ntkscope.models
+import ntkscope.surrogates
+import ntkscope.report.views
 import ntkscope.tangent.rules
 from ntkscope.core import Registry
 
@@ -21,7 +23,9 @@ HELPERS = {
     "data": {"registry", "normalise", "subsets"},
     "models": {"registry", "check"},
     "kernels": {"registry"},
+    "surrogates": {"registry"},
     "measures": {"registry", "faithfulness", "log_odds", "uncertainty"},
+    "report.views": {"registry"},
     "tangent.rules": {"registry"},
     "experiments": {"registry", "figures"},
 }
@@ -33,8 +37,10 @@ def entries(room: str) -> list[Any]:
         "data": lambda: list(ntkscope.data.DATASETS.values()),
         "models": lambda: list(ntkscope.models.MODELS.values()),
         "kernels": lambda: list(ntkscope.kernels.KERNELS.values()),
+        "surrogates": lambda: list(ntkscope.surrogates.SURROGATES.values()),
         "experiments": lambda: list(ntkscope.experiments.EXPERIMENTS.values()),
         "measures": lambda: list(ntkscope.measures.MEASURES.values()),
+        "report.views": lambda: list(ntkscope.report.views.VIEWS.values()),
         "tangent.rules": lambda: [
             *(rule for rule, _ in ntkscope.tangent.rules.RULES.values()),
             *ntkscope.tangent.rules.REWRITES.values(),

@@ -56,7 +56,8 @@ class KernelClassifier(ClassifierMixin, PairwiseEstimator):
 
     def predict(self, K: Any) -> Array:
         """The class of the largest score; the first of them in a tie."""
-        return self.classes_[self.logits(K).argmax(1)]
+        winners = self.logits(K).argmax(1)
+        return self.classes_[winners]
 
     def predict_proba(self, K: Any) -> Array:
         """`softmax(logits(K))`, (n_test, classes)."""

@@ -39,9 +39,15 @@ def query_kernel(estimator: BaseEstimator, K: Any) -> Gram:
 def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset: bool) -> Gram:
     ours = isinstance(K, Gram | Tensor)
     if not ours:  # scikit-learn's own door: sparse and complex input refused, lists and frames converted, names kept
-        K = validate_data(estimator, K, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
+        given = K
+        try:
+            K = validate_data(estimator, K, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
+        except ValueError:
+            _check_array_finite(given)  # the worse of two faults is told
+            raise
     shape = tuple(K.shape)
     if symmetric and (len(shape) != 2 or shape[0] != shape[1]):
+        _check_array_finite(K)
         raise UsageError(
             f"a training kernel of shape {shape} came; expected a square one (n_train, n_train), the kernel of the"
             " training inputs with themselves: this estimator takes kernels, not inputs"
@@ -62,6 +68,11 @@ def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset:
     if isinstance(K, Gram):
         _check_products_finite(gram)
     return gram
+
+
+def _check_array_finite(K: Any) -> None:
+    if isinstance(K, np.ndarray) and K.dtype.kind == "f" and not np.isfinite(K).all():
+        raise KernelNotFinite(f"a matrix of shape {K.shape} with NaN or infinite values came; expected a finite kernel")
 
 
 def _check_products_finite(gram: Gram) -> None:
@@ -129,6 +140,14 @@ def sample_weights(gram: Gram, sample_weight: Any) -> Tensor | None:
             f" ({gram.shape[0]},), finite, none negative, not all zero"
         )
     return from_numpy(weights).to(gram.device)
+
+
+def two_classes_weigh(numbers: NDArray[np.int64], weights: Tensor | None, owner: str) -> None:
+    """Refuse weights that leave points of one class only."""
+    if weights is not None and len(np.unique(numbers[weights.cpu().numpy() > 0])) < 2:
+        raise UsageError(
+            f"sample_weight that leaves points of one class came to {owner}; expected positive weights in at least two classes"
+        )
 
 
 def strength(alpha: Any, *, zero: bool = False, remedy: str = "") -> float:

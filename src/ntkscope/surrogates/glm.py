@@ -61,15 +61,15 @@ class KernelGLM(LinearClassifier):
         self,
         alpha: Any = 1e-4,
         *,
-        solver: str = "newton-cg",
-        multi_class: str = "multinomial",
-        tol: float = 1e-6,
-        max_iter: int = 200,
-        fit_intercept: bool = True,
-        rank: int = 256,
+        solver: Any = "newton-cg",
+        multi_class: Any = "multinomial",
+        tol: Any = 1e-6,
+        max_iter: Any = 200,
+        fit_intercept: Any = True,
+        rank: Any = 256,
         alphas: Any = ALPHAS,
-        cv: int = 5,
-        seed: int = 0,
+        cv: Any = 5,
+        seed: Any = 0,
     ) -> None:
         self.alpha = alpha
         self.solver = solver

@@ -13,7 +13,14 @@ from sklearn.utils.validation import check_is_fitted
 from ntkscope.core import UsageError
 from ntkscope.linalg.system import symmetric_part
 from ntkscope.surrogates._base import Array, LinearClassifier, as_array, one_hot
-from ntkscope.surrogates._checks import choice, class_labels, sample_weights, strength, training_kernel
+from ntkscope.surrogates._checks import (
+    choice,
+    class_labels,
+    sample_weights,
+    strength,
+    training_kernel,
+    two_classes_weigh,
+)
 from ntkscope.surrogates._laplace import Laplace
 from ntkscope.surrogates._losses import Loss, OneVsRest, Softmax
 from ntkscope.surrogates.registry import SURROGATES
@@ -45,10 +52,10 @@ class KernelLogistic(LinearClassifier):
         self,
         alpha: Any = 1e-3,
         *,
-        multi_class: str = "multinomial",
-        tol: float = 1e-8,
-        max_iter: int = 100,
-        fit_intercept: bool = True,
+        multi_class: Any = "multinomial",
+        tol: Any = 1e-8,
+        max_iter: Any = 100,
+        fit_intercept: Any = True,
     ) -> None:
         self.alpha = alpha
         self.multi_class = multi_class
@@ -63,6 +70,7 @@ class KernelLogistic(LinearClassifier):
         gram = training_kernel(self, K)
         self.classes_, self.numbers_ = class_labels(gram, y, "KernelLogistic")
         given = sample_weights(gram, sample_weight)
+        two_classes_weigh(self.numbers_, given, "KernelLogistic")
         ones = torch.ones(gram.shape[0], dtype=torch.float64, device=gram.device)
         self._weights = ones / len(ones) if given is None else given / given.sum()
         kernel = symmetric_part(gram, torch.float64)

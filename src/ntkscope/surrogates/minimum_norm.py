@@ -41,7 +41,7 @@ class MinimumNorm(MultiOutputMixin, RegressorMixin, _MinimumNorm):
     ([[0.5, 0.5]], 1)
     """
 
-    def __init__(self, rtol: float | None = None) -> None:
+    def __init__(self, rtol: Any = None) -> None:
         self.rtol = rtol
 
     def fit(self, K: Any, y: Any) -> MinimumNorm:
@@ -72,7 +72,7 @@ class MinimumNormClassifier(_MinimumNorm, LinearClassifier):
     [0, 0, 1]
     """
 
-    def __init__(self, rtol: float | None = None) -> None:
+    def __init__(self, rtol: Any = None) -> None:
         self.rtol = rtol
 
     def fit(self, K: Any, y: Any) -> MinimumNormClassifier:

@@ -29,7 +29,7 @@ class KernelNeighbors(KernelClassifier):
     ['b']
     """
 
-    def __init__(self, k: int = 5) -> None:
+    def __init__(self, k: Any = 5) -> None:
         self.k = k
 
     def fit(self, K: Any, y: Any) -> KernelNeighbors:
@@ -52,7 +52,8 @@ class KernelNeighbors(KernelClassifier):
 
     def predict(self, K: Any) -> Array:
         """The class with most votes; among tied classes that of the nearest neighbour."""
-        return self.classes_[self._winners(self.kneighbors(K))]
+        nearest = self.kneighbors(K)
+        return self.classes_[self._winners(nearest)]
 
     def leave_one_out(self, K: Any) -> Array:
         """(n, classes): each training point's logits by the votes of the others; exact."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, final
 
 import numpy as np
@@ -10,8 +11,16 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ntkscope.core import UsageError
-from ntkscope.linalg import Gram, OperatorGram, cholesky_solve, conjugate_gradient, nystrom
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.linalg import (
+    Gram,
+    NumericalWarning,
+    OperatorGram,
+    cholesky_solve,
+    conjugate_gradient,
+    minimum_norm_solve,
+    nystrom,
+)
 from ntkscope.linalg.system import symmetric_part
 from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array, one_hot
 from ntkscope.surrogates._checks import choice, class_labels, float_targets, sample_weights, strength, training_kernel
@@ -38,8 +47,7 @@ class _Ridge(LinearInKernel):
         dense = solver == "cholesky" or (solver == "auto" and gram.shape[0] <= DENSE_UP_TO)
         self.jitter_, self.n_iter_ = 0.0, 1
         if dense:
-            found = cholesky_solve(system, scale * columns, alpha)
-            solution, self.jitter_ = found.solution, found.jitter
+            solution = self._direct(system, scale * columns, alpha)
         else:
             if alpha == 0:
                 raise UsageError("alpha=0 came with solver='cg'; expected alpha > 0, or solver='cholesky'")
@@ -49,6 +57,20 @@ class _Ridge(LinearInKernel):
         self.alpha_, self._weights, self._targets = alpha, weights, columns
         self.coef_ = np.ascontiguousarray(as_array(scale * solution).T)
         self.intercept_ = np.zeros(columns.shape[1])
+
+    def _direct(self, system: Gram, targets: Tensor, alpha: float) -> Tensor:
+        """By Cholesky; a matrix that no jitter makes positive definite by its pseudo-inverse, with a warning."""
+        try:
+            found = cholesky_solve(system, targets, alpha)
+        except NumericalError as error:
+            warnings.warn(f"{error} (answered by the pseudo-inverse of K + alpha I)", NumericalWarning, stacklevel=4)
+            matrix = symmetric_part(system, torch.float64)
+            matrix.diagonal().add_(alpha)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NumericalWarning)  # the same thing once more
+                return minimum_norm_solve(matrix, targets).solution
+        self.jitter_ = found.jitter
+        return found.solution
 
     def _leave_one_out(self, K: Any) -> Array:
         check_is_fitted(self)
@@ -64,10 +86,12 @@ class _Ridge(LinearInKernel):
         scale = torch.ones(gram.shape[0], dtype=dtype, device=gram.device) if weights is None else weights.sqrt()
         matrix = symmetric_part(gram, dtype) * scale[:, None] * scale
         matrix.diagonal().add_(self.alpha_ + self.jitter_)
-        precision = torch.cholesky_inverse(torch.linalg.cholesky(matrix)).diagonal() * scale.square()
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        inverse = torch.linalg.inv(matrix) if int(failed) else torch.cholesky_inverse(factor)
+        precision = inverse.diagonal() * scale.square()
         fitted = gram @ coef
         left_out = targets - coef / precision[:, None]
-        return as_array(torch.where(precision[:, None] > 0, left_out, fitted))
+        return as_array(torch.where(precision[:, None] != 0, left_out, fitted))
 
 
 @final
@@ -86,7 +110,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, _Ridge):
     ([3.0, 6.0], [[0.0], [0.0]])
     """
 
-    def __init__(self, alpha: Any = 1.0, *, solver: str = "auto", rtol: float = 1e-8, max_iter: int = 1000) -> None:
+    def __init__(self, alpha: Any = 1.0, *, solver: Any = "auto", rtol: Any = 1e-8, max_iter: Any = 1000) -> None:
         self.alpha = alpha
         self.solver = solver
         self.rtol = rtol
@@ -126,7 +150,7 @@ class KernelRidgeClassifier(_Ridge, LinearClassifier):
     [0, 0, 1]
     """
 
-    def __init__(self, alpha: Any = 1.0, *, solver: str = "auto", rtol: float = 1e-8, max_iter: int = 1000) -> None:
+    def __init__(self, alpha: Any = 1.0, *, solver: Any = "auto", rtol: Any = 1e-8, max_iter: Any = 1000) -> None:
         self.alpha = alpha
         self.solver = solver
         self.rtol = rtol

@@ -9,7 +9,7 @@ from sklearn.svm import SVC
 
 from ntkscope.core import UsageError
 from ntkscope.surrogates._base import LinearClassifier
-from ntkscope.surrogates._checks import class_labels, sample_weights, training_kernel
+from ntkscope.surrogates._checks import class_labels, sample_weights, training_kernel, two_classes_weigh
 from ntkscope.surrogates.registry import SURROGATES
 
 
@@ -28,7 +28,7 @@ class KernelSVM(LinearClassifier):
     [0, 0, 1]
     """
 
-    def __init__(self, C: float = 1.0, *, tol: float = 1e-3, max_iter: int = -1) -> None:
+    def __init__(self, C: Any = 1.0, *, tol: Any = 1e-3, max_iter: Any = -1) -> None:
         self.C = C
         self.tol = tol
         self.max_iter = max_iter
@@ -40,6 +40,7 @@ class KernelSVM(LinearClassifier):
         gram = training_kernel(self, K)
         self.classes_, numbers = class_labels(gram, y, "KernelSVM")
         weights = sample_weights(gram, sample_weight)
+        two_classes_weigh(numbers, weights, "KernelSVM")
         values = gram.numpy().astype(np.float64, copy=False)
         classes = len(self.classes_)
         coef, intercept, steps = np.zeros((classes, len(numbers))), np.zeros(classes), []

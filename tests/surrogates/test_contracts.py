@@ -1,0 +1,82 @@
+"""Every surrogate held to the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contracts.surrogate import ClassifierContract, RegressorContract
+from ntkscope.surrogates import (
+    SURROGATES,
+    KernelGLM,
+    KernelLogistic,
+    KernelNeighbors,
+    KernelRidge,
+    KernelRidgeClassifier,
+    KernelSVM,
+    MinimumNorm,
+    MinimumNormClassifier,
+)
+
+RAW = {"check_decision_proba_consistency": "hands over inputs (80, 2) where a kernel is due, whatever the tags say"}
+WEIGHTS = {"check_classifiers_one_label_sample_weights": "its kernel is a random matrix, which is not symmetric"}
+
+
+class TestKernelGLM(ClassifierContract):
+    not_for_kernels = RAW
+    tolerance = 1e-4  # of the optimum, reached to tol
+
+    def make(self, **options: Any) -> KernelGLM:
+        return KernelGLM(**options)
+
+
+class TestKernelLogistic(ClassifierContract):
+    not_for_kernels = RAW | WEIGHTS
+
+    def make(self, **options: Any) -> KernelLogistic:
+        return KernelLogistic(**options)
+
+
+class TestKernelSVM(ClassifierContract):
+    not_for_kernels = RAW | WEIGHTS
+
+    def make(self, **options: Any) -> KernelSVM:
+        return KernelSVM(**options)
+
+
+class TestKernelNeighbors(ClassifierContract):
+    not_for_kernels = RAW
+
+    def make(self, **options: Any) -> KernelNeighbors:
+        return KernelNeighbors(**options)
+
+
+class TestKernelRidgeClassifier(ClassifierContract):
+    not_for_kernels = RAW | WEIGHTS
+
+    def make(self, **options: Any) -> KernelRidgeClassifier:
+        return KernelRidgeClassifier(**options)
+
+
+class TestMinimumNormClassifier(ClassifierContract):
+    not_for_kernels = RAW
+    accuracy = 0.6  # interpolates the noise too
+
+    def make(self, **options: Any) -> MinimumNormClassifier:
+        return MinimumNormClassifier(**options)
+
+
+class TestKernelRidge(RegressorContract):
+    def make(self, **options: Any) -> KernelRidge:
+        return KernelRidge(**options)
+
+
+class TestMinimumNorm(RegressorContract):
+    def make(self, **options: Any) -> MinimumNorm:
+        return MinimumNorm(**options)
+
+
+def test_every_registered_surrogate_is_under_contract() -> None:
+    tested = {
+        type(case().make()) for case in (*ClassifierContract.__subclasses__(), *RegressorContract.__subclasses__())
+    }
+    assert set(SURROGATES.values()) <= tested
