@@ -13,8 +13,8 @@ import ntkscope.experiments
 import ntkscope.kernels
 import ntkscope.measures
 import ntkscope.models
-import ntkscope.surrogates
 import ntkscope.report.views
+import ntkscope.surrogates
 import ntkscope.tangent.rules
 from ntkscope.core import Registry
 
