@@ -9,6 +9,7 @@ from ntkscope.explain.distribution import ClassSummary, Concentration, class_sum
 from ntkscope.explain.examples import Nearest, nearest
 from ntkscope.explain.influence import self_influence
 from ntkscope.explain.mislabels import Ranking, mislabelled
+from ntkscope.explain.pictures import attribution_figure, neighbour_grid
 
 __all__ = [
     "Attribution",
@@ -18,12 +19,14 @@ __all__ = [
     "Nearest",
     "Ranking",
     "attribute",
+    "attribution_figure",
     "auroc",
     "class_summary",
     "concentration",
     "forensics",
     "mislabelled",
     "nearest",
+    "neighbour_grid",
     "precision_at",
     "score",
     "self_influence",

@@ -40,9 +40,9 @@ class ClassSummary:
 def class_summary(attribution_item: Any, y_train: Any) -> ClassSummary:
     """Box-plot statistics of one item's attributions (n_train, c) by training class; O(n c log n). Tukey (1977).
 
-    >>> found = class_summary(np.array([[1.0], [2.0], [3.0], [40.0], [7.0]]), np.array([0, 0, 0, 0, 1]))
+    >>> found = class_summary(np.array([[1.0], [2.0], [3.0], [4.0], [40.0], [7.0]]), np.array([0, 0, 0, 0, 0, 1]))
     >>> found.median[:, 0].tolist(), float(found.high[0, 0]), found.outliers[0][0].tolist(), bool(found.mean_inside[0, 0])
-    ([2.5, 7.0], 3.0, [3], True)
+    ([3.0, 7.0], 4.0, [4], False)
     """
     values = np.asarray(plain(attribution_item), dtype=np.float64)
     values = values[:, None] if values.ndim == 1 else values
