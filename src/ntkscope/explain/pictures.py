@@ -210,7 +210,7 @@ def _draw_means(figure: Figure, axes: Axes, summary: ClassSummary, names: list[s
             colour = "white" if abs(value) > 0.6 * bound else "black"
             axes.text(j, i, digits, ha="center", va="center", fontsize=7, color=colour)
     crowded = max(map(len, names)) * logits > 45
-    turned = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+    turned: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
     axes.set_xticks(range(logits), names[:logits], fontsize=8, **turned)
     axes.set_yticks(range(k), names[:k], fontsize=8)
     axes.add_patch(_outline(shown, k))
