@@ -1,5 +1,15 @@
 """Infinitely wide networks: their NNGP and NTK from a PyTorch module or a small vocabulary, predictions, spectra."""
 
+from ntkscope.infinite.boolean_cube import Spectrum, boolean_cube, radial
+from ntkscope.infinite.dynamics import (
+    Dynamics,
+    MaxLearningRate,
+    Prediction,
+    dynamics,
+    kernel_regression,
+    max_learning_rate,
+)
+from ntkscope.infinite.finite import finite
 from ntkscope.infinite.layer import Layer, Nonlinearity
 from ntkscope.infinite.limit import Kernels, from_module, kernel, kernels
 from ntkscope.infinite.registry import LAYERS, MODULES, module_rule
@@ -26,6 +36,8 @@ from ntkscope.infinite.rules import (
     Sum,
     serial,
 )
+from ntkscope.infinite.sampling import sample
+from ntkscope.infinite.sphere import gaussian, harmonics, sphere
 
 __all__ = [
     "Abs",
@@ -35,6 +47,7 @@ __all__ = [
     "Conv",
     "Cos",
     "Dense",
+    "Dynamics",
     "Erf",
     "Flatten",
     "Gelu",
@@ -46,16 +59,29 @@ __all__ = [
     "LayerNorm",
     "LeakyRelu",
     "MODULES",
+    "MaxLearningRate",
     "Nonlinearity",
+    "Prediction",
     "Rbf",
     "Relu",
     "Residual",
     "Serial",
     "Sin",
+    "Spectrum",
     "Sum",
+    "boolean_cube",
+    "dynamics",
+    "finite",
     "from_module",
+    "gaussian",
+    "harmonics",
     "kernel",
+    "kernel_regression",
     "kernels",
+    "max_learning_rate",
     "module_rule",
+    "radial",
+    "sample",
     "serial",
+    "sphere",
 ]

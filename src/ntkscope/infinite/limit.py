@@ -72,8 +72,8 @@ def kernel(
     images, times pairs of positions when they are pooled.
 
     >>> from ntkscope.infinite import Dense, Relu, serial
-    >>> x = torch.eye(2, dtype=torch.float64)
-    >>> kernel(serial(Dense(2**0.5), Relu(normalise=True), Dense()), x).dense().diagonal()
+    >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    >>> kernel(serial(Dense(), Relu(normalise=True), Dense()), x).dense().diagonal()
     tensor([2., 2.], dtype=torch.float64)
     """
     if kind not in KINDS:

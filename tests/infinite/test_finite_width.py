@@ -1,0 +1,156 @@
+"""The limit against networks of finite width, by Monte Carlo: the mean of empirical kernels within standard errors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ntkscope as ns
+from ntkscope import infinite
+from ntkscope.infinite import (
+    AvgPool,
+    Concat,
+    Conv,
+    Dense,
+    Erf,
+    Flatten,
+    Gelu,
+    GlobalAvgPool,
+    Identity,
+    Layer,
+    LayerNorm,
+    Relu,
+    Residual,
+    Sum,
+    serial,
+)
+
+STANDARD_ERRORS = 4.0
+FINITE_WIDTH = 3.0  # the mean itself is off by a few 1/width of the largest entry
+
+
+def empirical(model: nn.Module, x: Tensor) -> Tensor:
+    """⟨∇f(x), ∇f(x′)⟩ of a network with one output, by plain autograd."""
+    rows = []
+    for one in x:
+        gradients = torch.autograd.grad(model(one[None]).sum(), list(model.parameters()))
+        rows.append(torch.cat([g.flatten() for g in gradients]))
+    J = torch.stack(rows)
+    return J @ J.T
+
+
+def check(net: Layer, x: Tensor, width: int, seeds: int, limit: Layer | None = None) -> None:
+    """The mean of networks of kind `net` is the kernel of `limit`, by default their own."""
+    expected = infinite.kernel(limit or net, x).dense()
+    draws = torch.stack(
+        [empirical(infinite.finite(net, tuple(x.shape[1:]), width, seed=s).double(), x) for s in range(seeds)]
+    )
+    mean, error = draws.mean(0), draws.std(0) / math.sqrt(seeds)
+    allowed = STANDARD_ERRORS * error + FINITE_WIDTH / width * expected.abs().max()
+    off = (mean - expected).abs() / allowed
+    assert float(off.max()) <= 1, f"{float(off.max()):.2f} of what is allowed\nmean {mean}\nexpected {expected}"
+
+
+def vectors(n: int, d: int) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def images(n: int, *shape: int) -> Tensor:
+    return torch.randn(n, *shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+D, C = Dense(1.4, 0.3), Conv(3, W_std=1.4, b_std=0.3)
+FULLY_CONNECTED = {
+    "relu": serial(D, Relu(), D, Relu(), D),
+    "gelu": serial(D, Gelu(), D, Gelu(), Dense()),
+    "residual": serial(D, Residual(Relu(), D), Erf(), D),
+    "layer norm": serial(D, LayerNorm(), Erf(), D, LayerNorm("all"), Relu(), D),
+    "concat": serial(D, Concat((serial(Relu(), D), serial(Erf(), D)), (0.25, 0.75)), Relu(), D),
+    "normalised": serial(Dense(5**0.5), Relu(normalise=True), Dense(), Relu(normalise=True), Dense()),
+}
+CONVOLUTIONAL = {
+    "flatten": serial(C, Relu(), C, Relu(), Flatten(), D),
+    "pooled": serial(C, Relu(), C, Relu(), GlobalAvgPool(), D),
+    "circular": serial(Conv(3, padding="circular", W_std=1.4), Relu(), GlobalAvgPool(), D, Relu(), D),
+    "stride, valid": serial(Conv(2, 2, W_std=1.4), Relu(), Conv(2, 1, "valid", 1.4, 0.3), Relu(), GlobalAvgPool(), D),
+    "windows": serial(C, Relu(), AvgPool(2), C, Relu(), Flatten(), D),
+    "shortcut": serial(C, Sum((serial(Relu(), Conv(3, 2)), Conv(1, 2))), Relu(), GlobalAvgPool(), D),
+    "dilated": serial(Conv(3, padding=2, dilation=2, W_std=1.4), Relu(), Flatten(), D),
+}
+
+
+@pytest.mark.parametrize("name", FULLY_CONNECTED)
+def test_fully_connected(name: str) -> None:
+    check(FULLY_CONNECTED[name], vectors(3, 5), 256, 24)
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+def test_convolutional(name: str) -> None:
+    check(CONVOLUTIONAL[name], images(2, 2, 4, 5 if name != "stride, valid" else 4), 96, 24)
+
+
+def test_one_dimension() -> None:
+    check(serial(C, Residual(Relu(), C), Relu(), GlobalAvgPool(), D), images(2, 2, 6), 128, 24)
+
+
+def test_the_check_can_fail() -> None:
+    right, wrong = serial(D, Relu(), D, Relu(), D), serial(D, Relu(), D, Relu(), Dense(1.7, 0.3))
+    with pytest.raises(AssertionError, match="of what is allowed"):
+        check(right, vectors(3, 5), 256, 24, limit=wrong)
+
+
+@pytest.mark.nightly
+def test_error_falls_as_the_root_of_the_width() -> None:
+    """The root mean square error of the empirical NTK has slope −1/2 in the width (log-log)."""
+    net, x = serial(D, Relu(), D, Relu(), D), vectors(3, 5)
+    expected = infinite.kernel(net, x).dense()
+    widths = [64, 256, 1024]
+    errors = []
+    for width in widths:
+        draws = [empirical(infinite.finite(net, (5,), width, seed=s).double(), x) - expected for s in range(24)]
+        errors.append(float(torch.stack(draws).square().mean().sqrt()))
+    slope = math.log(errors[-1] / errors[0]) / math.log(widths[-1] / widths[0])
+    assert slope == pytest.approx(-0.5, abs=0.12)  # 24 draws know each error to 10 %
+
+
+def test_standard_parametrisation_is_what_pytorch_layers_have() -> None:
+    """Mean over draws of the trace-NTK of nn.Linear networks, with the widths they have."""
+
+    def model(seed: int) -> nn.Module:
+        return ns.models.build("mlp", in_features=5, classes=1, widths=[200, 300], seed=seed).double()
+
+    x = vectors(3, 5)
+    expected = infinite.kernel(model(0), x, parametrization="standard").dense()
+    draws = torch.stack([ns.kernel("trntk0", model(seed), x).dense() for seed in range(12)])
+    allowed = STANDARD_ERRORS * draws.std(0) / math.sqrt(12) + FINITE_WIDTH / 200 * expected.abs().max()
+    assert bool(((draws.mean(0) - expected).abs() <= allowed).all()), (draws.mean(0), expected)
+
+
+def test_ntk_layers_of_the_model_room() -> None:
+    """`mlp(ntk=True)` says its scales itself."""
+    build = dict(in_features=5, classes=1, widths=[256], ntk=True, sigma_w=1.5, sigma_b=0.4)
+    x = vectors(3, 5)
+    net = serial(Dense(1.5, 0.4), Relu(), Dense(1.5, 0.4))
+    K = infinite.kernel(ns.models.build("mlp", **build), x).dense()
+    torch.testing.assert_close(K, infinite.kernel(net, x).dense(), rtol=1e-14, atol=0)
+    frozen = ns.models.build("mlp", **build)
+    frozen.readout.requires_grad_(False)
+    draws = []
+    for seed in range(12):
+        drawn = ns.models.build("mlp", **build, seed=seed).double()
+        drawn.readout.requires_grad_(False)
+        draws.append(ns.kernel("trntk0", drawn, x).dense())
+    expected = infinite.kernel(frozen, x).dense()
+    stacked = torch.stack(draws)
+    allowed = STANDARD_ERRORS * stacked.std(0) / math.sqrt(12) + FINITE_WIDTH / 256 * expected.abs().max()
+    assert bool(((stacked.mean(0) - expected).abs() <= allowed).all())
+    assert not torch.allclose(expected, K)
+
+
+def test_identity_is_nothing() -> None:
+    x = vectors(3, 5)
+    a, b = serial(D, Identity(), Relu(), D), serial(D, Relu(), D)
+    torch.testing.assert_close(infinite.kernel(a, x).dense(), infinite.kernel(b, x).dense(), rtol=0, atol=0)
