@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
-from torch import nn
+from jaxtyping import Int64, Shaped
+from torch import Tensor, nn
 
 from ntkscope import data, models
 from ntkscope.core import Part, Split, numpy_generator
@@ -72,12 +72,20 @@ def poison_recipe(*, epochs: int, batch: int, lr: float) -> dict[str, Any]:
     }
 
 
-def chosen_points(count: int, points: int, seed: int) -> Int64[np.ndarray, " k"]:
-    """Places of `points` random items of `count`, ascending; of two with one seed the smaller lies in the larger.
+def chosen_points(y: Shaped[Tensor, " n"], points: int, seed: int) -> Int64[np.ndarray, " k"]:
+    """Places of `points` random items, ascending, classes in their proportions; with one seed the fewer lie in the more.
 
-    >>> few, more = chosen_points(100, 5, 0), chosen_points(100, 9, 0)
-    >>> set(few) <= set(more)
-    True
+    Items are ordered by their random rank within their class over the size of the class; a sample is the beginning.
+
+    >>> y = torch.arange(100) % 4
+    >>> few, more = chosen_points(y, 5, 0), chosen_points(y, 9, 0)
+    >>> set(few) <= set(more), sorted(set(y[few].tolist()))
+    (True, [0, 1, 2, 3])
     """
-    order = numpy_generator(seed, "kernel points").permutation(count)
-    return np.sort(order[: min(points, count)]).astype(np.int64)
+    labels = y.numpy()
+    draw = numpy_generator(seed, "kernel points")
+    place = np.empty(len(labels))
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        place[members] = (draw.permutation(len(members)) + draw.random(len(members))) / len(members)
+    return np.sort(np.argsort(place, kind="stable")[: min(points, len(labels))]).astype(np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,11 +110,11 @@ class Poisoning:
     seeds: int = 1
 
     @classmethod
-    def paper(cls) -> Self:
+    def paper(cls) -> Poisoning:
         return cls()
 
     @classmethod
-    def smoke(cls) -> Self:
+    def smoke(cls) -> Poisoning:
         return cls(
             dataset="digits",
             width=0.125,
@@ -194,7 +194,7 @@ def _network(
     network, y = logits_of(model, x_test).numpy(), split.test.y.numpy()
     once(record, f"{key}/network", lambda: _attack(network, y, worn, config.target))
     wanted = [k for k in config.kernels if f"{key}/{k}" not in record.metrics]
-    index = chosen_points(len(train), config.points, seed)
+    index = chosen_points(train.y, config.points, seed)
     part = train.take(torch.from_numpy(index))
     for pair in kernel_pairs(
         wanted,

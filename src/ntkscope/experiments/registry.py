@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ntkscope.core import Claim, Record, Registry, UsageError
 from ntkscope.experiments._published import Published
@@ -15,12 +15,12 @@ class Config(Protocol):
     """A frozen dataclass of plain values with two scales."""
 
     @classmethod
-    def smoke(cls) -> Self:
+    def smoke(cls) -> Config:
         """Seconds on two cores: the mechanics."""
         ...
 
     @classmethod
-    def paper(cls) -> Self:
+    def paper(cls) -> Config:
         """The published setting, or the nearest that is feasible."""
         ...
 

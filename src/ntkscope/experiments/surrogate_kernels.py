@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,11 +69,11 @@ class SurrogateKernels:
     inspected: int = 200
 
     @classmethod
-    def paper(cls) -> Self:
+    def paper(cls) -> SurrogateKernels:
         return cls()
 
     @classmethod
-    def smoke(cls) -> Self:
+    def smoke(cls) -> SurrogateKernels:
         return cls(
             dataset="digits",
             model="small_cnn",
@@ -215,14 +215,14 @@ def _network(
     """All kernels of one network."""
     network, y_test = logits_of(model, split.test.x).numpy(), split.test.y.numpy()
     x_test = split.test.x.to(device)
-    common = chosen_points(len(split.train), config.common, seed)
+    common = chosen_points(split.train.y, config.common, seed)
     looks: dict[str, float] = {}
     tops: dict[str, np.ndarray] = {}
     for points in sorted({config.points(k) for k in config.kernels}):
         names = [k for k in config.kernels if config.points(k) == points]
         if all(f"{s}/{k}/looks" in record.metrics for k in names):
             continue
-        index = chosen_points(len(split.train), points, seed)
+        index = chosen_points(split.train.y, points, seed)
         part = split.train.take(torch.from_numpy(index))
         y, places = part.y.numpy(), np.searchsorted(index, common)
         for pair in kernel_pairs(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
@@ -62,11 +62,11 @@ class SurrogateResnet:
     seeds: int = 1
 
     @classmethod
-    def paper(cls) -> Self:
+    def paper(cls) -> SurrogateResnet:
         return cls()
 
     @classmethod
-    def smoke(cls) -> Self:
+    def smoke(cls) -> SurrogateResnet:
         return cls(
             dataset="digits",
             networks=("resnet18", "mobilenetv2"),
@@ -132,7 +132,7 @@ def _row(
     """The trace-NTK surrogate of one network, at the default ridge and at others."""
     if key in record.metrics:
         return
-    index = torch.from_numpy(chosen_points(len(split.train), config.points, seed))
+    index = torch.from_numpy(chosen_points(split.train.y, config.points, seed))
     part, y_test = split.train.take(index), split.test.y.numpy()
     network = logits_of(model, split.test.x).numpy()
     (pair,) = kernel_pairs(
