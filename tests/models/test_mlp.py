@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from ntkscope.core import UsageError, generator
+from ntkscope.kernels import kernel
 from ntkscope.models import ACTIVATIONS, Normalised, NTKLinear, activation, gaussian_moments, mlp
 
 SIGMA_W, SIGMA_B = [1.5, 1.0, 0.5], [0.3, 0.7, 0.2]
@@ -170,3 +171,14 @@ def test_odd_activations_stay_odd() -> None:
 def test_a_constant_cannot_be_normalised() -> None:
     with pytest.raises(UsageError, match="constant under N"):
         Normalised(nn.Threshold(1e9, 0.5))
+
+
+@pytest.mark.parametrize("sigma_b", [0.0, 0.3, 1.0])
+def test_ntk_layers_take_the_rule_of_affine_layers(sigma_b: float) -> None:
+    """The scales stand outside the parameters, so a wide network costs the engine no Jacobian; the function is the same."""
+    net = mlp(3, 2, widths=5, depth=1, ntk=True, sigma_w=1.7, sigma_b=sigma_b)
+    net, x = net.double(), torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert "func" not in set(kernel("trntk0", net, x).coverage.roads.values())
+    hidden = torch.relu(1.7 / 3**0.5 * x @ net.layer1.weight.T + sigma_b * net.layer1.bias)
+    expected = 1.7 / 5**0.5 * hidden @ net.readout.weight.T + sigma_b * net.readout.bias
+    torch.testing.assert_close(net(x), expected)

@@ -49,8 +49,10 @@ class NTKLinear(nn.Module):
         return self.sigma_w / math.sqrt(self.in_features)
 
     def forward(self, x: Float[Tensor, "... d"]) -> Float[Tensor, "... k"]:
-        bias = None if self.bias is None else self.sigma_b * self.bias
-        return functional.linear(x, self.weight_scale * self.weight, bias)
+        # The scales act on inputs and outputs, not on the parameters: the engine's rule for an affine layer then applies.
+        if self.bias is None or self.sigma_b == 0:
+            return functional.linear(self.weight_scale * x, self.weight)
+        return self.sigma_b * functional.linear(self.weight_scale / self.sigma_b * x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return (
