@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ntkscope.linalg import Gram
 from ntkscope.surrogates._base import Array, as_array
-from ntkscope.surrogates._leading import Leading
+from ntkscope.surrogates._leading import Leading, coupled_inverse
 from ntkscope.surrogates._losses import Loss, Softmax
 
 
@@ -22,7 +22,7 @@ def glm_leave_one_out(gram: Gram, leading: Leading, loss: Loss, alpha: float, th
     c = loss.targets.shape[1]
     scores = gram @ theta[:-1] + theta[-1]
     residual = loss.residual(scores)
-    blocks = _point_curvature(loss, scores)
+    blocks = loss.blocks(scores)
     inner = _Inverse(gram, leading, blocks, alpha, bias)
     a, t, q = inner.products()
     eye = torch.eye(c, dtype=a.dtype, device=a.device)
@@ -40,15 +40,6 @@ def glm_leave_one_out(gram: Gram, leading: Leading, loss: Loss, alpha: float, th
     return as_array(out)
 
 
-def _point_curvature(loss: Loss, scores: Tensor) -> Tensor:
-    """(n, c, c): each point's second derivative in its own scores."""
-    if isinstance(loss, Softmax):
-        p = torch.softmax(scores, 1)
-        return loss.weights[:, :, None] * (torch.diag_embed(p) - p[:, :, None] * p[:, None, :])
-    diagonal, _ = loss.curvature(scores)
-    return torch.diag_embed(diagonal)
-
-
 class _Inverse:
     """`H⁻¹ ≈ B H_r⁻¹ Bᵀ + (I - U Uᵀ)/α`, B the leading directions and the bias, all classes together."""
 
@@ -61,21 +52,7 @@ class _Inverse:
         """k_i in the basis B."""
         self.units = torch.cat([vectors, torch.zeros_like(ones)], dim=1)
         """e_i in the basis B."""
-        d = self.rows.shape[1]
-        hessian = features.new_zeros(c, d, c, d)
-        coupled = bool((blocks - torch.diag_embed(blocks.diagonal(dim1=1, dim2=2))).abs().max() > 0) if c > 1 else False
-        for i in range(c):
-            for j in range(i + 1) if coupled else (i,):
-                block = self.rows.T @ (self.rows * blocks[:, i, j, None])
-                hessian[i, :, j], hessian[j, :, i] = block, block.T
-        flat = hessian.reshape(c * d, c * d)
-        penalty = torch.full((d,), alpha, dtype=flat.dtype, device=flat.device)
-        floor = 1e-10 * float(
-            flat.diagonal().max()
-        )  # the bias has no penalty, and softmax a direction without curvature
-        penalty[features.shape[1] :] = floor
-        flat.diagonal().add_(penalty.repeat(c))
-        self.inverse = torch.cholesky_inverse(torch.linalg.cholesky(flat)).reshape(c, d, c, d)
+        self.inverse = coupled_inverse(features, blocks, alpha, bias)
         kept = leading.vectors.square().sum(1)
         self.unit_rest = (1 - kept).clamp_min(0)
         self.cross_rest = gram.diagonal().to(torch.float64) - (features * vectors).sum(1)

@@ -69,7 +69,7 @@ class Laplace:
                     v[:, k, m] += (half[k] * half[m]).sum(0)
         if self.bias:
             v = v + self._bias_part(fitted, apply, solve)
-        w = self._blocks(fitted)
+        w = self.loss.blocks(fitted)
         r = self.loss.residual(fitted)
         eye = torch.eye(c, dtype=v.dtype, device=v.device)
         return fitted + (v @ torch.linalg.solve(eye - w @ v, r[:, :, None]))[:, :, 0]
@@ -133,14 +133,6 @@ class Laplace:
             stacklevel=5,
         )
 
-    def _blocks(self, fitted: Tensor) -> Tensor:
-        """W, (n, c, c)."""
-        if self.softmax:
-            p = torch.softmax(fitted, 1)
-            return self.weights[:, :, None] * (torch.diag_embed(p) - p[:, :, None] * p[:, None, :])
-        diagonal, _ = self.loss.curvature(fitted)
-        return torch.diag_embed(diagonal)
-
     def _bias_part(self, fitted: Tensor, apply: Apply, solve: Apply) -> Tensor:
         """What the free bias adds to V: `h (1ᵀ W h)⁺ hᵀ`, `h = 1 - V_g W 1` with V_g that of the penalised part."""
         c = fitted.shape[1]
@@ -150,6 +142,6 @@ class Laplace:
             unit[:, k] = 1.0
             columns.append(unit - self.kappa @ solve(apply(unit)))  # V_g W 1 = κ (I + Wκ)⁻¹ W 1
         h = torch.stack(columns, dim=2)  # (n, c, k)
-        w = self._blocks(fitted)
+        w = self.loss.blocks(fitted)
         middle = torch.einsum("nab,nbk->ak", w, h)
         return h @ torch.linalg.pinv((middle + middle.T) / 2, rtol=1e-12, hermitian=True) @ h.mT

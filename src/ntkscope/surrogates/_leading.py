@@ -10,11 +10,13 @@ from torch import Tensor
 
 from ntkscope.core import generator
 from ntkscope.linalg import Gram
+from ntkscope.surrogates._losses import Loss, Softmax
 from ntkscope.surrogates._newton import Apply
 
 EXACT_BELOW = 400
 OVERSAMPLING = 16
-SWEEPS = 2
+SWEEPS = 1
+COUPLED = 1280
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +44,9 @@ def leading_pairs(gram: Gram, rank: int, seed: int = 0) -> Leading:
     else:
         start = torch.randn(n, rank + OVERSAMPLING, dtype=torch.float64, generator=generator(seed, "leading-pairs"))
         basis = start.to(gram.device)
+        own = torch.promote_types(gram.dtype, torch.float32)  # which subspace is no matter of the last digits
         for _ in range(SWEEPS + 1):
-            basis = torch.linalg.qr(gram @ basis).Q
+            basis = torch.linalg.qr((gram @ basis.to(own)).to(torch.float64)).Q
         core = basis.T @ (gram @ basis)
         values, rotation = torch.linalg.eigh((core + core.T) / 2)
         vectors = basis @ rotation
@@ -72,16 +75,53 @@ def block_inverse(
     return factors
 
 
-def reduced_preconditioner(leading: Leading, alpha: float, bias: bool, diagonal: Tensor) -> Apply:
+def coupled_inverse(
+    features: Float[Tensor, "n r"], blocks: Float[Tensor, "n c c"], alpha: float, bias: bool
+) -> Float[Tensor, "c q c q"]:
+    """The inverse of `Σ_i (z_i z_iᵀ) ⊗ W_i + α I`, all classes together, z the features and a one; O(n r² c² + r³ c³)."""
+    n, c, _ = blocks.shape
+    rows = torch.cat([features, features.new_ones(n, 1)], dim=1) if bias else features
+    d = rows.shape[1]
+    hessian = features.new_zeros(c, d, c, d)
+    for i in range(c):
+        for j in range(i + 1):
+            if i == j or bool(blocks[:, i, j].any()):
+                block = rows.T @ (rows * blocks[:, i, j, None])
+                hessian[i, :, j], hessian[j, :, i] = block, block.T
+    flat = hessian.reshape(c * d, c * d)
+    flat.diagonal().add_(alpha)
+    if bias:  # unpenalised, and softmax leaves a common bias without curvature: a little of the curvature there is
+        last = hessian[range(c), d - 1, range(c), d - 1] - alpha
+        hessian[range(c), d - 1, range(c), d - 1] = last + 1e-10 * last.sum() + 1e-300
+    return torch.cholesky_inverse(torch.linalg.cholesky(flat)).reshape(c, d, c, d)
+
+
+def reduced_preconditioner(leading: Leading, loss: Loss, alpha: float, bias: bool, scores: Tensor) -> Apply:
     """For the problem in the leading directions alone: the exact Hessian block of each class."""
-    factors = block_inverse(leading.features, diagonal, alpha, bias)
+    factors = block_inverse(leading.features, loss.curvature(scores)[0], alpha, bias)
     return lambda v: torch.cholesky_solve(v.T.unsqueeze(2), factors).squeeze(2).T
 
 
-def full_preconditioner(leading: Leading, alpha: float, bias: bool, diagonal: Tensor) -> Apply:
-    """For the whole problem: that inverse within the leading directions, `1/α` across them."""
-    within = reduced_preconditioner(leading, alpha, bias, diagonal)
-    vectors = leading.vectors
+def full_preconditioner(leading: Leading, loss: Loss, alpha: float, bias: bool, scores: Tensor) -> Apply:
+    """For the whole problem: the exact inverse within the leading directions, `1/α` across them.
+
+    Softmax couples the classes; the coupling is kept for as many leading directions as `COUPLED` unknowns allow, and
+    dropped between classes beyond.
+    """
+    classes = scores.shape[1]
+    few = COUPLED // classes
+    if not isinstance(loss, Softmax) or few < 16:
+        within, vectors = reduced_preconditioner(leading, loss, alpha, bias, scores), leading.vectors
+    else:
+        first = Leading(leading.vectors[:, :few], leading.values[:few])
+        vectors = first.vectors
+        inverse = coupled_inverse(first.features, loss.blocks(scores), alpha, bias)
+        size = inverse.shape[1]
+        flat = inverse.reshape(classes * size, classes * size)
+
+        def within(v: Tensor) -> Tensor:
+            solved = (flat @ v[:size].T.reshape(-1)).reshape(classes, size).T
+            return solved if bias else torch.cat([solved, v[-1:]])
 
     def apply(v: Tensor) -> Tensor:
         weights = v[:-1]

@@ -35,6 +35,11 @@ class Softmax:
         scaled = self.weights * p
         return scaled * (1 - p), lambda r: scaled * (r - (p * r).sum(1, keepdim=True))
 
+    def blocks(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
+        """Each point's second derivative: `v (diag(p) - p pᵀ)`."""
+        p = torch.softmax(logits, 1)
+        return self.weights[:, :, None] * (torch.diag_embed(p) - p[:, :, None] * p[:, None, :])
+
 
 @dataclass(frozen=True, eq=False)
 class OneVsRest:
@@ -53,6 +58,9 @@ class OneVsRest:
         p = torch.sigmoid(logits)
         diagonal = self.weights * p * (1 - p)
         return diagonal, lambda r: diagonal * r
+
+    def blocks(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
+        return torch.diag_embed(self.curvature(logits)[0])
 
 
 Loss: TypeAlias = Softmax | OneVsRest

@@ -27,7 +27,7 @@ from ntkscope.surrogates._quasi_newton import lbfgs
 from ntkscope.surrogates.registry import SURROGATES
 
 ALPHAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-REDUCED = 1e-3  # how far the problem in the leading directions is solved before the whole one, relative to its start
+REDUCED = 1e-4  # how far the problem in the leading directions is solved before the whole one, relative to its start
 
 
 @final
@@ -39,7 +39,7 @@ class KernelGLM(LinearClassifier):
     the kGLM of the surrogate paper, eq. 1 (not the RKHS norm: that is `KernelLogistic`). The objective is convex;
     "newton-cg" and "lbfgs" reach its optimum with nothing but products `K @ V`, so K may be dense, factored or an
     operator, in single precision, on any device; sums are in float64. "newton-cg" first solves the problem in the
-    `rank` leading eigen-directions of K, which also precondition the rest: 4 products with `rank` columns, then some
+    `rank` leading eigen-directions of K, which also precondition the rest: 3 products with `rank` columns, then some
     tens with one column a class. "sgd" is scikit-learn's SGDClassifier(loss="log_loss"), one-vs-rest, as the paper had
     it; it does not reach the optimum.
 
@@ -66,7 +66,7 @@ class KernelGLM(LinearClassifier):
         tol: Any = 1e-6,
         max_iter: Any = 200,
         fit_intercept: Any = True,
-        rank: Any = 256,
+        rank: Any = 128,
         alphas: Any = ALPHAS,
         cv: Any = 5,
         seed: Any = 0,
@@ -149,7 +149,10 @@ class KernelGLM(LinearClassifier):
         """The optimum, the norm of the gradient at zero, and the leading pairs for whoever fits this kernel again."""
         loss = self._loss(gram, numbers, len(self.classes_))
         bias = self.fit_intercept
-        whole = Problem(lambda v: gram @ v, lambda r: gram @ r, loss, alpha, bias)
+        quick = None  # directions need no more digits than the kernel has, and products in its own dtype are quicker
+        if gram.dtype == torch.float32:
+            quick = lambda v: (gram @ v.to(torch.float32)).to(torch.float64)  # noqa: E731
+        whole = Problem(lambda v: gram @ v, lambda r: gram @ r, loss, alpha, bias, quick)
         zero = torch.zeros(gram.shape[0] + 1, loss.targets.shape[1], dtype=torch.float64, device=gram.device)
         at_zero = float(whole.gradient(zero, torch.zeros_like(loss.targets)).norm())
         leading = leading_pairs(gram, self.rank, self.seed) if leading is None else leading
@@ -158,7 +161,7 @@ class KernelGLM(LinearClassifier):
             return lbfgs(whole, begin, leading, self.tol * at_zero, self.max_iter), at_zero, leading
         if start is None:
             start = self._reduced_start(whole, leading)
-        precondition = partial(full_preconditioner, leading, alpha, bias)
+        precondition = partial(full_preconditioner, leading, loss, alpha, bias)
         return newton(whole, start, precondition, self.tol * at_zero, self.max_iter), at_zero, leading
 
     def _reduced_start(self, whole: Problem, leading: Leading) -> Tensor:
@@ -167,8 +170,8 @@ class KernelGLM(LinearClassifier):
         reduced = Problem(lambda v: features @ v, lambda r: features.T @ r, whole.loss, whole.alpha, whole.bias)
         zero = features.new_zeros(features.shape[1] + 1, whole.loss.targets.shape[1])
         size = float(reduced.gradient(zero, torch.zeros_like(whole.loss.targets)).norm())
-        precondition = partial(reduced_preconditioner, leading, whole.alpha, whole.bias)
-        found = newton(reduced, zero, precondition, min(REDUCED, self.tol) * size, self.max_iter)
+        precondition = partial(reduced_preconditioner, leading, whole.loss, whole.alpha, whole.bias)
+        found = newton(reduced, zero, precondition, max(REDUCED, self.tol) * size, self.max_iter)
         return torch.cat([leading.vectors @ found.theta[:-1], found.theta[-1:]])
 
     def _keep(self, optimum: Optimum, at_zero: float) -> None:
