@@ -29,9 +29,10 @@ def imported(name: str, what: str) -> Callable[..., Any]:
     finally:
         sys.path.remove(here)
     try:
-        return getattr(module, attribute)  # type: ignore[no-any-return]
+        factory: Callable[..., Any] = getattr(module, attribute)
     except AttributeError as error:
         raise UsageError(f"--{what} {name!r}: {module_name} has no {attribute!r}") from error
+    return factory
 
 
 def options(texts: Sequence[str] | None) -> dict[str, Any]:

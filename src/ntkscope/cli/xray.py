@@ -67,7 +67,7 @@ def xray(
         test,
         "xray/" if out is None else out,
         initial=initial_weights,
-        budget=ns.xray.Budget(None if time == "none" else time, memory),
+        budget={"time": None if time == "none" else time, "memory": memory},
         device=device,
         seed=seed,
         classes=classes or None,

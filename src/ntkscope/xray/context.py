@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -71,6 +72,7 @@ class Context:
     seed: int
     device: Any
     progress: bool | Literal["auto"]
+    timings: list[dict[str, Any]] = field(default_factory=list)  # written with each section
 
     # -- the network --------------------------------------------------------------------------------------------------
 
@@ -215,12 +217,11 @@ class Context:
         key = f"surrogates.coef.{name}"
         if key not in self.record.arrays:
             K = self.scaled(name).train
-            with self.record.stage(f"surrogate {name}", total=1) as step, self.timed(f"surrogate {name}"):
+            with self.timed(f"surrogate {name}"):
                 start = time.perf_counter()
                 fitted = fit(K, self.y_train, self.seed)
                 seconds = time.perf_counter() - start
                 coef, intercept = whole(fitted, len(self.classes))
-                self.record.array(key, np.concatenate([coef, intercept[:, None]], axis=1))
                 known = dict(self.record.metrics.get("surrogate_fits", {}))
                 known[name] = {
                     "seconds": seconds,
@@ -228,7 +229,7 @@ class Context:
                     "iterations": int(fitted.n_iter_),
                 }
                 self.record.put(surrogate_fits=known)
-                step.advance(max(0, 1 - step.done))
+                self.record.array(key, np.concatenate([coef, intercept[:, None]], axis=1))
         both = np.asarray(self.record.arrays[key])
         told = self.record.metrics["surrogate_fits"][name]
         return Fitted(
@@ -252,24 +253,13 @@ class Context:
             self.record.array(name, make().astype(dtype, copy=False))
         return np.asarray(self.record.arrays[name])
 
-    def timed(self, what: str) -> _Clock:
-        """A block whose time goes into the record's list of timings."""
-        return _Clock(self.record, what)
-
-
-class _Clock:
-    def __init__(self, record: Record, what: str) -> None:
-        self.record, self.what = record, what
-
-    def __enter__(self) -> _Clock:
-        self.start = time.perf_counter()
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None:
-            spent = round(time.perf_counter() - self.start, 4)
-            before = [entry for entry in self.record.metrics.get("timings", []) if entry["what"] != self.what]
-            self.record.put(timings=[*before, {"what": self.what, "seconds": spent}])
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """A block whose time goes into the list of timings, when it ends well."""
+        start = time.perf_counter()
+        yield
+        self.timings = [entry for entry in self.timings if entry["what"] != what]
+        self.timings.append({"what": what, "seconds": round(time.perf_counter() - start, 4)})
 
 
 def fit(K: Array, y: NDArray[np.int64], seed: int, alpha: float = ALPHA) -> KernelGLM:

@@ -109,6 +109,7 @@ def xray(
                 seed=seed,
                 device=where,
                 progress=progress,
+                timings=list(record.metrics.get("timings", [])),
             )
             _describe(context, everything, held, config, limits, few.shape[1])
             _run(context, tell)
@@ -278,9 +279,8 @@ def _run(context: Context, tell: Say) -> None:
                 entry = _entry(section, "failed", why=f"{type(error).__name__}: {error}")
                 entry["trace"] = traceback.format_exc(limit=-4)
             entry["seconds"] = round(time.perf_counter() - start, 4)
-            spent = [told for told in record.metrics.get("timings", []) if told["what"] != f"section {section.name}"]
-            spent.append({"what": f"section {section.name}", "seconds": entry["seconds"]})
-            record.put(**{f"section:{section.name}": entry, "timings": spent})
+            context.timings.append({"what": f"section {section.name}", "seconds": entry["seconds"]})
+            record.put(**{f"section:{section.name}": entry, "timings": context.timings})
             tell(f"{section.title}: {entry['status']}{'' if entry['why'] is None else ', ' + entry['why']}")
 
 

@@ -32,7 +32,7 @@ def run(context: Context) -> Finding:
             "threads": environment["threads"],
             "seeds": document["seeds"],
             "device": environment["device"],
-            "timings": list(context.record.metrics.get("timings", [])),
+            "timings": list(context.timings),
             "expected_seconds": expected,
             "health": {
                 "smallest_eigenvalue": smallest,

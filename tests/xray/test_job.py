@@ -1,0 +1,266 @@
+"""An X-ray from end to end: what the record holds, that it is true, that it goes on after it was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ntkscope as ns
+from ntkscope.core import Part, Record, RecordError, UsageError
+from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
+from ntkscope.xray.sections import surrogates
+from xray.small import blobs, network, trained, xrayed
+
+NAMES = ["summary", "surrogates", "explain", "problems", "kernel", "layers", "computed"]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return xrayed(tmp_path_factory.mktemp("xray") / "small")
+
+
+def data(record: Record, name: str) -> dict:
+    entry = record.metrics[f"section:{name}"]
+    assert entry["status"] == "done", entry
+    return dict(entry["data"])
+
+
+def test_every_section_is_done_and_says_what_it_means(record: Record) -> None:
+    assert record.status == "done"
+    assert record.kind == "xray"
+    assert list(record.metrics["sections"]) == NAMES
+    for name in NAMES:
+        entry = record.metrics[f"section:{name}"]
+        assert entry["status"] == "done", entry["why"]
+        assert all(entry[key] for key in ("title", "meaning", "confidence", "formula")), name
+
+
+def test_the_table_holds_every_kernel_of_the_plan(record: Record) -> None:
+    table = data(record, "surrogates")["table"]
+    assert [row["kernel"] for row in table] == ["trntk", "trntk0", "ck", "em", "pntk", "proj-pntk", "proj-trntk"]
+    for row in table:
+        assert row["tau_low"] <= row["tau"] <= row["tau_high"]
+        assert row["agreement"] > 0.8  # an easy task: every kernel machine finds most of what the network finds
+        assert row["converged"]
+
+
+def test_kernels_are_those_of_ns_kernel(record: Record) -> None:
+    train, test = blobs()
+    _, model = trained(train)
+    expected = ns.kernel("trntk0", model.eval(), test, train).numpy()
+    np.testing.assert_allclose(record.arrays["kernels.trntk0.test"], expected, rtol=1e-4, atol=1e-5 * expected.max())
+    logits = model(test.x).detach().double().softmax(1).numpy()
+    np.testing.assert_allclose(record.arrays["network.test_probabilities"], logits, atol=1e-6)
+
+
+def test_explanations_add_up_to_the_surrogates_logits(record: Record) -> None:
+    """Σ over classes of (members × mean attribution) is the logit, the intercept's share included."""
+    y = np.asarray(record.arrays["labels.train"])
+    items = data(record, "explain")["items"]
+    counts = np.bincount(y, minlength=3)
+    sums = (np.asarray(record.arrays["explain.class_mean"]) * counts).sum(2)
+    expected = np.asarray(record.arrays["surrogates.logits.trntk"])[items]
+    np.testing.assert_allclose(sums, expected, atol=1e-8 * max(1.0, np.abs(expected).max()))
+    box = np.asarray(record.arrays["explain.box"])
+    assert (np.diff(box, axis=2) >= 0).all()
+    assert set(data(record, "explain")["predicted"]) <= {0, 1, 2}
+
+
+def test_layers_share_the_kernel(record: Record) -> None:
+    layers = data(record, "layers")["layers"]
+    assert [layer["name"] for layer in layers] == ["layer1", "readout"]
+    assert sum(layer["share"] for layer in layers) == pytest.approx(1, abs=1e-5)  # float32 products
+    assert sum(layer["parameters"] for layer in layers) == 5 * 16 + 16 + 16 * 3 + 3
+    assert sum(data(record, "layers")["coverage"]["roads"].values()) == pytest.approx(1)
+
+
+def test_the_spectrum_is_that_of_the_kernel(record: Record) -> None:
+    values = np.asarray(record.arrays["kernel.eigenvalues"])
+    assert (np.diff(values) <= 1e-12).all()
+    assert values.sum() == pytest.approx(60, rel=1e-6)  # the trace of 60 ones on the diagonal
+    found = data(record, "kernel")
+    assert 1 <= found["effective_rank"] <= 60
+    assert found["initial"]["distance"] >= 0
+    labels = np.asarray(record.arrays["kernel.heatmap_labels"])
+    assert (np.diff(labels) >= 0).all()
+
+
+def test_once_done_it_is_not_done_again(record: Record) -> None:
+    before = (record.folder / "record.json").stat().st_mtime_ns
+    again = xrayed(record.folder)
+    assert again.status == "done"
+    assert (record.folder / "record.json").stat().st_mtime_ns == before
+
+
+def test_another_network_in_the_same_folder_is_refused(record: Record) -> None:
+    train, test = blobs()
+    with pytest.raises(RecordError, match="weights"):
+        ns.xray(network(seed=5), train, test, record.folder, progress=False)
+
+
+def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
+    train, test = blobs()
+    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    record = ns.xray(model, train, test, tmp_path, kernels=["ck"], progress=False)
+    assert [e["status"] for e in map(record.metrics.get, map("section:{}".format, NAMES))] == ["done"] * 7
+    assert model.training
+    assert model[1].training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_without_the_initial_weights_there_is_no_verdict(tmp_path: Path) -> None:
+    record = xrayed(tmp_path, initial=None, kernels=["ck"])
+    found = data(record, "summary")
+    assert (found["verdict"], found["score"]) == ("not enough evidence", None)
+    assert data(record, "kernel")["initial"] is None
+
+
+def test_a_section_that_fails_does_not_take_the_others_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = SECTIONS["layers"]
+
+    def fail(context: object) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setitem(SECTIONS._entries, "layers", type(broken)(**{**vars(broken), "run": fail}))
+    record = xrayed(tmp_path, kernels=["ck"])
+    assert record.metrics["section:layers"]["status"] == "failed"
+    assert "out of luck" in record.metrics["section:layers"]["why"]
+    assert record.metrics["section:computed"]["status"] == "done"
+    monkeypatch.undo()
+    mended = xrayed(tmp_path, kernels=["ck"])  # a record with a failed section is gone on with
+    assert mended.metrics["section:layers"]["status"] == "done"
+
+
+def test_an_interrupt_is_gone_on_from(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    real = surrogates._row
+
+    def interrupt(context: object, name: str) -> object:
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(name)
+        return real(context, name)
+
+    monkeypatch.setattr(surrogates, "_row", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        xrayed(tmp_path, kernels=["ck"])
+    stopped = Record.open(tmp_path)
+    assert stopped.status == "interrupted"
+    assert stopped.metrics["section:surrogates"]["why"] == "not reached yet"
+    kept = (tmp_path / "kernels.trntk0.train.npy").stat().st_mtime_ns
+    monkeypatch.undo()
+    whole = xrayed(tmp_path, kernels=["ck"])
+    assert whole.status == "done"
+    assert (tmp_path / "kernels.trntk0.train.npy").stat().st_mtime_ns == kept
+    assert any("went on" in note for note in data(whole, "computed")["notes"])
+    for name in ("surrogates.logits.ck", "explain.class_mean", "kernel.eigenvalues"):
+        np.testing.assert_allclose(whole.arrays[name], record.arrays[name], rtol=1e-10, atol=1e-12)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path[:0] = [{tests!r}]
+from xray.small import xrayed
+import ntkscope.xray.sections.problems as problems
+import time
+def wait(*_):
+    print("here", flush=True)
+    time.sleep(60)
+problems._duplicates = wait
+xrayed(Path({folder!r}), kernels=["ck"])
+"""
+
+
+def test_a_kill_is_gone_on_from(tmp_path: Path) -> None:
+    tests = str(Path(__file__).parents[1])
+    code = KILLED.format(tests=tests, folder=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    stopped = json.loads((tmp_path / "record.json").read_text())
+    assert stopped["status"] == "running"
+    assert stopped["metrics"]["section:surrogates"]["status"] == "done"
+    begin = time.time()
+    record = xrayed(tmp_path, kernels=["ck"])
+    assert record.status == "done"
+    assert record.metrics["section:problems"]["status"] == "done"
+    assert (tmp_path / "kernels.trntk0.train.npy").stat().st_mtime < begin
+
+
+def test_more_than_fits_is_sampled_by_class_and_said(tmp_path: Path) -> None:
+    record = xrayed(tmp_path, max_train=20, max_test=12, kernels=["ck"])
+    used = record.metrics["data"]
+    assert (used["train_items"], used["test_items"]) == (20, 12)
+    assert "20 of 60 training items" in used["subsampled"]
+    assert np.bincount(record.arrays["labels.train"]).tolist() in ([7, 7, 6], [7, 6, 7], [6, 7, 7])
+    train, _ = blobs()
+    original = np.asarray(record.arrays["originals.train"])
+    assert (train.y.numpy()[original] == record.arrays["labels.train"]).all()
+    problem = data(record, "problems")["mislabelled"][0]
+    assert original[problem["index"]] == problem["original"]
+
+
+def test_images_have_thumbnails(tmp_path: Path) -> None:
+    split = ns.data.load("digits")
+    train, test = split.train.take(range(60)), split.test.take(range(20))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    record = ns.xray(model, train, test, tmp_path, kernels=["ck"], classes=split.classes, progress=False)
+    assert record.metrics["data"]["kind"] == "image"
+    assert record.arrays["thumbs.train"].shape == (60, 8, 8, 1)
+    expected = (train.x[:, 0] * 255).round().numpy()
+    assert (np.asarray(record.arrays["thumbs.train"])[..., 0] == expected).all()
+
+
+def test_one_output_is_two_classes(tmp_path: Path) -> None:
+    train, test = blobs(classes=2)
+    model = nn.Linear(5, 1)
+    record = ns.xray(model, train, test, tmp_path, kernels=["ck"], progress=False)
+    z = model(test.x)[:, 0].detach().double()
+    np.testing.assert_allclose(record.arrays["network.test_probabilities"][:, 1], torch.sigmoid(z), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": ["a"]}, "1 class names came for a network of 3"),
+        ({"budget": "soon"}, "expected a duration"),
+        ({"kernels": ["tntk"]}, "an X-ray knows"),
+        ({"initial": {}}, "do not fit"),
+    ],
+)
+def test_refusals(tmp_path: Path, change: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        xrayed(tmp_path, **change)
+
+
+def test_labels_beyond_the_network_are_refused(tmp_path: Path) -> None:
+    train, test = blobs(classes=4)
+    with pytest.raises(UsageError, match="labels 0 to 3, and the network has 3"):
+        ns.xray(network(3), train, test, tmp_path, progress=False)
+    train, test = blobs(classes=3)
+    one = Part(train.x, torch.zeros(len(train), dtype=torch.int64))
+    with pytest.raises(UsageError, match="one class only"):
+        ns.xray(network(3), one, test, tmp_path, progress=False)
+
+
+def test_order() -> None:
+    assert [section.name for section in on_the_page()] == NAMES
+    ran = [section.name for section in in_order()]
+    for section in SECTIONS.values():
+        assert all(ran.index(before) < ran.index(section.name) for before in section.after)
