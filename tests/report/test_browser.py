@@ -121,7 +121,7 @@ def test_another_item_by_mouse(visit: Open, written: Made, made: Made) -> None:
     assert all(a != b for a, b in zip(before, after, strict=True))
     data = Record.open(made(kind="image")).metrics["section:explain"]["data"]
     assert f"Test item {data['items'][7]}:" in after[0]
-    assert page.locator("#explorer-said").inner_text() == str(data["predicted"][7])
+    assert page.locator("#explorer-said").inner_text() == str(data["network_predicted"][7])
     assert page.locator("[role=option][aria-selected=true]").get_attribute("data-n") == "7"
     page.locator("button[aria-label='Next item']").click()
     assert f"Test item {data['items'][8]}:" in state(page)[0]
@@ -164,7 +164,7 @@ def test_the_bars_are_the_records_numbers(visit: Open, written: Made, made: Made
 def test_search_and_only_wrong(visit: Open, written: Made, made: Made) -> None:
     page = visit(written(kind="image"))
     data = Record.open(made(kind="image")).metrics["section:explain"]["data"]
-    wrong = [n for n, (p, t) in enumerate(zip(data["predicted"], data["true"], strict=True)) if p != t]
+    wrong = [n for n, (p, t) in enumerate(zip(data["network_predicted"], data["true"], strict=True)) if p != t]
     page.locator("#explorer-wrong").check()
     visible = page.locator("[role=option]:visible")
     assert visible.count() == len(wrong)
@@ -173,6 +173,11 @@ def test_search_and_only_wrong(visit: Open, written: Made, made: Made) -> None:
     assert visible.count() == 0
     assert page.locator("#explorer-count").inner_text() == "nothing found"
     page.locator("#explorer-wrong").uncheck()
+    page.locator("#explorer-search").fill("")
+    page.locator("#explorer-differ").check()
+    assert visible.count() == sum(a != b for a, b in zip(data["predicted"], data["network_predicted"], strict=True)) > 0
+    assert "The surrogate says" in page.locator("#explorer-head").inner_text()
+    page.locator("#explorer-differ").uncheck()
     page.locator("#explorer-search").fill(str(data["items"][3]))
     assert "3" in visible.evaluate_all("all => all.map(o => o.dataset.n)")
     assert quiet(page)

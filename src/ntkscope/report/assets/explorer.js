@@ -47,7 +47,7 @@
   let logit = null;
 
   const head = (item) => {
-    const right = item.predicted === item.true;
+    const right = item.network === item.true;
     const position = visible().indexOf(options[current]);
     const verdict = make("p", { class: "soft" }, right ? "and it is right: " : "but in truth: ", name(item.true));
     verdict.classList.add("truth");
@@ -56,13 +56,14 @@
       item.slot === null ? null : thumb("test", item.slot, `test item ${item.index}`),
       make("div", {},
         make("p", { class: "eyebrow" }, `Test item ${item.index}: the network says`),
-        make("p", { class: `said verdict-word ${right ? "right" : "wrong"}`, id: "explorer-said" }, name(item.predicted)),
-        verdict),
+        make("p", { class: `said verdict-word ${right ? "right" : "wrong"}`, id: "explorer-said" }, name(item.network)),
+        verdict,
+        item.network === item.predicted ? null : make("p", { class: "soft small" }, "The surrogate says ", name(item.predicted), ", which is what is explained here.")),
     );
     const rows = item.likely.map(([k, p]) =>
       make("div", { class: "row" },
-        make("span", { class: `named ${k === item.predicted ? "predicted" : ""} ${k === item.true ? "true" : ""}`, title: className(k) }, name(k)),
-        make("span", { class: "line solid" }, make("i", { class: `plain ${k === item.predicted ? "predicted" : ""}`, style: { left: 0, width: `${100 * p}%` } })),
+        make("span", { class: `named ${k === item.network ? "predicted" : ""} ${k === item.true ? "true" : ""}`, title: className(k) }, name(k)),
+        make("span", { class: "line solid" }, make("i", { class: `plain ${k === item.network ? "predicted" : ""}`, style: { left: 0, width: `${100 * p}%` } })),
         make("span", { class: "value" }, percent(p))));
     const step = (by, words, sign) => {
       const button = make("button", { type: "button", class: "action", "aria-label": words }, sign);
@@ -143,7 +144,7 @@
     const share = item.concentration;
     panel("box").replaceChildren(
       make("h3", {}, "How it is spread"),
-      make("p", { class: "soft small" }, "Contributions of single training items to the predicted logit; dots are the ten largest."),
+      make("p", { class: "soft small" }, "Contributions of single training items to the predicted logit; dots are the largest outliers."),
       make("div", { class: "rows" }, ...rows),
       make("div", { class: "scale" }, make("span", {}, shown(low, 2)), make("span", {}, shown(high, 2))),
       share ? make("p", { class: "soft small" }, `The five strongest items carry ${percent(share[0])} of the whole; it is spread over about ${shown(share[2])} items.`) : "");
@@ -219,11 +220,12 @@
 
   const search = panel("search");
   const wrong = panel("wrong");
+  const differ = panel("differ");
   const filter = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     for (const option of options) {
       const found = words.every((word) => option.dataset.find.includes(word));
-      option.hidden = !found || (wrong.checked && !option.classList.contains("wrong"));
+      option.hidden = !found || (wrong.checked && !option.classList.contains("wrong")) || (differ?.checked && option.dataset.differ === undefined);
     }
     const now = visible();
     panel("count").textContent = now.length === options.length ? "" : now.length ? `${now.length} of ${options.length}` : "nothing found";
@@ -232,6 +234,7 @@
   };
   search.addEventListener("input", filter);
   wrong.addEventListener("change", filter);
+  differ?.addEventListener("change", filter);
 
   // a mark of a scatter plot leads here when its item is on offer
   const places = new Map(data.items.map((item, n) => [item.index, n]));

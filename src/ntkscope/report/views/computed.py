@@ -22,7 +22,8 @@ def computed(section: Section, source: Source) -> Drawing:
     cards = [
         _card("Numerical health", data.get("health")),
         _card("Versions", data.get("versions")),
-        _card("Seeds and device", {**(data.get("seeds") or {}), "device": data.get("device")}),
+        _card("Seeds", data.get("seeds")),
+        _card("Machine", {key: data[key] for key in ("device", "platform", "threads", "commit") if data.get(key)}),
     ]
     plan = source.metrics.get("plan")
     return Drawing(

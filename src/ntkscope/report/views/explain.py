@@ -50,11 +50,12 @@ def _item(n: int, i: int, section: Section, source: Source) -> dict[str, Any]:
     """What the script needs to know of the n-th offered item, test item i."""
     data = section.data
     predicted, true = int(data["predicted"][n]), int(data["true"][n])
+    said = int((data.get("network_predicted") or data["predicted"])[n])
     probabilities = source.array("network.test_probabilities")
     row = None if probabilities is None or i >= len(probabilities) else np.asarray(probabilities[i], dtype=np.float64)
     likely = [] if row is None else np.argsort(-row, kind="stable")[:5].tolist()
     means = source.array("explain.class_mean")
-    logits = list(dict.fromkeys([predicted, true, *likely[:LOGITS]]))
+    logits = list(dict.fromkeys([predicted, said, true, *likely[:LOGITS]]))
     classes = _classes(None if means is None else np.asarray(means[n, predicted]), predicted, true)
     box = source.array("explain.box")
     share = source.array("explain.concentration")
@@ -62,6 +63,7 @@ def _item(n: int, i: int, section: Section, source: Source) -> dict[str, Any]:
         "index": i,
         "slot": source.items.slot("test", i),
         "text": source.items.text("test", i, 1000),
+        "network": said,
         "predicted": predicted,
         "true": true,
         "likely": [] if row is None else [[k, float(row[k])] for k in dict.fromkeys([*likely[:4], true])],
@@ -96,14 +98,25 @@ def _classes(means: np.ndarray | None, predicted: int, true: int) -> list[int]:
 def _skeleton(items: list[dict[str, Any]], source: Source) -> Markup:
     pictures = any(item["slot"] is not None for item in items)
     options = [_option(n, item, source) for n, item in enumerate(items)]
-    wrong = sum(item["predicted"] != item["true"] for item in items)
+    wrong = sum(item["network"] != item["true"] for item in items)
+    differ = sum(item["network"] != item["predicted"] for item in items)
     chooser = tag(
         "div",
         tag(
             "div",
             tag("label", "Find a test item", for_="explorer-search", class_="hidden"),
             tag("input", id="explorer-search", type="search", placeholder="Class, text or number", autocomplete="off"),
-            tag("label", tag("input", type="checkbox", id="explorer-wrong"), f" only wrong ({wrong})", class_="check"),
+            tag(
+                "label", tag("input", type="checkbox", id="explorer-wrong"), f" network wrong ({wrong})", class_="check"
+            ),
+            tag(
+                "label",
+                tag("input", type="checkbox", id="explorer-differ"),
+                f" surrogate differs ({differ})",
+                class_="check",
+            )
+            if differ
+            else None,
             tag("span", class_="soft small", id="explorer-count", role="status"),
             class_="explorer-tools",
         ),
@@ -134,14 +147,14 @@ def _skeleton(items: list[dict[str, Any]], source: Source) -> Markup:
 
 
 def _option(n: int, item: dict[str, Any], source: Source) -> Markup:
-    predicted, true = source.class_name(item["predicted"]), source.class_name(item["true"])
-    right = item["predicted"] == item["true"]
+    predicted, true = source.class_name(item["network"]), source.class_name(item["true"])
+    right = item["network"] == item["true"]
     said = f"test item {item['index']}: predicted {predicted}" + (", right" if right else f", in truth {true}")
     shown = source.items.show("test", item["index"], longest=90)
     inner = (
         [shown]
         if item["slot"] is not None
-        else [shown, tag("span", source.class_mark(item["predicted"]), class_="tagged")]
+        else [shown, tag("span", source.class_mark(item["network"]), class_="tagged")]
     )
     return tag(
         "li",
@@ -152,6 +165,7 @@ def _option(n: int, item: dict[str, Any], source: Source) -> Markup:
         aria_label=said,
         class_=None if right else "wrong",
         data_n=n,
+        data_differ=item["network"] != item["predicted"],
         data_find=f"{item['index']} {predicted} {true} {item['text'] or ''}".lower()[:600],
         data_tip=said,
     )

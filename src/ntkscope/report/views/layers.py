@@ -18,7 +18,7 @@ def layers(section: Section, source: Source) -> Drawing:
     found = section.data.get("layers") or []
     largest = max((as_float(row.get("share")) for row in found), default=1.0)
     rows = [_row(n, row, largest) for n, row in enumerate(found, 1)]
-    heads = ["Order", "Layer", "Share", "", "Parameters", "Road", "Seconds"]
+    heads = ["Order", "Layer", "Share", "", "Parameters", "Alignment", "Road", "Seconds"]
     shown = table(heads, rows, name="Layers", export=f"{source.record.name}-layers.csv", kind="layers")
     return Drawing(join([shown, _coverage(section.data.get("coverage") or {})]))
 
@@ -35,6 +35,7 @@ def _row(n: int, row: Mapping[str, Any], largest: float) -> list[Cell]:
         Cell(percent(share), share, True),
         Cell(bar, kind="bar-cell"),
         Cell(number(row.get("parameters")), row.get("parameters"), True),
+        Cell(number(row.get("centred_alignment")), row.get("centred_alignment"), True),
         Cell(row.get("road", ""), row.get("road", "")),
         Cell(number(row.get("seconds"), 2), row.get("seconds"), True),
     ]

@@ -29,7 +29,7 @@ def summary(section: Section, source: Source) -> Drawing:
         "div",
         tag("p", "This network looks", class_="eyebrow"),
         tag("p", verdict if verdict != "not enough evidence" else "undecided", class_="verdict"),
-        tag("p", _READS.get(verdict, ""), class_="soft"),
+        tag("p", data.get("why") or _READS.get(verdict, ""), class_="soft"),
         gauge(data.get("score"), low="lazy: a fixed kernel", high="rich: learned features"),
         class_="card hero",
     )
