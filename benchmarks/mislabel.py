@@ -97,14 +97,14 @@ def outputs(model: nn.Module, x: Tensor) -> Tensor:
         return torch.cat([model(block) for block in x.split(500)])
 
 
-def out_of_sample(part: Part, seed: int) -> np.ndarray:
+def out_of_sample(part: Part, seed: int, epochs: int) -> np.ndarray:
     """Probabilities of each item by a network that was trained without its fold."""
     from sklearn.model_selection import StratifiedKFold
 
     found = np.zeros((len(part), 10))
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(np.zeros(len(part)), part.y.numpy())
     for number, (inside, outside) in enumerate(folds):
-        model = train(part.take(torch.from_numpy(inside)), seed + 100 * (number + 1))
+        model = train(part.take(torch.from_numpy(inside)), seed + 100 * (number + 1), epochs=epochs)
         logits = outputs(model, part.x[torch.from_numpy(outside)])
         found[outside] = torch.softmax(logits.double(), 1).numpy()
     return found
@@ -135,7 +135,11 @@ def confident_learning(case: Case, probabilities: np.ndarray) -> Iterator[tuple[
 
 def run(quick: bool = False) -> Outcome:
     """Rank, over seeds, and compare."""
-    n, seeds, kernels = (300, 1, ("ck",)) if quick else (3000, 3, ("trntk", "ck"))
+    return compare(300, 1, ("ck",), quick=True, epochs=3) if quick else compare(3000, 3, ("trntk", "ck"))
+
+
+def compare(n: int, seeds: int, kernels: tuple[str, ...], *, quick: bool = False, epochs: int = EPOCHS) -> Outcome:
+    """The comparison on `n` digits; `epochs` bounds the training that stops early."""
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     accuracies: dict[str, list[float]] = {}
     details: list[dict[str, Any]] = []
@@ -156,12 +160,8 @@ def run(quick: bool = False) -> Outcome:
         given = case(n, seed)
         source = given.source
         for training in ("stopped early", "trained on")[: 1 if quick or seed else 2]:
-            model = train(
-                given.part,
-                seed,
-                stopped=training == "stopped early",
-                epochs=EPOCHS if training == "stopped early" else 40,
-            )
+            early = training == "stopped early"
+            model = train(given.part, seed, stopped=early, epochs=epochs if early else LONG)
             right = outputs(model, given.test.x).argmax(1) == given.test.y
             accuracies.setdefault(training, []).append(float(right.float().mean()))
             for who, rank in candidates(given, model, kernels):
@@ -170,7 +170,7 @@ def run(quick: bool = False) -> Outcome:
                 enter(training, who, scores, time.perf_counter() - start, given)
             if early:
                 start = time.perf_counter()
-                probabilities = out_of_sample(given.part, seed)
+                probabilities = out_of_sample(given.part, seed, epochs)
                 seconds = time.perf_counter() - start
                 for who, scores in confident_learning(given, probabilities):
                     enter(training, who, scores, seconds, given)
