@@ -61,7 +61,7 @@ class SurrogateKernels:
     exact_points: int = 20_000
     feature_points: int = 50_000
     embedding_points: int = 50_000
-    dim: int = 2048
+    dim: int = 10240
     precision: str = "bf16"
     memory: str = "96GiB"
     alpha: float = 1e-4
