@@ -74,9 +74,9 @@ class Observations:
     agreement_after: float | None = None
     unrelated: bool = False
     still: bool = False
+    learned: bool = True
     items: int = 0
     alignment_now: float | None = None
-    accuracy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,14 @@ def judge(seen: Observations) -> Verdict:
             " this network's start.",
             evidence,
         )
-    if seen.linearisation is None or seen.kernel_change is None:
+    if not seen.learned:
+        return _undecided(
+            "The network does no better on its training items than always giving the most frequent class: it has not left"
+            " its start, whatever regime it is in.",
+            evidence,
+            "Train the network further for a verdict.",
+        )
+    if seen.linearisation is None or seen.kernel_change is None or not math.isfinite(seen.linearisation):
         return _undecided(
             "The network's weights before training were not given. What can be seen of a trained network alone fits both.",
             evidence,
@@ -155,9 +162,11 @@ def judge(seen: Observations) -> Verdict:
     return Verdict(word, score, why, confidence, evidence)
 
 
-def _undecided(why: str, evidence: tuple[Evidence, ...]) -> Verdict:
-    told = "Give the weights before training (initial=, --initial-weights) for a verdict."
-    return Verdict("not enough evidence", None, why, told, tuple(replace(item, says="neither") for item in evidence))
+NEEDED = "Give the weights before training (initial=, --initial-weights) for a verdict."
+
+
+def _undecided(why: str, evidence: tuple[Evidence, ...], remedy: str = NEEDED) -> Verdict:
+    return Verdict("not enough evidence", None, why, remedy, tuple(replace(item, says="neither") for item in evidence))
 
 
 def _evidence(seen: Observations) -> list[Evidence]:
@@ -230,6 +239,7 @@ def gather(context: Context) -> Observations:
         **told,
         unrelated=unrelated(start, {name: start[name] + moved[name] for name in moved}),
         still=weights < 1e-7,
+        learned=beats_guessing(context.network_train_logits.argmax(1), context.y_train),
         items=len(rows) + len(columns),
     )
 
@@ -248,6 +258,16 @@ def linearisation_error(initial: nn.Module, model: nn.Module, x: Any, device: An
     tangent = Jacobian(initial, x, device=device).jvp(displacement(initial, model)).double().cpu()
     size = float(change.norm())
     return float((change - tangent).norm()) / size if size > 0 else math.nan
+
+
+def beats_guessing(predicted: np.ndarray, y: np.ndarray) -> bool:
+    """Whether the answers are right more often than the most frequent class is, by three standard errors.
+
+    A network on a plateau before its first step of learning is near its tangent plane, and would pass for lazy.
+    """
+    guess = float(np.bincount(y).max() / len(y))
+    error = math.sqrt(guess * (1 - guess) / len(y))
+    return float((predicted == y).mean()) > guess + 3 * error
 
 
 def unrelated(before: dict[str, Tensor], after: dict[str, Tensor]) -> bool:

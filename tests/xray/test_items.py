@@ -1,0 +1,116 @@
+"""Items: every form in which people hold labelled data gives the same inputs and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from ntkscope.core import Part, Split, UsageError
+from ntkscope.xray.items import Items, collect_both
+
+X = torch.arange(12.0).reshape(6, 2)
+Y = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+class Named(Dataset):
+    """Items as mappings, as Hugging Face data sets give them."""
+
+    def __init__(self, lengths: list[int] | None = None) -> None:
+        self.lengths = lengths or [3] * 6
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        ids = torch.arange(1, self.lengths[i] + 1)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": int(Y[i])}
+
+
+def one(data: Any, **options: Any) -> Items:
+    return collect_both(data, data, **options)[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Part(X, Y),
+        lambda: (X, Y),
+        lambda: (X, Y.float()),
+        lambda: (X, Y[:, None]),
+        lambda: TensorDataset(X, Y),
+        lambda: DataLoader(TensorDataset(X, Y), batch_size=4),
+        lambda: DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True),
+        lambda: [X, Y],
+    ],
+)
+def test_every_form_is_the_same_data_in_the_same_order(make: Callable[[], Any]) -> None:
+    items = one(make())
+    assert torch.equal(items.x, X)
+    assert torch.equal(items.y, Y)
+    assert items.original.tolist() == list(range(6))
+
+
+def test_mappings_keep_their_names() -> None:
+    for data in (Named(), DataLoader(Named(), batch_size=4), DataLoader(Named(), batch_size=2, shuffle=True)):
+        items = one(data)
+        assert set(items.x) == {"input_ids", "attention_mask"}
+        assert items.x["input_ids"].shape == (6, 3)
+        assert torch.equal(items.y, Y)
+    whole = one({"input_ids": X.long(), "labels": Y})
+    assert torch.equal(whole.x["input_ids"], X.long())
+
+
+def test_tokens_of_several_lengths_are_padded_with_zeros_on_both_sides() -> None:
+    train, test = collect_both(DataLoader(Named([1, 2, 3, 1, 2, 3]), batch_size=1), DataLoader(Named(), batch_size=6))
+    longer, _ = collect_both(Named(), Named([5] * 6))
+    assert train.x["input_ids"].tolist()[0] == [1, 0, 0]
+    assert train.x["attention_mask"].sum(1).tolist() == [1, 2, 3, 1, 2, 3]
+    assert test.x["input_ids"].shape == (6, 3)
+    assert longer.x["input_ids"].shape == (6, 5)
+
+
+def test_texts_are_tokenised_together() -> None:
+    seen: list[list[str]] = []
+
+    def tokenizer(texts: list[str]) -> dict[str, torch.Tensor]:
+        seen.append(texts)
+        longest = max(map(len, texts))
+        return {"input_ids": torch.tensor([[ord(c) for c in text.ljust(longest)] for text in texts])}
+
+    train, test = Part(["a", "bb"], torch.tensor([0, 1])), Part(["dddd"], torch.tensor([1]))
+    first, second = collect_both(train, test, tokenizer)
+    assert seen == [["a", "bb", "dddd"]]
+    assert first.x["input_ids"].shape == (2, 4)
+    assert (first.texts, second.texts) == (("a", "bb"), ("dddd",))
+    assert first.kind == "text"
+    assert first.take(torch.tensor([1])).texts == ("bb",)
+    with pytest.raises(UsageError, match="no tokenizer came"):
+        collect_both(train, test)
+
+
+def test_kinds() -> None:
+    assert one((torch.zeros(6, 3, 4, 4), Y)).kind == "image"
+    assert one((torch.zeros(6, 7, 4, 4), Y)).kind == "vector"
+    assert one((X, Y)).kind == "vector"
+
+
+def test_signs_are_two_classes() -> None:
+    assert one((X, torch.tensor([-1, 1, 1, -1, 1, 1]))).y.tolist() == [0, 1, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (Split(Part(X, Y), Part(X, Y)), "pass split.train"),
+        ((X, torch.rand(6)), "one class number an item"),
+        ({"input_ids": X}, "expected a label among them"),
+        (3, "is a int"),
+    ],
+)
+def test_refusals(data: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        one(data)

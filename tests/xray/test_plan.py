@@ -1,0 +1,99 @@
+"""The plan: inside its budget, fewer kernels before fewer items, and said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import ntkscope.xray.sections  # noqa: F401 - their costs are part of a plan
+from ntkscope.core import UsageError
+from ntkscope.xray.budget import Budget
+from ntkscope.xray.plan import KERNELS, SAFETY, Plan, make_plan
+from ntkscope.xray.rates import Rates, measure_rates
+from xray.small import blobs, network
+
+RATES = Rates(
+    setup=0.05, sample=1e-3, pair=1e-5, forward=1e-4, double=2e-10, single=1e-10, draw=1e-8, parameters=24_000, outputs=10
+)  # fmt: skip
+
+
+def plan(time: Any = None, memory: str = "2GiB", **options: Any) -> Plan:
+    given = {"train": 2000, "test": 500, "classes": 10, "initial": True, **options}
+    return make_plan(RATES, Budget(time, memory), **given)
+
+
+def test_with_time_everything_is_done() -> None:
+    made = plan()
+    assert made.kernels == KERNELS
+    assert (made.train, made.test, made.subsampled) == (2000, 500, None)
+    assert "2,000 of 2,000 training items" in made.text[0]
+    assert made.text[-1].startswith("expected: about")
+    assert made.seconds == pytest.approx(sum(made.steps.values()))
+
+
+@pytest.mark.parametrize("time", [20, 40, 60, 90, 120, 300])
+def test_it_fits_and_kernels_go_before_items(time: int) -> None:
+    made = plan(time)
+    assert made.seconds <= SAFETY * time
+    assert made.kernels == KERNELS[: len(made.kernels)]
+    assert len(made.kernels) >= 2
+    if made.train < 2000:
+        assert len(made.kernels) == 2
+        assert made.subsampled is not None
+        assert "in its proportion" in " ".join(made.text)
+
+
+def test_more_time_is_never_less() -> None:
+    plans = [plan(time) for time in (10, 20, 40, 80, 160, 320, 640)]
+    assert [p.train for p in plans] == sorted(p.train for p in plans)
+    assert [len(p.kernels) for p in plans] == sorted(len(p.kernels) for p in plans)
+
+
+def test_memory_limits_the_kernel() -> None:
+    made = plan(memory="32MiB")
+    assert made.train < 1000
+    assert 8 * made.train**2 * 4 <= 32 * 2**20  # four matrices in float64
+    assert "would not fit 32MiB" in (made.subsampled or "")
+
+
+def test_what_the_caller_asks_for() -> None:
+    made = plan(max_train=300, max_test=100, kernels=["pntk", "trntk"])
+    assert (made.train, made.test, made.kernels) == (300, 100, ("trntk0", "pntk"))
+    assert "that many were asked for" in (made.subsampled or "")
+    with pytest.raises(UsageError, match="an X-ray knows"):
+        plan(kernels=["ntk"])
+
+
+def test_no_time_at_all_is_said_and_not_hidden() -> None:
+    made = plan(0.01)
+    assert made.train >= 20
+    assert "more than the budget" in made.text[-1]
+
+
+def test_a_plan_comes_back_from_the_record() -> None:
+    made = plan(60)
+    again = Plan.from_json(json.loads(json.dumps(made.to_json())))
+    assert (again.kernels, again.train, again.test, again.text) == (made.kernels, made.train, made.test, made.text)
+
+
+def test_rates_are_measured() -> None:
+    train, _ = blobs()
+    rates = measure_rates(network().eval(), train.x)
+    assert rates.outputs == 3
+    assert rates.parameters == 5 * 16 + 16 + 16 * 3 + 3
+    assert min(rates.sample, rates.pair, rates.forward, rates.double, rates.single, rates.draw) > 0
+    few = measure_rates(network().eval(), torch.zeros(2, 5))  # fewer items than a probe would like
+    assert few.sample > 0
+
+
+def test_budgets() -> None:
+    assert Budget("1h 30m").seconds == 5400
+    assert str(Budget(None, "1GiB")) == "no time limit, 1GiB"
+    for wrong in ("soon", "10 parsecs", 0, -3, "m"):
+        with pytest.raises(UsageError, match="came; expected"):
+            Budget(wrong)
+    with pytest.raises(UsageError, match="at least"):
+        Budget(memory="3kB")

@@ -1,0 +1,137 @@
+"""The verdict: right where the answer is known, silent where it cannot be."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ntkscope as ns
+from ntkscope.core import Part, generator
+from ntkscope.xray.network import displacement, initial_network
+from ntkscope.xray.verdict import (
+    KERNEL_CHANGE,
+    LINEARISATION,
+    Observations,
+    beats_guessing,
+    judge,
+    linearisation_error,
+    unrelated,
+)
+from xray.small import blobs, network, trained
+
+LAZY = Observations(linearisation=0.05, kernel_change=0.03, rotation=0.002)
+RICH = Observations(linearisation=0.95, kernel_change=50.0, rotation=0.3)
+
+
+def test_both_ends_and_the_middle() -> None:
+    assert judge(LAZY).word == "lazy"
+    assert judge(RICH).word == "rich"
+    for mixed in (
+        replace(LAZY, kernel_change=3.0),
+        replace(RICH, kernel_change=0.1, rotation=0.01),
+        Observations(linearisation=0.45, kernel_change=0.7, rotation=0.05),
+    ):
+        assert judge(mixed).word == "in between"
+
+
+def test_what_cannot_be_judged_is_not() -> None:
+    for hopeless in (
+        Observations(),
+        replace(RICH, unrelated=True),
+        replace(LAZY, still=True),
+        replace(LAZY, learned=False),
+        replace(LAZY, linearisation=math.nan),
+    ):
+        verdict = judge(hopeless)
+        assert (verdict.word, verdict.score) == ("not enough evidence", None)
+        assert all(item.says == "neither" for item in verdict.evidence)
+
+
+def test_the_score_grows_with_either_measure() -> None:
+    errors = [0.01, 0.1, 0.3, 0.5, 0.8, 1.2]
+    scores = [judge(replace(LAZY, linearisation=e)).score for e in errors]
+    assert scores == sorted(scores)
+    assert judge(LAZY).score == pytest.approx(0)
+    assert judge(replace(RICH, linearisation=1.3)).score == pytest.approx(1)
+    assert LINEARISATION.lazy < LINEARISATION.rich
+    assert KERNEL_CHANGE.lazy < KERNEL_CHANGE.rich
+
+
+def test_linearisation_error_against_two_forward_passes() -> None:
+    """The tangent plane by a central difference in float64: J₀ Δw = (f(w₀ + h Δw) - f(w₀ - h Δw)) / 2h + O(h²)."""
+    train, test = blobs()
+    initial, model = (net.double() for net in trained(train))
+    x = test.x.double()
+    moved, h = displacement(initial, model), 1e-5
+    ends = []
+    for sign in (1, -1):
+        other = copy.deepcopy(initial)
+        with torch.no_grad():
+            for name, p in other.named_parameters():
+                p += sign * h * moved[name]
+        ends.append(other(x))
+    change = model(x) - initial(x)
+    expected = float((change - (ends[0] - ends[1]) / (2 * h)).norm() / change.norm())
+    assert linearisation_error(initial, model, x) == pytest.approx(expected, rel=1e-5)  # kinks of ReLU within h
+    assert expected > 0.01
+
+
+def test_unrelated_weights_are_noticed_and_trained_ones_are_not() -> None:
+    def weights(model: nn.Module) -> dict[str, torch.Tensor]:
+        return {name: p.detach() for name, p in model.named_parameters()}
+
+    def wide(seed: int) -> nn.Module:
+        return ns.models.build("mlp", in_features=20, classes=3, widths=64, seed=seed)
+
+    assert unrelated(weights(wide(0)), weights(wide(1)))
+    assert not unrelated(weights(wide(0)), weights(wide(0)))
+    nudged = {name: p + 0.5 * p.norm() / p.numel() ** 0.5 for name, p in weights(wide(0)).items()}
+    assert not unrelated(weights(wide(0)), nudged)
+    grown = {name: 20 * torch.randn(p.shape, generator=generator(0, name)) for name, p in weights(wide(0)).items()}
+    assert not unrelated(weights(wide(0)), grown)  # from a small start the start may well be forgotten
+
+
+def test_guessing() -> None:
+    y = np.arange(100) % 4
+    assert not beats_guessing(np.zeros(100, dtype=int), y)
+    assert beats_guessing(y, y)
+
+
+def test_batch_normalisation_of_the_start_knows_the_data() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    x = 3 + torch.randn(200, 5, generator=generator(0, "x"))
+    made = initial_network(model, copy.deepcopy(model), x)
+    assert made is not None
+    hidden = model[0](x)
+    torch.testing.assert_close(made[1].running_mean, hidden.mean(0), rtol=0, atol=1e-5)
+    torch.testing.assert_close(made[1].running_var, hidden.var(0), rtol=1e-4, atol=1e-5)
+    assert not torch.equal(made[1].running_mean, model[1].running_mean)
+
+
+def verdict_of(folder: Path, initial: nn.Module, model: nn.Module, train: Part, test: Part) -> dict[str, Any]:
+    record = ns.xray(model, train, test, folder, initial=initial, kernels=["ck"], budget=None, progress=False)
+    entry = record.metrics["section:summary"]
+    assert entry["status"] == "done", entry["why"]
+    return dict(entry["data"])
+
+
+def test_another_draw_for_a_start_is_not_enough_evidence(tmp_path: Path) -> None:
+    train, test = blobs(n=90)
+    model = ns.models.build("mlp", in_features=5, classes=3, widths=64, depth=2)
+    ns.training.fit(model, train, lr=1e-3, optimizer="adam", steps=60, measure=False).final()
+    other = ns.models.build("mlp", in_features=5, classes=3, widths=64, depth=2, seed=9)
+    assert verdict_of(tmp_path, other, model, train, test)["verdict"] == "not enough evidence"
+
+
+def test_an_untrained_network_is_not_enough_evidence(tmp_path: Path) -> None:
+    train, test = blobs()
+    model = network()
+    assert verdict_of(tmp_path, copy.deepcopy(model), model, train, test)["verdict"] == "not enough evidence"
