@@ -36,7 +36,7 @@ class TestRelu(NonlinearityContract):
     def test_an_input_of_zeros_is_finite(self) -> None:
         x = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)
         K = infinite.kernel(serial(Dense(), Relu(), Dense(), Relu(), Dense()), x).dense()
-        assert K[0].tolist() == [0.0, 0.0]
+        assert float(K[0].abs().max()) < 1e-140  # the smallest norm allowed
 
 
 class TestLeakyRelu(NonlinearityContract):

@@ -24,27 +24,33 @@ Shift: TypeAlias = tuple[int, ...]
 class Field:
     """Covariances before or behind a layer.
 
-    `nngp`, `ntk`: shaped (*positions, *pairs); `ntk` is None while it is zero. The positions are
-
-    - none for vectors;
-    - `spatial`, one axis a dimension, when `full` is false: p′ = p, or p′ = p + shift for each of `shifts`, which then
-      have an axis of their own behind the positions, and positions are those where both p and p′ are inside;
-    - two axes a dimension, (h, h′, w, w′), when `full` is true.
-
-    `wrap`: images are rings, so p + shift is always inside.
+    `nngp`, `ntk`: shaped (*positions, *pairs); `ntk` is None while it is zero. The positions are none for vectors. For
+    images, a dimension that is `double` has two axes, (h, h′); one that is not has one, on which h′ = h, or h′ = h + shift
+    for each of `shifts`, which then have an axis of their own behind the positions; positions are those where h and h′ are
+    both inside. `wrap`: images are rings, so h + shift is always inside.
     """
 
     nngp: Values
     ntk: Values | None = None
     spatial: tuple[int, ...] = ()
-    full: bool = False
+    double: tuple[bool, ...] = ()
     shifts: tuple[Shift, ...] | None = None
     wrap: bool = False
 
     @property
+    def full(self) -> bool:
+        """All pairs of positions are here."""
+        return bool(self.spatial) and all(self.double)
+
+    def axes(self, dimension: int) -> tuple[int, ...]:
+        """The axes of one dimension of the image."""
+        first = sum(2 if double else 1 for double in self.double[:dimension])
+        return (first, first + 1) if self.double[dimension] else (first,)
+
+    @property
     def position_axes(self) -> int:
         """How many leading axes are positions."""
-        return len(self.spatial) * (2 if self.full else 1)
+        return len(self.spatial) + sum(self.double)
 
     def mapped(self, function: Any, **changes: Any) -> Field:
         """The field with `function` applied to both covariances."""
@@ -52,13 +58,11 @@ class Field:
         return replace(self, nngp=function(self.nngp), ntk=ntk, **changes)
 
     def same(self) -> Field:
-        """Only the covariances of equal positions: (h, h′, w, w′, …) to (h, w, …)."""
-        return self.mapped(lambda values: equal_positions(values, len(self.spatial)), full=False) if self.full else self
-
-    def reach(self, axis: int) -> int:
-        """The length of a single position axis: the whole image's, less what the shift cuts off."""
-        cut = 0 if self.shifts is None or self.wrap else abs(self.shifts[0][axis])
-        return self.spatial[axis] - cut
+        """Only the covariances of equal positions: (h, h′, w, w′, …) to (h, w, …); nothing for one that has no others."""
+        if not self.full:
+            return self
+        dimensions = len(self.spatial)
+        return self.mapped(lambda values: equal_positions(values, dimensions), double=(False,) * dimensions)
 
 
 def equal_positions(values: Tensor, dimensions: int) -> Tensor:
@@ -68,10 +72,12 @@ def equal_positions(values: Tensor, dimensions: int) -> Tensor:
     return values
 
 
-def paired(q: Tensor, dimensions: int, side: int) -> Tensor:
-    """(h, w, …) to (h, 1, w, 1, …) for the left side, to (1, h, 1, w, …) for the right one."""
-    for axis in range(dimensions):
-        q = q.unsqueeze(2 * axis + 1 - side)
+def paired(q: Tensor, double: Sequence[bool], side: int) -> Tensor:
+    """(h, w, …) to (h, 1, w, 1, …) for the left side, to (1, h, 1, w, …) for the right one, where a dimension is double."""
+    axis = 0
+    for doubled in double:
+        q = q.unsqueeze(axis + 1 - side) if doubled else q
+        axis += 1 + doubled
     return q
 
 

@@ -60,17 +60,19 @@ class Context:
 
     def variances(self, path: str, given: Field) -> tuple[Values, Values]:
         """The variances at both ends of every covariance of `given`, shaped to go with them."""
-        dimensions = len(given.spatial)
         if self.right is None:
-            q = equal_positions(given.nngp, dimensions) if given.full else given.nngp
+            q = equal_positions(given.nngp, len(given.spatial)) if given.full else given.nngp
             self.left[path] = q
-            return (paired(q, dimensions, 0), paired(q, dimensions, 1)) if given.full else (q, q)
+            return (paired(q, given.double, 0), paired(q, given.double, 1)) if given.full else (q, q)
         left, right = self.left[path], self.right[path]
         if given.shifts is not None:
             left, right = (shifted(q, given.shifts, s, given.wrap) for s, q in enumerate((left, right)))
-        elif given.full:
-            left, right = paired(left, dimensions, 0), paired(right, dimensions, 1)
-        return left[..., :, None], right[..., None, :]
+        left, right = left[..., :, None], right[..., None, :]
+        if not any(given.double):
+            return left, right
+        # Spread over the pairs, which are few and innermost: what is left to broadcast are long runs.
+        left, right = (torch.broadcast_tensors(left, right)[s].contiguous() for s in (0, 1))
+        return paired(left, given.double, 0), paired(right, given.double, 1)
 
 
 class Layer(ABC):
@@ -157,10 +159,13 @@ class Nonlinearity(Weightless):
                 values, slope = self.moments(q1, slopes)
             else:
                 values, slope = self.covariances(given.nngp, q1, q2, slopes)
-        ntk = given.ntk * slope if slopes else None
+        ntk = None
+        if slopes:
+            in_place = isinstance(slope, Tensor) and not (slope.requires_grad or given.ntk.requires_grad)
+            ntk = slope.mul_(given.ntk) if in_place else given.ntk * slope
         if factor != 1.0:
             values, ntk = values * factor, None if ntk is None else ntk * factor
-        return Field(values, ntk, given.spatial, given.full, given.shifts, given.wrap)
+        return Field(values, ntk, given.spatial, given.double, given.shifts, given.wrap)
 
     def normaliser(self) -> float:
         """c_σ = 1 / E[σ(z)²], z ~ N(0, 1)."""

@@ -2,8 +2,9 @@
 
 Covariances of all positions of two images are needed where images are pooled: positions², a million numbers a pair for
 32 × 32. But convolutions and activations at (p, p + Δ) use only (p + δ, p + δ + Δ): every shift Δ goes through the layers
-on its own. So a network whose pooling is one global mean is run shift by shift, on arrays that stay in cache, and only
-shifts that survive its strides are run at all. Other pooling takes the road with all positions at once.
+on its own. So a network whose pooling is one global mean is run shift by shift, on arrays that stay in cache: by shifts of
+rows with all pairs of columns at once, or by shifts of both where there are strides, since only shifts that survive them
+are needed at all. Other pooling takes the road with all positions at once.
 """
 
 from __future__ import annotations
@@ -96,7 +97,11 @@ class Network:
         positions = math.prod(self.shape.spatial)
         if not self.shape.spatial:
             return max(VECTOR_TILE, min(samples, 4096)), VECTOR_TILE
-        numbers = positions**2 if self.full else positions * (4 if self.pooled is not None else 1)
+        numbers = positions**2 if self.full else positions
+        if self.pooled is not None:
+            strides = self.strides(Serial(self.layers.layers[: self.pooled]))
+            columns = [length for length, stride in zip(self.shape.spatial[1:], strides[1:]) if stride == 1]
+            numbers = 2 * positions * math.prod(columns) * (1 if columns else len(self.shape.spatial))
         allowed = min(DEVICE if like.is_cuda else CACHE, memory // ARRAYS) // (numbers * like.element_size())
         if memory < ARRAYS * numbers * like.element_size():
             needed = ARRAYS * numbers * like.element_size()
@@ -118,7 +123,7 @@ class Network:
         diagonal: list[Tensor] = []
         if need != Need.NOTHING:
             start = _every_position(x, x, True) if need == Need.FULL else x.square().mean(-1)
-            begun = Field(start, None, self.shape.spatial, need == Need.FULL)
+            begun = Field(start, None, self.shape.spatial, (need == Need.FULL,) * len(self.shape.spatial))
             ended = self.layers.propagate(begun, context, "", self.single)
             if ended is not None:
                 diagonal = [ended.nngp]
@@ -136,7 +141,7 @@ class Network:
                 start = _every_position(one.x, two.x, False)
             else:
                 start = one.x @ two.x.transpose(-1, -2) / one.x.shape[-1]
-            begun = Field(start, None, self.shape.spatial, self.full)
+            begun = Field(start, None, self.shape.spatial, (self.full,) * len(self.shape.spatial))
             ended = self.layers.propagate(begun, context, "", Need.SAME)
         assert ended is not None
         if not self.tangent:
@@ -148,10 +153,12 @@ class Network:
         assert self.pooled is not None
         head, tail = Serial(self.layers.layers[: self.pooled]), self.layers.layers[self.pooled + 1 :]
         total: Field | None = None
-        for shifts in self._shifts(head):
-            left, right = (shifted(x, shifts, s, self.wrap) for s, x in enumerate((one.x.mT, two.x.mT)))
-            start = left.mT @ right / left.shape[-2]
-            begun = Field(start, None, self.shape.spatial, False, shifts, self.wrap)
+        strides = self.strides(head)
+        double = (False, *(stride == 1 for stride in strides[1:]))
+        for shifts in self._shifts(head, strides, double):
+            left, right = (shifted(x.flatten(-2), shifts, s, self.wrap) for s, x in enumerate((one.x, two.x)))
+            start = _between(left.unflatten(-1, one.x.shape[-2:]), right.unflatten(-1, two.x.shape[-2:]), double)
+            begun = Field(start, None, self.shape.spatial, double, shifts, self.wrap)
             ended = head.propagate(begun, context, "", Need.SAME)
             assert ended is not None
             share = GlobalAvgPool.share(ended)
@@ -161,34 +168,43 @@ class Network:
             total = each.propagate(total, context, str(i), Need.SAME)
         return total
 
-    def _shifts(self, head: Serial) -> Iterator[tuple[Shift, ...]]:
-        """Groups of shifts of the inputs that are alike: the signs of one size, or a row of a ring."""
-        last = head.shape(self.shape, "")
+    def strides(self, head: Serial) -> list[int]:
+        """The product of the strides of all layers, a dimension."""
         strides = [1] * len(self.shape.spatial)
-        stepped = self.shape
-        for each, before, _ in head.steps(self.shape, ""):
-            stepped = each.shape(before, "")
-            strides = [
-                s * _step(b, a, each, i) for i, (s, b, a) in enumerate(zip(strides, before.spatial, stepped.spatial))
-            ]
+        for each, _, _ in head.steps(self.shape, ""):
+            strides = [s * _step(each, i) for i, s in enumerate(strides)]
+        return strides
+
+    def _shifts(self, head: Serial, strides: list[int], double: tuple[bool, ...]) -> Iterator[tuple[Shift, ...]]:
+        """Groups of shifts of the inputs that are alike: the signs of one size, or a row of a ring."""
+        last = head.shape(self.shape, "").spatial
+        single = [1 if doubled else length for length, doubled in zip(last, double)]
+        sizes = list(itertools.product(*map(range, single)))
         if self.wrap:
-            rows = list(itertools.product(*(range(length) for length in last.spatial)))
-            group = last.spatial[-1]
-            for k in range(0, len(rows), group):
-                yield tuple(tuple(d * s for d, s in zip(row, strides)) for row in rows[k : k + group])
+            group = single[-1]
+            for k in range(0, len(sizes), group):
+                yield tuple(tuple(d * s for d, s in zip(row, strides)) for row in sizes[k : k + group])
             return
-        for sizes in itertools.product(*(range(length) for length in last.spatial)):
-            signs = itertools.product(*((1,) if size == 0 else (1, -1) for size in sizes))
-            yield tuple(tuple(d * g * s for d, g, s in zip(sizes, sign, strides)) for sign in signs)
+        for size in sizes:
+            signs = itertools.product(*((1,) if d == 0 else (1, -1) for d in size))
+            yield tuple(tuple(d * g * s for d, g, s in zip(size, sign, strides)) for sign in signs)
 
 
-def _step(before: int, after: int, each: object, axis: int) -> int:
-    """The stride of a layer along an axis; a sum has that of its first branch with one."""
+def _between(left: Tensor, right: Tensor, double: tuple[bool, ...]) -> Tensor:
+    """Σ of inputs for each shift: (h, w, shifts, n, c) and (h, w′, shifts, m, c) to (h, w, w′, shifts, n, m)."""
+    letters = "hw"[: len(double)]
+    primes = "".join(a.upper() if doubled else a for a, doubled in zip(letters, double))
+    both = "".join(a + b if a != b else a for a, b in zip(letters, primes))
+    return torch.einsum(f"{letters}gnc,{primes}gmc->{both}gnm", left, right).contiguous() / left.shape[-1]
+
+
+def _step(each: object, dimension: int) -> int:
+    """The stride of a layer; a sum has that of its first branch with one."""
     if isinstance(each, Conv):
-        return each.stride[axis] if isinstance(each.stride, tuple) else each.stride
+        return each.stride[dimension] if isinstance(each.stride, tuple) else each.stride
     for branch in getattr(each, "branches", ()):
         layers = branch.layers if isinstance(branch, Serial) else (branch,)
-        step = math.prod(_step(before, after, inner, axis) for inner in layers)
+        step = math.prod(_step(inner, dimension) for inner in layers)
         if step > 1:
             return step
     return 1

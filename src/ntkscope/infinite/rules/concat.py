@@ -72,7 +72,7 @@ class Concat(Layer):
             reduce(lambda a, b: a + b, [f.nngp * share for f, share in zip(fields, shares)]),
             reduce(lambda a, b: a + b, tangents) if tangents else None,
             first.spatial,
-            first.full,
+            first.double,
             first.shifts,
             first.wrap,
         )

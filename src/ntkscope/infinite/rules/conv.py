@@ -127,12 +127,8 @@ class Conv(Layer):
         scale, offset = float(self.W_std) ** 2, float(self.b_std) ** 2
 
         def mean(values: Tensor, factor: float, constant: float) -> Tensor:
-            """factor · A[values] + constant, in place where that is allowed: the patch sum is a fresh tensor."""
-            summed = patch_sum(values, given, taps, self.circular)
-            if summed.requires_grad:
-                return summed * (factor / count) + constant
-            summed.mul_(factor / count)
-            return summed.add_(constant) if constant else summed
+            """factor · A[values] + constant."""
+            return patch_sum(values, given, taps, self.circular, factor / count, constant)
 
         ntk = None
         if context.tangent and (weights or biases or given.ntk is not None):
@@ -146,7 +142,7 @@ class Conv(Layer):
             tuple(delta // t.stride for delta, t in zip(shift, taps)) for shift in given.shifts
         )
         spatial = tuple(t.output for t in taps)
-        return Field(mean(given.nngp, scale, offset), ntk, spatial, given.full, shifts, given.wrap)
+        return Field(mean(given.nngp, scale, offset), ntk, spatial, given.double, shifts, given.wrap)
 
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
         if given.features is None:
@@ -154,60 +150,69 @@ class Conv(Layer):
         return NTKConv(self, given, outputs or self.width or width)
 
 
-def patch_sum(values: Tensor, given: Field, taps: Sequence[Taps], circular: bool) -> Tensor:
-    """The sum over taps of the values at each output's inputs, dimension by dimension; a fresh tensor.
+def patch_sum(
+    values: Tensor, given: Field, taps: Sequence[Taps], circular: bool, scale: float, constant: float
+) -> Tensor:
+    """constant + scale · the sum over taps of the values at each output's inputs, dimension by dimension; a fresh tensor.
 
     With paired axes (h, h′) both move together, so a shift runs along their diagonal.
     """
-    for axis, tap in enumerate(taps):
-        axes = (2 * axis, 2 * axis + 1) if given.full else (axis,)
-        output = tap.output
-        if not given.full and given.shifts is not None and not given.wrap:
-            output -= abs(given.shifts[0][axis]) // tap.stride
-        values = _sum_along(values, axes, tap, output, circular)
+    for dimension, tap in enumerate(taps):
+        output, last = tap.output, dimension == len(taps) - 1
+        if given.shifts is not None and not given.wrap:
+            output -= abs(given.shifts[0][dimension]) // tap.stride  # 0 where a dimension is double
+        along = Along(given.axes(dimension), tap, output, circular)
+        values = along.sum(values, scale if last else 1.0, constant if last else 0.0)
     return values
 
 
-def _sum_along(values: Tensor, axes: tuple[int, ...], tap: Taps, output: int, circular: bool) -> Tensor:
-    """One dimension of `patch_sum`; at least one copy is made."""
-    length = values.shape[axes[0]]
-    starts = [delta * tap.dilation - tap.before for delta in range(tap.size)]
-    total: Tensor | None = None
-    if circular:
+@dataclass(frozen=True)
+class Along:
+    """One dimension of a patch sum: which axes move together, and how many outputs there are."""
+
+    axes: tuple[int, ...]
+    tap: Taps
+    output: int
+    circular: bool
+
+    def sum(self, values: Tensor, scale: float, constant: float) -> Tensor:
+        """The first copy carries scale and constant, the others are added to it: as many passes as taps."""
+        start = torch.full((), constant, dtype=values.dtype, device=values.device)
+        shape = [self.output if axis in self.axes else size for axis, size in enumerate(values.shape)]
+        total: Tensor | None = None
+        for source, first, last in self.pieces(values):
+            if total is None and last - first == self.output:
+                total = torch.add(start, source, alpha=scale)
+                continue
+            total = values.new_full(shape, constant) if total is None else total
+            target = total
+            for axis in self.axes:
+                target = target.narrow(axis, first, last - first)
+            target.add_(source, alpha=scale)
+        return values.new_full(shape, constant) if total is None else total
+
+    def pieces(self, values: Tensor) -> Iterator[tuple[Tensor, int, int]]:
+        """For each tap the values it picks and the outputs first … last − 1 that have it; the largest piece first."""
+        tap, length = self.tap, values.shape[self.axes[0]]
+        starts = [delta * tap.dilation - tap.before for delta in range(tap.size)]
+        if self.circular:
+            for start in starts:
+                moved = values.roll([-start] * len(self.axes), self.axes) if start else values
+                yield self.picked(moved, slice(None, None, tap.stride)), 0, self.output
+            return
+        found = []
         for start in starts:
-            moved = values.roll([-start] * len(axes), axes) if start else values
-            for axis in axes:
-                moved = moved[(slice(None),) * axis + (slice(None, None, tap.stride),)] if tap.stride > 1 else moved
-            total = moved.clone() if total is None else total.add_(moved)
-        assert total is not None
-        return total
-    pieces = []
-    for start in starts:  # outputs first … last − 1 have this tap inside the image
-        first, last = max(0, -(start // tap.stride)), min(output, (length - 1 - start) // tap.stride + 1)
-        if first < last:
-            pieces.append((first, last, start))
-    pieces.sort(key=lambda piece: piece[0] - piece[1])  # the one that covers most is copied, the others are added
-    for first, last, start in pieces:
-        source, target = values, total
-        for axis in axes:
-            here = slice(first * tap.stride + start, (last - 1) * tap.stride + start + 1, tap.stride)
-            source = source[(slice(None),) * axis + (here,)]
-        if total is None and last - first == output:
-            total = source.clone(memory_format=torch.contiguous_format)
-            continue
-        if total is None:
-            shape = list(values.shape)
-            for axis in axes:
-                shape[axis] = output
-            total = values.new_zeros(shape)
-        target = total
-        for axis in axes:
-            target = target.narrow(axis, first, last - first)
-        target += source
-    if total is None:
-        shape = [output if axis in axes else size for axis, size in enumerate(values.shape)]
-        return values.new_zeros(shape)
-    return total
+            first, last = max(0, -(start // tap.stride)), min(self.output, (length - 1 - start) // tap.stride + 1)
+            if first < last:
+                found.append((first, last, start))
+        for first, last, start in sorted(found, key=lambda piece: piece[0] - piece[1]):
+            inside = slice(first * tap.stride + start, (last - 1) * tap.stride + start + 1, tap.stride)
+            yield self.picked(values, inside), first, last
+
+    def picked(self, values: Tensor, chosen: slice) -> Tensor:
+        for axis in self.axes:
+            values = values[(slice(None),) * axis + (chosen,)]
+        return values
 
 
 class NTKConv(nn.Module):

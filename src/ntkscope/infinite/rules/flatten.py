@@ -35,7 +35,7 @@ class Flatten(Spatial):
         if not given.spatial:
             return given
         axes = tuple(range(len(given.spatial)))
-        return given.same().mapped(lambda values: values.mean(axes), spatial=())
+        return given.same().mapped(lambda values: values.mean(axes), spatial=(), double=())
 
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
         return nn.Flatten()

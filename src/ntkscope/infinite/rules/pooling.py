@@ -79,7 +79,7 @@ class GlobalAvgPool(Spatial):
 
     def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
         axes = tuple(range(given.position_axes))
-        return given.mapped(lambda values: values.mean(axes), spatial=(), full=False)
+        return given.mapped(lambda values: values.mean(axes), spatial=(), double=())
 
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
         kind: Any = nn.AdaptiveAvgPool1d if len(given.spatial) == 1 else nn.AdaptiveAvgPool2d
@@ -89,7 +89,7 @@ class GlobalAvgPool(Spatial):
     def share(given: Field) -> Field:
         """What the positions of these shifts add to the mean over all pairs of positions."""
         axes, count = tuple(range(given.position_axes + 1)), math.prod(given.spatial) ** 2
-        return given.mapped(lambda values: values.sum(axes) / count, spatial=(), shifts=None)
+        return given.mapped(lambda values: values.sum(axes) / count, spatial=(), double=(), shifts=None)
 
 
 @module_rule(nn.AvgPool1d, nn.AvgPool2d)

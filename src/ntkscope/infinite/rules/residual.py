@@ -68,7 +68,7 @@ class Sum(Layer):
             reduce(lambda a, b: a + b, [f.nngp for f in fields]),
             reduce(lambda a, b: a + b, tangents) if tangents else None,
             first.spatial,
-            first.full,
+            first.double,
             first.shifts,
             first.wrap,
         )
