@@ -1,8 +1,10 @@
 """Experiments: one published result per file, each with a smoke and a paper scale, verdicts on its claims and figures."""
 
+from ntkscope.experiments import kernel_cost as kernel_cost
 from ntkscope.experiments import poisoning as poisoning
 from ntkscope.experiments import surrogate_kernels as surrogate_kernels
 from ntkscope.experiments import surrogate_resnet as surrogate_resnet
+from ntkscope.experiments import surrogate_small as surrogate_small
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._runner import run
 from ntkscope.experiments.registry import EXPERIMENTS, Experiment, experiment

@@ -78,29 +78,29 @@ def kernel_pairs(
     shared: dict[str, Any] = {"memory": memory, "progress": progress}
     exact = [name for name in wanted if name in ("trntk", "trntk0")]
     if exact:
-        began = _clock(model)
+        began = clock(model)
         options = {**shared, "precision": precision}
         square, cross = kernel("trntk0", model, x_train, **options), kernel("trntk0", model, x_test, x_train, **options)
-        seconds = _clock(model) - began
+        seconds = clock(model) - began
         for name in exact:
             sides = (square.normalized(), cross.normalized()) if name == "trntk" else (square, cross)
             yield _pair(name, *sides, seconds, {"precision": precision})
         del square, cross, sides
     for name in wanted:
         if name in FEATURED:
-            began = _clock(model)
+            began = clock(model)
             how: dict[str, Any] = {"bias": False} if name == "ck" else {"dim": dim, "precision": precision}
             both = kernel(name, model, _joined(x_train, x_test), seed=seed, **shared, **how)
             n = _length(x_train)
             square, cross = both[:n, :n], both[n:, :n]
-            yield _pair(name, square, cross, _clock(model) - began, how)
+            yield _pair(name, square, cross, clock(model) - began, how)
             del both, square, cross
         elif name == "em":
-            began = _clock(model)
+            began = clock(model)
             how = {"normalize": True, "layers": layers or LAYERS.get(type(model).__name__)}
             square = kernel("em", model, x_train, **shared, **how)
             cross = kernel("em", model, x_test, x_train, **shared, **how)
-            yield _pair(name, square, cross, _clock(model) - began, how)
+            yield _pair(name, square, cross, clock(model) - began, how)
             del square, cross
 
 
@@ -121,7 +121,7 @@ def _length(x: Any) -> int:
     return len(next(iter(x.values()))) if isinstance(x, Mapping) else len(x)
 
 
-def _clock(model: nn.Module) -> float:
+def clock(model: nn.Module) -> float:
     """Seconds now, after the device has done what it was asked."""
     if next(model.parameters()).is_cuda:
         torch.cuda.synchronize()

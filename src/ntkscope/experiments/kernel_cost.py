@@ -1,0 +1,268 @@
+"""Table 4 of the surrogate paper: what each kernel costs on one machine, and how near a random projection comes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ntkscope.core import Claim, Record
+from ntkscope.experiments import _drawing as drawing
+from ntkscope.experiments._images import build_network, load_images, residual_recipe
+from ntkscope.experiments._kernel_pairs import SIX, TITLES, clock
+from ntkscope.experiments._network import trained
+from ntkscope.experiments._published import Published
+from ntkscope.experiments._results import once
+from ntkscope.experiments.registry import experiment
+from ntkscope.kernels import kernel
+
+HOURS = {"trntk": 389.0, "proj-trntk": 1.12, "proj-pntk": 7.4 / 60}  # ResNet-18, one A100
+SAVING = "K < N P / (N + P)"
+
+PUBLISHED = {
+    claim.id.removeprefix("surrogate-"): claim
+    for claim in (
+        Published("surrogate-table4-times", "Table 4", {"hours": HOURS}, "trNTK > proj-trNTK > proj-pNTK"),
+        Published("surrogate-table4-ratio-equals-classes", "Table 4", {"ratio": 9.08, "classes": 10}, "0.6 C to 1.2 C"),
+        Published(
+            "surrogate-jl-preserves", "Section 3", "the kernel is nearly unchanged", "std of entries * sqrt(K) < 1"
+        ),
+        Published(
+            "surrogate-projection-residual-exponential",
+            "Section 5, Figure 4a",
+            "the histogram of residuals falls at an exponential rate",
+            "log-density falls at least linearly in |residual| (a Gaussian falls faster)",
+        ),
+        Published(
+            "surrogate-cost-formulas",
+            "Section 3",
+            {"trNTK": "N C FP + N² C P", "proj-trNTK": "N C FP + C N² K + C N K P"},
+            "measured time is linear in C: log-log slope 0.8 to 1.2",
+        ),
+        Published(
+            "surrogate-projection-saves-when", "Section 3", {"condition": SAVING}, "predicted ratio > 1 exactly then"
+        ),
+        Published("surrogate-memory-factor", "Section 3", {"factor": "C²"}, "(N C)² / N² = C²"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """`points`: of the timed kernels; `dims`: sizes of the projections whose residuals are looked at."""
+
+    dataset: str = "cifar10"
+    model: str = "resnet18"
+    width: float = 1.0
+    train_items: int | None = None
+    epochs: int = 10
+    batch: int = 512
+    lr: float = 0.4
+    augment: bool = True
+    points: int = 2000
+    residual_points: int = 400
+    dim: int = 10240
+    dims: tuple[int, ...] = (64, 256, 1024, 4096, 10240)
+    outputs: tuple[int, ...] = (1, 2, 5, 10)
+    output_points: int = 500
+    precision: str = "exact"
+    memory: str = "64GiB"
+    repeats: int = 3
+
+    @classmethod
+    def paper(cls) -> KernelCost:
+        return cls()
+
+    @classmethod
+    def smoke(cls) -> KernelCost:
+        return cls(
+            dataset="digits",
+            model="small_cnn",
+            train_items=300,
+            epochs=4,
+            batch=50,
+            lr=0.1,
+            augment=False,
+            points=100,
+            residual_points=60,
+            dim=512,
+            dims=(32, 128, 512),
+            outputs=(1, 2, 5, 10),
+            output_points=60,
+            memory="2GiB",
+        )
+
+
+def operations(n: int, c: int, p: int, k: int, forward: float | int = 0) -> dict[str, float]:
+    """The paper's operation counts for N points, C outputs, P parameters, K dimensions, and a forward pass.
+
+    >>> found = operations(50_000, 10, 11_173_962, 10_240)
+    >>> round(found["trNTK"] / found["proj-trNTK"], 1)
+    4.9
+    """
+    return {
+        "eNTK": n * c * forward + n**2 * c**2 * p,
+        "pNTK": n * forward + n**2 * p,
+        "trNTK": n * c * forward + n**2 * c * p,
+        "proj-pNTK": n * forward + n**2 * k + n * k * p,
+        "proj-trNTK": n * c * forward + c * n**2 * k + c * n * k * p,
+    }
+
+
+@experiment(
+    "kernel-cost",
+    config=KernelCost,
+    published=list(PUBLISHED.values()),
+    judge=lambda config, record, difference: judge(config, record, difference),
+    draw=lambda record: draw(record),
+    free=("memory", "repeats"),
+)
+def run(
+    config: KernelCost, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
+) -> None:
+    """Surrogate paper, Table 4: seconds a kernel on one machine, time against outputs, residuals of random projections."""
+    split = load_images(config.dataset, root=root, train=config.train_items, test=10)
+    how = residual_recipe(epochs=config.epochs, batch=config.batch, lr=config.lr, augment=config.augment)
+
+    def build() -> torch.nn.Module:
+        return build_network(config.model, split, width=config.width, seed=seed)
+
+    model = trained(record, config.model, build, split.train, how, device=device, seed=seed, progress=progress)
+    record.put(parameters=sum(p.numel() for p in model.parameters()), classes=len(split.classes))
+    x = split.train.x[: config.points].to(device)
+    steps = len(SIX) + len(config.dims) + 2 * len(config.outputs)
+    shared: dict[str, Any] = {"memory": config.memory}
+    precision = {"precision": config.precision if device.type == "cuda" else "exact"}
+
+    def timed(name: str, items: int, **options: Any) -> dict[str, Any]:
+        """The least seconds of some repeats, the kernel formed."""
+        tangent = {} if name in ("em", "ck") else precision
+        seconds = []
+        for _ in range(config.repeats):
+            began = clock(model)
+            kernel(name, model, x[:items], **shared, **tangent, **options).dense()
+            seconds.append(clock(model) - began)
+        return {"best": min(seconds), "all": seconds, "items": items}
+
+    with record.stage("kernels", total=steps, progress="auto" if progress else False) as stage:
+        for name in SIX:
+            options = {"dim": config.dim} if name.startswith("proj") else {}
+            once(record, f"time/{name}", lambda name=name, options=options: timed(name, len(x), **options))
+            stage.advance(stage.done < steps)
+        for count in config.outputs:
+            for name, options in (("trntk", {}), ("proj-trntk", {"dim": min(config.dim, 1024)})):
+                some: dict[str, Any] = {**options, "outputs": list(range(count))}
+                once(
+                    record,
+                    f"outputs/{name}/{count}",
+                    lambda name=name, some=some: timed(name, min(config.output_points, len(x)), **some),
+                )
+                stage.advance(stage.done < steps)
+        few = x[: config.residual_points]
+        exact: list[torch.Tensor] = []
+        for dim in config.dims:
+
+            def residual(dim: int = dim) -> Mapping[str, Any]:
+                if not exact:
+                    exact.append(kernel("trntk", model, few, **shared, **precision).dense().double())
+                made = kernel("proj-trntk", model, few, dim=dim, seed=seed, **shared, **precision).dense().double()
+                above = torch.triu_indices(len(few), len(few), 1, device=made.device)
+                values = (made - exact[0])[above[0], above[1]].cpu().numpy()
+                record.array(f"residual-{dim}", values)
+                return residual_figures(values, dim)
+
+            once(record, f"residual/{dim}", residual)
+            stage.advance(stage.done < steps)
+
+
+def residual_figures(values: np.ndarray, dim: int) -> dict[str, float]:
+    """Spread, excess kurtosis and, over bins of |residual| beyond one standard deviation, the slope of the log-density.
+
+    The slope is in units of the standard deviation; `faster` is how much steeper the outer half is than the inner one:
+    0 for an exponential, positive for a Gaussian.
+    """
+    std = float(values.std())
+    size = np.abs(values) / std
+    counts, edges = np.histogram(size, bins=np.arange(1.0, max(3.0, np.quantile(size, 0.9995)) + 0.25, 0.25))
+    middle, kept = (edges[1:] + edges[:-1]) / 2, counts > 5
+    slopes = np.diff(np.log(counts[kept])) / np.diff(middle[kept]) if kept.sum() > 2 else np.array([np.nan])
+    half = len(slopes) // 2
+    return {
+        "std": std,
+        "std sqrt K": std * math.sqrt(dim),
+        "largest": float(np.abs(values).max()),
+        "kurtosis": float(((values - values.mean()) ** 4).mean() / values.var() ** 2 - 3),
+        "slope": float(slopes.mean()),
+        "faster": float(slopes[:half].mean() - slopes[half:].mean()) if half else float("nan"),
+    }
+
+
+def judge(config: KernelCost, record: Record, difference: str) -> Iterator[Claim]:
+    """Order and ratio of times, spread and tail of residuals, and the paper's formulas."""
+    seconds = {k: round(record.metrics[f"time/{k}"]["best"], 4) for k in SIX}
+    c, p = int(record.metrics["classes"]), int(record.metrics["parameters"])
+
+    def claim(name: str, measured: Any, holds: bool | None, note: str = "", exact: bool = False) -> Claim:
+        return PUBLISHED[name].judged(measured, holds, difference="" if exact else difference, note=note)
+
+    ordered = seconds["trntk"] > seconds["proj-trntk"] > seconds["proj-pntk"]
+    note = f"{config.points} points; absolute hours are of another machine and a layer-wise program"
+    yield claim("table4-times", {"seconds": seconds}, ordered, note)
+    ratio = seconds["proj-trntk"] / seconds["proj-pntk"]
+    yield claim("table4-ratio-equals-classes", {"ratio": round(ratio, 2), "classes": c}, 0.6 * c <= ratio <= 1.2 * c)
+    residuals = {dim: record.metrics[f"residual/{dim}"] for dim in config.dims}
+    spread = {str(dim): round(found["std sqrt K"], 4) for dim, found in residuals.items()}
+    yield claim("jl-preserves", {"std * sqrt(K)": spread}, all(value < 1 for value in spread.values()))
+    largest = residuals[max(config.dims)]
+    tail = {key: round(largest[key], 4) for key in ("slope", "faster", "kurtosis", "std")}
+    yield claim("projection-residual-exponential", tail, largest["slope"] < 0 and not largest["faster"] < -1)
+    slopes = {}
+    for name in ("trntk", "proj-trntk"):
+        times = [record.metrics[f"outputs/{name}/{count}"]["best"] for count in config.outputs]
+        slopes[name] = round(float(np.polyfit(np.log(config.outputs), np.log(times), 1)[0]), 3)
+    yield claim("cost-formulas", {"log-log slope": slopes}, all(0.8 <= slope <= 1.2 for slope in slopes.values()))
+    grid = [(n, k) for n in (100, 8551, 50_000) for k in (64, 1024, 10_240, 40_000)]
+    agrees = all(
+        (operations(n, c, p, k)["trNTK"] > operations(n, c, p, k)["proj-trNTK"]) == (k < n * p / (n + p))
+        for n, k in grid
+    )
+    found = {f"N={n}, K={k}": round(_saving(n, c, p, k), 3) for n, k in grid if k == 10_240}
+    yield claim("projection-saves-when", found, agrees, exact=True)
+    yield claim("memory-factor", {"factor": c**2, "classes": c}, (7 * c) ** 2 / 7**2 == c**2, exact=True)
+
+
+def _saving(n: int, c: int, p: int, k: int) -> float:
+    counts = operations(n, c, p, k)
+    return counts["trNTK"] / counts["proj-trNTK"]
+
+
+def draw(record: Record) -> dict[str, Any]:
+    """Seconds a kernel, and histograms of residuals scaled by √K: one curve when the spread is 1/√K."""
+    figure, axes = drawing.canvas(1, 3, width=4.4)
+    axes[0].bar([TITLES[k] for k in SIX], [record.metrics[f"time/{k}"]["best"] for k in SIX], color=drawing.COLOURS[0])
+    axes[0].set_yscale("log")
+    axes[0].set_ylabel("seconds", fontsize=9)
+    axes[0].tick_params(axis="x", rotation=25)
+    dims = list(record.config["dims"])
+    for i, dim in enumerate(dims):
+        values = record.arrays[f"residual-{dim}"] * math.sqrt(dim)
+        counts, edges = np.histogram(values, bins=60, density=True)
+        colour = drawing.COLOURS[i % len(drawing.COLOURS)]
+        axes[1].plot(
+            (edges[1:] + edges[:-1]) / 2, np.where(counts > 0, counts, np.nan), color=colour, label=f"K = {dim}"
+        )
+    axes[1].set_yscale("log")
+    axes[1].set_xlabel("(projected - exact) √K", fontsize=9)
+    axes[1].set_ylabel("density", fontsize=9)
+    axes[1].legend(fontsize=7, frameon=False)
+    std = [record.metrics[f"residual/{dim}"]["std"] for dim in dims]
+    axes[2].loglog(dims, std, "o-", color=drawing.COLOURS[0], label="measured")
+    axes[2].loglog(dims, [std[0] * math.sqrt(dims[0] / dim) for dim in dims], "--", color="#999999", label="1/√K")
+    axes[2].set_xlabel("K", fontsize=9)
+    axes[2].set_ylabel("standard deviation of residuals", fontsize=9)
+    axes[2].legend(fontsize=8, frameon=False)
+    return {"table4": figure}
