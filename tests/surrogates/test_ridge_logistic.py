@@ -91,7 +91,7 @@ class TestLogistic:
         loss = loss + alpha / 2 * (c * (kernel @ c)).sum()
         for gradient in torch.autograd.grad(loss, (c, b)):
             assert float(gradient.abs().max()) < 1e-8
-        assert fitted.loss_ == pytest.approx(float(loss), rel=1e-10)
+        assert fitted.loss_ == pytest.approx(loss.item(), rel=1e-10)
         assert fitted.n_iter_ < 15  # Newton's method
 
     def test_weights_are_repetitions(self) -> None:
