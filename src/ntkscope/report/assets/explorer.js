@@ -26,6 +26,7 @@
     if (value === null || value === undefined) return "–";
     if (value === 0) return "0";
     const size = Math.abs(value);
+    if (size >= 1000 && size < 1e7) return Math.round(value).toLocaleString("en-US").replaceAll("-", "−");
     return (size < 1e-3 || size >= 1e6 ? value.toExponential(1) : value.toPrecision(digits)).replaceAll("-", "−");
   };
   const percent = (value, digits = 1) => {
@@ -147,7 +148,7 @@
       make("p", { class: "soft small" }, "Contributions of single training items to the predicted logit; dots are the largest outliers."),
       make("div", { class: "rows" }, ...rows),
       make("div", { class: "scale" }, make("span", {}, shown(low, 2)), make("span", {}, shown(high, 2))),
-      share ? make("p", { class: "soft small" }, `The five strongest items carry ${percent(share[0])} of the whole; it is spread over about ${shown(share[2])} items.`) : "");
+      share ? make("p", { class: "soft small" }, `The five strongest items carry ${percent(share[0])} of the whole${data.count ? `; it is as if ${shown(Math.max(1, Math.round(share[2] * data.count)))} of ${shown(data.count)} spoke alike` : ""}.`) : "");
   };
 
   const shelf = (title, pairs, item) => {

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ntkscope.report.numbers import number
 
-_PROBABILITIES = (1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 1 - 1e-4, 1 - 1e-5, 1 - 1e-6)
+_DECADES = range(1, 13)  # of distances from 0 and 1
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,21 @@ class Scale:
         ((0.2, '0.2'), (0.001, '10⁻³'), [(0.1, '0.1'), (0.5, '0.5'), (0.9, '0.9')])
         """
         if self.kind == "logit":
-            shown = [p for p in _PROBABILITIES if self.low <= p <= self.high]
-            return [(p, f"{p:.6g}" if p >= 1e-3 else _power(round(math.log10(p)))) for p in shown]
+            return self._probabilities()
         if self.kind == "log":
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             step = max(1, math.ceil((last - first + 1) / 6))
             return [(10.0**k, _power(k)) for k in range(first, last + 1, step)]
         return _round_ticks(float(self.low), float(self.high))
+
+    def _probabilities(self) -> list[tuple[float, str]]:
+        """A half, and powers of ten away from 0 and from 1, every second or third of them where they are many."""
+        below = [(10.0**-k, _power(-k) if k > 3 else f"{10.0**-k:.{k}f}") for k in _DECADES if 10.0**-k >= self.low]
+        above = [(1 - 10.0**-k, f"1−{_power(-k)}" if k > 3 else f"{1 - 10.0**-k:.{k}f}") for k in _DECADES]
+        above = [(p, label) for p, label in above if p <= self.high]
+        step = max(1, math.ceil((len(below) + len(above)) / 6))
+        middle = [(0.5, "0.5")] if self.low <= 0.5 <= self.high else []
+        return [*below[step - 1 :: step][::-1], *middle, *above[step - 1 :: step]]
 
     def _stretch(self, value: float | int) -> float:
         if self.kind == "log":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ntkscope.report.markup import Markup, join, tag
@@ -18,12 +18,10 @@ def computed(section: Section, source: Source) -> Drawing:
     """The command first; then what a person needs who wants the same numbers again."""
     data = section.data
     notes = [tag("li", note) for note in data.get("notes") or []]
-    timings = [_timing(row) for row in data.get("timings") or [] if isinstance(row, Mapping)]
     cards = [
         _card("Numerical health", data.get("health")),
         _card("Versions", data.get("versions")),
-        _card("Seeds", data.get("seeds")),
-        _card("Machine", {key: data[key] for key in ("device", "platform", "threads", "commit") if data.get(key)}),
+        _card("Seeds and machine", {**_seeds(data.get("seeds") or {}), **_machine(data)}),
     ]
     plan = source.metrics.get("plan")
     return Drawing(
@@ -31,8 +29,7 @@ def computed(section: Section, source: Source) -> Drawing:
             [
                 tag("pre", tag("code", data.get("command", "")), class_="command", tabindex="0", aria_label="Command"),
                 tag("div", *cards, class_="cards"),
-                tag("h3", "Time"),
-                bars(timings, label="Time of each step") if timings else None,
+                _times(data.get("timings") or []),
                 _plan(plan) if isinstance(plan, Mapping) else None,
                 [tag("h3", "Notes"), tag("ul", *notes)] if notes else None,
             ]
@@ -40,11 +37,31 @@ def computed(section: Section, source: Source) -> Drawing:
     )
 
 
-def _timing(row: Mapping[str, Any]) -> Bar:
-    seconds = row.get("seconds")
-    return Bar(
-        row.get("what", ""), seconds, duration(seconds) if isinstance(seconds, (int, float)) else number(seconds)
-    )
+def _seeds(seeds: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"seed of {name}": seed for name, seed in seeds.items()}
+
+
+def _machine(data: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: data[key] for key in ("device", "platform", "threads", "commit") if data.get(key)}
+    commit, mark, changed = str(found.get("commit", "")).partition("+")
+    return {**found, "commit": commit[:12] + mark + changed} if commit else found
+
+
+def _times(timings: Sequence[Any]) -> Markup | None:
+    """Sections beside the single steps; a section's time holds that of the steps it was the first to ask for."""
+    found = [(str(row.get("what", "")), row.get("seconds")) for row in timings if isinstance(row, Mapping)]
+    sections = [(what.removeprefix("section "), seconds) for what, seconds in found if what.startswith("section ")]
+    steps = [(what, seconds) for what, seconds in found if not what.startswith("section ")]
+    cards = [
+        tag("div", tag("h3", title), bars([_bar(*row) for row in rows], label=title), class_="card")
+        for title, rows in (("Time by section", sections), ("Time by step", steps))
+        if rows
+    ]
+    return tag("div", *cards, class_="pair") if cards else None
+
+
+def _bar(what: str, seconds: Any) -> Bar:
+    return Bar(what, seconds, duration(seconds) if isinstance(seconds, (int, float)) else number(seconds))
 
 
 def _card(title: str, pairs: Mapping[str, Any] | None) -> Markup | None:

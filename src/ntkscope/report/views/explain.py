@@ -40,6 +40,7 @@ def explain(section: Section, source: Source) -> Drawing:
         "columns": COLUMNS,
         "kernels": [str(kernel) for kernel in data["kernels"]],
         "main": str(data.get("main", "")),
+        "count": source.data.get("train_items"),
         "items": items,
         "train": train,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.tables import Cell, table
 from ntkscope.report.views.registry import VIEWS
 
-EDGE = 1e-6  # probabilities nearer to 0 or 1 are drawn here
+EDGE = 1e-9  # probabilities nearer to 0 or 1 are drawn here
 POINTS = 400  # of one plot
 
 
@@ -24,9 +25,9 @@ def surrogates(section: Section, source: Source) -> Drawing:
     """The table of kernels, and the scatter of probabilities."""
     rows = section.data["table"]
     best = max(rows, key=lambda row: as_float(row.get("tau")), default=None)
-    lows = (as_float(row.get("tau_low", row.get("tau"))) for row in rows)
-    smallest = -1 if any(low < 0 for low in lows) else 0
-    axis = tag("small", f"{smallest} … 1".replace("-", "−"), aria_hidden="true")
+    ends = [v for row in rows for key in ("tau", "tau_low", "tau_high") if (v := as_float(row.get(key))) == v]
+    low, high = (math.floor(min(ends) * 10) / 10, math.ceil(max(ends) * 10) / 10) if ends else (0.0, 1.0)
+    axis = tag("small", f"{low:.1f} … {high:.1f}".replace("-", "−"), aria_hidden="true")
     heads = [
         "Kernel",
         "Kendall τ",
@@ -40,7 +41,7 @@ def surrogates(section: Section, source: Source) -> Drawing:
         "Literal τ",
         "Seconds",
     ]
-    cells = [_row(row, row is best, smallest) for row in rows]
+    cells = [_row(row, row is best, (low, high)) for row in rows]
     file = f"{source.record.name}-surrogates.csv"
     shown = table(heads, cells, name="Faithfulness of each surrogate", export=file, kind="snug")
     words = tag(
@@ -56,21 +57,21 @@ def surrogates(section: Section, source: Source) -> Drawing:
 def _points(value: Any) -> str:
     """Percentage points with their sign."""
     x = as_float(value)
-    return f"{x:+.1f}".replace("-", "−") if x == x else NONE
+    return "0.0" if abs(x) < 0.05 else f"{x:+.1f}".replace("-", "−") if x == x else NONE
 
 
-def _row(row: Mapping[str, Any], best: bool, smallest: int) -> list[Cell]:
+def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float]) -> list[Cell]:
     def with_range(key: str, shown: Any = number) -> Cell:
-        ends = interval(row.get(f"{key}_low"), row.get(f"{key}_high"), shown)
-        inner = join([shown(row.get(key)), tag("small", ends, class_="range") if ends else None])
+        span = interval(row.get(f"{key}_low"), row.get(f"{key}_high"), shown)
+        inner = join([shown(row.get(key)), tag("small", span, class_="range") if span else None])
         return Cell(inner, row.get(key), True)
 
     mark = forest(
         row.get("tau"),
         row.get("tau_low"),
         row.get("tau_high"),
-        smallest=smallest,
-        largest=1,
+        smallest=ends[0],
+        largest=ends[1],
         kind="best" if best else "",
     )
     return [
@@ -113,7 +114,7 @@ def _plots(kernels: Sequence[str], source: Source) -> Markup | None:
     )
     return join(
         [tag("h3", "Probability of the true class, item by item"), tag("p", note + some, class_="soft small"),
-         tag("div", *figures, class_="panels")]
+         tag("div", *figures, class_="panels many", tabindex="0", role="region", aria_label="Scatter plots")]
     )  # fmt: skip
 
 
@@ -131,7 +132,7 @@ def _chosen(network: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
 def _plot(
     kernel: str, network: np.ndarray, values: np.ndarray, scale: Scale, chosen: np.ndarray, source: Source
 ) -> Markup:
-    frame = Frame(scale, scale, "network", f"surrogate ({kernel})", width=360, height=330)
+    frame = Frame(scale, scale, "network", "surrogate", width=360, height=330, left=70)
     labels, predicted = source.array("labels.test"), source.array("network.test_prediction")
     points = []
     for i in chosen.tolist():
