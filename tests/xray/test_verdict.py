@@ -79,7 +79,7 @@ def test_linearisation_error_against_two_forward_passes() -> None:
                 p += sign * h * moved[name]
         ends.append(other(x))
     change = model(x) - initial(x)
-    expected = float((change - (ends[0] - ends[1]) / (2 * h)).norm() / change.norm())
+    expected = float(((change - (ends[0] - ends[1]) / (2 * h)).norm() / change.norm()).detach())
     assert linearisation_error(initial, model, x) == pytest.approx(expected, rel=1e-5)  # kinks of ReLU within h
     assert expected > 0.01
 
@@ -135,3 +135,57 @@ def test_an_untrained_network_is_not_enough_evidence(tmp_path: Path) -> None:
     train, test = blobs()
     model = network()
     assert verdict_of(tmp_path, copy.deepcopy(model), model, train, test)["verdict"] == "not enough evidence"
+
+
+# -- known answers --------------------------------------------------------------------------------------------------------
+
+
+def task(name: str) -> tuple[Part, Part, int]:
+    """A few items of a data set, flat, real targets cut at their median."""
+    split = ns.data.load(name)
+    train, test = split.train.take(range(160)), split.test.take(range(80))
+    y, held = train.y, test.y
+    if y.is_floating_point():
+        middle = y.median()
+        y, held = (y.flatten() > middle).long(), (held.flatten() > middle).long()
+    classes = int(max(y.max(), held.max())) + 1
+    return Part(train.x.float().flatten(1), y), Part(test.x.float().flatten(1), held), classes
+
+
+def known(kind: str, features: int, classes: int, seed: int) -> tuple[nn.Module, float, int]:
+    """A network whose regime is known, with its learning rate and number of steps."""
+    common = {"in_features": features, "classes": classes, "ntk": True, "seed": seed}
+    build = ns.models.build
+    match kind:
+        case "lazy":
+            return build("mlp", widths=1024, depth=1, **common), 1.0, 400
+        case "lazy deep":
+            return build("mlp", widths=768, depth=2, activation="tanh", **common), 0.5, 200
+        case "rich":  # all weights a tenth of what they were: the start is near a saddle, features must come first
+            return build("mlp", widths=1024, depth=1, init_scale=0.1, **common), 30.0, 600
+        case "rich mean field":  # the readout divided by the width, steps multiplied by it
+            return build("mlp", widths=512, depth=1, sigma_w=[1, 512**-0.5], sigma_b=[1, 0], **common), 1024.0, 600
+    raise AssertionError(kind)
+
+
+def found(kind: str, name: str, seed: int, folder: Path) -> dict[str, Any]:
+    train, test, classes = task(name)
+    model, lr, steps = known(kind, train.x.shape[1], classes, seed)
+    initial = copy.deepcopy(model)
+    ns.training.fit(model, train, lr=lr, steps=steps, seed=seed, measure=False).final()
+    return verdict_of(folder, initial, model, train, test)
+
+
+@pytest.mark.parametrize("kind", ["lazy", "rich"])
+def test_known_answers(kind: str, tmp_path: Path) -> None:
+    seen = found(kind, "digits", 0, tmp_path)
+    assert seen["verdict"] == kind, seen
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", ["digits", "orthant-shells"])
+@pytest.mark.parametrize("kind", ["lazy", "lazy deep", "rich", "rich mean field"])
+def test_known_answers_over_seeds_and_tasks(kind: str, name: str, seed: int, tmp_path: Path) -> None:
+    seen = found(kind, name, seed, tmp_path)
+    assert seen["verdict"] == kind.split()[0], seen

@@ -42,12 +42,17 @@ class Threshold:
         return min(1.0, max(0.0, (math.log(max(value, 1e-12)) - low) / (high - low)))
 
 
+# Between the two sides of each lies what was measured of networks that are neither, such as wide ones under Adam. Measured on
+# digits: widths from 512 in NTK parametrisation under gradient descent have linearisation errors up to 0.26 and kernel changes
+# up to 0.4; small and mean-field starts that learned have at least 0.88 and 50.
 LINEARISATION = Threshold(
-    0.3,
-    0.6,
-    "below 0.3 the tangent plane at the start explains over 90 % of the change in square; above 0.6 under 64 %",
+    0.4,
+    0.65,
+    "below 0.4 the tangent plane at the start explains over 84 % of the change in square, above 0.65 under 58 %",
 )
-KERNEL_CHANGE = Threshold(0.5, 1.0, "a kernel that changed by its own size is another kernel")
+KERNEL_CHANGE = Threshold(
+    0.75, 1.0, "a kernel that changed by its own size is another kernel; both centred, as constants decide nothing"
+)
 ROTATION = Threshold(
     0.02, 0.1, "a wide lazy network's kernel turns by about one over its width; training features turns it by tenths"
 )
@@ -230,7 +235,7 @@ def gather(context: Context) -> Observations:
     told = _surrogates(context, before, now)
     return Observations(
         linearisation=linearisation_error(context.initial, context.model, _probe(context), context.device),
-        kernel_change=_relative(before.train, now.train),
+        kernel_change=relative_change(before.train, now.train),
         rotation=_turn(before.train, now.train),
         conjugate_rotation=_conjugate(context),
         weights=weights,
@@ -330,9 +335,21 @@ def _aligned(K: Any, y: Any) -> float | None:
         return None
 
 
-def _relative(before: Any, now: Any) -> float:
-    a, b = np.asarray(before, dtype=np.float64), np.asarray(now, dtype=np.float64)
-    return float(np.linalg.norm(b - a)) / max(float(np.linalg.norm(a)), 1e-300)
+def relative_change(before: Any, now: Any) -> float:
+    """`‖H (K₁ - K₀) H‖ / ‖H K₀ H‖`: how far a kernel moved, in units of itself, what is the same for all items left out.
+
+    Biases put a constant into a tangent kernel that may drown what tells items apart, and classifiers do not see it.
+
+    >>> relative_change(np.eye(3), 3 * np.eye(3) + 100)
+    2.0
+    """
+    a, b = (_centred(np.asarray(K, dtype=np.float64)) for K in (before, now))
+    return round(float(np.linalg.norm(b - a)) / max(float(np.linalg.norm(a)), 1e-300), 12)
+
+
+def _centred(K: np.ndarray) -> np.ndarray:
+    rows = K.mean(1, keepdims=True)
+    return K - rows - rows.T + K.mean()
 
 
 def _norm(values: dict[str, Tensor]) -> float:

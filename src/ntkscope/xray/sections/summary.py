@@ -44,7 +44,7 @@ register(
         ),
         formula=(
             "Linearisation: ‖f₁ - f₀ - J₀(w₁ - w₀)‖ / ‖f₁ - f₀‖ over test items; 0 when training never left the tangent plane"
-            " at the start. Kernel: ‖K₁ - K₀‖ / ‖K₀‖ of the trace-NTK, and 1 - CKA(K₀, K₁)."
+            " at the start. Kernel: ‖H(K₁ - K₀)H‖ / ‖HK₀H‖ of the trace-NTK, H centring, and 1 - CKA(K₀, K₁)."
         ),
         run=run,
         after=("surrogates", "kernel"),

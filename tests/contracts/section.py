@@ -1,0 +1,85 @@
+"""What every section of an X-ray promises: inherit `SectionContract` and name the section.
+
+class TestKernel(SectionContract):
+    name = "kernel"
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+import ntkscope as ns
+from ntkscope.core import Part, Record
+from ntkscope.core.plain import to_plain
+from ntkscope.report.views import VIEWS
+from ntkscope.xray.rates import Rates, Workload
+from ntkscope.xray.registry import SECTIONS
+from xray.small import blobs, trained
+
+RATES = Rates(0.1, 1e-3, 1e-5, 1e-4, 1e-10, 1e-10, 1e-8, 10_000, 10)
+
+
+def _plain_record(folder: Path) -> Record:
+    train, test = blobs()
+    initial, model = trained(train)
+    return ns.xray(model, train, test, folder, initial=initial, kernels=["ck"], progress=False)
+
+
+def _odd_record(folder: Path) -> Record:
+    """Two classes by one output, a class more often than the other, an item twice, frozen layers, no initial weights."""
+    train, test = blobs(n=30, classes=2)
+    x, y = torch.cat([train.x, train.x[:1]]), torch.cat([train.y, train.y[:1]])
+    keep = torch.cat([(y == 0).nonzero().flatten(), (y == 1).nonzero().flatten()[:4]])
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
+    model[0].requires_grad_(False)
+    return ns.xray(model, Part(x[keep], y[keep]), test, folder, kernels=["ck"], progress=False)
+
+
+_MADE: dict[str, Record] = {}
+
+
+class SectionContract:
+    """A section is done on ordinary and on odd networks, says what it means, costs more for more items, has a view."""
+
+    name: ClassVar[str]
+
+    @pytest.fixture(params=["plain", "odd"])
+    def entry(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+        kind = request.param
+        if kind not in _MADE:
+            make = _plain_record if kind == "plain" else _odd_record
+            _MADE[kind] = make(tmp_path_factory.mktemp("section") / kind)
+        return copy.deepcopy(_MADE[kind].metrics[f"section:{self.name}"])
+
+    def test_it_is_done(self, entry: Any) -> None:
+        assert entry["status"] == "done", entry["why"]
+        assert entry["why"] is None
+        assert entry["seconds"] >= 0
+
+    def test_it_says_what_it_means_and_how_sure_it_is(self, entry: Any) -> None:
+        for key in ("title", "meaning", "confidence", "formula"):
+            assert isinstance(entry[key], str), key
+            assert entry[key].strip(), key
+        for key in ("meaning", "confidence"):
+            assert entry[key].rstrip().endswith((".", "…")), f"{key} is no sentence: {entry[key]!r}"
+            assert "nan" not in entry[key].split(), entry[key]
+
+    def test_its_data_are_plain(self, entry: Any) -> None:
+        assert entry["data"]
+        assert json.loads(json.dumps(to_plain(entry["data"], self.name), allow_nan=False))
+
+    def test_it_costs_more_for_more_items(self) -> None:
+        section = SECTIONS[self.name]
+        costs = [section.cost(Workload(n, n // 4, 0, 0, 10, RATES)) for n in (100, 400, 1600)]
+        assert all(cost >= 0 for cost in costs)
+        assert costs == sorted(costs)
+
+    def test_the_page_has_a_view_of_it(self) -> None:
+        assert self.name in VIEWS
