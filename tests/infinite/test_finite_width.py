@@ -131,7 +131,7 @@ def test_standard_parametrisation_is_what_pytorch_layers_have() -> None:
 
 def test_ntk_layers_of_the_model_room() -> None:
     """`mlp(ntk=True)` says its scales itself."""
-    build = dict(in_features=5, classes=1, widths=[256], ntk=True, sigma_w=1.5, sigma_b=0.4)
+    build = {"in_features": 5, "classes": 1, "widths": [256], "ntk": True, "sigma_w": 1.5, "sigma_b": 0.4}
     x = vectors(3, 5)
     net = serial(Dense(1.5, 0.4), Relu(), Dense(1.5, 0.4))
     K = infinite.kernel(ns.models.build("mlp", **build), x).dense()

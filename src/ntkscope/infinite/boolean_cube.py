@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -49,9 +49,7 @@ class Spectrum:
     """Decimal digits the computation took."""
 
 
-def radial(
-    net: nn.Module | Layer, kind: Literal["ntk", "nngp"] = "ntk", *, init: str = "checked"
-) -> Callable[[Any], Any]:
+def radial(net: nn.Module | Layer, kind: str = "ntk", *, init: str = "checked") -> Callable[[Any], Any]:
     """Φ with K(x, x′) = Φ(x·x′/d) for inputs of norm √d, to mpmath's working precision; arrays of mpmath numbers.
 
     >>> from ntkscope.infinite import Dense
@@ -76,9 +74,7 @@ def radial(
     return phi
 
 
-def boolean_cube(
-    net: nn.Module | Layer, d: int, kind: Literal["ntk", "nngp"] = "ntk", *, init: str = "checked"
-) -> Spectrum:
+def boolean_cube(net: nn.Module | Layer, d: int, kind: str = "ntk", *, init: str = "checked") -> Spectrum:
     """μ_0 … μ_d of a fully connected network's kernel over {−1, 1}^d; C(d, k) parities share μ_k.
 
     μ_k = 2^{−d} Σ_r Φ(1 − 2r/d) c_r, with (1 − z)^k (1 + z)^{d−k} = Σ_r c_r z^r. Every degree is right to 13 digits, or

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -25,7 +24,6 @@ LOSSES: dict[str, Callable[[int], float]] = {
     "half-mean": lambda n: 1.0 / n,  # 1/(2n) Σ (f − y)²
     "mean": lambda n: 2.0 / n,  # 1/n Σ (f − y)²
 }
-Loss = Literal["half-sum", "half-mean", "mean"]
 
 
 def rate_factor(loss: str, n: int) -> float:
@@ -138,7 +136,7 @@ class Dynamics:
 
 
 def dynamics(
-    theta: Matrix, y: Tensor | np.ndarray, *, loss: Loss = "half-mean", step: float | int | None = None
+    theta: Matrix, y: Tensor | np.ndarray, *, loss: str = "half-mean", step: float | int | None = None
 ) -> Dynamics:
     """The training of a network with NTK `theta` on its inputs towards `y`, (n,) or (n, outputs).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,10 +46,10 @@ def kernel(
     net: nn.Module | Layer,
     x1: Any,
     x2: Any = None,
-    kind: Literal["ntk", "nngp"] = "ntk",
+    kind: str = "ntk",
     *,
-    parametrization: Literal["ntk", "standard"] = "ntk",
-    init: Literal["checked", "default", "measured"] = "checked",
+    parametrization: str = "ntk",
+    init: str = "checked",
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
     memory: str | int | float = "2GiB",
@@ -87,8 +87,8 @@ def kernels(
     x1: Any,
     x2: Any = None,
     *,
-    parametrization: Literal["ntk", "standard"] = "ntk",
-    init: Literal["checked", "default", "measured"] = "checked",
+    parametrization: str = "ntk",
+    init: str = "checked",
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
     memory: str | int | float = "2GiB",

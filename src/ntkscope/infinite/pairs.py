@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError
 from ntkscope.infinite.field import Field, Shift, shifted
-from ntkscope.infinite.layer import Context, Need, Shape
+from ntkscope.infinite.layer import Context, Layer, Need, Shape
 from ntkscope.infinite.rules.conv import Conv
 from ntkscope.infinite.rules.flatten import Flatten
 from ntkscope.infinite.rules.pooling import GlobalAvgPool
@@ -78,7 +78,7 @@ class Network:
             if isinstance(each, GlobalAvgPool):
                 head = Serial(layers.layers[:i])
                 wrap = any(isinstance(e, Conv) and e.circular for e in head.layers) or not head.follows_shifts(False)
-                pooled = i if head.follows_shifts(wrap) else None
+                pooled = i if head.follows_shifts(wrap) and _overlaps(head, shape) else None
                 break
         single = Need.SAME if layers.need(Need.SAME, True) < Need.FULL else Need.NOTHING
         return Network(layers, shape, tangent, standard, pooled, wrap and pooled is not None, single, fan_in)
@@ -196,6 +196,15 @@ def _between(left: Tensor, right: Tensor, double: tuple[bool, ...]) -> Tensor:
     primes = "".join(a.upper() if doubled else a for a, doubled in zip(letters, double))
     both = "".join(a + b if a != b else a for a, b in zip(letters, primes))
     return torch.einsum(f"{letters}gnc,{primes}gmc->{both}gnm", left, right).contiguous() / left.shape[-1]
+
+
+def _overlaps(each: Layer, given: Shape) -> bool:
+    """Whether images that overlap behind every convolution overlap before it: none makes images larger by its padding."""
+    if isinstance(each, Conv):
+        return all(size - t.stride * (t.output - 1) >= 1 for size, t in zip(given.spatial, each.taps(given.spatial)))
+    if isinstance(each, Serial):
+        return all(_overlaps(inner, before) for inner, before, _ in each.steps(given, ""))
+    return all(_overlaps(branch, given) for branch in getattr(each, "branches", ()))
 
 
 def _step(each: object, dimension: int) -> int:

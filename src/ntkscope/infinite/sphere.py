@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -32,9 +32,7 @@ def harmonics(d: int, k: int) -> int:
     return math.comb(d + k - 1, k) - (math.comb(d + k - 3, k - 2) if k > 1 else 0)
 
 
-def sphere(
-    net: nn.Module | Layer, d: int, kind: Literal["ntk", "nngp"] = "ntk", *, degrees: int = 10, init: str = "checked"
-) -> Spectrum:
+def sphere(net: nn.Module | Layer, d: int, kind: str = "ntk", *, degrees: int = 10, init: str = "checked") -> Spectrum:
     """Eigenvalues of degree 0 … `degrees` over the sphere of radius √d in R^d (Funk–Hecke).
 
     λ_k = ∫ Φ(t) P_k(t) (1 − t²)^{(d−3)/2} dt / ∫ (1 − t²)^{(d−3)/2} dt with P_k the Legendre polynomial of dimension d, by
@@ -90,7 +88,7 @@ def _projections(phi: Any, d: int, degrees: int, step: Any, digits: int) -> list
 def gaussian(
     net: nn.Module | Layer,
     d: int,
-    kind: Literal["ntk", "nngp"] = "ntk",
+    kind: str = "ntk",
     *,
     degrees: int = 6,
     radii: int = 24,
