@@ -135,7 +135,9 @@ def test_shift_by_shift_is_all_positions_at_once(drawn: tuple[list[infinite.Laye
     shifts = serial(*layers, GlobalAvgPool(), D)
     at_once = serial(*layers, AvgPool(1), GlobalAvgPool(), D)  # a window of one is nothing, but takes the other road
     shape = infinite.layer.Shape(2, sides)
-    grows = any(getattr(layer, "padding", "same") in (1, 2) for layer in layers)  # then the first takes the second's road
+    grows = any(
+        getattr(layer, "padding", "same") in (1, 2) for layer in layers
+    )  # then the first takes the second's road
     assert grows or infinite.pairs.Network.of(shifts, shape, True, False).pooled is not None
     assert infinite.pairs.Network.of(at_once, shape, True, False).pooled is None
     assert_kernel_close(infinite.kernel(shifts, x).dense(), infinite.kernel(at_once, x).dense(), SAME)
