@@ -15,7 +15,7 @@ import pytest
 
 import ntkscope as ns
 from ntkscope.core import Claim, Record, RecordError
-from ntkscope.report import Page, write_page
+from ntkscope.report import Page, write_index, write_page
 from ntkscope.report.result import LARGEST
 from report.fixtures.xray import HOSTILE, KERNELS, write_xray
 
@@ -163,6 +163,27 @@ def test_in_a_notebook_the_page_sits_in_a_frame(made: Made) -> None:
     assert unescape(held[1]) == page.html
     assert "allow-same-origin" not in held[2]
     assert repr(page).startswith("Page(Record(")
+
+
+def test_the_short_summary_of_an_xray_stays_short(made: Made) -> None:
+    """In a notebook and on a terminal; a page has the rest."""
+    record = Record.open(made(kind="text"))
+    assert len(str(record)) < 30_000
+    assert "characters)" in record._repr_html_()
+
+
+@pytest.mark.parametrize("wrong", [3, "text", [1], {"a": 1}, None])
+def test_a_record_may_hold_anything(wrong: object, tmp_path: Path) -> None:
+    folder = write_xray(tmp_path / "x", train=60, test=30)
+    record = Record.resume(folder)
+    keys = ("model", "data", "texts", "plan", "section:summary", "section:surrogates", "section:layers")
+    record.put(**dict.fromkeys(keys, wrong))
+    record.finish()
+    assert "Data problems" in Page(folder).html
+    assert "Data problems" in (write_index(tmp_path).parent / "x" / "page.html").read_text(encoding="utf-8")
+    record = Record.resume(folder)
+    record.put(sections=wrong)
+    assert "<h1>" in Page(folder).html
 
 
 def test_the_room_is_public() -> None:

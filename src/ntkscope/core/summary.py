@@ -16,6 +16,7 @@ from rich.text import Text
 from ntkscope.core.progress import duration
 
 Section = tuple[str, list[tuple[str, ...]]]
+LONGEST = 600  # characters of one value; `record.json` has it whole
 
 
 def sections(folder: Path, document: Mapping[str, Any]) -> list[Section]:
@@ -88,4 +89,5 @@ def _claim(claim: Mapping[str, Any]) -> tuple[str, ...]:
 def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    whole = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}… ({len(whole):,} characters)"

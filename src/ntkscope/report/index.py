@@ -16,7 +16,7 @@ from ntkscope.report.document import document, part, save
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, duration, number, percent
 from ntkscope.report.page import FILE, is_xray, write_page
-from ntkscope.report.source import Section
+from ntkscope.report.source import Section, mapping
 from ntkscope.report.tables import Cell, table
 
 INDEX = "index.html"
@@ -67,7 +67,7 @@ def _entry(folder: Path, found: Path) -> Entry:
         record = Record.open(found)
         write_page(found)
     except (NtkscopeError, OSError) as error:
-        return Entry(where, None, str(error))
+        return Entry(where, None, str(error).replace(str(found), where))
     return Entry(where, record)
 
 
@@ -107,9 +107,10 @@ def _xrays(entries: Sequence[Entry]) -> Markup | None:
         record = entry.record
         assert record is not None
         about = Section.read("summary", record.metrics.get("section:summary")).data
-        faithful = Section.read("surrogates", record.metrics.get("section:surrogates")).data.get("table") or []
-        best: Mapping[str, Any] = max(faithful, key=lambda row: as_float(row.get("tau")), default={})
-        model, data = record.metrics.get("model") or {}, record.metrics.get("data") or {}
+        faithful = Section.read("surrogates", record.metrics.get("section:surrogates")).data.get("table")
+        rated = [mapping(row) for row in faithful] if isinstance(faithful, list) else []
+        best: Mapping[str, Any] = max(rated, key=lambda row: as_float(row.get("tau")), default={})
+        model, data = mapping(record.metrics.get("model")), mapping(record.metrics.get("data"))
         rows.append(
             [
                 Cell(entry.link(), entry.where, kind="strong"),

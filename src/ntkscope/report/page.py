@@ -12,7 +12,7 @@ from ntkscope.report.document import document, save
 from ntkscope.report.markup import Markup, tag
 from ntkscope.report.numbers import NONE, duration, number
 from ntkscope.report.result import result
-from ntkscope.report.source import Section, Source
+from ntkscope.report.source import Section, Source, mapping
 from ntkscope.report.views import draw
 
 FILE = "page.html"
@@ -79,8 +79,7 @@ def _xray(record: Record) -> Markup:
 
 
 def _title(source: Source) -> str:
-    model = source.metrics.get("model")
-    name = str(model.get("name", "")) if isinstance(model, Mapping) else ""
+    name = str(mapping(source.metrics.get("model")).get("name", ""))
     data = str(source.data.get("name") or "")
     return f"X-ray of {name} on {data}" if name and data else f"X-ray: {source.record.name}"
 
@@ -88,8 +87,7 @@ def _title(source: Source) -> str:
 def _header(source: Source) -> Markup:
     """What was looked at, in four facts, and what a reader must know before the rest."""
     record, data = source.record, source.data
-    model = source.metrics.get("model")
-    model = model if isinstance(model, Mapping) else {}
+    model = mapping(source.metrics.get("model"))
     facts = [
         ("Parameters", number(model.get("parameters"))),
         ("Classes", number(len(source.classes) or model.get("outputs"))),

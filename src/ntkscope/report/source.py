@@ -14,6 +14,11 @@ from ntkscope.report.items import Items
 from ntkscope.report.markup import Markup, tag
 
 
+def mapping(value: Any) -> Mapping[str, Any]:
+    """`value` when it is a mapping, else an empty one: a record may hold anything."""
+    return value if isinstance(value, Mapping) else {}
+
+
 @dataclass(frozen=True)
 class Section:
     """One section of a record, as `metrics["section:NAME"]` holds it; what is missing is empty."""
@@ -67,16 +72,15 @@ class Source:
         self.record = record
         self.metrics = record.metrics
         self._arrays = record.arrays
-        data = self.metrics.get("data")
-        self.data: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+        self.data = mapping(self.metrics.get("data"))
         classes = self.data.get("classes")
         self.classes = [str(name) for name in classes] if isinstance(classes, (list, tuple)) else []
-        texts = self.metrics.get("texts")
-        self.items = Items(self.array, texts if isinstance(texts, Mapping) else {})
+        self.items = Items(self.array, mapping(self.metrics.get("texts")))
 
     def sections(self) -> list[Section]:
         """The sections in the order of the record."""
-        names = self.metrics.get("sections") or []
+        names = self.metrics.get("sections")
+        names = names if isinstance(names, (list, tuple)) else []
         return [Section.read(str(name), self.metrics.get(f"section:{name}")) for name in names]
 
     def array(self, name: str) -> NDArray[Any] | None:

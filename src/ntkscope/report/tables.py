@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ntkscope.report.markup import Markup, tag
-from ntkscope.report.numbers import plain
+from ntkscope.report.numbers import NONE, plain
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def table(
     kind: str = "",
 ) -> Markup:
     """A table in a box that scrolls; `export` is the file name a button saves it under, `tall` limits its height."""
-    numeric = [all(row[k].numeric for row in rows) and bool(rows) for k in range(len(heads))]
+    numeric = [_numbers([row[k] for row in rows]) for k in range(len(heads))]
     valued = [any(row[k].value is not None for row in rows) for k in range(len(heads))]
     head_cells = []
     for k, head in enumerate(heads):
@@ -57,7 +57,7 @@ def table(
         head_cells.append(
             tag("th", inner, scope="col", class_=side, aria_sort="none" if press else None, data_column=press or None)
         )
-    body = [tag("tr", *(_cell(cell) for cell in row)) for row in rows]
+    body = [tag("tr", *(_cell(cell, right) for cell, right in zip(row, numeric, strict=True))) for row in rows]
     made = tag(
         "table",
         tag("caption", name, class_="hidden"),
@@ -80,8 +80,13 @@ def table(
     return tag("div", tag("div", button, class_="table-tools"), box, class_="exportable")
 
 
-def _cell(cell: Cell) -> Markup:
-    classes = " ".join(filter(None, ["num" if cell.numeric else "", cell.kind]))
+def _numbers(column: Sequence[Cell]) -> bool:
+    """Whether a column holds numbers, some of them perhaps missing."""
+    return any(cell.numeric for cell in column) and all(cell.numeric or cell.shown == NONE for cell in column)
+
+
+def _cell(cell: Cell, right: bool) -> Markup:
+    classes = " ".join(filter(None, ["num" if right or cell.numeric else "", cell.kind]))
     value = cell.value
     if isinstance(value, bool):
         value = str(value).lower()

@@ -64,7 +64,8 @@
     const rows = item.likely.map(([k, p]) =>
       make("div", { class: "row" },
         make("span", { class: `named ${k === item.network ? "predicted" : ""} ${k === item.true ? "true" : ""}`, title: className(k) }, name(k)),
-        make("span", { class: "line solid" }, make("i", { class: `plain ${k === item.network ? "predicted" : ""}`, style: { left: 0, width: `${100 * p}%` } })),
+        make("span", { class: "line solid" }, make("i", { class: `plain ${k === item.network ? "predicted" : ""}`, style: { left: 0, width: `${100 * p}%` } }),
+          item.surrogate[k] === undefined ? null : make("i", { class: "also", style: { left: `${100 * item.surrogate[k]}%` }, "data-tip": `surrogate: ${percent(item.surrogate[k])}` })),
         make("span", { class: "value" }, percent(p))));
     const step = (by, words, sign) => {
       const button = make("button", { type: "button", class: "action", "aria-label": words }, sign);
@@ -78,6 +79,7 @@
       who,
       item.text === null ? "" : make("bdi", { class: "reading", id: "explorer-text" }, item.text),
       make("div", { class: "rows" }, ...rows),
+      Object.keys(item.surrogate).length ? make("p", { class: "soft small" }, "Bars: the network. Ticks: the surrogate.") : "",
       make("div", { class: "pager" }, step(-1, "Previous item", "←"), step(1, "Next item", "→"),
         make("span", { class: "soft small" }, `${position + 1} of ${visible().length}`)),
     );

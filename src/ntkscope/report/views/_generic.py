@@ -42,7 +42,7 @@ def _nested(key: str, value: Any, title: str) -> Markup:
         rows = [[Cell.of(row.get(name)) for name in columns] for row in value[:ROWS]]
         more = f"The first {ROWS} of {len(value):,} rows." if len(value) > ROWS else None
         name = f"{title} {key}".strip()
-        return join([head, table(columns, rows, name=name), more and tag("p", more, class_="soft")])
+        return join([head, table(columns, rows, name=name, kind="loose"), more and tag("p", more, class_="soft")])
     return join([head, tag("p", _some(value))])
 
 

@@ -54,6 +54,7 @@ def _item(n: int, i: int, section: Section, source: Source) -> dict[str, Any]:
     said = int((data.get("network_predicted") or data["predicted"])[n])
     probabilities = source.array("network.test_probabilities")
     row = None if probabilities is None or i >= len(probabilities) else np.asarray(probabilities[i], dtype=np.float64)
+    surrogate = source.array("explain.probability")
     likely = [] if row is None else np.argsort(-row, kind="stable")[:5].tolist()
     means = source.array("explain.class_mean")
     logits = list(dict.fromkeys([predicted, said, true, *likely[:LOGITS]]))
@@ -68,6 +69,9 @@ def _item(n: int, i: int, section: Section, source: Source) -> dict[str, Any]:
         "predicted": predicted,
         "true": true,
         "likely": [] if row is None else [[k, float(row[k])] for k in dict.fromkeys([*likely[:4], true])],
+        "surrogate": {}
+        if surrogate is None
+        else {str(k): float(surrogate[n, k]) for k in dict.fromkeys([*likely[:4], true])},
         "classes": classes,
         "means": {} if means is None else {str(k): [float(means[n, k, c]) for c in classes] for k in logits},
         "box": [] if box is None else [np.asarray(box[n, c], dtype=np.float64) for c in classes],
@@ -134,14 +138,13 @@ def _skeleton(items: list[dict[str, Any]], source: Source) -> Markup:
     )
     panels = tag(
         "div",
-        tag("div", id="explorer-head", class_="card explorer-head"),
+        tag("div", id="explorer-head", class_="card explorer-head", aria_live="polite"),
         tag("div", id="explorer-bars", class_="card"),
         tag("div", id="explorer-box", class_="card"),
         tag("div", id="explorer-top", class_="card whole"),
         tag("div", id="explorer-nearest", class_="card whole"),
         class_="explorer-panels",
         id="explorer-panels",
-        aria_live="polite",
     )
     asks = tag("noscript", tag("p", "Choosing an item needs JavaScript, which is switched off.", class_="note"))
     return tag("div", asks, chooser, panels, id="explorer", class_="explorer")
