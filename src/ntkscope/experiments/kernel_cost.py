@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class KernelCost:
         )
 
 
-def operations(n: int, c: int, p: int, k: int, forward: float | int = 0) -> dict[str, float]:
+def operations(n: int, c: int, p: int, k: int, forward: float | int = 0) -> dict[str, float | int]:
     """The paper's operation counts for N points, C outputs, P parameters, K dimensions, and a forward pass.
 
     >>> found = operations(50_000, 10, 11_173_962, 10_240)
@@ -136,11 +137,11 @@ def run(
     x = split.train.x[: config.points].to(device)
     steps = len(SIX) + len(config.dims) + 2 * len(config.outputs)
     shared: dict[str, Any] = {"memory": config.memory}
-    precision = {"precision": config.precision if device.type == "cuda" else "exact"}
+    precision: dict[str, Any] = {"precision": config.precision if device.type == "cuda" else "exact"}
 
     def timed(name: str, items: int, **options: Any) -> dict[str, Any]:
         """The least seconds of some repeats, the kernel formed."""
-        tangent = {} if name in ("em", "ck") else precision
+        tangent: dict[str, Any] = {} if name in ("em", "ck") else precision
         seconds = []
         for _ in range(config.repeats):
             began = clock(model)
@@ -150,16 +151,16 @@ def run(
 
     with record.stage("kernels", total=steps, progress="auto" if progress else False) as stage:
         for name in SIX:
-            options = {"dim": config.dim} if name.startswith("proj") else {}
-            once(record, f"time/{name}", lambda name=name, options=options: timed(name, len(x), **options))
+            options: dict[str, Any] = {"dim": config.dim} if name.startswith("proj") else {}
+            once(record, f"time/{name}", partial(timed, name, len(x), **options))
             stage.advance(stage.done < steps)
         for count in config.outputs:
-            for name, options in (("trntk", {}), ("proj-trntk", {"dim": min(config.dim, 1024)})):
-                some: dict[str, Any] = {**options, "outputs": list(range(count))}
+            for name, extra in (("trntk", {}), ("proj-trntk", {"dim": min(config.dim, 1024)})):
+                some: dict[str, Any] = {**extra, "outputs": list(range(count))}
                 once(
                     record,
                     f"outputs/{name}/{count}",
-                    lambda name=name, some=some: timed(name, min(config.output_points, len(x)), **some),
+                    partial(timed, name, min(config.output_points, len(x)), **some),
                 )
                 stage.advance(stage.done < steps)
         few = x[: config.residual_points]

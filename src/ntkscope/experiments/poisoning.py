@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -208,7 +209,7 @@ def _network(
         progress=progress,
     ):
         one = Surrogate(pair, part.y.numpy(), config.alpha, seed)
-        once(record, f"{key}/{pair.name}", lambda one=one: _figures(one, network, y, mask[index], config.target))
+        once(record, f"{key}/{pair.name}", partial(_figures, one, network, y, mask[index], config.target))
 
 
 def _worn(kind: str, split: Split, seed: int) -> Trigger | None:
@@ -349,8 +350,8 @@ def draw(record: Record) -> dict[str, Any]:
     f1: dict[str, Any] = {}
     tau: dict[str, Any] = {}
     for kind, title in shown.items():
-        rows = [record.metrics.get(f"{kind}/0/{k}") for k in kernels]
-        if all(row is not None for row in rows):
+        if all(f"{kind}/0/{k}" in record.metrics for k in kernels):
+            rows = [record.metrics[f"{kind}/0/{k}"] for k in kernels]
             f1[title] = ([row["filter"]["f1"] for row in rows], None)
             tau[f"{title}, clean images"] = ([row["clean"]["tau"] for row in rows], None)
             tau[f"{title}, stamped"] = ([row["poisoned"]["tau"] for row in rows], None)

@@ -134,10 +134,9 @@ def judge(config: SurrogateKernels, record: Record, difference: str) -> Iterator
     best = bool(overlap) and overlap.get("proj-trntk", 0) >= max(3, *overlap.values())
     yield claim("top5-overlap", _rounded(overlap) or None, best)
     yield claim("attribution-mean-in-iqr", looks.get("mean_in_iqr"), looks.get("mean_in_iqr", 0) >= 0.95)
-    sparse = {"top-5 share": looks.get("top5_share"), "participation": looks.get("participation")}
-    spread = sparse["top-5 share"] is not None
-    holds = spread and sparse["top-5 share"] < 0.05 and sparse["participation"] > 0.1
-    yield claim("attribution-not-sparse", sparse if spread else None, holds)
+    sparse = {key: round(looks[key], 4) for key in ("top5_share", "participation") if key in looks}
+    holds = bool(sparse) and sparse["top5_share"] < 0.05 and sparse["participation"] > 0.1
+    yield claim("attribution-not-sparse", sparse or None, holds)
     yield claim("attribution-centred-by-class", looks.get("own_class_most"), looks.get("own_class_most", 0) >= 0.9)
     for name, key, sign in (
         ("normalisation-smooths", "row_participation", ("trntk", "trntk0")),

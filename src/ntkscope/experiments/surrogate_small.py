@@ -71,6 +71,7 @@ class SurrogateSmall:
     test_items: int | None = None
     points: int = 2000
     epochs: int = 10
+    batch: int = 64
     sigmoid_epochs: int = 2
     sigmoid_lr: float = 0.5
     sigmoid_batch: int = 16
@@ -95,6 +96,7 @@ class SurrogateSmall:
             test_items=60,
             points=80,
             epochs=5,
+            batch=20,
             channels=(8, 8),
             sigmoid_channels=(8, 8),
             seeds=2,
@@ -125,7 +127,7 @@ def run(
     runs = [
         (row, reading, s)
         for row in config.rows
-        for reading in sorted(READINGS, key=lambda r, row=row: r != main_reading(row))
+        for reading in (main_reading(row), other_reading(row))
         for s in range(config.seeds if reading == main_reading(row) else config.other_seeds)
     ]
     with record.stage("networks", total=len(runs), progress="auto" if progress else False) as stage:
@@ -135,7 +137,12 @@ def run(
 
 
 def main_reading(row: str) -> str:
+    """The reading that is judged."""
     return MAIN.get(row, "softmax")
+
+
+def other_reading(row: str) -> str:
+    return next(reading for reading in READINGS if reading != main_reading(row))
 
 
 def _network(
@@ -207,7 +214,7 @@ def _build(config: SurrogateSmall, row: str, reading: str, split: Split, seed: i
 
 def _how(config: SurrogateSmall, reading: str) -> dict[str, Any]:
     if reading == "softmax":
-        return {"optimizer": "adam", "lr": 1e-3, "batch_size": 64, "epochs": config.epochs}
+        return {"optimizer": "adam", "lr": 1e-3, "batch_size": config.batch, "epochs": config.epochs}
     return {
         "optimizer": "sgd",
         "lr": config.sigmoid_lr,
@@ -248,7 +255,7 @@ def judge(config: SurrogateSmall, record: Record, difference: str) -> Iterator[C
         within = ROWS[row][2]
         near = abs(100 * accuracy["mean"] - ROWS[row][1][0]) <= within
         holds = tau["n"] >= 5 and 0.55 <= tau["mean"] <= 0.95 and abs(tad["mean"]) <= 4 and near
-        other = next(r for r in READINGS if r != reading)
+        other = other_reading(row)
         theirs = [record.metrics[f"{row}/{other}/{s}"] for s in range(config.other_seeds)]
         notes = [f"reading: {reading}", f"{config.points} of {config.train_items} training points in the kernel"]
         if theirs:
