@@ -137,12 +137,9 @@ def spectrum(
     """A `Spectrum` from eigenvalues and dimensions of eigenspaces in mpmath numbers."""
     variance = [m * n for m, n in zip(values, dimensions)]
     logs = [float(mpmath.log10(m)) if m > 0 else -math.inf for m in values]
-    return Spectrum(
-        domain,
-        d,
-        kind,
-        *(torch.tensor([float(v) for v in column], dtype=torch.float64) for column in (values, logs, variance)),
-        torch.tensor([float(v / total) for v in variance], dtype=torch.float64),
-        float(total),
-        digits,
-    )
+
+    def column(numbers: list[Any]) -> Tensor:
+        return torch.tensor([float(v) for v in numbers], dtype=torch.float64)
+
+    shares = column([v / total for v in variance])
+    return Spectrum(domain, d, kind, column(values), column(logs), column(variance), shares, float(total), digits)

@@ -160,7 +160,7 @@ class Nonlinearity(Weightless):
             else:
                 values, slope = self.covariances(given.nngp, q1, q2, slopes)
         ntk = None
-        if slopes:
+        if slopes and given.ntk is not None:
             in_place = isinstance(slope, Tensor) and not (slope.requires_grad or given.ntk.requires_grad)
             ntk = slope.mul_(given.ntk) if in_place else given.ntk * slope
         if factor != 1.0:

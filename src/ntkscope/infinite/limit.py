@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import NumericalError, UsageError, progress
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.progress import counter
 from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.pairs import Network
 from ntkscope.infinite.registry import INITS, Translator
@@ -190,7 +191,7 @@ def _tiled(network: Network, left: Tensor, right: Tensor, symmetric: bool, memor
     block, tile = network.plan(max(n, m), memory, left)
     out = [left.new_empty(n, m) for _ in range(2 if network.tangent else 1)]
     sides: list[list[list[Tensor]]] = [[], []]
-    with progress(total=_count(n, m, block, tile, symmetric), label="infinite kernel", enabled=show) as bar:
+    with counter(_count(n, m, block, tile, symmetric), "infinite kernel", show) as bar:
         for i in range(0, n, block):
             one = network.block(left[i : i + block])
             sides[0].append(one.diagonal)

@@ -114,7 +114,8 @@ def gaussian(
     q = torch.from_numpy(2 * squares[kept] / d)
     mass = torch.from_numpy(mass[kept] / mass[kept].sum())
     t, w = (torch.from_numpy(a) for a in roots_jacobi(angles, (d - 3) / 2, (d - 3) / 2))
-    tangent, noted = kind == "ntk", {}
+    tangent = kind == "ntk"
+    noted: dict[str, Any] = {}
     context = Context(noted, None, tangent)
     single = layers.propagate(Field(q), context, "", Need.SAME)
     cov = t[:, None, None] * torch.outer(q, q).sqrt()

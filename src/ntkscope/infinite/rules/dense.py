@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 from torch import nn
 
@@ -81,9 +81,9 @@ def tangent(given: Field, scale: float, weights: float, biases: float) -> Values
     return (own if given.ntk is None else own + given.ntk * scale) + biases
 
 
-def gradient_scales(kind: Dense | object, context: Context, path: str, taps: int) -> tuple[float, float]:
+def gradient_scales(kind: Any, context: Context, path: str, taps: int) -> tuple[float, float]:
     """What the squared gradients of weights and biases are of: (σ_w², σ_b²), or (fan-in, 1) in the standard parametrisation."""
-    W_std, b_std = float(kind.W_std), float(kind.b_std)  # type: ignore[attr-defined]
+    W_std, b_std = float(kind.W_std), float(kind.b_std)
     weights, biases = W_std**2, b_std**2
     if context.standard and context.tangent:
         features = context.fan_in.get(path)
@@ -93,7 +93,7 @@ def gradient_scales(kind: Dense | object, context: Context, path: str, taps: int
                 ' layer width=…, or use parametrization="ntk"'
             )
         weights, biases = float(features * taps), float(b_std != 0)
-    trained = kind.train_weight, kind.train_bias  # type: ignore[attr-defined]
+    trained = kind.train_weight, kind.train_bias
     return weights * trained[0], biases * trained[1]
 
 

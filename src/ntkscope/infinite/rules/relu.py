@@ -87,7 +87,7 @@ class ArcCosine(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, cov: Tensor, q1: Tensor, q2: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(ctx: Any, cov: Tensor, q1: Tensor, q2: Tensor) -> tuple[Tensor, Tensor]:
         values, slope = arc_cosine(cov, q1, q2)
         ctx.save_for_backward(cov, q1, q2, slope)
         return values, slope
