@@ -10,6 +10,7 @@ import pytest
 
 import ntkscope.data
 import ntkscope.experiments
+import ntkscope.infinite.rules
 import ntkscope.kernels
 import ntkscope.measures
 import ntkscope.models
@@ -23,6 +24,7 @@ HELPERS = {
     "data": {"registry", "normalise", "subsets"},
     "models": {"registry", "check"},
     "kernels": {"registry"},
+    "infinite.rules": set(),
     "surrogates": {"registry"},
     "measures": {"registry", "faithfulness", "log_odds", "uncertainty"},
     "report.views": {"registry"},
@@ -37,6 +39,7 @@ def entries(room: str) -> list[Any]:
         "data": lambda: list(ntkscope.data.DATASETS.values()),
         "models": lambda: list(ntkscope.models.MODELS.values()),
         "kernels": lambda: list(ntkscope.kernels.KERNELS.values()),
+        "infinite.rules": lambda: list(ntkscope.infinite.LAYERS.values()),
         "surrogates": lambda: list(ntkscope.surrogates.SURROGATES.values()),
         "experiments": lambda: list(ntkscope.experiments.EXPERIMENTS.values()),
         "measures": lambda: list(ntkscope.measures.MEASURES.values()),
