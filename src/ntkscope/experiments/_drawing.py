@@ -60,7 +60,7 @@ def compare_bars(
     axis.axhline(0, color="#999999", linewidth=0.6)
     axis.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
     axis.set_ylabel(label, fontsize=9)
-    axis.legend(fontsize=8, frameon=False)
+    axis.legend(fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(3, len(series)))
 
 
 def scatter_log_odds(axis: Any, surrogate: Iterable[float], network: Iterable[float], title: str) -> None:

@@ -263,6 +263,8 @@ def draw(record: Record) -> dict[str, Any]:
     std = [record.metrics[f"residual/{dim}"]["std"] for dim in dims]
     axes[2].loglog(dims, std, "o-", color=drawing.COLOURS[0], label="measured")
     axes[2].loglog(dims, [std[0] * math.sqrt(dims[0] / dim) for dim in dims], "--", color="#999999", label="1/√K")
+    axes[2].set_xticks(dims, [str(dim) for dim in dims])
+    axes[2].minorticks_off()
     axes[2].set_xlabel("K", fontsize=9)
     axes[2].set_ylabel("standard deviation of residuals", fontsize=9)
     axes[2].legend(fontsize=8, frameon=False)
