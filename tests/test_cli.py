@@ -59,21 +59,41 @@ def test_an_unknown_part_is_a_message_not_a_traceback(run: Run) -> None:
     assert err == "ntkscope: unknown part 'modles'; did you mean 'models'? known: datasets, kernels, models\n"
 
 
-def test_demo_writes_a_record_that_show_prints(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("demo", "--out", str(tmp_path / "demo"), "--epochs", "2")
+def test_demo_writes_a_record_and_its_page(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    small = ("--max-train", "100", "--max-test", "40", "--kernels", "ck", "--out", str(folder))
+    code, out, err = run("xray", "--demo", *small)
+    assert code == 0, err
+    record = ns.Record.open(folder)
+    assert (record.kind, record.status) == ("xray", "done")
+    assert "verdict: " in out
+    assert out.rstrip().endswith(f"page: {(folder / 'page.html').resolve()}")
+    assert "<html" in (folder / "page.html").read_text()[:200].lower()
+    summary = record.metrics["section:summary"]["data"]
+    assert summary["network_accuracy"] > 0.85  # chance is 0.1; 40 items
+    model = ns.models.build("small_cnn", image_size=8, classes=10)
+    ns.models.load_weights(model, folder / "weights.safetensors")
+    split = ns.data.load("digits")
+    assert ns.training.evaluate(model, split.test)["accuracy"] > 0.95
+    code, again, _ = run("xray", "--demo", *small)  # what is done is not done again
+    assert code == 0
+    assert "done" in again
+    assert "training small_cnn" not in again
+
+
+@pytest.mark.nightly
+def test_demo_as_it_is(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("demo", "--out", str(tmp_path / "demo"))
     assert code == 0, err
     record = ns.Record.open(tmp_path / "demo")
-    assert record.status == "done"
-    assert record.metrics["test_accuracy"] > 0.8  # after two epochs; chance is 0.1
-    assert record.arrays["train_loss"].shape == (3,)  # at the start and after each epoch
-    assert record.stages["train"].done == 2
-    assert "small CNN on digits" in out
-    assert run("show", str(tmp_path / "demo")) == (0, out, "")
-    model = ns.models.build(**record.config["model"])
-    ns.models.load_weights(model, tmp_path / "demo" / "weights.safetensors")
-    split = ns.data.load("digits", seed=record.seeds["data"])
-    assert split.fingerprint == record.metrics["data_fingerprint"]
-    assert ns.training.evaluate(model, split.test)["accuracy"] == record.metrics["test_accuracy"]
+    assert record.metrics["data"]["subsampled"] is None
+    assert [row["kernel"] for row in record.metrics["section:surrogates"]["data"]["table"]][:3] == [
+        "trntk",
+        "trntk0",
+        "ck",
+    ]
+    assert record.metrics["section:summary"]["data"]["verdict"] == "rich"
+    assert (tmp_path / "demo" / "page.html").stat().st_size < 12e6
 
 
 def test_demo_never_replaces_a_record(run: Run, tmp_path: Path) -> None:

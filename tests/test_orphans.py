@@ -17,6 +17,7 @@ import ntkscope.models
 import ntkscope.report.views
 import ntkscope.surrogates
 import ntkscope.tangent.rules
+import ntkscope.xray.sections
 from ntkscope.core import Registry
 
 # Files that register nothing and are meant to. Files whose name starts with `_` are helpers by their name.
@@ -28,6 +29,7 @@ HELPERS = {
     "surrogates": {"registry"},
     "measures": {"registry", "faithfulness", "log_odds", "uncertainty"},
     "report.views": {"registry"},
+    "xray.sections": set(),
     "tangent.rules": {"registry"},
     "experiments": {"registry", "figures"},
 }
@@ -44,6 +46,7 @@ def entries(room: str) -> list[Any]:
         "experiments": lambda: list(ntkscope.experiments.EXPERIMENTS.values()),
         "measures": lambda: list(ntkscope.measures.MEASURES.values()),
         "report.views": lambda: list(ntkscope.report.views.VIEWS.values()),
+        "xray.sections": lambda: [section.run for section in ntkscope.xray.SECTIONS.values()],
         "tangent.rules": lambda: [
             *(rule for rule, _ in ntkscope.tangent.rules.RULES.values()),
             *ntkscope.tangent.rules.REWRITES.values(),

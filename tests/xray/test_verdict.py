@@ -36,6 +36,7 @@ def test_both_ends_and_the_middle() -> None:
     assert judge(RICH).word == "rich"
     for mixed in (
         replace(LAZY, kernel_change=3.0),
+        replace(LAZY, kernel_change=3.0, centred_change=2.0),
         replace(RICH, kernel_change=0.1, rotation=0.01),
         Observations(linearisation=0.45, kernel_change=0.7, rotation=0.05),
     ):
@@ -55,12 +56,16 @@ def test_what_cannot_be_judged_is_not() -> None:
         assert all(item.says == "neither" for item in verdict.evidence)
 
 
-def test_the_score_grows_with_either_measure() -> None:
-    errors = [0.01, 0.1, 0.3, 0.5, 0.8, 1.2]
-    scores = [judge(replace(LAZY, linearisation=e)).score for e in errors]
+def test_a_constant_part_of_the_kernel_decides_nothing() -> None:
+    """Large biases hide a change of the kernel, and a kernel that is nearly constant exaggerates one; the error decides."""
+    assert judge(replace(RICH, kernel_change=0.4, centred_change=300.0, rotation=0.07)).word == "rich"
+    assert judge(replace(LAZY, kernel_change=0.002, centred_change=0.8, rotation=0.4)).word == "lazy"
+
+
+def test_the_score_grows_with_the_error() -> None:
+    scores = [judge(replace(LAZY, linearisation=error)).score for error in (0.01, 0.1, 0.3, 0.5, 0.8, 1.2, 9.0)]
     assert scores == sorted(scores)
-    assert judge(LAZY).score == pytest.approx(0)
-    assert judge(replace(RICH, linearisation=1.3)).score == pytest.approx(1)
+    assert (scores[0], scores[-1]) == (0, 1)
     assert LINEARISATION.lazy < LINEARISATION.rich
     assert KERNEL_CHANGE.lazy < KERNEL_CHANGE.rich
 

@@ -31,8 +31,11 @@ def demo(
     show(demo_xray(demo_folder(seed) if out is None else out, seed=seed, epochs=epochs))
 
 
-def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS) -> ns.Record:
-    """A small CNN trained on the digits and X-rayed; its weights before and after lie beside the record."""
+def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS, **options: Any) -> ns.Record:
+    """A small CNN trained on the digits and X-rayed; its weights before and after lie beside the record.
+
+    `options` go to `ns.xray` in place of the demo's own.
+    """
     split = ns.data.load("digits", seed=seed)
     model = ns.models.build(**MODEL, seed=seed)
     if (folder / "record.json").exists() and ns.Record.open(folder).kind != "xray":
@@ -47,19 +50,19 @@ def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS) -> ns.Record:
         folder.mkdir(parents=True, exist_ok=True)
         ns.models.save_weights(initial, folder / INITIAL)
         ns.models.save_weights(model, folder / WEIGHTS)
+    given = {"budget": TIME, "kernels": KERNELS, **options}
     return ns.xray(
         model,
         split.train,
         split.test,
         folder,
         initial=initial,
-        budget=TIME,
-        kernels=KERNELS,
         seed=seed,
         classes=split.classes,
         name=MODEL["name"],
         data_name="digits",
         say=typer.echo,
+        **given,
     )
 
 

@@ -47,10 +47,14 @@ def xray(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
+    chosen = None if kernels is None else [name.strip() for name in kernels.split(",")]
     if demo:
         if model or weights or data or initial_weights:
             raise UsageError("--demo came with a model, weights or data of your own; expected one or the other")
-        show(demo_xray(demo_folder(seed) if out is None else out, seed=seed))
+        limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device}
+        if chosen is not None:
+            limits["kernels"] = chosen
+        show(demo_xray(demo_folder(seed) if out is None else out, seed=seed, **limits))
         return
     if model is None or data is None:
         raise UsageError("--model and --data are needed (or --demo alone); see ntkscope xray --help")
@@ -74,7 +78,7 @@ def xray(
         tokenizer=words,
         max_train=max_train,
         max_test=max_test,
-        kernels=None if kernels is None else [name.strip() for name in kernels.split(",")],
+        kernels=chosen,
         name=model,
         data_name=data,
         say=typer.echo,

@@ -1,0 +1,91 @@
+"""`ntkscope xray` on a network and data of one's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ntkscope as ns
+from ntkscope.cli._factories import data_of, imported, model_of, tokenizer_of
+from ntkscope.cli.demo import demo_folder
+from ntkscope.core import UsageError
+
+MINE = """
+import torch
+from torch import nn
+
+def network(width=8):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
+
+def data():
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(90, 4, generator=draw)
+    y = (x[:, 0] > 0).long()
+    return (x[:60], y[:60]), (x[60:], y[60:]), ["no <b>", "yes"]
+"""
+
+
+def test_a_network_and_data_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    sys.path.insert(0, str(tmp_path))
+    try:
+        network = __import__("mine").network(width=6)
+    finally:
+        sys.path.remove(str(tmp_path))
+    ns.models.save_weights(network, tmp_path / "w.safetensors")
+    command = [sys.executable, "-m", "ntkscope", "xray", "--model", "mine:network", "--model-option", "width=6"]
+    command += ["--weights", "w.safetensors", "--initial-weights", "w.safetensors", "--data", "mine:data"]
+    command += ["--out", "x", "--time", "5m", "--memory", "1GiB", "--kernels", "ck,em", "--device", "cpu"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "expected: about" in done.stdout
+    assert "verdict: not enough evidence" in done.stdout  # the weights before are the weights after
+    record = ns.Record.open(tmp_path / "x")
+    assert list(record.metrics["data"]["classes"]) == ["no <b>", "yes"]
+    assert [row["kernel"] for row in record.metrics["section:surrogates"]["data"]["table"]] == [
+        "trntk",
+        "trntk0",
+        "ck",
+        "em",
+    ]
+    page = (tmp_path / "x" / "page.html").read_text()
+    assert "no <b>" not in page
+
+
+def test_what_a_factory_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train, test, classes = data_of("digits", {"test_fraction": 0.5}, None, 0)
+    assert len(train) + len(test) == 1797
+    assert classes[3] == "3"
+    assert model_of("mlp", {"in_features": 3}) is not None
+    for wrong, message in (
+        ("mine", "package.module:factory"),
+        ("nothere:x", "no module 'nothere'"),
+        ("json:x", "no 'x'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            imported(wrong, "model")
+    with pytest.raises(UsageError, match="expected a Split"):
+        data_of("json:JSONDecoder", {}, None, 0)
+    with pytest.raises(UsageError, match="save_pretrained"):
+        tokenizer_of("nowhere")
+    assert tokenizer_of(None) is None
+
+
+def test_a_demo_that_was_stopped_is_gone_on_with(tmp_path: Path) -> None:
+    new = demo_folder(0, tmp_path)
+    assert not new.exists()
+    folder = tmp_path / "demo-0-20250101-000000"
+    with pytest.raises(KeyboardInterrupt), ns.Record.create(folder, kind="xray"):
+        raise KeyboardInterrupt
+    assert demo_folder(0, tmp_path) == folder
+    assert demo_folder(1, tmp_path) != folder
+    ns.Record.resume(folder).finish()
+    assert demo_folder(0, tmp_path) != folder
