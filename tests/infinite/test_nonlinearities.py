@@ -75,8 +75,6 @@ class TestGelu(NonlinearityContract):
 
 
 class TestTanh(NonlinearityContract):
-    closed = False
-
     def layer(self) -> Activation:
         return Activation(torch.tanh)
 

@@ -22,10 +22,12 @@ from ntkscope.core import UsageError
 from ntkscope.infinite.field import Field
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
 from ntkscope.infinite.limit import KINDS, from_module
+from ntkscope.infinite.rules.hermite import Activation
 from ntkscope.infinite.rules.serial import Serial
 
 AGREED = 1e-13  # relative: when two precisions say the same
 DOUBLINGS = 4
+UNKNOWN = 1e-12  # the share of a degree below which coefficients in double precision say nothing
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Spectrum:
     dimension: int
     kind: str
     eigenvalues: Float[Tensor, " k"]
-    """μ_k; 0 below what a double can hold (5e-324), see `log10`."""
+    """μ_k; 0 below what a double can hold (5e-324), see `log10`; NaN where it is not known."""
     log10: Float[Tensor, " k"]
     """log₁₀ μ_k; −∞ where it is zero."""
     variance: Float[Tensor, " k"]
@@ -78,7 +80,9 @@ def boolean_cube(net: nn.Module | Layer, d: int, kind: str = "ntk", *, init: str
     """μ_0 … μ_d of a fully connected network's kernel over {−1, 1}^d; C(d, k) parities share μ_k.
 
     μ_k = 2^{−d} Σ_r Φ(1 − 2r/d) c_r, with (1 − z)^k (1 + z)^{d−k} = Σ_r c_r z^r. Every degree is right to 13 digits, or
-    exactly zero. O(d²) operations of a few hundred digits: a second for d = 128. Yang & Salman (2019), section 3.
+    exactly zero. Functions without a closed form (`Activation`) are known in double precision only: degrees that carry less
+    than 1e-12 of the variance are NaN then, the others have an error of about 1e-15 of K(x, x).
+    O(d²) operations of a few hundred digits: a second for d = 128. Yang & Salman (2019), section 3.
 
     >>> from ntkscope.infinite import Dense, Erf, serial
     >>> [round(share, 4) for share in boolean_cube(serial(Dense(), Erf(), Dense()), 3, "nngp").fractional_variance.tolist()]
@@ -93,13 +97,22 @@ def boolean_cube(net: nn.Module | Layer, d: int, kind: str = "ntk", *, init: str
             found, total = _degrees(phi, d)
             noise = mpmath.mpf(10) ** (-0.9 * digits) * max(abs(m) for m in found)
             if before is not None and all(_settled(m, b, noise) for m, b in zip(found, before)):
-                values = [mpmath.mpf(0) if abs(m) <= noise else m for m in found]
                 weights = [mpmath.mpf(math.comb(d, k)) for k in range(d + 1)]
+                values = [mpmath.mpf(0) if abs(m) <= noise else m for m in found]
+                if in_doubles(net):
+                    values = [m if m == 0 or m * w > UNKNOWN * total else mpmath.nan for m, w in zip(values, weights)]
                 return spectrum("boolean cube", d, kind, values, weights, total, digits)
         before, digits = found, 2 * digits
     raise UsageError(
         f"eigenvalues over {{−1, 1}}^{d} did not settle at {digits // 2} digits; expected a smaller dimension"
     )
+
+
+def in_doubles(net: nn.Module | Layer) -> bool:
+    """Whether some function of the network has no closed form."""
+    layers = from_module(net, init="default") if isinstance(net, nn.Module) else net
+    inside = [*getattr(layers, "layers", ()), *getattr(layers, "branches", ())]
+    return isinstance(layers, Activation) or any(in_doubles(each) for each in inside)
 
 
 def _settled(now: Any, before: Any, noise: Any) -> bool:
@@ -136,7 +149,7 @@ def spectrum(
 ) -> Spectrum:
     """A `Spectrum` from eigenvalues and dimensions of eigenspaces in mpmath numbers."""
     variance = [m * n for m, n in zip(values, dimensions)]
-    logs = [float(mpmath.log10(m)) if m > 0 else -math.inf for m in values]
+    logs = [float(mpmath.log10(m)) if m > 0 else math.nan if mpmath.isnan(m) else -math.inf for m in values]
 
     def column(numbers: list[Any]) -> Tensor:
         return torch.tensor([float(v) for v in numbers], dtype=torch.float64)

@@ -96,7 +96,8 @@ class Network:
         """How many inputs make a block and a tile."""
         positions = math.prod(self.shape.spatial)
         if not self.shape.spatial:
-            return max(VECTOR_TILE, min(samples, 4096)), VECTOR_TILE
+            tile = max(16, min(VECTOR_TILE, math.isqrt(memory // (ARRAYS * like.element_size()))))
+            return max(tile, min(samples, 4096)), tile
         numbers = positions**2 if self.full else positions
         if self.pooled is not None:
             strides = self.strides(Serial(self.layers.layers[: self.pooled]))
