@@ -43,7 +43,7 @@ class TestSurrogates(ViewContract):
         for row in self.section(source).data["table"]:
             assert f'data-value="{row["tau"]}"' in body
         assert body.count("<figure>") == 3
-        assert len(re.findall(r'class="mark(?: odd)?"', body)) == 3 * 120
+        assert len(re.findall(r'class="mark(?: odd)?"', body)) == 3 * 70
         wrong = int((source.array("labels.test") != source.array("network.test_prediction")).sum())
         assert body.count('class="mark odd"') == 3 * wrong > 0
 
