@@ -42,7 +42,7 @@ def test_help_names_every_verb(run: Run) -> None:
 def test_list_names_everything_there_is(run: Run) -> None:
     code, out, _ = run("list")
     assert code == 0
-    for name in [*ns.data.DATASETS, *ns.models.MODELS, *ns.KERNELS]:
+    for name in [*ns.data.DATASETS, *ns.models.MODELS, *ns.KERNELS, *ns.EXPERIMENTS]:
         assert f"  {name} " in out, f"{name} is not listed, or without a description"
 
 
@@ -56,7 +56,7 @@ def test_list_one_part(run: Run) -> None:
 def test_an_unknown_part_is_a_message_not_a_traceback(run: Run) -> None:
     code, out, err = run("list", "modles")
     assert (code, out) == (2, "")
-    assert err == "ntkscope: unknown part 'modles'; did you mean 'models'? known: datasets, kernels, models\n"
+    assert err == "ntkscope: unknown part 'modles'; did you mean 'models'? known: datasets, experiments, kernels, models\n"
 
 
 def test_demo_writes_a_record_and_its_page(run: Run, tmp_path: Path) -> None:

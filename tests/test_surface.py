@@ -24,7 +24,7 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 def test_unknown_names_are_refused_with_what_there_is() -> None:
-    with pytest.raises(AttributeError, match=r"no 'kernal'; it has: KERNELS"):
+    with pytest.raises(AttributeError, match=r"no 'kernal'; it has: EXPERIMENTS, KERNELS"):
         ns.kernal  # noqa: B018
 
 
