@@ -12,7 +12,7 @@ from ntkscope.experiments.poisoning import second_trigger
 
 class TestPoisoning(ExperimentContract):
     name = "poisoning"
-    tiny = given(train_items=150, test_items=30, epochs=1, points=40, dim=32, triggers=("square", "none"), seeds=1)
+    tiny = given(width=0.0625, train_items=150, test_items=30, epochs=1, points=30, dim=16, triggers=("square", "none"))
     kept = "square/0/trntk"
 
 
