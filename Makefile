@@ -19,7 +19,7 @@ endif
 .PHONY: help install install-test demo test lint nightly bench docs clean
 
 help:
-	@echo "make demo     train a small CNN on scikit-learn's digits and print its record (in runs/)"
+	@echo "make demo     X-ray a small CNN trained on scikit-learn's digits: summary and page (in runs/)"
 	@echo "make test     lint, types, layers, tests, doctests"
 	@echo "make nightly  the tests that take minutes"
 	@echo "make bench    the benchmarks"
