@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ntkscope.core import UsageError
@@ -44,6 +44,7 @@ def test_a_parser_reads_back_what_was_said(inner: str, attribute: str) -> None:
     assert found.data == inner
 
 
+@settings(max_examples=50)
 @given(st.recursive(TEXT | st.integers() | st.booleans(), lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner)))
 def test_data_in_a_script_come_back_and_cannot_leave_it(value: object) -> None:
     script = data_script("x", value)

@@ -110,9 +110,12 @@ def compact(value: Any, digits: int = 5) -> Any:
     if isinstance(value, Mapping):
         return {str(key): compact(item, digits) for key, item in value.items()}
     if isinstance(value, np.ndarray):
-        return compact(value.tolist(), digits)
-    if isinstance(value, (list, tuple)):
-        return [compact(item, digits) for item in value]
+        if value.dtype.kind != "f":
+            return value.tolist()
+        short = [float(f"{x:.{digits}g}") if math.isfinite(x) else None for x in value.ravel().tolist()]
+        return np.array(short, dtype=object).reshape(value.shape).tolist()
+    if isinstance(value, (list, tuple)):  # most of a page's data are numbers in lists: no call for those that stay
+        return [item if type(item) in (int, str, bool) else compact(item, digits) for item in value]
     if isinstance(value, np.generic):
         return compact(value.item(), digits)
     if isinstance(value, float):

@@ -73,8 +73,8 @@ def _item(n: int, i: int, section: Section, source: Source) -> dict[str, Any]:
         if surrogate is None
         else {str(k): float(surrogate[n, k]) for k in dict.fromkeys([*likely[:4], true])},
         "classes": classes,
-        "means": {} if means is None else {str(k): [float(means[n, k, c]) for c in classes] for k in logits},
-        "box": [] if box is None else [np.asarray(box[n, c], dtype=np.float64) for c in classes],
+        "means": {} if means is None else {str(k): np.asarray(means[n, k])[classes] for k in logits},
+        "box": [] if box is None else np.asarray(box[n], dtype=np.float64)[classes],
         "outliers": _pairs("explain.outliers", n, source),
         "top": _pairs("explain.top", n, source),
         "nearest": {str(k): _pairs("explain.nearest", n, source, f".{k}") for k in data["kernels"]},
