@@ -30,12 +30,14 @@ class Surrogate:
     y: Int64[np.ndarray, " n"]
     alpha: float
     seed: int = 0
+    solver: str = "newton-cg"  # "sgd" is scikit-learn's SGDClassifier, which the paper used: short of the optimum
 
     @cached_property
     def glm(self) -> KernelGLM:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # `converged` and the gradient's norm are in the record
-            return KernelGLM(alpha=self.alpha, tol=TOLERANCE, max_iter=500, seed=self.seed).fit(self.pair.train, self.y)
+            glm = KernelGLM(alpha=self.alpha, solver=self.solver, tol=TOLERANCE, max_iter=500, seed=self.seed)
+            return glm.fit(self.pair.train, self.y)
 
     @cached_property
     def logits(self) -> Float64[np.ndarray, "m c"]:
@@ -48,7 +50,7 @@ class Surrogate:
             return self
         at = torch.from_numpy(places).to(self.pair.train.device)
         few = replace(self.pair, train=self.pair.train[at][:, at], test=self.pair.test[:, at])
-        return Surrogate(few, self.y[places], self.alpha, self.seed)
+        return replace(self, pair=few, y=self.y[places])
 
     def said(self) -> dict[str, Any]:
         """What kernel and fit say of themselves."""
@@ -58,7 +60,7 @@ class Surrogate:
             "alpha": self.alpha,
             "fit_seconds": round(time.perf_counter() - began, 3),
             "iterations": int(glm.n_iter_),
-            "gradient_norm": float(glm.gradient_norm_),
+            "gradient_norm": float(getattr(glm, "gradient_norm_", float("nan"))),
             "converged": bool(glm.converged_),
             "kernel_seconds": round(self.pair.seconds, 3),
             "kernel_scale": self.pair.scale,
