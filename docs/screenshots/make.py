@@ -37,7 +37,7 @@ def main(page_file: str) -> None:
             page.wait_for_timeout(200)
             file = HERE / f"{name}.png"
             page.screenshot(path=file)
-            Image.open(file).convert("RGB").quantize(192, dither=Image.Dither.NONE).save(file, optimize=True)
+            Image.open(file).convert("RGB").save(file, optimize=True)
             page.close()
         browser.close()
 
