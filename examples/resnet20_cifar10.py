@@ -14,7 +14,7 @@ import ntkscope as ns
 
 
 def main(
-    folder: str = "runs/resnet20", time: str = "10m", max_train: int | None = None, **options: object
+    folder: str = "runs/resnet20", time: str | None = "10m", max_train: int | None = None, **options: object
 ) -> ns.Record:
     split = ns.data.load("cifar10", normalise="imagenet")
     weights = Path(os.environ["NTKSCOPE_DATA"], "resnet_cifar10", "resnet20.safetensors")
@@ -24,7 +24,7 @@ def main(
         split.train,
         split.test,
         folder,
-        budget=time,
+        budget={"time": time},
         classes=split.classes,
         max_train=max_train,
         name="resnet20",

@@ -46,12 +46,12 @@ def test_own_model(tmp_path: Path) -> None:
 @pytest.mark.data
 @pytest.mark.nightly
 def test_resnet20_on_cifar10(tmp_path: Path) -> None:
-    record = example("resnet20_cifar10").main(str(tmp_path), "20m", 300, max_test=100, kernels=["ck"])
+    record = example("resnet20_cifar10").main(str(tmp_path), None, 120, max_test=60, kernels=["ck"])
     check(record)
-    assert record.metrics["section:summary"]["data"]["network_accuracy"] > 0.8  # 91.73 % of all test images; 100 here
+    assert record.metrics["section:summary"]["data"]["network_accuracy"] > 0.8  # 91.73 % of all test images; 60 here
     table = record.metrics["section:surrogates"]["data"]["table"]
-    assert table[0]["agreement"] > 0.8
-    assert record.arrays["thumbs.train"].shape == (300, 32, 32, 3)
+    assert table[0]["agreement"] > 0.7  # 120 training images of 50,000
+    assert record.arrays["thumbs.train"].shape == (120, 32, 32, 3)
 
 
 @pytest.mark.data

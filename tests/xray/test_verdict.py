@@ -123,7 +123,7 @@ def test_batch_normalisation_of_the_start_knows_the_data() -> None:
 
 
 def verdict_of(folder: Path, initial: nn.Module, model: nn.Module, train: Part, test: Part) -> dict[str, Any]:
-    record = ns.xray(model, train, test, folder, initial=initial, kernels=["ck"], budget=None, progress=False)
+    record = ns.xray(model, train, test, folder, initial=initial, kernels=["ck"], budget={"time": None}, progress=False)
     entry = record.metrics["section:summary"]
     assert entry["status"] == "done", entry["why"]
     return dict(entry["data"])

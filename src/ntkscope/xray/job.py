@@ -14,6 +14,8 @@ from torch import nn
 
 import ntkscope.xray.sections  # noqa: F401 - registers them
 from ntkscope.core import NtkscopeError, Record, UsageError, fingerprint
+from ntkscope.core.plain import differences, to_plain
+from ntkscope.core.progress import counter
 from ntkscope.core.record import FILE
 from ntkscope.data.subsets import stratified
 from ntkscope.measures.faithfulness import probabilities
@@ -165,11 +167,9 @@ def _record(folder: Path, config: dict[str, Any], seeds: dict[str, int], device:
         found.metrics.get(f"section:{section.name}", {}).get("status") in ("done", "skipped")
         for section in on_the_page()
     )
-    if found.status == "done" and finished:
-        from ntkscope.core.plain import differences, to_plain
-
-        if not differences(found.to_json()["config"], to_plain(config, "config")) and dict(found.seeds) == seeds:
-            return found
+    same = not differences(found.to_json()["config"], to_plain(config, "config")) and dict(found.seeds) == seeds
+    if found.status == "done" and finished and same:
+        return found
     return Record.resume(folder, config=config, seeds=seeds, device=device)
 
 
@@ -262,26 +262,44 @@ def _describe(
 def _run(context: Context, tell: Say) -> None:
     """Every section that is not done, each kept as soon as it is; one that fails does not take the others with it."""
     record, sections = context.record, in_order()
-    with record.stage("sections", total=None, progress=False):
+    shares = _shares(context.plan, [section.name for section in sections])
+    with record.stage("sections"), counter(sum(shares.values()), "X-ray", enabled=context.progress) as bar:
         for section in sections:
             known = record.metrics.get(f"section:{section.name}", {})
-            if known.get("status") == "done" and section.name != "computed":
-                continue
-            start = time.perf_counter()
-            try:
-                finding = section.run(context)
-                entry = _entry(section, "done", finding.data, finding.confidence)
-            except Skip as reason:
-                entry = _entry(section, "skipped", why=str(reason))
-            except NtkscopeError as error:
-                entry = _entry(section, "failed", why=str(error))
-            except Exception as error:
-                entry = _entry(section, "failed", why=f"{type(error).__name__}: {error}")
-                entry["trace"] = traceback.format_exc(limit=-4)
-            entry["seconds"] = round(time.perf_counter() - start, 4)
-            context.timings.append({"what": f"section {section.name}", "seconds": entry["seconds"]})
-            record.put(**{f"section:{section.name}": entry, "timings": context.timings})
-            tell(f"{section.title}: {entry['status']}{'' if entry['why'] is None else ', ' + entry['why']}")
+            if known.get("status") != "done" or section.name == "computed":
+                bar.message(section.title)
+                entry = _look(section, context)
+                context.timings.append({"what": f"section {section.name}", "seconds": entry["seconds"]})
+                record.put(**{f"section:{section.name}": entry, "timings": context.timings})
+                tell(f"{section.title}: {entry['status']}{'' if entry['why'] is None else ', ' + entry['why']}")
+            bar.advance(shares[section.name])
+
+
+def _look(section: Section, context: Context) -> dict[str, Any]:
+    """What one section found, or why it did not."""
+    start = time.perf_counter()
+    try:
+        finding = section.run(context)
+        entry = _entry(section, "done", finding.data, finding.confidence)
+    except Skip as reason:
+        entry = _entry(section, "skipped", why=str(reason))
+    except NtkscopeError as error:
+        entry = _entry(section, "failed", why=str(error))
+    except Exception as error:
+        entry = _entry(section, "failed", why=f"{type(error).__name__}: {error}")
+        entry["trace"] = traceback.format_exc(limit=-4)
+    entry["seconds"] = round(time.perf_counter() - start, 4)
+    return entry
+
+
+def _shares(plan: Plan, names: Sequence[str]) -> dict[str, int]:
+    """Tenths of the seconds each section is expected to take, with the kernels it is the first to ask for."""
+    expected = {name: plan.steps.get(f"section {name}", 0.0) for name in names}
+    kernels = sum(seconds for step, seconds in plan.steps.items() if step.startswith("kernel "))
+    for name, more in (("surrogates", kernels), ("kernel", plan.steps.get("initial network", 0.0))):
+        if name in expected:
+            expected[name] += more
+    return {name: max(1, round(10 * seconds)) for name, seconds in expected.items()}
 
 
 def _entry(
