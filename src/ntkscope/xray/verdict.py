@@ -43,8 +43,8 @@ class Threshold:
 
 
 # Between the two sides of each lies what was measured of networks that are neither, such as wide ones under Adam (errors of 0.4
-# to 0.6). On digits, orthant shells and polynomials, widths from 512 in NTK parametrisation under gradient descent have
-# linearisation errors up to 0.26, and small and mean-field starts that learned have at least 0.88.
+# to 0.6). On digits, orthant shells and logistic boundaries, widths from 512 in NTK parametrisation under gradient descent have
+# linearisation errors up to 0.26, and small and mean-field starts that learned have at least 0.85.
 LINEARISATION = Threshold(
     0.4,
     0.65,
