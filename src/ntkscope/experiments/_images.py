@@ -45,8 +45,13 @@ def build_network(name: str, split: Split, *, width: float | int = 1, seed: int 
 
 
 def residual_recipe(*, epochs: int, batch: int, lr: float, augment: bool) -> dict[str, Any]:
-    """How the residual networks are trained: the recipe of ResNet-18 on CIFAR-10, its length and step as given."""
-    how = {**RECIPE.fit, "epochs": epochs, "batch_size": batch, "lr": lr}
+    """How the residual networks are trained: the recipe of ResNet-18 on CIFAR-10, its length and step as given.
+
+    Without the recipe's label smoothing: it ends the ranking that Kendall's τ looks at. With 0.1 the middle half of
+    CIFAR-10's test points has log-odds between 2.22 and 2.36, and τ of the exact trNTK surrogate on 20,000 points was
+    0.21 where agreement was 98.3 % and the best monotone map had R² 0.94.
+    """
+    how = {**RECIPE.fit, "epochs": epochs, "batch_size": batch, "lr": lr, "loss": CrossEntropy()}
     return how if augment else {**how, "augment": None}
 
 

@@ -133,6 +133,7 @@ def _blocks(engine: Engine, memory: int, dim: int, n: int) -> tuple[int, int]:
             f"memory={show_bytes(memory + n * engine.width * dim * size)} came for {n} projected samples; the smallest budget"
             f" that works is {show_bytes(needed * 1.01)} ({int(needed * 1.01)} bytes): raise memory= or lower dim="
         )
-    rows = int(max(64, min(8192, memory * SLACK / 4 / (dim * (size + 8)))))
+    longest = 2**16 if engine.subject.device.type == "cuda" else 2**13  # fewer, longer products for a GPU
+    rows = int(max(64, min(longest, memory * SLACK / 4 / (dim * (size + 8)))))
     block = int((memory * SLACK - rows * dim * (size + 8)) / each)
     return max(1, min(n, BLOCK.get(engine.subject.device.type, 256), block)), rows

@@ -38,6 +38,21 @@ def _words(key: int, rows: Tensor, columns: Tensor) -> Tensor:
     return _mix(left[:, None] + right[None, :])
 
 
+def _signs_by_table(octets: Tensor, unit: float, dtype: torch.dtype) -> Tensor:
+    """A bit to ±unit, eight at a time from a table of all octets: few operations, which suits a CPU."""
+    bits = (torch.arange(256, device=octets.device)[:, None] >> torch.arange(8, device=octets.device)) & 1
+    signs = ((bits * 2 - 1).to(dtype) * unit).contiguous()  # ±1 times a number: the same everywhere
+    return torch.nn.functional.embedding(octets.to(torch.int32), signs)
+
+
+def _signs_by_shifts(octets: Tensor, unit: float, dtype: torch.dtype) -> Tensor:
+    """The same by shifts in bytes: passes over contiguous memory, which suits a GPU; `2u - u` is u to the last bit."""
+    shifts = torch.arange(8, dtype=torch.uint8, device=octets.device)
+    bits = (octets.unsqueeze(-1) >> shifts).bitwise_and_(1)
+    unit = torch.tensor(1.0, dtype=dtype).mul(unit).item()
+    return bits.to(dtype).mul_(2 * unit).sub_(unit)
+
+
 def projection_rows(
     seed: int,
     name: str,
@@ -64,10 +79,9 @@ def projection_rows(
     rows = torch.arange(start, stop, device=device)
     if kind == "rademacher":
         words = _words(key, rows, torch.arange(-(-dim // 64), device=device))
-        octets = words.view(torch.uint8).to(torch.int32)  # (rows, 8 · words), little-endian
-        bits = (torch.arange(256, device=device)[:, None] >> torch.arange(8, device=device)) & 1
-        signs = ((bits * 2 - 1).to(dtype) * dim**-0.5).contiguous()  # ±1 times a number: the same everywhere
-        return torch.nn.functional.embedding(octets, signs).reshape(stop - start, -1)[:, :dim]
+        octets = words.view(torch.uint8)  # (rows, 8 · words), little-endian
+        expand = _signs_by_shifts if octets.is_cuda else _signs_by_table
+        return expand(octets, dim**-0.5, dtype).reshape(stop - start, -1)[:, :dim]
     words = _words(key, rows, torch.arange(dim, device=device))
     uniform = (((words >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
     return (torch.erfinv(2 * uniform - 1) * (2.0 / dim) ** 0.5).to(dtype)

@@ -66,6 +66,9 @@ class Near:
 
 Feature: TypeAlias = Formed | Near
 
+# float64 numbers held while samples are multiplied with themselves: 8 MiB, and 256 MiB where a launch costs more than them
+_SELF_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
+
 
 def _empty(like: Tensor, axis: int, n: int) -> Tensor:
     shape = list(like.shape)
@@ -159,19 +162,29 @@ def _chunks(n: int, bytes_each: int, workspace: int) -> Iterator[slice]:
 
 
 def self_products(feature: Feature) -> Tensor:
-    """`<g_c(x_i), g_c(x_i)>` for every sample and head, (n, c), float64."""
+    """`<g_c(x_i), g_c(x_i)>` for every sample and head, (n, c), float64; a few samples at a time."""
+    where = (feature.values if isinstance(feature, Formed) else feature.b).device.type
+    held = max(1, _SELF_NUMBERS.get(where, 2**20) // max(1, _numbers_each(feature)))
+    parts = [_self_products(feature[at]) for at in _chunks(len(feature), 1, held)]
+    values = torch.cat(parts)
+    return values if feature.scale is None else values * feature.scale.double().square()[:, None]
+
+
+def _numbers_each(feature: Feature) -> int:
+    """Float64 numbers that the self product of one sample holds."""
     if isinstance(feature, Formed):
-        values = torch.stack([row.double().square().sum(1) for row in feature.values])
-        return values if feature.scale is None else values * feature.scale.double().square()[:, None]
-    _, n, _, c, _ = feature.b.shape
-    result = torch.empty(n, c, dtype=torch.float64, device=feature.b.device)
-    for i in range(n):
-        one = feature[i : i + 1]
-        if one.a.is_floating_point():
-            rows = one.a[:, 0].double()
-            a = rows @ rows.transpose(1, 2)  # (g, s, s)
-        else:
-            a = (one.a[0, 0][:, None] == one.a[0, 0][None]).double().unsqueeze(0)
-        b = one.b[:, 0].permute(2, 0, 1, 3).double()  # (c, g, s, o)
-        result[i] = (b @ b.transpose(2, 3)).mul_(a).sum((1, 2, 3))
-    return result if feature.scale is None else result * feature.scale.double().square()[:, None]
+        return 2 * feature.values[0].numel()
+    g, _, s, c, o = feature.b.shape
+    return g * s * (c * (2 * o + s) + s + feature.a.shape[-1])
+
+
+def _self_products(feature: Feature) -> Tensor:
+    if isinstance(feature, Formed):
+        return feature.values.double().square().sum(2)
+    if feature.a.is_floating_point():
+        a = feature.a.double()
+        near = (a @ a.transpose(2, 3)).unsqueeze(2)  # (g, n, 1, s, s)
+    else:
+        near = (feature.a[..., :, None] == feature.a[..., None, :]).double().unsqueeze(2)
+    b = feature.b.transpose(2, 3).double()  # (g, n, c, s, o)
+    return (b @ b.transpose(3, 4)).mul_(near).sum((0, 3, 4))
