@@ -129,6 +129,25 @@ def test_standard_parametrisation_is_what_pytorch_layers_have() -> None:
     assert bool(((draws.mean(0) - expected).abs() <= allowed).all()), (draws.mean(0), expected)
 
 
+def test_standard_parametrisation_of_convolutions() -> None:
+    def model(seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            layers = [
+                nn.Conv2d(2, 96, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(96, 128, 3, padding=1, bias=False),
+                nn.ReLU(),
+            ]
+            return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 1)).double()
+
+    x = images(2, 2, 4, 4)
+    expected = infinite.kernel(model(0), x, parametrization="standard").dense()
+    draws = torch.stack([empirical(model(seed), x) for seed in range(24)])
+    allowed = STANDARD_ERRORS * draws.std(0) / math.sqrt(24) + FINITE_WIDTH / 96 * expected.abs().max()
+    assert bool(((draws.mean(0) - expected).abs() <= allowed).all()), (draws.mean(0), expected)
+
+
 def test_ntk_layers_of_the_model_room() -> None:
     """`mlp(ntk=True)` says its scales itself."""
     build = {"in_features": 5, "classes": 1, "widths": [256], "ntk": True, "sigma_w": 1.5, "sigma_b": 0.4}

@@ -27,7 +27,7 @@ class TestRelu(NonlinearityContract):
 
     def test_equal_inputs_in_two_sets_have_the_values_of_one(self) -> None:
         """Rounding of a cosine near 1 by ε would be one of √ε ≈ 1e-8 in the angle."""
-        x = torch.randn(20, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        x = torch.randn(20, 700, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         net = serial(*[layer for _ in range(5) for layer in (Dense(1.5, 0.3), Relu())], Dense())
         torch.testing.assert_close(
             infinite.kernel(net, x, x.clone()).dense(), infinite.kernel(net, x).dense(), rtol=1e-12, atol=0

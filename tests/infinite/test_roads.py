@@ -204,3 +204,33 @@ def test_images_into_a_fully_connected_network() -> None:
     expected = infinite.kernel(serial(D, Relu(), D), x.flatten(1)).dense()
     assert_kernel_close(infinite.kernel(net, x).dense(), expected, SAME)
     assert_kernel_close(infinite.kernel(net, x, parametrization="ntk").dense(), expected, SAME)
+
+
+@pytest.mark.parametrize("name", ["vectors", "flatten", "pooled"])
+def test_threads_say_the_same_and_leave_their_number(name: str) -> None:
+    net, shape = NETWORKS[name]
+    x = noise(9, *shape)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = infinite.kernel(net, x, memory="64KiB").dense()
+        torch.set_num_threads(2)
+        together = infinite.kernel(net, x, memory="64KiB").dense()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert_kernel_close(together, alone, SAME)
+
+
+def test_a_failing_thread_is_heard() -> None:
+    def work(job: int) -> None:
+        raise ValueError(f"job {job}")
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(ValueError, match="job"):
+            list(infinite.workers.spread(range(4), work, torch.device("cpu")))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.progress import counter
 from ntkscope.infinite.layer import Layer, Shape
-from ntkscope.infinite.pairs import Network
+from ntkscope.infinite.pairs import Block, Network
 from ntkscope.infinite.registry import INITS, Translator
 from ntkscope.infinite.rules.serial import Serial
+from ntkscope.infinite.workers import spread
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent.batches import as_batch
 from ntkscope.tangent.plan import parse_bytes
@@ -67,7 +69,7 @@ def kernel(
     scales outside the parameters and has a limit; "standard", what PyTorch's layers do, counts gradients of the layers'
     actual widths. `init`: where the scales of a module's weights come from: PyTorch's default law, "checked" against the
     values or not ("default"), or the values ("measured"). `dtype`: float64, or float32 for speed (relative error about
-    1e-6, and 1e-3 at pairs of nearly equal inputs). `memory`: bytes held besides inputs and result.
+    1e-6, and 5e-3 at pairs of nearly equal inputs). `memory`: bytes held besides inputs and result.
 
     Differentiable in the inputs when they require gradients (in one tile then). O(n m) a layer, times positions for
     images, times pairs of positions when they are pooled.
@@ -199,16 +201,13 @@ def _tiled(network: Network, left: Tensor, right: Tensor, symmetric: bool, memor
                 two = one if symmetric and i == j else network.block(right[j : j + block])
                 if not symmetric and i == 0:
                     sides[1].append(two.diagonal)
-                for a, b in _tiles(len(one), len(two), tile, two is one):
-                    rows, columns = slice(i + a.start, i + a.stop), slice(j + b.start, j + b.stop)
-                    for values, part in zip(out, network.tile(one[a], two[b])):
-                        assert part is not None
-                        values[rows, columns] = part
-                        if symmetric and rows != columns:
-                            values[columns, rows] = part.T
-                        elif symmetric:
-                            values[rows, columns] = (part + part.T) / 2
+                whole = (slice(i, i + len(one)), slice(j, j + len(two)))
+                fill = partial(_fill, network, [values[whole] for values in out], one, two)
+                for _ in spread(_tiles(len(one), len(two), tile, two is one), fill, left.device):
                     bar.advance(1)
+                if symmetric and two is not one:
+                    for values in out:
+                        values[whole[::-1]] = values[whole].T
     diagonals = None
     if network.knows_diagonal:
         joined = [[torch.cat(parts) for parts in zip(*side)] if side else None for side in sides]
@@ -218,6 +217,20 @@ def _tiled(network: Network, left: Tensor, right: Tensor, symmetric: bool, memor
         else:
             diagonals = [side + [None] * (2 - len(side)) for side in joined if side is not None]
     return _grams(network, out[0], out[1] if network.tangent else None, symmetric, diagonals)
+
+
+def _fill(network: Network, out: list[Tensor], one: Block, two: Block, place: tuple[slice, slice]) -> None:
+    """One tile, and its mirror image where both sides are the same inputs."""
+    rows, columns = place
+    for values, part in zip(out, network.tile(one[rows], two[columns])):
+        assert part is not None
+        if two is not one:
+            values[rows, columns] = part
+        elif rows == columns:
+            values[rows, columns] = (part + part.T) / 2
+        else:
+            values[rows, columns] = part
+            values[columns, rows] = part.T
 
 
 def _tiles(n: int, m: int, tile: int, triangle: bool) -> Iterator[tuple[slice, slice]]:

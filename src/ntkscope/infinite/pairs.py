@@ -28,8 +28,8 @@ from ntkscope.tangent.plan import show_bytes
 
 CACHE = 2**20  # bytes one array of a tile should take on a CPU, so that the few of a layer stay in cache
 DEVICE = 2**28  # the same on a GPU, where arrays should be large
-ARRAYS = 8  # arrays of a tile's size that are alive at once
-VECTOR_TILE = 512
+ARRAYS = 16  # arrays of a tile's size that are alive at once, two threads' worth
+VECTOR_TILE = 384
 BLOCK = 256  # images whose variances are held at once
 
 
@@ -96,8 +96,9 @@ class Network:
         """How many inputs make a block and a tile."""
         positions = math.prod(self.shape.spatial)
         if not self.shape.spatial:
-            tile = max(16, min(VECTOR_TILE, math.isqrt(memory // (ARRAYS * like.element_size()))))
-            return max(tile, min(samples, 4096)), tile
+            allowed = math.isqrt(memory // (ARRAYS * like.element_size()))
+            tile = min(VECTOR_TILE, -(-samples // 4)) if not like.is_cuda else 16 * VECTOR_TILE
+            return max(samples, 1), max(16, min(tile, allowed))
         numbers = positions**2 if self.full else positions
         if self.pooled is not None:
             strides = self.strides(Serial(self.layers.layers[: self.pooled]))

@@ -118,10 +118,10 @@ def affine_scales(module: Any, fan_in: int, init: str, path: str) -> Scales:
             ("weights", weight, found[0], law[0]),
             ("biases", bias, found[1], law[1]),
         ):
-            # The square of a uniform variable has a relative standard deviation of 2/√5.
-            if values is not None and abs((is_now / expected) ** 2 - 1) > STANDARD_ERRORS * math.sqrt(
-                0.8 / values.numel()
-            ):
+            if values is None:
+                continue
+            allowed = STANDARD_ERRORS * math.sqrt(0.8 / values.numel())  # a uniform variable's square spreads by 2/√5
+            if is_now == 0 or abs((is_now / expected) ** 2 - 1) > allowed:
                 raise UsageError(
                     f"the {what} of {type(module).__name__} (at {path!r}) have scale {is_now:.3g}; PyTorch's default"
                     f' initialisation gives {expected:.3g}. Say which is meant: init="measured" takes the scales of the'

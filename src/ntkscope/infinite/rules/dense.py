@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ntkscope.core import UsageError
 from ntkscope.infinite.field import Field, Values
@@ -61,11 +62,15 @@ class Dense(Layer):
 
     def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
         weights, biases = gradient_scales(self, context, path, 1)
-        return replace(
-            given,
-            nngp=given.nngp * self.W_std**2 + self.b_std**2,
-            ntk=tangent(given, self.W_std**2, weights, biases) if context.tangent else None,
-        )
+        scale, offset = float(self.W_std) ** 2, float(self.b_std) ** 2
+        nngp = plus(offset, given.nngp, scale)
+        ntk = None
+        if context.tangent and (weights, biases) == (scale, offset):
+            ntk = nngp if given.ntk is None else plus(nngp, given.ntk, scale)
+        elif context.tangent:
+            ntk = plus(biases, given.nngp, weights)
+            ntk = ntk if given.ntk is None else plus(ntk, given.ntk, scale)
+        return replace(given, nngp=nngp, ntk=ntk)
 
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
         if given.features is None:
@@ -75,10 +80,12 @@ class Dense(Layer):
         )
 
 
-def tangent(given: Field, scale: float, weights: float, biases: float) -> Values:
-    """σ_w² Θ + weights · Σ + biases."""
-    own = given.nngp * weights
-    return (own if given.ntk is None else own + given.ntk * scale) + biases
+def plus(first: Values | float, values: Values, scale: float) -> Values:
+    """first + scale · values, in one pass over memory."""
+    if not isinstance(values, Tensor):
+        return values * scale + first
+    start = first if isinstance(first, Tensor) else torch.full((), first, dtype=values.dtype, device=values.device)
+    return torch.add(start, values, alpha=scale)
 
 
 def gradient_scales(kind: Any, context: Context, path: str, taps: int) -> tuple[float, float]:
