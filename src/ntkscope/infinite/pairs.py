@@ -97,7 +97,7 @@ class Network:
         positions = math.prod(self.shape.spatial)
         if not self.shape.spatial:
             allowed = math.isqrt(memory // (ARRAYS * like.element_size()))
-            tile = min(VECTOR_TILE, -(-samples // 4)) if not like.is_cuda else 16 * VECTOR_TILE
+            tile = 16 * VECTOR_TILE if like.is_cuda else min(VECTOR_TILE, max(128, -(-samples // 4)))
             return max(samples, 1), max(16, min(tile, allowed))
         numbers = positions**2 if self.full else positions
         if self.pooled is not None:
