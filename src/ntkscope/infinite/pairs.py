@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from ntkscope.infinite.rules.conv import Conv
 from ntkscope.infinite.rules.flatten import Flatten
 from ntkscope.infinite.rules.pooling import GlobalAvgPool
 from ntkscope.infinite.rules.serial import Serial
+from ntkscope.infinite.workers import spread
 from ntkscope.tangent.plan import show_bytes
 
 CACHE = 2**20  # bytes one array of a tile should take on a CPU, so that the few of a layer stay in cache
@@ -154,17 +156,21 @@ class Network:
         """Σ over shifts of what each adds to the global mean, then the layers behind it."""
         assert self.pooled is not None
         head, tail = Serial(self.layers.layers[: self.pooled]), self.layers.layers[self.pooled + 1 :]
-        total: Field | None = None
         strides = self.strides(head)
         double = (False, *(stride == 1 for stride in strides[1:]))
-        for shifts in self._shifts(head, strides, double):
-            left, right = (shifted(x.flatten(-2), shifts, s, self.wrap) for s, x in enumerate((one.x, two.x)))
+        groups = list(self._shifts(head, strides, double))
+        shares: list[Field | None] = [None] * len(groups)
+
+        def work(k: int) -> None:
+            left, right = (shifted(x.flatten(-2), groups[k], s, self.wrap) for s, x in enumerate((one.x, two.x)))
             start = _between(left.unflatten(-1, one.x.shape[-2:]), right.unflatten(-1, two.x.shape[-2:]), double)
-            begun = Field(start, None, self.shape.spatial, double, shifts, self.wrap)
+            begun = Field(start, None, self.shape.spatial, double, groups[k], self.wrap)
             ended = head.propagate(begun, context, "", Need.SAME)
-            assert ended is not None
-            share = GlobalAvgPool.share(ended)
-            total = share if total is None else _added(total, share)
+            shares[k] = None if ended is None else GlobalAvgPool.share(ended)
+
+        for _ in spread(range(len(groups)), work, one.x.device):
+            pass
+        total: Field | None = reduce(_added, [share for share in shares if share is not None])
         for i, each in enumerate(tail, start=self.pooled + 1):
             assert total is not None
             total = each.propagate(total, context, str(i), Need.SAME)
