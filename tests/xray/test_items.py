@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 from ntkscope.core import Part, Split, UsageError
 from ntkscope.xray.items import Items, collect_both
@@ -45,6 +45,9 @@ def one(data: Any, **options: Any) -> Items:
         lambda: DataLoader(TensorDataset(X, Y), batch_size=4),
         lambda: DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True),
         lambda: [X, Y],
+        lambda: (X.numpy(), Y.numpy()),
+        lambda: DataLoader(TensorDataset(X, Y), batch_size=4, sampler=WeightedRandomSampler([1.0] * 6, 6)),
+        lambda: DataLoader(TensorDataset(X.reshape(3, 2, 2), Y.reshape(3, 2)), batch_size=None),
     ],
 )
 def test_every_form_is_the_same_data_in_the_same_order(make: Callable[[], Any]) -> None:
@@ -99,7 +102,31 @@ def test_kinds() -> None:
 
 
 def test_signs_are_two_classes() -> None:
-    assert one((X, torch.tensor([-1, 1, 1, -1, 1, 1]))).y.tolist() == [0, 1, 1, 0, 1, 1]
+    signs = torch.tensor([-1, 1, 1, -1, 1, 1])
+    assert one((X, signs)).y.tolist() == [0, 1, 1, 0, 1, 1]
+    train, test = collect_both((X, signs), (X[:1], signs[:1]))
+    assert (train.y.tolist(), test.y.tolist()) == ([0, 1, 1, 0, 1, 1], [0])
+
+
+@pytest.mark.parametrize("make", [SubsetRandomSampler, list])
+def test_a_loader_over_a_part_keeps_to_it(make: Callable[[list[int]], Any]) -> None:
+    """Training and held-out items are often two samplers over one data set."""
+    data = TensorDataset(X, Y)
+    train, test = (DataLoader(data, batch_size=2, sampler=make(rows)) for rows in ([4, 0, 1, 2], [3, 5]))
+    first, second = collect_both(train, test)
+    assert torch.equal(first.x, X[[0, 1, 2, 4]])
+    assert torch.equal(second.x, X[[3, 5]])
+    assert second.y.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("keys", [None, ("text", "label")])
+def test_loaders_of_texts(keys: tuple[str, str] | None) -> None:
+    pairs = [("a", 0), ("bb", 1), ("c", 1)]
+    items: Any = pairs if keys is None else [dict(zip(keys, pair)) for pair in pairs]
+    made = one(DataLoader(items, batch_size=2), tokenizer=lambda texts: torch.tensor([[len(t)] for t in texts]))
+    assert made.texts == ("a", "bb", "c")
+    assert made.x.tolist() == [[1], [2], [1]]
+    assert made.y.tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +136,10 @@ def test_signs_are_two_classes() -> None:
         ((X, torch.rand(6)), "one class number an item"),
         ({"input_ids": X}, "expected a label among them"),
         (3, "is a int"),
+        ((X, Y[:4]), "6 inputs and 4 labels"),
+        ((X[:0], Y[:0]), "train is empty"),
+        ((X, ["a", "b"] * 3), "that are no numbers"),
+        ((X / X, Y), "NaN or infinity in 1 items, the first at index 0"),
     ],
 )
 def test_refusals(data: Any, message: str) -> None:

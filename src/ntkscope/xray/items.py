@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from ntkscope.core import Inputs, Part, Split, UsageError
 from ntkscope.tangent.batches import LABEL_KEYS
@@ -53,6 +65,8 @@ class Items:
 def collect_both(train: Any, test: Any, tokenizer: Tokenizer | None = None) -> tuple[Items, Items]:
     """Both sides as `Items`; texts are tokenised together, so that they have one length."""
     raw = [_raw(train, "train"), _raw(test, "test")]
+    if set(torch.cat([y for _, y, _ in raw]).unique().tolist()) == {-1, 1}:
+        raw = [(x, (y + 1) // 2, words) for x, y, words in raw]
     texts = [_texts_of(x) for x, _, _ in raw]
     if texts[0] is not None and texts[1] is not None:
         if tokenizer is None:
@@ -70,6 +84,7 @@ def collect_both(train: Any, test: Any, tokenizer: Tokenizer | None = None) -> t
                 f"{what} has inputs of type {type(x).__name__}; expected tensors, or texts and a tokenizer"
             )
         made.append(Items(x, y, torch.arange(len(y)), None if words is None else tuple(words)))
+        _check_finite(made[-1], what)
     return _same_length(*made)
 
 
@@ -85,8 +100,11 @@ def _raw(data: Any, what: str) -> tuple[Any, Tensor, Sequence[str] | None]:
         x, y, texts = _joined(_batches(data), torch.cat, what)
     elif isinstance(data, Mapping):
         x, y, texts = _parted(data, what)
-    elif isinstance(data, tuple | list) and len(data) == 2 and len(data[0]) == len(data[1]):
+    elif isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(side, "__len__") for side in data):
         x, y = data
+        n = len(next(iter(x.values()))) if isinstance(x, Mapping) and x else len(x[0] if isinstance(x, tuple) else x)
+        if n != len(y) and _texts_of(x) is None:
+            raise UsageError(f"{what} has {n} inputs and {len(y)} labels; expected one label an input")
     elif isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         items = (data[i] for i in range(len(data)))  # type: ignore[arg-type]
         x, y, texts = _joined(items, torch.stack, what)
@@ -95,15 +113,26 @@ def _raw(data: Any, what: str) -> tuple[Any, Tensor, Sequence[str] | None]:
             f"{what} is a {type(data).__name__}; expected a Part, (inputs, labels), a mapping with labels, a Dataset"
             " or a DataLoader"
         )
+    if isinstance(x, np.ndarray):
+        x = torch.from_numpy(x)
     return x, _labels(y, what), texts
 
 
 def _batches(loader: DataLoader) -> Iterable[Any]:
-    """The loader's batches in the order of its data set, also where it shuffles: rows must keep their meaning."""
+    """The loader's batches in the order of its data set, also where it shuffles: rows must keep their meaning.
+
+    A sampler that picks a part of the data set (the usual way to hold items out) keeps to that part, each item once.
+    """
     if isinstance(loader.dataset, IterableDataset):
         return loader
-    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 64
-    return DataLoader(loader.dataset, batch_size=size, shuffle=False, collate_fn=loader.collate_fn)
+    data, sampler = loader.dataset, getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if not isinstance(sampler, SequentialSampler | RandomSampler | WeightedRandomSampler | DistributedSampler):
+        picked = sampler.indices if isinstance(sampler, SubsetRandomSampler) else islice(sampler, len(data))  # type: ignore[arg-type]
+        data = Subset(data, sorted({int(i) for i in picked}))
+    if loader.batch_sampler is None:  # the data set gives whole batches
+        return DataLoader(data, batch_size=None, shuffle=False, collate_fn=loader.collate_fn)
+    size = getattr(loader.batch_sampler, "batch_size", None) or 64
+    return DataLoader(data, batch_size=size, shuffle=False, collate_fn=loader.collate_fn)
 
 
 def _joined(items: Iterable[Any], join: Callable[..., Tensor], what: str) -> tuple[Any, Tensor, Any]:
@@ -122,6 +151,8 @@ def _joined(items: Iterable[Any], join: Callable[..., Tensor], what: str) -> tup
     y = join(ys)
     if isinstance(xs[0], str):
         return xs, y, None
+    if _texts_of(xs[0]) is not None:  # batches of texts
+        return [text for batch in xs for text in batch], y, None
     return _merge(xs, join, what), y, texts or None
 
 
@@ -184,19 +215,36 @@ def _same_length(train: Items, test: Items) -> tuple[Items, Items]:
 
 
 def _labels(y: Any, what: str) -> Tensor:
-    y = torch.as_tensor(y).detach().cpu()
+    try:
+        y = torch.as_tensor(y).detach().cpu()
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"{what} has labels of type {type(y).__name__} that are no numbers ({error}); expected class numbers from 0 on,"
+            " and their names as classes="
+        ) from error
+    if not len(y):
+        raise UsageError(f"{what} is empty; expected at least one item")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     whole = y.ndim == 1 and (not y.is_floating_point() or bool((y == y.round()).all()))
-    if not whole or not len(y):
+    if not whole:
         raise UsageError(
             f"{what} has labels of shape {tuple(y.shape)} and dtype {y.dtype}; expected one class number an item: an X-ray"
             " is of a classifier"
         )
-    y = y.to(torch.int64)
-    if set(y.unique().tolist()) == {-1, 1}:
-        y = (y + 1) // 2
-    return y
+    return y.to(torch.int64)
+
+
+def _check_finite(items: Items, what: str) -> None:
+    """Refuses inputs with NaN or infinity, saying where the first one is."""
+    for tensor in items.tensors:
+        if tensor.is_floating_point() and len(tensor):
+            bad = torch.nonzero(~tensor.isfinite().reshape(len(tensor), -1).all(1)).flatten().tolist()
+            if bad:
+                raise UsageError(
+                    f"{what} holds NaN or infinity in {len(bad)} items, the first at index {bad[0]}; expected finite"
+                    " inputs: clean or drop them"
+                )
 
 
 def _texts_of(x: Any) -> list[str] | None:
