@@ -192,3 +192,17 @@ def test_a_real_tangent_kernel() -> None:
         glm = KernelGLM().fit(K, y)
     assert glm.gradient_norm_ <= 1e-6
     assert glm.score(K_test, split.test.y[:100].numpy()) > 0.8
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("scale", [1e5, 1e8])
+def test_kernels_of_large_values_reach_the_optimum(scale: float, dtype: torch.dtype) -> None:
+    """Tangent kernels before normalisation are this large, and of low rank: the ridge is below the curvature's rounding."""
+    random = np.random.default_rng(1)
+    x, y = random.normal(size=(150, 20)), random.integers(0, 3, 150)
+    K = torch.from_numpy(scale * x @ x.T).to(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        glm = KernelGLM().fit(K, y)
+    assert glm.gradient_norm_ <= 1e-6
+    assert np.isfinite(glm.leave_one_out(K)).all()

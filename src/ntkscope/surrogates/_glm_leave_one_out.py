@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ntkscope.linalg import Gram
 from ntkscope.surrogates._base import Array, as_array
-from ntkscope.surrogates._leading import Leading, coupled_inverse
+from ntkscope.surrogates._leading import Leading, coupled_inverse, shifted
 from ntkscope.surrogates._losses import Loss, Softmax
 
 
@@ -23,7 +23,7 @@ def glm_leave_one_out(gram: Gram, leading: Leading, loss: Loss, alpha: float, th
     scores = gram @ theta[:-1] + theta[-1]
     residual = loss.residual(scores)
     blocks = loss.blocks(scores)
-    inner = _Inverse(gram, leading, blocks, alpha, bias)
+    inner = _Inverse(gram, leading, shifted(loss, scores), alpha, bias)
     a, t, q = inner.products()
     eye = torch.eye(c, dtype=a.dtype, device=a.device)
     # (H - k D kᵀ)⁻¹ = H⁻¹ + H⁻¹ k M kᵀ H⁻¹

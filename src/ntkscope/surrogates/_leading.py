@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import generator
+from ntkscope.core import NumericalError, generator
 from ntkscope.linalg import Gram
 from ntkscope.surrogates._losses import Loss, Softmax
 from ntkscope.surrogates._newton import Apply
@@ -17,6 +17,7 @@ EXACT_BELOW = 400
 OVERSAMPLING = 16
 SWEEPS = 1
 COUPLED = 1280
+LIFTS = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +69,7 @@ def block_inverse(
         blocks[:, r, :] = 0
         blocks[:, :, r] = 0
         blocks[:, r, r] = 1
-    factors, failed = torch.linalg.cholesky_ex(blocks)
-    if bool(failed.any()):  # rounding: lift the diagonal by a few units of it
-        lift = 1e-10 * blocks.diagonal(dim1=1, dim2=2).amax(1, keepdim=True)
-        factors = torch.linalg.cholesky(blocks + torch.diag_embed(lift.expand(-1, r + 1)))
-    return factors
+    return factored(blocks)
 
 
 def coupled_inverse(
@@ -93,7 +90,42 @@ def coupled_inverse(
     if bias:  # unpenalised, and softmax leaves a common bias without curvature: a little of the curvature there is
         last = hessian[range(c), d - 1, range(c), d - 1] - alpha
         hessian[range(c), d - 1, range(c), d - 1] = last + 1e-10 * last.sum() + 1e-300
-    return torch.cholesky_inverse(torch.linalg.cholesky(flat)).reshape(c, d, c, d)
+    return torch.cholesky_inverse(factored(flat)).reshape(c, d, c, d)
+
+
+def shifted(loss: Loss, scores: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
+    """Each point's second derivative, with a curvature of its own for a shift that all classes share.
+
+    Softmax has none there, and a kernel of large values leaves nothing but rounding in its place. Parameters
+    that start without such a shift never get one, so what gradients are mapped to stays as it is.
+    """
+    blocks = loss.blocks(scores)
+    if not isinstance(loss, Softmax):
+        return blocks
+    return blocks + loss.weights[:, :, None] / blocks.shape[1] ** 2
+
+
+def factored(matrices: Float[Tensor, "*batch q q"]) -> Float[Tensor, "*batch q q"]:
+    """Cholesky factors of matrices that are positive definite but for rounding.
+
+    A kernel of large values leaves the ridge below the rounding of the curvature; then the matrices are scaled to a unit
+    diagonal and that is lifted as far as it takes: an approximate inverse needs no more.
+    """
+    factors, failed = torch.linalg.cholesky_ex(matrices)
+    if not bool(failed.any()):
+        return factors
+    scale = matrices.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(matrices.dtype).tiny).sqrt()
+    unit = matrices / scale[..., :, None] / scale[..., None, :]
+    for lift in LIFTS:
+        lifted = unit.clone()
+        lifted.diagonal(dim1=-2, dim2=-1).add_(lift)
+        factors, failed = torch.linalg.cholesky_ex(lifted)
+        if not bool(failed.any()):
+            return scale[..., :, None] * factors
+    raise NumericalError(
+        f"the curvature of the loss in {matrices.shape[-1]} directions is not positive definite, not even with"
+        f" {LIFTS[-1]:g} of its diagonal added: divide the kernel by the mean of its diagonal, or raise alpha"
+    )
 
 
 def reduced_preconditioner(leading: Leading, loss: Loss, alpha: float, bias: bool, scores: Tensor) -> Apply:
@@ -115,7 +147,7 @@ def full_preconditioner(leading: Leading, loss: Loss, alpha: float, bias: bool, 
     else:
         first = Leading(leading.vectors[:, :few], leading.values[:few])
         vectors = first.vectors
-        inverse = coupled_inverse(first.features, loss.blocks(scores), alpha, bias)
+        inverse = coupled_inverse(first.features, shifted(loss, scores), alpha, bias)
         size = inverse.shape[1]
         flat = inverse.reshape(classes * size, classes * size)
 
@@ -127,6 +159,8 @@ def full_preconditioner(leading: Leading, loss: Loss, alpha: float, bias: bool, 
         weights = v[:-1]
         inside = vectors.T @ weights
         solved = within(torch.cat([inside, v[-1:]]))
-        return torch.cat([vectors @ (solved[:-1] - inside / alpha) + weights / alpha, solved[-1:]])
+        rest = weights - vectors @ inside
+        rest = rest - vectors @ (vectors.T @ rest)  # twice: what rounding leaves, 1/α and the kernel would blow up
+        return torch.cat([vectors @ solved[:-1] + rest / alpha, solved[-1:]])
 
     return apply

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -161,8 +162,19 @@ class KernelGLM(LinearClassifier):
             return lbfgs(whole, begin, leading, self.tol * at_zero, self.max_iter), at_zero, leading
         if start is None:
             start = self._reduced_start(whole, leading)
+        if self.multi_class == "multinomial":  # a shift that all classes share costs penalty and does nothing
+            start = start - start.mean(1, keepdim=True)
         precondition = partial(full_preconditioner, leading, loss, alpha, bias)
-        return newton(whole, start, precondition, self.tol * at_zero, self.max_iter), at_zero, leading
+        goal = self.tol * at_zero
+        if quick is None:
+            return newton(whole, start, precondition, goal, self.max_iter), at_zero, leading
+        found = newton(whole, start, precondition, goal, max(1, self.max_iter // 4))
+        if not found.converged and found.iterations < self.max_iter:  # large values: directions need every digit
+            exact, left = replace(whole, quick=None), self.max_iter - found.iterations
+            more = newton(exact, found.theta, precondition, goal, left)
+            iterations, products = found.iterations + more.iterations, found.products + more.products
+            found = replace(more, iterations=iterations, products=products)
+        return found, at_zero, leading
 
     def _reduced_start(self, whole: Problem, leading: Leading) -> Tensor:
         """The optimum in the leading directions alone, as parameters of the whole problem."""
