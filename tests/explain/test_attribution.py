@@ -173,3 +173,12 @@ class TestConcentration:
             concentration(np.ones(4), k=9)
         with pytest.raises(UsageError, match="finite"):
             concentration(np.array([np.nan, 1.0]), k=1)
+
+
+def test_an_attribution_is_an_array_to_numpy() -> None:
+    K, K_test, y = problem()
+    glm = KernelGLM(alpha=1e-3).fit(K, y)
+    found = np.asarray(attribute(glm, K_test))
+    assert found.shape == (*K_test.shape, 3)
+    np.testing.assert_allclose(found.sum(1), glm.logits(K_test), atol=1e-9)
+    assert np.asarray(attribute(glm, K_test), dtype=np.float32).dtype == np.float32

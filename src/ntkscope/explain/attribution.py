@@ -49,6 +49,10 @@ class Attribution:
         """All of them at once, 8 · n_test · n_train · c bytes."""
         return np.stack(list(self)) if len(self) else np.zeros(self.shape)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """`.values`, so that NumPy takes an attribution where it takes an array."""
+        return self.values if dtype is None else self.values.astype(dtype)
+
     def sums(self) -> Float64[np.ndarray, "m c"]:
         """The sum over the training points, which is the surrogate's logits; O(n_test n_train c)."""
         return self._product(self.coef.T) + self.intercept
