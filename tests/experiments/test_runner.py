@@ -86,6 +86,21 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
         ns.run("poisoning", out=tmp_path / "x", points="many")
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"points": None}, "points=None came, a NoneType; expected int"),
+        ({"alpha": None}, "alpha=None came, a NoneType; expected float"),
+        ({"train_items": "many"}, "train_items='many' came, a str; expected int or None"),
+        ({"seeds": 0}, "seeds=0 came; expected at least one network"),
+    ],
+)
+def test_settings_that_a_run_would_die_of_are_refused(setting: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        configured(ns.EXPERIMENTS["poisoning"], "paper", setting)
+    assert configured(ns.EXPERIMENTS["poisoning"], "smoke", {"train_items": None}).train_items is None
+
+
 def test_settings_take_the_type_of_their_default() -> None:
     config = configured(ns.EXPERIMENTS["poisoning"], "paper", {"lr": 1, "kernels": "ck", "triggers": ["none"]})
     assert (config.lr, config.kernels, config.triggers) == (1.0, ("ck",), ("none",))

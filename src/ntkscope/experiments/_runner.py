@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
 
 import torch
 
@@ -58,16 +59,28 @@ def configured(experiment: Experiment, scale: str, overrides: Mapping[str, Any])
     unknown = [key for key in overrides if key not in known]
     if unknown:
         raise UsageError(f"{experiment.name} has no setting {', '.join(unknown)}; its settings: {', '.join(known)}")
-    return dataclasses.replace(config, **{key: _alike(key, value, known[key]) for key, value in overrides.items()})
+    hints = get_type_hints(type(config))
+    made = {key: _alike(key, value, known[key], hints[key]) for key, value in overrides.items()}
+    if made.get("seeds", 1) < 1:
+        raise UsageError(f"seeds={made['seeds']} came; expected at least one network")
+    return dataclasses.replace(config, **made)
 
 
-def _alike(key: str, value: Any, default: Any) -> Any:
-    """`value` as the type of `default`: a lone item becomes a tuple, a whole number a float."""
+def _alike(key: str, value: Any, default: Any, hint: Any) -> Any:
+    """`value` as the type of `default`: a lone item becomes a tuple, a whole number a float; None where `hint` has it."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if default is None or value is None:
+        if type(value) not in kinds:
+            expected = " or ".join(
+                "None" if kind is NoneType else getattr(kind, "__name__", str(kind)) for kind in kinds
+            )
+            raise UsageError(f"{key}={value!r} came, a {type(value).__name__}; expected {expected}")
+        return value
     if isinstance(default, tuple):
         return tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if default is not None and value is not None and type(value) is not type(default):
+    if type(value) is not type(default):
         raise UsageError(
             f"{key}={value!r} came, a {type(value).__name__}; expected a {type(default).__name__} such as {default!r}"
         )
