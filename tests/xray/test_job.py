@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import Part, Record, RecordError, UsageError
+from ntkscope.core import NtkscopeError, Part, Record, RecordError, UsageError
 from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
-from ntkscope.xray.sections import surrogates
+from ntkscope.xray.sections import kernel, surrogates
 from xray.small import blobs, network, trained, xrayed
 
 NAMES = ["summary", "surrogates", "explain", "problems", "kernel", "layers", "computed"]
@@ -242,11 +242,54 @@ def test_one_output_is_two_classes(tmp_path: Path) -> None:
         ({"budget": "soon"}, "expected a duration"),
         ({"kernels": ["tntk"]}, "an X-ray knows"),
         ({"initial": {}}, "do not fit"),
+        ({"initial": 3}, "initial is a int"),
+        ({"kernels": "ck"}, "one string"),
+        ({"device": "gpu0"}, "device='gpu0' came and cannot be used"),
+        ({"max_train": 0}, "max_train=0 came"),
+        ({"max_test": -3}, "max_test=-3 came"),
     ],
 )
 def test_refusals(tmp_path: Path, change: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         xrayed(tmp_path, **change)
+    assert not (tmp_path / "record.json").exists()  # the next attempt, put right, finds a free folder
+
+
+def test_inputs_the_model_does_not_take_are_refused(tmp_path: Path) -> None:
+    train, test = blobs()
+    narrow = Part(train.x[:, :3], train.y)
+    with pytest.raises(UsageError, match=r"inputs of train of shape \(2, 3\) float32"):
+        ns.xray(network(), narrow, test, tmp_path, progress=False)
+    with pytest.raises(UsageError, match="inputs of test"):
+        ns.xray(network(), train, narrow, tmp_path, progress=False)
+    with pytest.raises(UsageError, match="at least 2"):
+        ns.xray(network(), train, Part(test.x[:1], test.y[:1]), tmp_path, progress=False)
+
+
+def test_an_attempt_that_computed_nothing_is_no_obstacle(tmp_path: Path) -> None:
+    with pytest.raises(NtkscopeError, match="the smallest budget that works"):
+        xrayed(tmp_path, budget=("1m", "1MiB"), kernels=["ck"])
+    assert xrayed(tmp_path, budget="1m", kernels=["ck"]).status == "done"
+
+
+def test_items_no_parameter_reacts_to_and_a_network_that_says_nothing(tmp_path: Path) -> None:
+    train, test = blobs()
+    model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
+    x = train.x.clone()
+    x[:4] = 0
+    record = ns.xray(model, Part(x, train.y), test, tmp_path / "a", initial=model, kernels=["ck"], progress=False)
+    assert [record.metrics[f"section:{name}"]["why"] for name in NAMES] == [None] * 7
+    with torch.no_grad():
+        model[2].weight.zero_()
+    record = ns.xray(model, train, test, tmp_path / "b", initial=model, kernels=["ck"], progress=False)
+    assert data(record, "summary")["verdict"] == "not enough evidence"
+
+
+def test_more_classes_than_a_picture_has_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "SHOWN", 2)
+    monkeypatch.setattr(kernel, "DECOMPOSED", 2)
+    record = xrayed(tmp_path, kernels=[], initial=None)
+    assert data(record, "kernel")["rows"] == 3
 
 
 def test_labels_beyond_the_network_are_refused(tmp_path: Path) -> None:

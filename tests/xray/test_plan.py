@@ -67,6 +67,15 @@ def test_what_the_caller_asks_for() -> None:
         plan(kernels=["ntk"])
 
 
+def test_never_more_items_than_there_are_and_every_class_has_one() -> None:
+    made = plan(train=2, test=3, classes=10)
+    assert (made.train, made.test) == (2, 3)
+    made = plan(10, train=9000, test=5000, classes=1000)
+    assert made.test >= 1000
+    assert min(made.initial_train, made.initial_test) >= 1000
+    assert plan(max_train=3, max_test=3).test == 10
+
+
 def test_no_time_at_all_is_said_and_not_hidden() -> None:
     made = plan(0.01)
     assert made.train >= 20

@@ -63,6 +63,12 @@ def test_a_constant_part_of_the_kernel_decides_nothing() -> None:
     assert judge(replace(LAZY, kernel_change=0.002, centred_change=0.8, rotation=0.4)).word == "lazy"
 
 
+def test_large_changes_are_said_in_words() -> None:
+    why = judge(Observations(linearisation=5.0, kernel_change=452.3, rotation=0.3)).why
+    assert "explains nothing of what training changed, and the kernel changed by 452 times its size" in why
+    assert "3.0 % of its size" in judge(Observations(linearisation=0.05, kernel_change=0.03, rotation=0.001)).why
+
+
 def test_the_score_grows_with_the_error() -> None:
     scores = [judge(replace(LAZY, linearisation=error)).score for error in (0.01, 0.1, 0.3, 0.5, 0.8, 1.2, 9.0)]
     assert scores == sorted(scores)

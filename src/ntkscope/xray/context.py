@@ -113,8 +113,8 @@ class Context:
         """The kernel `name` of the network, computed once; "trntk" is made of "trntk0"."""
         if name == "trntk":
             raw = self.pair("trntk0")
-            own = np.sqrt(np.diagonal(raw.train).astype(np.float64))
-            other = np.sqrt(np.asarray(self.record.arrays["kernels.trntk0.test_diagonal"], dtype=np.float64))
+            own = lengths(np.diagonal(raw.train))
+            other = lengths(self.record.arrays["kernels.trntk0.test_diagonal"])
             train = (raw.train / own[:, None] / own).astype(np.float32)
             np.fill_diagonal(train, 1.0)
             return Pair(train, (raw.test / other[:, None] / own).astype(np.float32))
@@ -260,6 +260,16 @@ class Context:
         yield
         self.timings = [entry for entry in self.timings if entry["what"] != what]
         self.timings.append({"what": what, "seconds": round(time.perf_counter() - start, 4)})
+
+
+def lengths(squares: Any) -> Array:
+    """Lengths of gradients by which a kernel is normalised; 1 for an item no parameter reacts to, whose row stays 0.
+
+    >>> lengths([4.0, 0.0]).tolist()
+    [2.0, 1.0]
+    """
+    roots = np.sqrt(np.asarray(squares, dtype=np.float64))
+    return np.where(roots > 0, roots, 1.0)
 
 
 def fit(K: Array, y: NDArray[np.int64], seed: int, alpha: float = ALPHA) -> KernelGLM:

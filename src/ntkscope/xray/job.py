@@ -24,7 +24,7 @@ from ntkscope.xray.budget import as_budget
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items, Tokenizer, collect_both
 from ntkscope.xray.network import class_logits, initial_network, outputs
-from ntkscope.xray.plan import Plan, make_plan
+from ntkscope.xray.plan import Plan, check_choice, make_plan
 from ntkscope.xray.rates import measure_rates
 from ntkscope.xray.registry import Section, Skip, in_order, on_the_page
 from ntkscope.xray.thumbnails import channel_range, thumbnails
@@ -68,10 +68,11 @@ def xray(
     if not isinstance(model, nn.Module):
         raise UsageError(f"a model of type {type(model).__name__} came; expected a torch.nn.Module")
     limits = as_budget(budget)
+    check_choice(kernels, max_train, max_test)
     where = _device(device)
     everything, held = collect_both(train, test, tokenizer)
     with evaluating(model):
-        few = outputs(model, everything.take(torch.arange(min(2, len(everything)))).x, where)
+        few, _ = (_tried(model, items, what, where) for items, what in ((everything, "train"), (held, "test")))
         count = class_logits(few).shape[1]
         names = _class_names(classes, count)
         _check_labels(everything, held, count)
@@ -126,7 +127,30 @@ def _device(device: torch.device | str | None) -> torch.device | None:
         return None
     if str(device) == "auto":
         return torch.device("cuda") if torch.cuda.is_available() else None
-    return torch.device(device)
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:  # the latter where PyTorch was built without the device
+        raise UsageError(
+            f"device={str(device)!r} came and cannot be used here ({str(error).splitlines()[0]}); expected 'cpu', 'auto',"
+            " or a device PyTorch finds"
+        ) from error
+    return found
+
+
+def _tried(model: nn.Module, items: Items, what: str, device: torch.device | None) -> Any:
+    """Outputs of the first items; an error of the model's own says on what it was called."""
+    few = items.take(torch.arange(min(2, len(items))))
+    try:
+        return outputs(model, few.x, device)
+    except NtkscopeError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in few.tensors)
+        raise UsageError(
+            f"the model could not be run on inputs of {what} of shape {shapes} ({type(error).__name__}: {error}); expected"
+            " inputs as the model was trained with"
+        ) from error
 
 
 def _class_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...]:
@@ -142,8 +166,11 @@ def _check_labels(train: Items, test: Items, count: int) -> None:
         low, high = int(items.y.min()), int(items.y.max())
         if low < 0 or high >= count:
             raise UsageError(
-                f"{what} has labels {low} to {high}, and the network has {count} classes; expected 0 to {count - 1}"
+                f"{what} has labels {low} to {high}, and the network has {count} classes; expected 0 to {count - 1}:"
+                " number the classes from 0 on, as the network's outputs"
             )
+    if len(test) < 2:
+        raise UsageError("test has 1 item; expected at least 2: rankings of the test items are compared")
     if len(train.y.unique()) < 2:
         raise UsageError("train has items of one class only; expected at least two classes to tell apart")
 
@@ -161,6 +188,9 @@ def _record(folder: Path, config: dict[str, Any], seeds: dict[str, int], device:
             folder, kind="xray", name=f"X-ray of {config['model']}", config=config, seeds=seeds, device=device
         )
     found = Record.open(folder)
+    if found.kind == "xray" and found.status == "failed" and "plan" not in found.metrics:  # nothing was computed
+        (folder / FILE).unlink()
+        return _record(folder, config, seeds, device)
     if found.kind != "xray":
         raise UsageError(f"{folder} already holds a record of kind {found.kind!r}; choose another folder for the X-ray")
     finished = all(
@@ -218,7 +248,7 @@ def _describe(
 ) -> None:
     """Model, data and what the views show of single items."""
     record, plan = context.record, context.plan
-    sections = {section.name: _entry(section, "skipped", why="not reached yet") for section in on_the_page()}
+    sections = {section.name: _entry(section, "waiting", why="not reached yet") for section in on_the_page()}
     kept = {f"section:{name}": record.metrics.get(f"section:{name}", entry) for name, entry in sections.items()}
     parameters = sum(p.numel() for p in context.model.parameters())
     texts = {}

@@ -59,6 +59,10 @@ def initial_network(model: nn.Module, initial: Any, x: Inputs) -> nn.Module | No
         return None
     if isinstance(initial, nn.Module):
         made = copy.deepcopy(initial)
+    elif not isinstance(initial, Mapping | str | Path):
+        raise UsageError(
+            f"initial is a {type(initial).__name__}; expected a module, a state dict or the path of a weights file"
+        )
     else:
         state = initial if isinstance(initial, Mapping) else read_weights(Path(initial))
         made = copy.deepcopy(model)

@@ -65,6 +65,26 @@ class Plan:
         )
 
 
+def check_choice(kernels: Sequence[str] | None, max_train: int | None, max_test: int | None) -> tuple[str, ...]:
+    """The kernels to compute when time allows, and whether the caller's choices are possible ones.
+
+    >>> check_choice(["trntk", "ck"], None, None)
+    ('trntk0', 'ck')
+    """
+    for name, limit in (("max_train", max_train), ("max_test", max_test)):
+        if limit is not None and limit < 2:
+            raise UsageError(f"{name}={limit} came; expected at least 2 items, or None for as many as fit")
+    if kernels is None:
+        return KERNELS
+    if isinstance(kernels, str):
+        raise UsageError(f"kernels={kernels!r} is one string; expected several names, such as kernels=[{kernels!r}]")
+    chosen = tuple(dict.fromkeys("trntk0" if name == "trntk" else name for name in ("trntk0", *kernels)))
+    unknown = [name for name in chosen if name not in KERNELS]
+    if unknown:
+        raise UsageError(f"kernels={list(kernels)} came; an X-ray knows {', '.join(['trntk', *KERNELS])}")
+    return chosen
+
+
 def make_plan(
     rates: Rates,
     budget: Budget,
@@ -81,17 +101,11 @@ def make_plan(
 
     `max_train` and `max_test` are the caller's own limits, `kernels` the caller's own choice.
     """
-    if kernels is not None:
-        chosen = tuple(dict.fromkeys("trntk0" if name == "trntk" else name for name in ("trntk0", *kernels)))
-        unknown = [name for name in chosen if name not in KERNELS]
-        if unknown:
-            raise UsageError(f"kernels={list(kernels)} came; an X-ray knows {', '.join(['trntk', *KERNELS])}")
-    else:
-        chosen = KERNELS
-    asked_train = min(train, max_train or train)
-    asked_test = min(test, max_test or test)
+    chosen = check_choice(kernels, max_train, max_test)
+    asked_train = min(train, max(max_train or train, classes))  # a sample has an item of every class
+    asked_test = min(test, max(max_test or test, classes))
     memory_train = int((budget.bytes / COPIES) ** 0.5)
-    n = max(min(asked_train, memory_train), min(LEAST_TRAIN, asked_train), classes)
+    n = min(max(min(asked_train, memory_train), LEAST_TRAIN, classes), asked_train)
     work = _workload(n, asked_test, classes, initial, rates)
     limit = float("inf") if budget.seconds is None else SAFETY * budget.seconds
     kept = list(chosen)
@@ -101,7 +115,7 @@ def make_plan(
     while _total(work, kept) > limit and work.train > max(LEAST_TRAIN, 2 * classes):
         fraction *= 0.9
         smaller = max(int(n * fraction), min(n, max(LEAST_TRAIN, 2 * classes)))
-        fewer = max(int(asked_test * fraction), min(asked_test, LEAST_TEST))
+        fewer = max(int(asked_test * fraction), min(asked_test, max(LEAST_TEST, classes)))
         work = _workload(smaller, fewer, classes, initial, rates)
     steps = _steps(work, kept)
     why = _reasons(train, test, work, asked_train, asked_test, memory_train, budget)
@@ -120,7 +134,7 @@ def make_plan(
 
 
 def _workload(n: int, m: int, classes: int, initial: bool, rates: Rates) -> Workload:
-    first = (min(n, INITIAL_TRAIN), min(m, INITIAL_TEST)) if initial else (0, 0)
+    first = (min(n, max(INITIAL_TRAIN, classes)), min(m, max(INITIAL_TEST, classes))) if initial else (0, 0)
     return Workload(n, m, *first, classes, rates)
 
 

@@ -149,11 +149,13 @@ def judge(seen: Observations) -> Verdict:
     moved = KERNEL_CHANGE.says(max(changes)) == "rich" or turned
     score = LINEARISATION.position(seen.linearisation)
     explained = (
-        f"The tangent plane at the start misses {100 * min(seen.linearisation, 9.99):.0f} % of what training changed"
+        f"The tangent plane at the start misses {100 * seen.linearisation:.0f} % of what training changed"
+        if seen.linearisation < 1
+        else "The tangent plane at the start explains nothing of what training changed"
     )
-    change = f"the kernel changed by {max(changes):.2g} times its size"
+    change = f"the kernel changed by {_times(max(changes))} its size"
     if side == "lazy" and stayed:
-        word, why = "lazy", f"{explained}, and the kernel changed by {min(changes):.2g} times its size."
+        word, why = "lazy", f"{explained}, and the kernel changed by {_times(min(changes))} its size."
     elif side == "rich" and moved:
         word, why = "rich", f"{explained}, and {change}."
     else:
@@ -170,6 +172,17 @@ def judge(seen: Observations) -> Verdict:
         + " Batch normalisation, weight decay and changes of the learning rate are part of what is seen, not told apart."
     )
     return Verdict(word, score, why, confidence, evidence)
+
+
+def _times(factor: float) -> str:
+    """A factor in words a person reads.
+
+    >>> _times(0.031), _times(2.71), _times(452.3), _times(0.9996)
+    ('3.1 % of', '2.7 times', '452 times', '100 % of')
+    """
+    if factor < 1:
+        return "under 0.1 % of" if factor < 0.001 else f"{100 * factor:.{0 if factor >= 0.1 else 1}f} % of"
+    return f"{factor:.1f} times" if factor < 10 else f"{factor:,.0f} times"
 
 
 NEEDED = "Give the weights before training (initial=, --initial-weights) for a verdict."
@@ -321,7 +334,10 @@ def _surrogates(context: Context, before: Pair, now: Pair) -> dict[str, float]:
         coef, intercept = whole(fit(pair.train / scale, y, context.seed), len(context.classes))
         logits = np.asarray(pair.test / scale, dtype=np.float64) @ coef.T + intercept
         odds = correct_class_log_odds(logits, held), correct_class_log_odds(network, held)
-        found[f"tau_{key}"] = kendall_tau(odds[0], odds[1])
+        try:
+            found[f"tau_{key}"] = kendall_tau(odds[0], odds[1])
+        except NumericalError:  # one of them says the same of all items
+            continue
         found[f"agreement_{key}"] = agreement(logits, network)
     return found
 

@@ -10,7 +10,7 @@ import torch
 from ntkscope.data.subsets import stratified
 from ntkscope.linalg import entropy_rank
 from ntkscope.measures.alignment import centred_alignment, kernel_distance, kernel_target_alignment
-from ntkscope.xray.context import Array, Context
+from ntkscope.xray.context import Array, Context, lengths
 from ntkscope.xray.rates import Workload
 from ntkscope.xray.registry import Finding, Section, register
 
@@ -22,7 +22,7 @@ def run(context: Context) -> Finding:
     y = context.y_train
     K = context.pair("trntk").train
     _heatmap(context, K)
-    rows = stratified(y, DECOMPOSED, context.seed, "xray", "spectrum")
+    rows = stratified(y, max(DECOMPOSED, len(context.classes)), context.seed, "xray", "spectrum")
     part = np.asarray(K if len(rows) == len(y) else K[np.ix_(rows, rows)], dtype=np.float64)
     values = torch.linalg.eigvalsh(torch.from_numpy((part + part.T) / 2)).flip(0)
     context.keep("kernel.eigenvalues", values)
@@ -46,7 +46,7 @@ def run(context: Context) -> Finding:
 
 
 def _heatmap(context: Context, K: Array) -> None:
-    rows = stratified(context.y_train, SHOWN, context.seed, "xray", "heatmap")
+    rows = stratified(context.y_train, max(SHOWN, len(context.classes)), context.seed, "xray", "heatmap")
     rows = rows[np.argsort(context.y_train[rows], kind="stable")]
     context.keep("kernel.heatmap", np.asarray(K[np.ix_(rows, rows)], dtype=np.float32))
     context.keep("kernel.heatmap_labels", context.y_train[rows])
@@ -57,12 +57,12 @@ def _initial(context: Context) -> dict[str, Any]:
     rows = context.initial_rows[0]
     before = np.asarray(context.initial_pair("trntk0").train, dtype=np.float64)
     now = np.asarray(context.pair("trntk0").train[np.ix_(rows, rows)], dtype=np.float64)
-    root = np.sqrt(np.diagonal(before))
+    root = lengths(np.diagonal(before))
     unit = before / root[:, None] / root
     values = torch.linalg.eigvalsh(torch.from_numpy((unit + unit.T) / 2)).flip(0)
     context.keep("kernel.initial_eigenvalues", values)
     y = context.y_train[rows]
-    own = np.sqrt(np.diagonal(now))
+    own = lengths(np.diagonal(now))
     current = now / own[:, None] / own
     return {
         "items": len(rows),
