@@ -42,8 +42,10 @@ def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset:
         given = K
         try:
             K = validate_data(estimator, K, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
-        except ValueError:
+        except ValueError as error:
             _check_array_finite(given)  # the worse of two faults is told
+            if not reset and np.ndim(given) == 2 and np.shape(given)[1] != estimator.n_features_in_:
+                raise UsageError(f"{error} {_columns(estimator, np.shape(given))}") from error
             raise
     shape = tuple(K.shape)
     if symmetric and (len(shape) != 2 or shape[0] != shape[1]):
@@ -56,11 +58,7 @@ def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset:
         if reset:
             estimator.n_features_in_ = shape[1]
         elif len(shape) != 2 or shape[1] != estimator.n_features_in_:
-            raise UsageError(
-                f"a test kernel of shape {shape} came to {type(estimator).__name__} fitted on"
-                f" {estimator.n_features_in_} training points; expected (n_test, {estimator.n_features_in_}): rows are"
-                " test inputs, columns the training inputs (transpose it if it is the other way round)"
-            )
+            raise UsageError(_columns(estimator, shape))
     try:
         gram = as_gram(K.detach() if isinstance(K, Tensor) else K, symmetric=symmetric)
     except NumericalError as error:
@@ -68,6 +66,14 @@ def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset:
     if isinstance(K, Gram):
         _check_products_finite(gram)
     return gram
+
+
+def _columns(estimator: BaseEstimator, shape: tuple[int, ...]) -> str:
+    n = estimator.n_features_in_
+    return (
+        f"a test kernel of shape {shape} came to {type(estimator).__name__} fitted on {n} training points; expected"
+        f" (n_test, {n}): rows are test inputs, columns the training inputs (transpose it if it is the other way round)"
+    )
 
 
 def _check_array_finite(K: Any) -> None:
