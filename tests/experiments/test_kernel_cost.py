@@ -7,7 +7,7 @@ import pytest
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope.experiments.kernel_cost import operations, residual_figures
+from ntkscope.experiments.kernel_cost import BENT, operations, residual_figures
 
 
 class TestKernelCost(ExperimentContract):
@@ -46,3 +46,11 @@ def test_a_gaussian_tail_falls_faster_than_an_exponential_one() -> None:
     assert laplace["slope"] == pytest.approx(-(2**0.5), rel=0.1)
     heavy = residual_figures(draw.standard_cauchy(size=200_000).clip(-1e3, 1e3), 100)
     assert heavy["faster"] < -0.05 or heavy["slope"] > -1
+
+
+def test_a_tail_heavier_than_exponential_is_told_apart() -> None:
+    random = np.random.default_rng(0)
+    assert residual_figures(random.normal(size=80_000), 1)["faster"] >= BENT
+    assert residual_figures(random.laplace(size=80_000), 1)["faster"] >= BENT
+    assert residual_figures(random.standard_t(3, size=80_000), 1)["faster"] < BENT
+    assert not residual_figures(random.normal(size=20), 1)["faster"] >= BENT  # too few to say

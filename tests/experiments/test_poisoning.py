@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
+import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.data import Trigger
-from ntkscope.experiments.poisoning import second_trigger
+from ntkscope.experiments.poisoning import Poisoning, judge, second_trigger
 
 
 class TestPoisoning(ExperimentContract):
     name = "poisoning"
     tiny = given(width=0.0625, train_items=150, test_items=30, epochs=1, points=30, dim=16, triggers=("square", "none"))
     kept = "square/0/trntk"
+
+
+def test_the_setup_is_not_judged_without_the_clean_network(tmp_path: Path) -> None:
+    record = ns.Record.create(tmp_path / "run", kind="experiment", name="poisoning")
+    sides = {side: {"tau": 0.5, "tad": 0.0} for side in ("clean", "poisoned")}
+    filters = {name: {"precision": 1.0, "recall": 1.0, "f1": 1.0} for name in ("filter", "filter, cosine")}
+    record.put(**{f"square/0/{k}": {**sides, **filters} for k in Poisoning.paper().kernels})
+    record.put(**{"square/0/network": {"clean_accuracy": 0.9, "attack_success": 1.0}})
+    found = {claim.id: claim for claim in judge(Poisoning.paper(), record, "")}
+    assert found["surrogate-poison-setup"].verdict == "not testable here"
+    assert found["surrogate-table3-trntk"].verdict == "reproduced"
 
 
 def test_the_second_trigger_is_never_the_first() -> None:

@@ -23,6 +23,9 @@ from ntkscope.kernels import kernel
 
 HOURS = {"trntk": 389.0, "proj-trntk": 1.12, "proj-pntk": 7.4 / 60}  # ResNet-18, one A100
 SAVING = "K < N P / (N + P)"
+# the least `faster` of a tail that still counts as exponential: at 80,000 residuals exponential ones lie within 0.15 of 0,
+# those of Student's t with 3 or 5 degrees of freedom between -0.4 and -0.9
+BENT = -0.3
 
 PUBLISHED = {
     claim.id.removeprefix("surrogate-"): claim
@@ -220,7 +223,7 @@ def judge(config: KernelCost, record: Record, difference: str) -> Iterator[Claim
     yield claim("jl-preserves", {"std * sqrt(K)": spread}, all(value < 1 for value in spread.values()))
     largest = residuals[max(config.dims)]
     tail = {key: round(largest[key], 4) for key in ("slope", "faster", "kurtosis", "std")}
-    yield claim("projection-residual-exponential", tail, largest["slope"] < 0 and not largest["faster"] < -1)
+    yield claim("projection-residual-exponential", tail, largest["slope"] < 0 and largest["faster"] >= BENT)
     slopes = {}
     for name in ("trntk", "proj-trntk"):
         times = [record.metrics[f"outputs/{name}/{count}"]["best"] for count in config.outputs]

@@ -308,7 +308,10 @@ def _trends(
         "drop, points": None if drop is None else round(drop, 2),
         "second trigger, attack success %": None if other is None else round(100 * other["attack_success"], 2),
     }
-    yield claim("poison-setup", setup, attacked["attack_success"] >= 0.95 and (drop is None or drop <= 2))
+    if drop is None:  # half of the check is missing: neither way
+        yield claim("poison-setup", None, None, f"needs the network trained on clean data; without it: {setup}")
+    else:
+        yield claim("poison-setup", setup, attacked["attack_success"] >= 0.95 and drop <= 2)
     worst = {c: min(v[c] for k, v in found.items() if k != "ck") for c in ("precision %", "recall %", "F1")}
     good = worst["precision %"] >= 97 and worst["recall %"] >= 97 and found["ck"]["F1"] < worst["F1"]
     yield claim("forensics-all-but-ck", {**worst, "F1 of CK": found["ck"]["F1"]}, good)

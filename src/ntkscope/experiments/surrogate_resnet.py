@@ -188,9 +188,12 @@ def judge(config: SurrogateResnet, record: Record, difference: str) -> Iterator[
     tau = {k: round(row["tau"], 4) for k, row in everything.items()}
     tad = {k: round(row["tad"], 3) for k, row in everything.items()}
     distance = {k: round(row["total_variation"], 4) for k, row in everything.items()}
-    yield FLOOR.judged(tau, min(tau.values()) >= 0.6, difference=difference, note=many)
-    yield SMALL.judged(tad, all(-4 <= value <= 1 for value in tad.values()), difference=difference, note=many)
-    yield IDEAL.judged(distance, None, difference=difference, note=many)
+    other = f"pretrained={config.pretrained!r} instead of {PRETRAINED!r}" if config.pretrained != PRETRAINED else ""
+    both = "; ".join(text for text in (difference, other) if text)  # these three speak of the pretrained ones too
+    least = min(tau.values(), default=0.0)
+    yield FLOOR.judged(tau or None, least >= 0.6, difference=both, note=many)
+    yield SMALL.judged(tad or None, all(-4 <= value <= 1 for value in tad.values()), difference=both, note=many)
+    yield IDEAL.judged(distance or None, None, difference=both, note=many)
 
 
 def draw(record: Record) -> dict[str, Any]:
