@@ -12,6 +12,7 @@ import pytest
 import ntkscope as ns
 from ntkscope.cli._factories import data_of, imported, model_of, tokenizer_of
 from ntkscope.cli.demo import demo_folder
+from ntkscope.cli.xray import stoppable, xray
 from ntkscope.core import UsageError
 
 MINE = """
@@ -74,9 +75,31 @@ def test_what_a_factory_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             imported(wrong, "model")
     with pytest.raises(UsageError, match="expected a Split"):
         data_of("json:JSONDecoder", {}, None, 0)
+    with pytest.raises(UsageError, match=r"called with nope, failed at .* with TypeError"):
+        model_of("json:JSONDecoder", {"nope": 3})
+    (tmp_path / "wrong_syntax.py").write_text("def f(:\n")
+    with pytest.raises(UsageError, match=r"importing wrong_syntax failed at .* with SyntaxError"):
+        imported("wrong_syntax:f", "model")
     with pytest.raises(UsageError, match="save_pretrained"):
         tokenizer_of("nowhere")
     assert tokenizer_of(None) is None
+
+
+def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), stoppable():
+        raise KeyboardInterrupt
+    assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_limits_reach_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict = {}
+    monkeypatch.setitem(xray.__globals__, "demo_xray", lambda folder, **options: given.update(options))
+    monkeypatch.setitem(xray.__globals__, "show", lambda record: None)
+    xray(demo=True, out=tmp_path, time="30s", memory="1GiB")
+    assert given["budget"] == {"time": "30s", "memory": "1GiB"}
+    given.clear()
+    xray(demo=True, out=tmp_path)
+    assert "budget" not in given
 
 
 def test_a_demo_that_was_stopped_is_gone_on_with(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ def imported(name: str, what: str) -> Callable[..., Any]:
         raise UsageError(
             f"--{what} {name!r}: no module {error.name!r} in {here} or among the installed ones; start from its folder"
         ) from error
+    except Exception as error:
+        raise _theirs(f"--{what} {name!r}: importing {module_name}", error) from error
     finally:
         sys.path.remove(here)
     try:
@@ -35,6 +38,25 @@ def imported(name: str, what: str) -> Callable[..., Any]:
     return factory
 
 
+def _made(name: str, what: str, given: dict[str, Any]) -> Any:
+    """What the factory makes; its own error is said with its place."""
+    factory = imported(name, what)
+    try:
+        return factory(**given)
+    except ns.NtkscopeError:
+        raise
+    except Exception as error:
+        called = f"called with {', '.join(given)}" if given else "called without options"
+        raise _theirs(f"--{what} {name!r}, {called},", error) from error
+
+
+def _theirs(what: str, error: Exception) -> UsageError:
+    """An error of a person's own code: what it says and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "its own code"
+    return UsageError(f"{what} failed at {place} with {type(error).__name__}: {error}; put that right and run again")
+
+
 def options(texts: Sequence[str] | None) -> dict[str, Any]:
     """`key=value` texts as keyword arguments."""
     return dict(setting(text) for text in texts or [])
@@ -42,7 +64,7 @@ def options(texts: Sequence[str] | None) -> dict[str, Any]:
 
 def model_of(name: str, given: dict[str, Any]) -> Any:
     """A built-in architecture by its name, or whatever a factory makes."""
-    return imported(name, "model")(**given) if ":" in name else ns.models.build(name, **given)
+    return _made(name, "model", given) if ":" in name else ns.models.build(name, **given)
 
 
 def data_of(name: str, given: dict[str, Any], root: str | None, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
@@ -50,7 +72,7 @@ def data_of(name: str, given: dict[str, Any], root: str | None, seed: int) -> tu
     if ":" not in name:
         split = ns.data.load(name, root=root, seed=seed, **given)
         return split.train, split.test, split.classes
-    made = imported(name, "data")(**given)
+    made = _made(name, "data", given)
     if isinstance(made, ns.Split):
         return made.train, made.test, made.classes
     if isinstance(made, tuple) and len(made) in (2, 3):
@@ -66,7 +88,7 @@ def tokenizer_of(name: str | None) -> Any:
     if name is None:
         return None
     if ":" in name and not Path(name).exists():
-        return imported(name, "tokenizer")()
+        return _made(name, "tokenizer", {})
     if not Path(name).is_dir():
         raise UsageError(
             f"--tokenizer {name!r} came; expected a folder that save_pretrained wrote, or package.module:factory"

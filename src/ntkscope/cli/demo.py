@@ -26,9 +26,11 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the split, the weights and the order of batches.")] = 0,
 ) -> None:
     """Train a small CNN on scikit-learn's digits, X-ray it, and make the page."""
-    from ntkscope.cli.xray import show  # the verbs share a file each way
+    from ntkscope.cli.xray import show, stoppable  # the verbs share a file each way
 
-    show(demo_xray(demo_folder(seed) if out is None else out, seed=seed, epochs=epochs))
+    with stoppable():
+        record = demo_xray(demo_folder(seed) if out is None else out, seed=seed, epochs=epochs)
+    show(record)
 
 
 def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS, **options: Any) -> ns.Record:

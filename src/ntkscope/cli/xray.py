@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,7 @@ from ntkscope.cli._factories import data_of, model_of, options, tokenizer_of
 from ntkscope.cli.demo import demo_folder, demo_xray
 from ntkscope.core import UsageError
 
+TIME, MEMORY = "10m", "2GiB"
 CHOICE = "package.module:factory, or a name `ntkscope list` knows"
 
 
@@ -31,8 +34,8 @@ def xray(
     max_train: Annotated[int | None, typer.Option(help="Use at most so many training items.", min=2)] = None,
     max_test: Annotated[int | None, typer.Option(help="Use at most so many test items.", min=2)] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
-    memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = "2GiB",
-    time: Annotated[str, typer.Option(help="Time to fit into: 90s, 10m, 1h; none for no limit.")] = "10m",
+    memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = MEMORY,
+    time: Annotated[str, typer.Option(help="Time to fit into: 90s, 10m, 1h; none for no limit.")] = TIME,
     kernels: Annotated[
         str | None, typer.Option(help="Kernels by name, with commas; what fits the time unless given.")
     ] = None,
@@ -54,7 +57,11 @@ def xray(
         limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device}
         if chosen is not None:
             limits["kernels"] = chosen
-        show(demo_xray(demo_folder(seed) if out is None else out, seed=seed, **limits))
+        if time != TIME or memory != MEMORY:
+            limits["budget"] = {"time": None if time == "none" else time, "memory": memory}
+        with stoppable():
+            record = demo_xray(demo_folder(seed) if out is None else out, seed=seed, **limits)
+        show(record)
         return
     if model is None or data is None:
         raise UsageError("--model and --data are needed (or --demo alone); see ntkscope xray --help")
@@ -65,25 +72,36 @@ def xray(
         ns.models.load_weights(network, weights)
     root = None if data_root is None else str(data_root)
     train, test, classes = data_of(data, options(data_option), root, seed)
-    record = ns.xray(
-        network,
-        train,
-        test,
-        "xray/" if out is None else out,
-        initial=initial_weights,
-        budget={"time": None if time == "none" else time, "memory": memory},
-        device=device,
-        seed=seed,
-        classes=classes or None,
-        tokenizer=words,
-        max_train=max_train,
-        max_test=max_test,
-        kernels=chosen,
-        name=model,
-        data_name=data,
-        say=typer.echo,
-    )
+    with stoppable():
+        record = ns.xray(
+            network,
+            train,
+            test,
+            "xray/" if out is None else out,
+            initial=initial_weights,
+            budget={"time": None if time == "none" else time, "memory": memory},
+            device=device,
+            seed=seed,
+            classes=classes or None,
+            tokenizer=words,
+            max_train=max_train,
+            max_test=max_test,
+            kernels=chosen,
+            name=model,
+            data_name=data,
+            say=typer.echo,
+        )
     show(record)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Says, when Ctrl-C stops the block, how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("\nntkscope: stopped; the same command goes on from what was done", err=True)
+        raise
 
 
 def show(record: ns.Record) -> None:
