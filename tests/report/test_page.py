@@ -127,6 +127,8 @@ def test_a_section_of_tomorrow_is_shown_by_its_numbers(tmp_path: Path) -> None:
 def test_a_bare_xray_has_a_page(tmp_path: Path) -> None:
     Record.create(tmp_path / "x", kind="xray", name="just begun").put(xray_schema=1)
     assert "X-ray: just begun" in Page(tmp_path / "x").html
+    Record.resume(tmp_path / "x").put(model={"name": "Sequential"}, data={"name": ""})
+    assert "<h1>X-ray of Sequential</h1>" in Page(tmp_path / "x").html
 
 
 def test_a_changed_array_is_said_and_not_shown(tmp_path: Path) -> None:

@@ -110,6 +110,15 @@ class TestProblems(ViewContract):
         for row in section.data["mislabelled"]:
             assert f"#{row['original']}<" in body
 
+    def test_labels_nobody_contradicts_are_not_listed(self, source: Source) -> None:
+        row = {"index": 0, "original": 7, "score": 0.2, "label": 1, "suggested": 2}
+        section = Section(
+            "problems", data={"mislabelled": [row, {**row, "original": 8, "score": -0.2, "suggested": 1}]}
+        )
+        body = VIEWS["problems"](section, source).body
+        assert "#7<" in body
+        assert "#8<" not in body
+
     def test_nothing_found_is_said(self, source: Source) -> None:
         section = Section("problems", data={"mislabelled": [], "duplicates": [], "dominating": []})
         assert VIEWS["problems"](section, source).body.count("None were found.") == 3

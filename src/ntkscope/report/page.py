@@ -81,7 +81,9 @@ def _xray(record: Record) -> Markup:
 def _title(source: Source) -> str:
     name = str(mapping(source.metrics.get("model")).get("name", ""))
     data = str(source.data.get("name") or "")
-    return f"X-ray of {name} on {data}" if name and data else f"X-ray: {source.record.name}"
+    if name:
+        return f"X-ray of {name} on {data}" if data else f"X-ray of {name}"
+    return f"X-ray: {source.record.name}"
 
 
 def _header(source: Source) -> Markup:

@@ -150,7 +150,7 @@
       make("p", { class: "soft small" }, "Contributions of single training items to the predicted logit; dots are the largest outliers."),
       make("div", { class: "rows" }, ...rows),
       make("div", { class: "scale" }, make("span", {}, shown(low, 2)), make("span", {}, shown(high, 2))),
-      share ? make("p", { class: "soft small" }, `The five strongest items carry ${percent(share[0])} of the whole${data.count ? `; it is as if ${shown(Math.max(1, Math.round(share[2] * data.count)))} of ${shown(data.count)} spoke alike` : ""}.`) : "");
+      share ? make("p", { class: "soft small" }, `The five strongest items carry ${percent(share[0])} of the whole${data.count ? `; it is as if ${Math.max(1, Math.round(share[2] * data.count)).toLocaleString("en-US")} of ${data.count.toLocaleString("en-US")} spoke alike` : ""}.`) : "");
   };
 
   const shelf = (title, pairs, item) => {

@@ -22,7 +22,7 @@ def problems(section: Section, source: Source) -> Drawing:
             "Perhaps mislabelled",
             "The surrogate, asked without the item itself, prefers another class. Look at the first ones.",
             ["Rank", "Item", "Number", "Label", "Suggested", "Score"],
-            [_mislabelled(n, row, source) for n, row in enumerate(data.get("mislabelled") or [], 1)],
+            [_mislabelled(n, row, source) for n, row in enumerate(_contradicted(data.get("mislabelled") or []), 1)],
         ),
         (
             "Nearly the same",
@@ -32,7 +32,7 @@ def problems(section: Section, source: Source) -> Drawing:
         ),
         (
             "Dominating",
-            "Single training items that carry an outsized share of what the surrogate says.",
+            "The training items with the largest shares of what the surrogate says" + _equal_share(source),
             ["Rank", "Item", "Number", "Label", "Share"],
             [_dominating(n, row, source) for n, row in enumerate(data.get("dominating") or [], 1)],
         ),
@@ -48,6 +48,16 @@ def _part(title: str, words: str, heads: Sequence[str], rows: Sequence[Sequence[
     file = f"{source.record.name}-{title}.csv".lower()
     shown = table(heads, rows, name=title, export=file, tall=True, kind="problems")
     return tag("div", head, tag("p", words, class_="soft"), shown, class_="problems-part")
+
+
+def _contradicted(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those whose label is not the class the surrogate prefers; the record also ranks the others."""
+    return [row for row in rows if row["label"] != row["suggested"]]
+
+
+def _equal_share(source: Source) -> str:
+    items = source.data.get("train_items")
+    return f"; with equal shares each would have {percent(1 / items, 2)}." if isinstance(items, int) and items else "."
 
 
 def _rank(n: int) -> Cell:

@@ -26,9 +26,9 @@ def run(context: Context) -> Finding:
     loud = _dominating(context)
     contradicted = sum(entry["score"] > 0 for entry in doubtful)
     confidence = (
-        f"{'At least ' if contradicted == LISTED else ''}{contradicted} labels are contradicted by a classifier that never"
-        " saw the item; a hard item looks the same as a wrong label, so look at each. Near-duplicates are near in the"
-        " network's eyes and as inputs."
+        f"{'At least ' if contradicted == LISTED else ''}{contradicted} {'label is' if contradicted == 1 else 'labels are'}"
+        " contradicted by a classifier that never saw the item; a hard item looks the same as a wrong label, so look at each."
+        " Near-duplicates are near in the network's eyes and as inputs."
     )
     return Finding({"mislabelled": doubtful, "duplicates": doubles, "dominating": loud}, confidence)
 
