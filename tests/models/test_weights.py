@@ -173,3 +173,12 @@ def test_tied_weights_can_be_saved(tmp_path: Path) -> None:
     tied[1].weight = tied[0].weight
     save_weights(tied, tmp_path / "w.safetensors")
     assert torch.equal(read_weights(tmp_path / "w.safetensors")["1.weight"], tied[0].weight)
+
+
+def test_a_checkpoint_as_the_tutorials_write_it_and_bytes_that_are_none(tmp_path: Path) -> None:
+    torch.save({"epoch": 3, "model_state_dict": net(1).state_dict()}, tmp_path / "c.pt")
+    assert same(load_weights(net(2), tmp_path / "c.pt"), net(1))
+    for junk in (b"junk", b"", b"\x80"):
+        (tmp_path / "junk.pt").write_bytes(junk)
+        with pytest.raises((DataCorrupt, UnsafeData)):
+            read_weights(tmp_path / "junk.pt")

@@ -86,14 +86,17 @@ def _unpickle(path: Path) -> Any:
             f"{path} holds more than tensors and was refused before anything in it ran; expected a state dict."
             " If you trust its source, load it there and write it again with ntkscope.models.save_weights"
         ) from error
-    except (RuntimeError, EOFError, ValueError, UnicodeDecodeError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # bytes that are no pickle fail in many ways
         raise DataCorrupt(f"{path} is not a whole PyTorch file ({error}); copy or download it again") from error
 
 
 def _state_dict(path: Path, loaded: Any) -> Params:
     """The flat mapping of names to tensors, unwrapped from a checkpoint and stripped of `module.`."""
-    if isinstance(loaded, Mapping) and isinstance(loaded.get("state_dict"), Mapping):
-        loaded = loaded["state_dict"]
+    for key in ("state_dict", "model_state_dict"):  # as Lightning and PyTorch's own tutorials name it
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
+            loaded = loaded[key]
     if not isinstance(loaded, Mapping):
         raise UsageError(f"{path} holds a {type(loaded).__name__}; expected a state dict, names to tensors")
     others = [str(key) for key, value in loaded.items() if not isinstance(value, Tensor)]
