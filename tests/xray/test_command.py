@@ -93,8 +93,8 @@ def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_limits_reach_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict = {}
-    monkeypatch.setitem(xray.__globals__, "demo_xray", lambda folder, **options: given.update(options))
-    monkeypatch.setitem(xray.__globals__, "show", lambda record: None)
+    monkeypatch.setattr(sys.modules["ntkscope.cli.xray"], "demo_xray", lambda folder, **options: given.update(options))
+    monkeypatch.setattr(sys.modules["ntkscope.cli.xray"], "show", lambda record: None)
     xray(demo=True, out=tmp_path, time="30s", memory="1GiB")
     assert given["budget"] == {"time": "30s", "memory": "1GiB"}
     given.clear()
