@@ -56,7 +56,9 @@ def test_list_one_part(run: Run) -> None:
 def test_an_unknown_part_is_a_message_not_a_traceback(run: Run) -> None:
     code, out, err = run("list", "modles")
     assert (code, out) == (2, "")
-    assert err == "ntkscope: unknown part 'modles'; did you mean 'models'? known: datasets, experiments, kernels, models\n"
+    assert (
+        err == "ntkscope: unknown part 'modles'; did you mean 'models'? known: datasets, experiments, kernels, models\n"
+    )
 
 
 def test_demo_writes_a_record_and_its_page(run: Run, tmp_path: Path) -> None:
