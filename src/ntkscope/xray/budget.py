@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ntkscope.core import UsageError
+from ntkscope.core import MemoryBudgetError, UsageError
 from ntkscope.core.progress import duration
 from ntkscope.tangent.plan import parse_bytes
 
@@ -85,3 +86,22 @@ def as_budget(value: Any) -> Budget:
     if isinstance(value, str | int | float):
         return Budget(time=value)
     raise UsageError(f"budget={value!r} came; expected Budget(time, memory), a time such as '10m', or None")
+
+
+@contextmanager
+def half_of_the_budget() -> Iterator[None]:
+    """A kernel has half of the memory; when that is too little, the error says what to do with its figure.
+
+    >>> with half_of_the_budget():
+    ...     raise MemoryBudgetError("the smallest budget that works is 6 MiB")
+    Traceback (most recent call last):
+    ...
+    ntkscope.core.errors.MemoryBudgetError: a kernel of the X-ray has half of its memory: give twice the figure that follows
+    (the smallest budget that works is 6 MiB)
+    """
+    try:
+        yield
+    except MemoryBudgetError as error:
+        raise MemoryBudgetError(
+            f"a kernel of the X-ray has half of its memory: give twice the figure that follows ({error})"
+        ) from error

@@ -20,6 +20,7 @@ from ntkscope.core import Inputs, Part, Record
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import kernel
 from ntkscope.surrogates import KernelGLM
+from ntkscope.xray.budget import half_of_the_budget
 from ntkscope.xray.items import Items
 from ntkscope.xray.network import class_logits, outputs
 from ntkscope.xray.plan import Plan
@@ -174,17 +175,18 @@ class Context:
 
     def _kernel(self, name: str, model: nn.Module, x1: Inputs, x2: Inputs = None) -> Any:
         options: dict[str, Any] = {"dim": projection_dim(name)} if name.startswith("proj-") else {}
-        return kernel(
-            name,
-            model,
-            x1,
-            x2,
-            device=self.device,
-            memory=self.memory // 2,
-            progress=bool(self.progress),
-            seed=self.seed,
-            **options,
-        )
+        with half_of_the_budget():
+            return kernel(
+                name,
+                model,
+                x1,
+                x2,
+                device=self.device,
+                memory=self.memory // 2,
+                progress=bool(self.progress),
+                seed=self.seed,
+                **options,
+            )
 
     def _keep_coverage(self, made: Any) -> None:
         cover = made.coverage

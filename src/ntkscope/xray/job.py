@@ -20,7 +20,7 @@ from ntkscope.core.record import FILE
 from ntkscope.data.subsets import stratified
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
-from ntkscope.xray.budget import as_budget
+from ntkscope.xray.budget import as_budget, half_of_the_budget
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items, Tokenizer, collect_both
 from ntkscope.xray.network import class_logits, initial_network, outputs
@@ -224,7 +224,8 @@ def _plan(
         tell("going on with the plan of the earlier attempt:")
     else:
         start = time.perf_counter()
-        rates = measure_rates(model, train.x, device=device, memory=budget.bytes // 2)
+        with half_of_the_budget():
+            rates = measure_rates(model, train.x, device=device, memory=budget.bytes // 2)
         record.put(timings=[{"what": "probe", "seconds": round(time.perf_counter() - start, 4)}], rates=rates)
         plan = make_plan(
             rates,
