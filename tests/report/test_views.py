@@ -136,6 +136,15 @@ class TestKernel(ViewContract):
         assert "Kernel moved by" not in body
         assert "Give the initial weights" in body
 
+    def test_before_and_after_are_compared_on_the_same_items(self, source: Source) -> None:
+        """A kernel of more items has a larger effective rank: 5.5 of 1,438 items beside 2.5 of 400 would mislead."""
+        initial = {"items": 400, "effective_rank": 2.5, "now_effective_rank": 4.1, "distance": 0.2}
+        section = Section("kernel", data={"effective_rank": 5.5, "initial": initial})
+        body = str(VIEWS["kernel"](section, source).body)
+        assert "2.50 before, 4.10 after, on the same 400 items" in body
+        assert "before training" not in body.split("<figure")[0].replace("kernels before and after training", "")
+
+
 
 class TestLayers(ViewContract):
     name = "layers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -27,11 +28,11 @@ def kernel(section: Section, source: Source) -> Drawing:
     """Tiles of numbers, heat map and spectrum."""
     data = section.data
     initial = data.get("initial") or {}
-    tiles = [_tile(name, words, data.get(key), initial.get(key)) for key, name, words in _TILES]
+    tiles = [_tile(name, words, data.get(key), _was(initial, key)) for key, name, words in _TILES]
     if initial:
         moved = "1 − cosine between the kernels before and after training"
         tiles.append(_tile("Kernel moved by", moved, initial.get("distance")))
-    plots = [plot for plot in (_heat(data, source), _spectrum(source)) if plot is not None]
+    plots = [plot for plot in (_heat(data, source), _spectrum(source, initial)) if plot is not None]
     parts = [tag("div", *tiles, class_="tiles")]
     if not initial:
         parts.append(
@@ -40,12 +41,24 @@ def kernel(section: Section, source: Source) -> Drawing:
     return Drawing(join([*parts, tag("div", *plots, class_="panels wide")]))
 
 
-def _tile(name: str, words: str, value: Any, before: Any = None) -> Markup:
-    was = (
-        tag("span", f"before training {number(before)}", class_="was") if as_float(before) == as_float(before) else None
-    )
+def _was(initial: Mapping[str, Any], key: str) -> str | None:
+    """What a figure was before training, with what it is now on the same items where those are fewer."""
+    before, now, items = initial.get(key), initial.get(f"now_{key}"), initial.get("items")
+    if not isfinite(as_float(before)):
+        return None
+    if not isfinite(as_float(now)) or not items:
+        return f"before training {number(before)}"
+    return f"{number(before)} before, {number(now)} after, on the same {number(items)} items"
+
+
+def _tile(name: str, words: str, value: Any, was: str | None = None) -> Markup:
     return tag(
-        "div", tag("span", name, class_="tile-name"), tag("b", number(value)), was, tag("small", words), class_="tile"
+        "div",
+        tag("span", name, class_="tile-name"),
+        tag("b", number(value)),
+        None if was is None else tag("span", was, class_="was"),
+        tag("small", words),
+        class_="tile",
     )
 
 
@@ -60,10 +73,15 @@ def _heat(data: Mapping[str, Any], source: Source) -> Markup | None:
     return tag("figure", tag("figcaption", shown), drawn)
 
 
-def _spectrum(source: Source) -> Markup | None:
-    """Eigenvalues by rank, both axes logarithmic; what is not positive is left out."""
+def _spectrum(source: Source, initial: Mapping[str, Any]) -> Markup | None:
+    """Eigenvalues by rank, both axes logarithmic, before and after on the same items; what is not positive is left out."""
     curves = []
-    for name, key in (("after training", "kernel.eigenvalues"), ("before", "kernel.initial_eigenvalues")):
+    alike = source.array("kernel.current_eigenvalues") is not None
+    after = "kernel.current_eigenvalues" if alike else "kernel.eigenvalues"
+    caption = "Spectrum: eigenvalues by rank"
+    if alike and initial.get("items"):
+        caption += f", on the {number(initial['items'])} items of both kernels"
+    for name, key in (("after training", after), ("before", "kernel.initial_eigenvalues")):
         values = source.array(key)
         if values is None:
             continue
@@ -85,4 +103,4 @@ def _spectrum(source: Source) -> Markup | None:
         height=340,
     )
     drawn = lines(frame, curves, describe="Spectrum: eigenvalues by rank, both axes logarithmic")
-    return tag("figure", tag("figcaption", "Spectrum: eigenvalues by rank"), drawn)
+    return tag("figure", tag("figcaption", caption), drawn)

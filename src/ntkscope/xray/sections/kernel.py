@@ -64,6 +64,8 @@ def _initial(context: Context) -> dict[str, Any]:
     y = context.y_train[rows]
     own = lengths(np.diagonal(now))
     current = now / own[:, None] / own
+    current_values = torch.linalg.eigvalsh(torch.from_numpy((current + current.T) / 2)).flip(0)
+    context.keep("kernel.current_eigenvalues", current_values)  # of the same items as the initial ones
     return {
         "items": len(rows),
         "distance": kernel_distance(before, now),
@@ -71,10 +73,9 @@ def _initial(context: Context) -> dict[str, Any]:
         "alignment": kernel_target_alignment(unit, y),
         "centred_alignment": kernel_target_alignment(unit, y, centred=True),
         "effective_rank": entropy_rank(values.clamp_min(0)),
+        "now_alignment": kernel_target_alignment(current, y),
         "now_centred_alignment": kernel_target_alignment(current, y, centred=True),
-        "now_effective_rank": entropy_rank(
-            torch.linalg.eigvalsh(torch.from_numpy((current + current.T) / 2)).clamp_min(0)
-        ),
+        "now_effective_rank": entropy_rank(current_values.clamp_min(0)),
     }
 
 
