@@ -145,7 +145,6 @@ class TestKernel(ViewContract):
         assert "before training" not in body.split("<figure")[0].replace("kernels before and after training", "")
 
 
-
 class TestLayers(ViewContract):
     name = "layers"
 
