@@ -16,6 +16,7 @@ class Published:
     """What a document says: the claim's id in the ledger, where it stands, its figures, and the check for a verdict.
 
     `stand_in` says why the published setting cannot be had at all (another data set, another encoder); empty where it can.
+    `seeds` is how many networks the check asks for; a verdict from fewer is a stand-in.
     """
 
     id: str
@@ -23,11 +24,15 @@ class Published:
     values: Any
     check: str
     stand_in: str = ""
+    seeds: int = 1
 
-    def judged(self, measured: Any, holds: bool | None, *, difference: str = "", note: str = "") -> Claim:
+    def judged(
+        self, measured: Any, holds: bool | None, *, difference: str = "", note: str = "", seeds: int | None = None
+    ) -> Claim:
         """The claim: *reproduced* or *not reproduced* in the published setting, else a *stand-in* that says what held.
 
-        `holds=None` is for statements without a threshold, `measured=None` for what could not be measured.
+        `holds=None` is for statements without a threshold, `measured=None` for what could not be measured; `seeds` is how
+        many networks were measured, where that can be fewer than the check asks for.
 
         >>> claim = Published("surrogate-x", "Table 9", 0.7, "at least 0.6")
         >>> claim.judged(0.65, True).verdict, claim.judged(0.65, True, difference="seeds=1 instead of 5").verdict
@@ -35,7 +40,8 @@ class Published:
         """
         if measured is None:
             return Claim(self.id, self.source, self.values, None, self.check, "not testable here", note)
-        why = "; ".join(text for text in (self.stand_in, difference) if text)
+        few = f"{seeds} network(s) where the check asks for {self.seeds}" if (seeds or self.seeds) < self.seeds else ""
+        why = "; ".join(text for text in (self.stand_in, difference, few) if text)
         if holds is None:
             verdict, said = "stand-in", UNDECIDED
         elif why:
