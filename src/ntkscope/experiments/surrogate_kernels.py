@@ -28,7 +28,7 @@ TAD = {"trntk": -0.30, "trntk0": -0.52, "proj-trntk": -0.20, "proj-pntk": -0.30,
 
 PUBLISHED = (
     Published("surrogate-table2-resnet18", "Table 2", {"tau": TAU, "TAD points": TAD}, "all |TAD| <= 1.5 points"),
-    Published("surrogate-table2-trntk-best", "Section 4, Table 2", "trNTK has the highest tau", ">= the others - 0.02", seeds=3),
+    Published("surrogate-table2-trntk-best", "Section 4, Table 2", "trNTK has the highest tau", ">= others - 0.02", seeds=3),
     Published("surrogate-normalisation-helps", "Section 4, Tables 2 and 3", {"gain": 0.118}, "gain > 0 on clean data", seeds=5),
     Published("surrogate-projection-close-to-exact", "Section 5, Table 2", {"drop": 0.039}, "|difference| <= 0.05"),
     Published("surrogate-proj-pntk-weakest-clean", "Table 2", {"gap to proj-trNTK": 0.330}, "gap > 0"),
@@ -39,7 +39,7 @@ PUBLISHED = (
     Published("surrogate-attribution-centred-by-class", "Section 4", "a neuron's own class adds most", ">= 90 % of images"),
     Published("surrogate-normalisation-smooths", "Section 3", "normalising spreads kernel mass", "participation rises"),
     Published("surrogate-ck-collapses-class-variance", "Section 5", "CK sees class only", "spread of CK < trNTK"),
-    Published("surrogate-embedding-background", "Section 5", "Em follows background pixels", "border correlation Em > trNTK", seeds=3),
+    Published("surrogate-embedding-background", "Section 5", "Em follows background", "border correlation Em > trNTK", seeds=3),
 )  # fmt: skip
 BY_ID = {claim.id: claim for claim in PUBLISHED}
 
