@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.core import Claim, NtkscopeError, Record, Registry, Snapshot, Split
     from ntkscope.experiments import EXPERIMENTS, run
     from ntkscope.kernels import KERNELS, kernel
-    from ntkscope.linalg import Gram
+    from ntkscope.linalg import Gram, open_kernel
     from ntkscope.xray import xray
 
     __version__: str
@@ -58,6 +58,7 @@ _NAMES = {
     "kernel": "kernels",
     "run": "experiments",
     "Gram": "linalg",
+    "open_kernel": "linalg",
     "Claim": "core",
     "NtkscopeError": "core",
     "Record": "core",
@@ -85,6 +86,7 @@ __all__ = [
     "linalg",
     "measures",
     "models",
+    "open_kernel",
     "report",
     "run",
     "surrogates",

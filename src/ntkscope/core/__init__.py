@@ -3,6 +3,7 @@
 from ntkscope.core.claims import Claim
 from ntkscope.core.environment import environment
 from ntkscope.core.errors import (
+    DamagedTile,
     DataCorrupt,
     DataNotFound,
     DuplicateName,
@@ -10,6 +11,7 @@ from ntkscope.core.errors import (
     NtkscopeError,
     NumericalError,
     RecordError,
+    StoreError,
     UnknownName,
     UnsafeData,
     UsageError,
@@ -23,6 +25,7 @@ from ntkscope.core.types import Inputs, Params, Part, Snapshot, Split, fingerpri
 
 __all__ = [
     "Claim",
+    "DamagedTile",
     "DataCorrupt",
     "DataNotFound",
     "DuplicateName",
@@ -39,6 +42,7 @@ __all__ = [
     "Snapshot",
     "Split",
     "Stage",
+    "StoreError",
     "UnknownName",
     "UnsafeData",
     "UsageError",

@@ -42,3 +42,11 @@ class MemoryBudgetError(NtkscopeError, MemoryError):
 
 class RecordError(NtkscopeError, OSError):
     """A record that cannot be read, written or continued."""
+
+
+class StoreError(NtkscopeError, OSError):
+    """A kernel or features on disk that cannot be read, written or continued."""
+
+
+class DamagedTile(StoreError):
+    """A piece of a store whose bytes are not those that were written; the message names its file."""

@@ -7,6 +7,7 @@ from ntkscope.linalg.correlation import matrix_correlation
 from ntkscope.linalg.dense import DenseGram, as_gram
 from ntkscope.linalg.density import SpectralDensity, quadrature, spectral_density, stochastic_trace
 from ntkscope.linalg.factored import FactoredGram
+from ntkscope.linalg.filling import DamageWarning, fill
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
 from ntkscope.linalg.minimum_norm import MinimumNormSolution, minimum_norm_solve
@@ -23,20 +24,29 @@ from ntkscope.linalg.spectrum import (
     spectral_norm,
     stable_rank,
 )
+from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.system import NumericalWarning
+from ntkscope.linalg.tiled import TiledGram, open_kernel
+from ntkscope.linalg.tiling import Grid, TileSource, TileValues
 
 __all__ = [
     "CholeskySolution",
     "ConditionNumber",
     "ConjugateGradientSolution",
+    "DamageWarning",
     "DenseGram",
     "FactoredGram",
     "Gram",
+    "Grid",
+    "KernelStore",
     "MinimumNormSolution",
     "NumericalWarning",
     "OperatorGram",
     "Preconditioner",
     "SpectralDensity",
+    "TileSource",
+    "TileValues",
+    "TiledGram",
     "as_gram",
     "block_jacobi",
     "cholesky_solve",
@@ -45,12 +55,14 @@ __all__ = [
     "effective_rank",
     "eigenpairs",
     "entropy_rank",
+    "fill",
     "frobenius_norm",
     "jacobi",
     "lanczos",
     "matrix_correlation",
     "minimum_norm_solve",
     "nystrom",
+    "open_kernel",
     "principal_angles",
     "quadrature",
     "singular_values",

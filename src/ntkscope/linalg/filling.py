@@ -1,0 +1,60 @@
+"""Filling a store: compute the tiles that are missing, keep each as soon as it is there."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+from ntkscope.core.progress import counter
+from ntkscope.linalg.store import KernelStore
+from ntkscope.linalg.tiling import TileSource
+
+
+class DamageWarning(RuntimeWarning):
+    """Tiles of a store were damaged and are computed again."""
+
+
+def fill(
+    store: KernelStore,
+    source: TileSource,
+    *,
+    executor: Any = None,
+    progress: bool | Literal["auto"] = False,
+) -> int:
+    """Compute what a store lacks; how many tiles that were.
+
+    Tiles go to the disk one by one, whole or not at all, so a run killed at any moment goes on from where it was.
+    Tiles that are there are read and checked first, and the damaged are named in a `DamageWarning` and
+    computed again. `executor`: None for this process, or a `dask.distributed.Client`. Memory: what the source needs.
+    """
+    store.require(source)
+    if executor is not None:
+        from ntkscope.linalg.distributed import fill_on
+
+        return int(fill_on(executor, store, source, progress=progress))
+    todo = outstanding(store)
+    with counter(len(store.grid), "tiles", progress) as bar:
+        bar.advance(len(store.grid) - len(todo))
+        computed = 0
+        for (i, j), damaged in todo.items():
+            if damaged or not store.has(i, j):  # another process may have brought it meanwhile
+                store.write(i, j, source.tile(i, j))
+                computed += 1
+            bar.advance()
+    return computed
+
+
+def outstanding(store: KernelStore) -> dict[tuple[int, int], bool]:
+    """The tiles to compute in grid order, each with whether it is there but damaged; leftovers of killed writers go."""
+    store.clear_leftovers()
+    damaged = set(store.damaged())
+    if damaged:
+        named = ", ".join(f"{tile}" for tile in sorted(damaged)[:10])
+        more = f" and {len(damaged) - 10} more" if len(damaged) > 10 else ""
+        warnings.warn(
+            f"{store.url}: tiles {named}{more} are damaged (not the bytes that were written) and are computed again",
+            DamageWarning,
+            stacklevel=3,
+        )
+    wanted = damaged.union(store.missing())
+    return {tile: tile in damaged for tile in store.grid if tile in wanted}

@@ -1,0 +1,321 @@
+"""`KernelStore`: one kernel matrix on disk, tile by tile, with what its numbers depend on.
+
+A zarr version 3 group: array `values` (n, m), one tile a chunk, crc32c after each; arrays `row_diagonal` and, for a cross
+kernel, `column_diagonal` in float64, one chunk a row (column) of tiles. The group's attributes say the rest in JSON:
+`kind`, `schema`, `grid`, `dtype`, `labels`, `fingerprint`. A symmetric kernel keeps the tiles of its upper triangle.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
+from ntkscope.linalg._zarr import (
+    DTYPES,
+    ChunkedArray,
+    Folder,
+    attributes_of,
+    differences,
+    dtype_named,
+    folder,
+    put_attributes,
+    whole_number,
+)
+from ntkscope.linalg.tiling import Grid, TileSource, TileValues
+
+KIND = "ntkscope kernel"
+SCHEMA = 1
+LARGEST_TILE = 1 << 34  # bytes of a tile that is believed
+
+
+@dataclass(frozen=True)
+class KernelStore:
+    """The tiles of one kernel in a folder or behind an fsspec URL; `prepare`, `open` and `find` make one.
+
+    A tile is there whole or not at all: each is written under another name, flushed and renamed. Several processes may
+    write at once, since a tile's bits are the same whoever computes it. It pickles, and holds nothing open.
+    """
+
+    folder: Folder
+    grid: Grid
+    dtype: torch.dtype
+    labels: Mapping[str, Any]
+    fingerprint: Mapping[str, str]
+
+    # -- finding one ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, url: str | os.PathLike[str], source: TileSource) -> KernelStore:
+        """The store for this source's tiles: a new one, or the one that is there if nothing the numbers depend on differs."""
+        if source.dtype not in DTYPES:
+            raise UsageError(
+                f"a kernel in {source.dtype} came for a store; expected one of {', '.join(map(str, DTYPES))}"
+            )
+        place = folder(url)
+        new = cls(place, source.grid, source.dtype, dict(source.labels), dict(source.fingerprint))
+        _validated(place, new._attributes())  # what could not be read again is not written
+        if attributes_of(place, KIND, SCHEMA) is None:
+            others = sorted(
+                {key.split("/")[0] for key in place.sizes()} - {"values", "row_diagonal", "column_diagonal"}
+            )
+            if others:
+                raise StoreError(
+                    f"{place.url} is no kernel store and not empty ({', '.join(others[:5])}); expected a new or empty"
+                    " folder, or a kernel store"
+                )
+            put_attributes(place, new._attributes())  # one of several that come at once is first; the others compare
+        stored = cls.open(url)
+        stored.require(source)
+        for array in stored._arrays:
+            array.put_metadata()
+        return stored
+
+    @classmethod
+    def open(cls, url: str | os.PathLike[str]) -> KernelStore:
+        """The store at `url`; an error where there is none."""
+        found = cls.find(url)
+        if found is None:
+            raise StoreError(
+                f"there is no kernel store at {folder(url).url}; expected a folder written with store= or --store"
+            )
+        return found
+
+    @classmethod
+    def find(cls, url: str | os.PathLike[str]) -> KernelStore | None:
+        """The store at `url`, None where nothing is; an error where something else is."""
+        place = folder(url)
+        attributes = attributes_of(place, KIND, SCHEMA)
+        return None if attributes is None else _validated(place, attributes)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self.folder.url
+
+    def require(self, source: TileSource) -> None:
+        """An error that names every difference, unless this source computes the numbers this store holds."""
+        found = differences(self.fingerprint, source.fingerprint)
+        mine, theirs = ({"rows": g.n, "columns": g.m, "tile size": g.size, "symmetric": g.symmetric}
+                        for g in (self.grid, source.grid))  # fmt: skip
+        found += differences(mine, theirs) + differences({"dtype": str(self.dtype)}, {"dtype": str(source.dtype)})
+        if found:
+            raise StoreError(
+                f"{self.url} holds another kernel: {'; '.join(found)}; continue with what it was made from, or choose"
+                " another folder"
+            )
+
+    # -- tiles ------------------------------------------------------------------------------------------------------
+
+    def done(self) -> set[tuple[int, int]]:
+        """The tiles that are there, by their names and sizes; `damaged` looks into them."""
+        return {(i, j) for (i, j), size in self._present().items() if size == self._values.size}
+
+    def missing(self) -> list[tuple[int, int]]:
+        """The tiles that are not there, in grid order."""
+        done = self.done()
+        return [tile for tile in self.grid if tile not in done]
+
+    def has(self, i: int, j: int) -> bool:
+        """Whether this tile is there whole, without reading the others' names."""
+        self._check(i, j)
+        key = self._values.key((i, j))
+        return self.folder.sizes(key.rpartition("/")[0]).get(key) == self._values.size
+
+    def write(self, i: int, j: int, tile: TileValues) -> None:
+        """Keep one tile, and the diagonals it carries; what is there already is replaced by the same bits."""
+        self._check(i, j)
+        values = tile.values
+        expected = (_length(self.grid.rows(i)), _length(self.grid.columns(j)))
+        if tuple(values.shape) != expected or values.dtype != self.dtype:
+            raise UsageError(
+                f"tile {(i, j)} came as {values.dtype} of shape {tuple(values.shape)}; expected {self.dtype} of shape"
+                f" {expected}"
+            )
+        if not bool(torch.isfinite(values).all()):
+            first = tuple((~torch.isfinite(values)).nonzero()[0].tolist())
+            raise NumericalError(
+                f"tile {(i, j)} holds NaN or infinity, the first at {first} of the tile, row"
+                f" {self.grid.rows(i).start + first[0]} and column {self.grid.columns(j).start + first[1]} of the matrix;"
+                " look at the inputs or activations that made it"
+            )
+        if self.grid.symmetric and i == j and not torch.equal(values, values.T):
+            raise UsageError(
+                f"tile {(i, j)} on the diagonal of a symmetric kernel is not symmetric; take (T + T.T) / 2"
+            )
+        for array, number, diagonal in self._carried(i, j, tile):
+            array.put((number,), diagonal.to(torch.float64))
+        self._values.put((i, j), values)  # last: where the tile is, its diagonals are
+
+    def read(self, i: int, j: int) -> Float[Tensor, "h w"]:
+        """One tile, its checksum verified."""
+        self._check(i, j)
+        values = self._values.get((i, j))
+        if values is None:
+            raise StoreError(
+                f"tile {(i, j)} of {self.url} is not there ({len(self.done())} of {len(self.grid)} are): fill the store"
+                " again, which computes what is missing"
+            )
+        return values
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """The tiles that are there and whose bytes, or those of the diagonal they carry, are wrong; reads everything."""
+        done = self.done()
+        bad = set(self._present()) - done
+        for i, j in sorted(done):
+            try:
+                self.read(i, j)
+            except DamagedTile:
+                bad.add((i, j))
+        for array, carrier in self._carriers:
+            present = array.present()
+            for number in range(-(-array.shape[0] // array.chunks[0])):
+                try:
+                    lost = bool(present) and array.get((number,)) is None and carrier(number) in done
+                except DamagedTile:
+                    lost = True
+                if lost:
+                    bad.add(carrier(number))
+        return sorted(bad)
+
+    def drop(self, i: int, j: int) -> None:
+        """Forget one tile."""
+        self._check(i, j)
+        self._values.remove((i, j))
+
+    def clear_leftovers(self) -> None:
+        """Remove the half-written files of processes that were killed."""
+        self.folder.clear_leftovers()
+
+    # -- diagonals --------------------------------------------------------------------------------------------------
+
+    def row_diagonal(self, *, partial: bool = False) -> Float[Tensor, " n"] | None:
+        """`k(x_i, x_i)` of the row inputs in float64, None where the source did not say; `partial` puts NaN for missing."""
+        return _diagonal(self._row_diagonal, partial)
+
+    def column_diagonal(self, *, partial: bool = False) -> Float[Tensor, " m"] | None:
+        """`k(x'_j, x'_j)` of the column inputs, likewise."""
+        return _diagonal(self._row_diagonal if self.grid.symmetric else self._column_diagonal, partial)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _values(self) -> ChunkedArray:
+        g = self.grid
+        return ChunkedArray(self.folder, "values", (g.n, g.m), (min(g.size, g.n), min(g.size, g.m)), self.dtype)
+
+    @cached_property
+    def _row_diagonal(self) -> ChunkedArray:
+        g = self.grid
+        return ChunkedArray(self.folder, "row_diagonal", (g.n,), (min(g.size, g.n),), torch.float64)
+
+    @cached_property
+    def _column_diagonal(self) -> ChunkedArray:
+        g = self.grid
+        return ChunkedArray(self.folder, "column_diagonal", (g.m,), (min(g.size, g.m),), torch.float64)
+
+    @property
+    def _arrays(self) -> list[ChunkedArray]:
+        cross = [] if self.grid.symmetric else [self._column_diagonal]
+        return [self._values, self._row_diagonal, *cross]
+
+    @property
+    def _carriers(self) -> list[tuple[ChunkedArray, Callable[[int], tuple[int, int]]]]:
+        """Each diagonal, and which tile brings its k-th chunk again when that is damaged."""
+        if self.grid.symmetric:
+            return [(self._row_diagonal, lambda k: (k, k))]
+        return [(self._row_diagonal, lambda k: (k, 0)), (self._column_diagonal, lambda k: (0, k))]
+
+    def _carried(self, i: int, j: int, tile: TileValues) -> list[tuple[ChunkedArray, int, Tensor]]:
+        """The pieces of diagonals to be written with a tile: those of the tile that carries them."""
+        if self.grid.symmetric:
+            own = tile.values.diagonal() if tile.row_diagonal is None else tile.row_diagonal
+            return [(self._row_diagonal, i, own)] if i == j else []
+        rows = [(self._row_diagonal, i, tile.row_diagonal)] if j == 0 and tile.row_diagonal is not None else []
+        if i == 0 and tile.column_diagonal is not None:
+            rows.append((self._column_diagonal, j, tile.column_diagonal))
+        return rows
+
+    def _present(self) -> dict[tuple[int, int], int]:
+        return {(i, j): size for (i, j), size in self._values.present().items() if i <= j or not self.grid.symmetric}
+
+    def _check(self, i: int, j: int) -> None:
+        down, across = self.grid.shape
+        if not (0 <= i < down and 0 <= j < across) or (self.grid.symmetric and i > j):
+            triangle = " of the upper triangle" if self.grid.symmetric else ""
+            raise UsageError(f"tile {(i, j)} came; expected one{triangle} of {down} × {across} tiles")
+
+    def _attributes(self) -> dict[str, Any]:
+        grid = self.grid
+        return {
+            "kind": KIND,
+            "schema": SCHEMA,
+            "grid": {"n": grid.n, "m": grid.m, "size": grid.size, "symmetric": grid.symmetric},
+            "dtype": str(self.dtype).split(".")[1],
+            "labels": dict(self.labels),
+            "fingerprint": dict(self.fingerprint),
+        }
+
+
+def _diagonal(array: ChunkedArray, partial: bool) -> Tensor | None:
+    pieces = -(-array.shape[0] // array.chunks[0])
+    present = array.present()
+    if not present:
+        return None
+    result = torch.full(array.shape, torch.nan, dtype=torch.float64)
+    for number in range(pieces):
+        values = array.get((number,)) if (number,) in present else None
+        if values is not None:
+            start = number * array.chunks[0]
+            result[start : start + len(values)] = values
+        elif not partial:
+            raise StoreError(
+                f"piece {number} of {array.folder.name(array.name)} is not there, though others are: fill the store again"
+            )
+    return result
+
+
+def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
+    """A store from attributes anyone may have written: every entry is looked at before it is used."""
+    where = place.url
+    grid, labels, fingerprint = (_mapping(attributes, name, where) for name in ("grid", "labels", "fingerprint"))
+    n, m, size = (whole_number(grid.get(name), f"grid.{name}", where) for name in ("n", "m", "size"))
+    symmetric = grid.get("symmetric")
+    if not isinstance(symmetric, bool) or (symmetric and n != m):
+        raise StoreError(
+            f"{where}: grid.symmetric is {symmetric!r} for shape {(n, m)}; expected true if square, or false"
+        )
+    dtype = dtype_named(attributes.get("dtype"), where)
+    if min(size, n) * min(size, m) * torch.finfo(dtype).bits // 8 > LARGEST_TILE:
+        raise StoreError(
+            f"{where}: tiles of size {size} for shape {(n, m)}; expected at most {LARGEST_TILE} bytes a tile"
+        )
+    outputs = whole_number(labels.get("outputs", 1), "labels.outputs", where)
+    if n % outputs or m % outputs:
+        raise StoreError(f"{where}: labels.outputs is {outputs} for shape {(n, m)}; expected a divisor of both")
+    for name in ("name", "rows"):
+        if not isinstance(labels.get(name, ""), str):
+            raise StoreError(f"{where}: labels.{name} is {labels[name]!r}; expected a text")
+    _mapping({"meta": {}, **labels}, "meta", where)
+    wrong = [name for name, value in fingerprint.items() if not isinstance(value, str)]
+    if wrong:
+        raise StoreError(f"{where}: fingerprint entries {wrong} are no texts; expected texts")
+    return KernelStore(place, Grid(n, m, size, symmetric), dtype, labels, fingerprint)
+
+
+def _mapping(attributes: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    value = attributes.get(name)
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise StoreError(f"{where}: {name} is {value!r}; expected a mapping from texts")
+    return dict(value)
+
+
+def _length(part: slice) -> int:
+    return int(part.stop - part.start)
