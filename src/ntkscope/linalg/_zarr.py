@@ -15,6 +15,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,7 +27,7 @@ from torch import Tensor
 from ntkscope.core import DamagedTile, StoreError, UsageError
 from ntkscope.core.atomic import SUFFIX, atomic_file
 
-Bytes: TypeAlias = bytes | bytearray | memoryview | np.ndarray
+Bytes: TypeAlias = bytes | np.ndarray  # an array of uint8
 Index: TypeAlias = tuple[int, ...]
 DTYPES = {torch.float16: "<f2", torch.float32: "<f4", torch.float64: "<f8"}
 DOCUMENT = "zarr.json"
@@ -120,7 +121,7 @@ class LocalFolder(Folder):
                     if attempt == ATTEMPTS - 1:
                         raise
         except OSError as error:
-            raise _failure("write", self.name(key), error, sum(map(_length, parts))) from error
+            raise _failure("write", self.name(key), error, sum(map(len, parts))) from error
         raise AssertionError
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
@@ -178,7 +179,7 @@ class RemoteFolder(Folder):
         return None if data is None else bytearray(data)
 
     def put(self, key: str, *parts: Bytes, new: bool = False) -> bool:
-        data = b"".join(memoryview(part).cast("B") for part in parts)
+        data = b"".join(part if isinstance(part, bytes) else part.tobytes() for part in parts)
         protocols = self.files.protocol if isinstance(self.files.protocol, tuple | list) else (self.files.protocol,)
 
         def write() -> bool:
@@ -216,7 +217,7 @@ class RemoteFolder(Folder):
     def clear_leftovers(self) -> None:
         for name in self._try("list", "", lambda: self.files.find(self.path)) or []:
             if name.endswith(SUFFIX) and name.rpartition("/")[2].startswith("."):
-                self._try("remove", name, lambda name=name: self.files.rm_file(name))
+                self._try("remove", name, partial(self.files.rm_file, name))
 
 
 def folder(url: str | os.PathLike[str]) -> Folder:
@@ -258,7 +259,8 @@ class ChunkedArray:
         """Write what zarr readers need, if it is not there."""
         key = f"{self.name}/{DOCUMENT}"
         document = array_document(self.shape, self.chunks, self.dtype)
-        if self.folder.get(key) != document:
+        stored = self.folder.get(key)
+        if stored is None or bytes(stored) != document:
             self.folder.put(key, document)
 
     def put(self, index: Index, values: Tensor) -> None:
@@ -403,14 +405,10 @@ def dtype_named(name: Any, where: str) -> torch.dtype:
     return names[name]
 
 
-def _length(part: Bytes) -> int:
-    return memoryview(part).nbytes
-
-
 def _put(path: Path, parts: tuple[Bytes, ...]) -> bool:
     with atomic_file(path) as handle:
         for part in parts:
-            handle.write(part)  # type: ignore[arg-type]
+            handle.write(part if isinstance(part, bytes) else part.data)
     return True
 
 

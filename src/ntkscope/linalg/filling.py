@@ -20,19 +20,20 @@ def fill(
     *,
     executor: Any = None,
     progress: bool | Literal["auto"] = False,
+    verify: bool = True,
 ) -> int:
     """Compute what a store lacks; how many tiles that were.
 
     Tiles go to the disk one by one, whole or not at all, so a run killed at any moment goes on from where it was.
-    Tiles that are there are read and checked first, and the damaged are named in a `DamageWarning` and
+    Tiles that are there are read and checked first (`verify`), and the damaged are named in a `DamageWarning` and
     computed again. `executor`: None for this process, or a `dask.distributed.Client`. Memory: what the source needs.
     """
     store.require(source)
     if executor is not None:
         from ntkscope.linalg.distributed import fill_on
 
-        return int(fill_on(executor, store, source, progress=progress))
-    todo = outstanding(store)
+        return int(fill_on(executor, store, source, progress=progress, verify=verify))
+    todo = outstanding(store, verify=verify)
     with counter(len(store.grid), "tiles", progress) as bar:
         bar.advance(len(store.grid) - len(todo))
         computed = 0
@@ -44,10 +45,10 @@ def fill(
     return computed
 
 
-def outstanding(store: KernelStore) -> dict[tuple[int, int], bool]:
+def outstanding(store: KernelStore, *, verify: bool = True) -> dict[tuple[int, int], bool]:
     """The tiles to compute in grid order, each with whether it is there but damaged; leftovers of killed writers go."""
     store.clear_leftovers()
-    damaged = set(store.damaged())
+    damaged = set(store.damaged()) if verify else set()
     if damaged:
         named = ", ".join(f"{tile}" for tile in sorted(damaged)[:10])
         more = f" and {len(damaged) - 10} more" if len(damaged) > 10 else ""

@@ -239,7 +239,7 @@ class TiledGram(Gram):
         return self._again(dtype=dtype, device=device, **labels)
 
     def _again(self, **changes: Any) -> TiledGram:
-        same = {
+        same: dict[str, Any] = {
             "partial": self._partial,
             "sides": self._sides,
             "flipped": self._flipped,
