@@ -49,6 +49,16 @@ def test_one_line_a_minute_and_a_last_one() -> None:
     ]
 
 
+def test_steps_done_before_say_nothing_about_the_time_left() -> None:
+    clock, out = Clock(), io.StringIO()
+    with progress(total=150, label="tiles", stream=out, clock=clock) as bar:
+        bar.skip(100)
+        clock.now = 60
+        bar.advance(10)
+    assert bar.done == 110
+    assert out.getvalue().splitlines()[0] == "tiles: 110/150 (73 %), 1 min 00 s, about 4 min 00 s left"
+
+
 def test_context_manager_counts_and_carries_a_message() -> None:
     clock, out = Clock(), io.StringIO()
     with progress(label="epochs", stream=out, clock=clock) as bar:

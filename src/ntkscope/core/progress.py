@@ -112,6 +112,13 @@ class Progress(Generic[T]):
         if self._open:
             self._view.show(self.done)
 
+    def skip(self, n: int) -> None:
+        """`n` steps were done before this began: they count, but say nothing about the time the rest will take."""
+        self.done += n
+        if self._open:
+            self._view.skip(n)
+            self._view.show(self.done)
+
     def message(self, text: str) -> None:
         """A few words shown beside the count from now on, such as the current loss."""
         if self._open:
@@ -125,6 +132,8 @@ class _Silent:
 
     def show(self, done: int) -> None: ...
 
+    def skip(self, n: int) -> None: ...
+
     def message(self, text: str) -> None: ...
 
     def close(self, done: int) -> None: ...
@@ -137,6 +146,10 @@ class _Lines(_Silent):
         self._stream, self._clock = stream, clock
         self._text = ""
         self._printed = False
+        self._before = 0
+
+    def skip(self, n: int) -> None:
+        self._before += n
 
     def open(self, label: str, total: int | None) -> None:
         self._label, self._total = label, total
@@ -157,16 +170,27 @@ class _Lines(_Silent):
         now = self._clock()
         self._last, self._printed = now, True
         elapsed = now - self._started
-        print(line(self._label, done, self._total, elapsed, self._text, last), file=self._stream, flush=True)
+        text = line(self._label, done, self._total, elapsed, self._text, last, self._before)
+        print(text, file=self._stream, flush=True)
 
 
-def line(label: str, done: int, total: int | None, elapsed: float | int, text: str = "", last: bool = False) -> str:
-    """One line of progress; the time left supposes that the rest goes as fast as what is done.
+def line(
+    label: str,
+    done: int,
+    total: int | None,
+    elapsed: float | int,
+    text: str = "",
+    last: bool = False,
+    before: int = 0,
+) -> str:
+    """One line of progress; the time left supposes that the rest goes as fast as what was done after `before`.
 
     >>> line("tiles", 30, 120, 60.0)
     'tiles: 30/120 (25 %), 1 min 00 s, about 3 min 00 s left'
     >>> line("tiles", 120, 120, 245.0, last=True)
     'tiles: 120/120 (100 %), 4 min 05 s, ended'
+    >>> line("tiles", 100, 120, 60.0, before=90)
+    'tiles: 100/120 (83 %), 1 min 00 s, about 2 min 00 s left'
     >>> line("", 7, None, 65.0, "loss 0.1")
     '7 done, 1 min 05 s, loss 0.1'
     """
@@ -174,8 +198,8 @@ def line(label: str, done: int, total: int | None, elapsed: float | int, text: s
     parts = [f"{label}: {count}" if label else count, duration(elapsed)]
     if last:
         parts.append("ended")
-    elif total and 0 < done < total:
-        parts.append(f"about {duration(elapsed / done * (total - done))} left")
+    elif total and before < done < total:
+        parts.append(f"about {duration(elapsed / (done - before) * (total - done))} left")
     return ", ".join([*parts, text] if text else parts)
 
 

@@ -52,7 +52,7 @@ class OpenStage:
         self._save(self.name, self._stage, True)
         self._bar.__enter__()
         if self.done:
-            self._bar.advance(self.done)
+            self._bar.skip(self.done)
         return self
 
     def advance(self, n: int = 1) -> None:

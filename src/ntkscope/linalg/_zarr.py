@@ -32,6 +32,7 @@ Index: TypeAlias = tuple[int, ...]
 DTYPES = {torch.float16: "<f2", torch.float32: "<f4", torch.float64: "<f8"}
 DOCUMENT = "zarr.json"
 CHECKSUM = 4  # bytes of the crc32c after the values of a chunk
+LARGEST_DOCUMENT = 1 << 26  # bytes of a zarr.json that is read
 LARGEST = 1 << 48  # no side, chunk or count of a store that is believed is larger
 ATTEMPTS = 8  # to write a file whose temporary another process cleared away
 # Object stores show an object only when all of it is there; elsewhere a file is put under another name and moved.
@@ -62,12 +63,16 @@ class Folder(ABC):
         return f"{self.url.rstrip('/')}/{key}"
 
     @abstractmethod
-    def get(self, key: str) -> bytearray | None:
-        """All bytes of a file, None where there is none."""
+    def get(self, key: str, limit: int) -> bytearray | None:
+        """The bytes of a file, at most `limit` of them, so that no file fills the memory; None where there is none."""
 
     @abstractmethod
     def put(self, key: str, *parts: Bytes, new: bool = False) -> bool:
         """Write a file whole or not at all, replacing it; with `new`, only where there is none: False if there was."""
+
+    @abstractmethod
+    def size(self, key: str) -> int | None:
+        """Bytes of a file, None where there is none."""
 
     @abstractmethod
     def sizes(self, prefix: str = "") -> dict[str, int]:
@@ -92,10 +97,10 @@ class LocalFolder(Folder):
     def url(self) -> str:
         return str(self.path)
 
-    def get(self, key: str) -> bytearray | None:
+    def get(self, key: str, limit: int) -> bytearray | None:
         try:
             with open(self.path / key, "rb", buffering=0) as handle:
-                data = bytearray(os.fstat(handle.fileno()).st_size)
+                data = bytearray(min(limit, os.fstat(handle.fileno()).st_size))
                 view, filled = memoryview(data), 0
                 while filled < len(data):
                     count = handle.readinto(view[filled:])
@@ -124,6 +129,14 @@ class LocalFolder(Folder):
             raise _failure("write", self.name(key), error, sum(map(len, parts))) from error
         raise AssertionError
 
+    def size(self, key: str) -> int | None:
+        try:
+            return os.stat(self.path / key).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _failure("read", self.name(key), error) from error
+
     def sizes(self, prefix: str = "") -> dict[str, int]:
         found: dict[str, int] = {}
         waiting = [self.path / prefix]
@@ -148,8 +161,11 @@ class LocalFolder(Folder):
             raise _failure("remove", self.name(key), error) from error
 
     def clear_leftovers(self) -> None:
-        for leftover in self.path.rglob(f".*{SUFFIX}"):
-            leftover.unlink(missing_ok=True)
+        try:
+            for leftover in self.path.rglob(f".*{SUFFIX}"):
+                leftover.unlink(missing_ok=True)
+        except OSError as error:
+            raise _failure("tidy", self.url, error) from error
 
 
 @dataclass(frozen=True)
@@ -174,8 +190,8 @@ class RemoteFolder(Folder):
         except Exception as error:  # each file system has its own kinds
             raise _failure(what, self.name(key), error, size) from error
 
-    def get(self, key: str) -> bytearray | None:
-        data = self._try("read", key, lambda: self.files.cat_file(self._at(key)))
+    def get(self, key: str, limit: int) -> bytearray | None:
+        data = self._try("read", key, lambda: self.files.cat_file(self._at(key), start=0, end=limit))
         return None if data is None else bytearray(data)
 
     def put(self, key: str, *parts: Bytes, new: bool = False) -> bool:
@@ -183,7 +199,7 @@ class RemoteFolder(Folder):
         protocols = self.files.protocol if isinstance(self.files.protocol, tuple | list) else (self.files.protocol,)
 
         def write() -> bool:
-            if new and self.files.exists(self._at(key)):
+            if new and self.files.exists(self._at(key)):  # not one step: who writes reads again what is there then
                 return False
             if WHOLE_OBJECTS.intersection(protocols):
                 self.files.pipe_file(self._at(key), data)
@@ -201,8 +217,13 @@ class RemoteFolder(Folder):
                 return bool(done)
         raise StoreError(f"{self.name(key)} could not be written: its folder or its temporary file vanished each time")
 
+    def size(self, key: str) -> int | None:
+        self.files.invalidate_cache()
+        entry = self._try("read", key, lambda: self.files.info(self._at(key)))
+        return None if entry is None else int(entry.get("size") or 0)
+
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        self._try("list", prefix, self.files.invalidate_cache)
+        self.files.invalidate_cache()
         found = self._try("list", prefix, lambda: self.files.find(self._at(prefix), detail=True)) or {}
         root = str(self.path).strip("/")
         return {
@@ -259,7 +280,7 @@ class ChunkedArray:
         """Write what zarr readers need, if it is not there."""
         key = f"{self.name}/{DOCUMENT}"
         document = array_document(self.shape, self.chunks, self.dtype)
-        stored = self.folder.get(key)
+        stored = self.folder.get(key, LARGEST_DOCUMENT)
         if stored is None or bytes(stored) != document:
             self.folder.put(key, document)
 
@@ -275,12 +296,13 @@ class ChunkedArray:
 
     def get(self, index: Index) -> Tensor | None:
         """One chunk, its checksum verified, cut to the array's end; None where it is absent."""
-        data = self.folder.get(self.key(index))
+        data = self.folder.get(self.key(index), self.size + 1)
         if data is None:
             return None
         where = f"chunk {index} of {self.name!r}, {self.folder.name(self.key(index))},"
         if len(data) != self.size:
-            raise DamagedTile(f"{where} has {len(data)} bytes; expected {self.size}: {REMEDY}")
+            found = len(data) if len(data) < self.size else "too many"
+            raise DamagedTile(f"{where} has {found} bytes; expected {self.size}: {REMEDY}")
         raw = np.frombuffer(data, dtype=np.uint8)
         if checksum(raw[:-CHECKSUM]) != bytes(data[-CHECKSUM:]):
             raise DamagedTile(f"{where} is not what was written (its crc32c differs): {REMEDY}")
@@ -342,7 +364,7 @@ def put_attributes(place: Folder, attributes: Mapping[str, Any]) -> bool:
 
 def attributes_of(place: Folder, kind: str, schema: int) -> dict[str, Any] | None:
     """The attributes of the store at `place`, None where nothing is; an error where something else is, or a newer one."""
-    data = place.get(DOCUMENT)
+    data = place.get(DOCUMENT, LARGEST_DOCUMENT)
     if data is None:
         return None
     try:

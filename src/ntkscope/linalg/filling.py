@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import Any, Literal
 
@@ -35,12 +36,13 @@ def fill(
         return int(fill_on(executor, store, source, progress=progress, verify=verify))
     todo = outstanding(store, verify=verify)
     with counter(len(store.grid), "tiles", progress) as bar:
-        bar.advance(len(store.grid) - len(todo))
-        computed = 0
+        bar.skip(len(store.grid) - len(todo))
+        computed, start = 0, time.monotonic()
         for (i, j), damaged in todo.items():
             if damaged or not store.has(i, j):  # another process may have brought it meanwhile
                 store.write(i, j, source.tile(i, j))
                 computed += 1
+                bar.message(f"{computed / (time.monotonic() - start):.3g} tiles a second")
             bar.advance()
     return computed
 

@@ -126,8 +126,7 @@ class KernelStore:
     def has(self, i: int, j: int) -> bool:
         """Whether this tile is there whole, without reading the others' names."""
         self._check(i, j)
-        key = self._values.key((i, j))
-        return self.folder.sizes(key.rpartition("/")[0]).get(key) == self._values.size
+        return self.folder.size(self._values.key((i, j))) == self._values.size
 
     def write(self, i: int, j: int, tile: TileValues) -> None:
         """Keep one tile, and the diagonals it carries; what is there already is replaced by the same bits."""

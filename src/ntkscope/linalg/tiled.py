@@ -98,6 +98,8 @@ class TiledGram(Gram):
         if sides is None:  # the whole matrix as it is stored
             sides = Side(grid.n, grid.size), Side(grid.m, grid.size)
             kept = store.row_diagonal(partial=partial), store.column_diagonal(partial=partial)
+            if partial and grid.symmetric and kept[0] is None:
+                kept = (torch.full((grid.n,), torch.nan),) * 2
             row_diagonal, column_diagonal = (
                 given if given is not None else None if stored is None else stored.to(device, dtype)
                 for given, stored in zip((row_diagonal, column_diagonal), kept)
@@ -192,7 +194,9 @@ class TiledGram(Gram):
                 factors = right.factors(to_columns, v.dtype)
                 vectors = v[to_columns] if factors is None else v[to_columns] * factors.to(self.device)[:, None]
                 if not _covers(in_columns, width):
-                    vectors = vectors.new_zeros(width, v.shape[1]).index_add_(0, _numbers(in_columns), vectors)
+                    vectors = vectors.new_zeros(width, v.shape[1]).index_add_(
+                        0, _numbers(in_columns).to(self.device), vectors
+                    )
                 found = (transposed_product if flipped else product)(stored, vectors).to(torch.float64)
                 found = found if _covers(in_rows, height) else found[in_rows]
                 factors = left.factors(to_rows, torch.float64)
