@@ -45,7 +45,7 @@ def summary(values: Iterable[float]) -> dict[str, float]:
 
 
 def averaged(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several results of one shape as one: numbers are averaged, mappings entered, everything else left out.
+    """Several results as one: numbers are averaged, mappings entered, what some lack and everything else left out.
 
     >>> averaged([{"a": 1, "b": {"c": 2.0}, "d": "x"}, {"a": 3, "b": {"c": 4.0}, "d": "y"}])
     {'a': 2.0, 'b': {'c': 3.0}}
@@ -53,6 +53,8 @@ def averaged(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     several = list(results)
     found: dict[str, Any] = {}
     for key, first in several[0].items():
+        if not all(key in one for one in several):
+            continue
         if isinstance(first, Mapping):
             found[key] = averaged([one[key] for one in several])
         elif isinstance(first, (int, float)) and not isinstance(first, bool):
