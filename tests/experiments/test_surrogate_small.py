@@ -27,7 +27,7 @@ class TestSurrogateSmall(ExperimentContract):
         assert len(rows) == 2
         for claim in rows:
             assert "reading: softmax, the ledger's default" in claim.note
-            assert "sigmoid reading, not judged: tau" in claim.note
+            assert "sigmoid reading, not judged" in claim.note
         for row in ("mlp-mnist2", "cnn-mnist2"):
             assert {f"{row}/softmax/0", f"{row}/sigmoid/0"} <= set(record.metrics)
 
