@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ntkscope.kernels.registry import Request, describe
 from ntkscope.linalg import DenseGram
-from ntkscope.tangent.engine import Heads, Products, products
+from ntkscope.tangent.engine import Heads
+from ntkscope.tangent.products import Products, products
 from ntkscope.tangent.readout import find_readout
 from ntkscope.tangent.subject import Subject
 

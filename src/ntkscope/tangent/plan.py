@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ntkscope.core import MemoryBudgetError, UsageError
@@ -41,6 +42,56 @@ def show_bytes(count: int | float) -> str:
 
 
 @dataclass(frozen=True)
+class Footprint:
+    """What one sample takes, in bytes: `feature` while it stays, `passing` while its block is harvested and formed.
+
+    A pair of samples has `pairs` numbers of `itemsize` bytes in the result and costs `pair_cost` multiply-adds.
+    """
+
+    feature: int
+    passing: int
+    itemsize: int
+    pairs: int = 1
+    pair_cost: float | int = 1.0
+    cuda: bool = False
+
+    @property
+    def slack(self) -> float:
+        """The share of a budget that is ours to fill."""
+        return CUDA_SLACK if self.cuda else SLACK
+
+    @property
+    def largest_block(self) -> int:
+        return CUDA_BLOCK if self.cuda else CPU_BLOCK
+
+    def tile(self, rows: int, columns: int) -> int:
+        """Bytes of the float64 tile between samples, and of the product that is added to it."""
+        return 8 * rows * columns * self.pairs * 2
+
+
+def footprint(
+    made: Sequence[Piece],
+    *,
+    heads: int,
+    full: bool,
+    graph_bytes: int,
+    input_bytes: int,
+    arrived_bytes: int,
+    itemsize: int,
+    storage: int,
+    factors: int,
+    cuda: bool,
+) -> Footprint:
+    """Per sample: the features of every piece; while a block is harvested, its graph, inputs and cotangents
+    (`arrived_bytes` a head), and what making the largest feature takes."""
+    feature = sum(piece.feature_numbers(heads) for piece in made) * storage
+    harvest = graph_bytes + input_bytes + arrived_bytes * heads
+    forming = max((_forming(piece, heads, itemsize, storage, factors) for piece in made), default=0)
+    cost = sum(piece.pair_cost(heads, full) for piece in made)
+    return Footprint(feature, harvest + forming, itemsize, heads**2 if full else 1, cost, cuda)
+
+
+@dataclass(frozen=True)
 class Plan:
     """`resident` samples keep their features while blocks of `block` samples pass by; `workspace` bytes for products."""
 
@@ -49,66 +100,39 @@ class Plan:
     workspace: int
 
 
-def make_plan(
-    n: int,
-    m: int | None,
-    made: list[Piece],
-    *,
-    heads: int,
-    full: bool,
-    graph_bytes: int,
-    input_bytes: int,
-    arrived_bytes: int,
-    memory: int,
-    itemsize: int,
-    storage: int,
-    factors: int,
-    kept: int,
-    cuda: bool,
-) -> Plan:
-    """Fit (n, m) into `memory`; m None for one set of inputs with itself. `kept`: copies of the result that are held.
-
-    Per sample: the features of every piece; while a block is harvested, its graph, inputs and cotangents
-    (`arrived_bytes` a head), and what making the largest feature takes. The result itself counts too.
-    """
-    rows = n * heads if full else n
-    columns = (n if m is None else m) * (heads if full else 1)
-    result = rows * columns * itemsize * kept
-    slack = CUDA_SLACK if cuda else SLACK
-    feature = sum(piece.feature_numbers(heads) for piece in made) * storage
-    harvest = graph_bytes + input_bytes + arrived_bytes * heads
-    forming = max((_forming(piece, heads, itemsize, storage, factors) for piece in made), default=0)
-    passing = harvest + forming
-    available = slack * memory - result
-    least = (result + (feature + passing) + 4 * 2**20) / slack
+def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1) -> Plan:
+    """Fit (n, m) into `memory`; m None for one set of inputs with itself. `kept`: copies of the result that are held."""
+    result = n * (n if m is None else m) * each.pairs * each.itemsize * kept
+    feature, passing = each.feature, each.passing
+    available = each.slack * memory - result
+    least = (result + (feature + passing) + 4 * 2**20) / each.slack
     if available < feature + passing + 4 * 2**20:
         raise MemoryBudgetError(
             f"memory={show_bytes(memory)} came, but the result takes {show_bytes(result)} and one sample"
             f" {show_bytes(feature + passing)}; the smallest budget that works is {show_bytes(least * 1.01)}"
-            f" ({int(least * 1.01)} bytes): raise memory=, or choose fewer params= or outputs="
+            f" ({int(least * 1.01)} bytes): raise memory=, choose fewer params= or outputs=, or keep the result on disk"
+            " with store="
         )
-    workspace = int(max(2**21, min(available / 8, 2**26 if not cuda else 2**33)))
-    limit = CUDA_BLOCK if cuda else CPU_BLOCK
+    workspace = int(max(2**21, min(available / 8, 2**26 if not each.cuda else 2**33)))
     side = min(n, m or n)
     room = available - workspace
     most = side if m is None else max(n, m)
     for share in (
-        (0.4,) if cuda else (0.4, 0.15)
+        (0.4,) if each.cuda else (0.4, 0.15)
     ):  # where not all can stay, smaller blocks leave room for more residents
-        block = max(1, min(limit, most, int(room * share / passing)))
-        resident = _resident(room, block, passing, feature, heads, full)
+        block = max(1, min(each.largest_block, most, int(room * share / passing)))
+        resident = _resident(room, block, each)
         if resident >= side:
             break
     while resident < 1 and block > 1:
         block //= 2
-        resident = _resident(room, block, passing, feature, heads, full)
+        resident = _resident(room, block, each)
     return Plan(max(1, min(side, resident)), block, workspace)
 
 
-def _resident(room: float, block: int, passing: int, feature: int, heads: int, full: bool) -> int:
+def _resident(room: float, block: int, each: Footprint) -> int:
     """Samples whose features fit beside a block that passes by and the float64 tile between the two."""
-    tile = 8 * block * (heads**2 if full else 1) * 2
-    return int((room - block * passing) / (feature + tile))
+    return int((room - block * each.passing) / (each.feature + each.tile(1, block)))
 
 
 def _forming(piece: Piece, heads: int, itemsize: int, storage: int, factors: int) -> int:

@@ -8,6 +8,7 @@ opens `quiet()`.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
@@ -62,6 +63,16 @@ class Subject:
         state = {**self.rest, **(self.leaves if leaves is None else leaves)}
         value = torch.func.functional_call(self.model, state, batch.args, batch.kwargs)
         return logits(value)
+
+    def twin(self) -> Subject:
+        """The same for another thread: modules of its own, since a call swaps parameters into them; the numbers are shared."""
+        other = copy.copy(self)
+        state = {id(t): t for t in (*self.model.parameters(), *self.model.buffers())}
+        other.model = copy.deepcopy(self.model, memo=dict(state))
+        other.leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.leaves.items()}
+        buffers = {name for name, _ in self.model.named_buffers()}
+        other.rest = {name: value.clone() if name in buffers else value for name, value in self.rest.items()}
+        return other
 
     @property
     def parameters(self) -> int:

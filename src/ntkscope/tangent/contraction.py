@@ -1,0 +1,147 @@
+"""Contraction: features of some samples stay while blocks of others pass by, and each block is multiplied with them.
+
+Both roads use it: the one that forms a whole kernel (`products`) and the one that makes it tile by tile (`tile_source`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.features import Feature, accumulate, self_products
+from ntkscope.tangent.precision import Precision
+
+
+@runtime_checkable
+class Maker(Protocol):
+    """What makes features: a block of samples is harvested once, then has a feature for each piece."""
+
+    width: int  # heads a sample has
+    full: bool  # whether every pair of heads is a number of its own, or they are summed
+    precision: Precision
+
+    @property
+    def pieces(self) -> Sequence[Any]: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def harvest(self, batch: Batch) -> Any: ...
+
+    def feature(self, crop: Any, piece: Any) -> Feature: ...
+
+    def clock(self, stage: str, piece: Any = None) -> AbstractContextManager[None]: ...
+
+
+Features: TypeAlias = dict[Any, Feature]
+Column: TypeAlias = Callable[[Any], Feature]
+
+
+def ranges(start: int, stop: int, size: int) -> Iterator[range]:
+    """`range(start, stop)` in pieces of at most `size`.
+
+    >>> list(ranges(2, 7, 3))
+    [range(2, 5), range(5, 7)]
+    """
+    for at in range(start, stop, size):
+        yield range(at, min(stop, at + size))
+
+
+def hold(maker: Maker, x: Batch, block: int, side: Tensor | None = None) -> Features:
+    """The features of all of `x`, harvested block by block; self products are added to `side` (n, heads)."""
+    held: Features = {}
+    for at in ranges(0, len(x), block):
+        hold_block(maker, held, x, at, side)
+    return held
+
+
+def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Tensor | None = None) -> None:
+    """One block of `hold`."""
+    crop = maker.harvest(x[at.start : at.stop])
+    for piece in maker.pieces:
+        feature = maker.feature(crop, piece)
+        with maker.clock("features", piece):
+            if len(x) == len(at):
+                held[piece] = feature
+            else:
+                if piece not in held:
+                    held[piece] = feature.empty(len(x))
+                held[piece].put(at.start, feature)  # type: ignore[arg-type]
+            if side is not None:
+                side[at.start : at.stop] += self_products(feature)
+
+
+def cut(held: Features, at: range) -> Column:
+    """A block of the samples that stay, as one that passes by."""
+    return partial(_cut, held, slice(at.start, at.stop))
+
+
+def _cut(held: Features, inner: slice, piece: Any) -> Feature:
+    return held[piece][inner]
+
+
+def passing(maker: Maker, x: Batch, at: range, side: Tensor | None = None) -> Column:
+    """A block of `x` that passes by; self products are added to `side` (n, heads)."""
+    crop = maker.harvest(x[at.start : at.stop])
+
+    def column(piece: Any) -> Feature:
+        feature = maker.feature(crop, piece)
+        if side is not None:
+            side[at.start : at.stop] += self_products(feature)
+        return feature
+
+    return column
+
+
+def block_products(
+    maker: Maker,
+    held: Features,
+    column: Column,
+    height: int,
+    width: int,
+    workspace: int,
+    keep: Callable[[Any, Tensor], None] | None = None,
+) -> Tensor:
+    """Products of the first `height` held samples with a block of `width`, float64; `keep` sees those of each piece."""
+    size = maker.width if maker.full else 1
+    total = torch.zeros(height * size, width * size, dtype=torch.float64, device=maker.device)
+    for piece in maker.pieces:
+        left, right = held[piece][:height], column(piece)
+        with maker.clock("products", piece):
+            into = torch.zeros_like(total) if keep is not None else total
+            accumulate(into, left, right, full=maker.full, precision=maker.precision, workspace=workspace)
+        if keep is not None:
+            total += into
+            keep(piece, into)
+    return total
+
+
+def write(values: Tensor, part: Tensor, row: int, column: int, symmetric: bool, *, add: bool = False) -> None:
+    """Put `part` into `values` at (row, column); where `symmetric`, its mirror image too, its own square made exactly so."""
+    height, width = part.shape
+    target = values[row : row + height, column : column + width]
+    if symmetric and row + height > column:  # it crosses the diagonal
+        square = part[column - row :]
+        square.copy_((square + square.T) / 2)
+    if add:
+        target += part
+    else:
+        target.copy_(part)
+    if symmetric:
+        above = column - row if row + height > column else height
+        mirrored = values[column : column + width, row : row + above]
+        if add:
+            mirrored += part[:above].T
+        else:
+            mirrored.copy_(part[:above].T)
+
+
+def flat(side: Tensor, full: bool) -> Tensor:
+    """Self products (n, heads) as the diagonal of the kernel: every head's own, or their sum."""
+    return side.flatten() if full else side.sum(1)
