@@ -4,7 +4,8 @@ Covariances of all positions of two images are needed where images are pooled: p
 32 × 32. But convolutions and activations at (p, p + Δ) use only (p + δ, p + δ + Δ): every shift Δ goes through the layers
 on its own. So a network whose pooling is one global mean is run shift by shift, on arrays that stay in cache: by shifts of
 rows with all pairs of columns at once, or by shifts of both where there are strides, since only shifts that survive them
-are needed at all. Other pooling takes the road with all positions at once.
+are needed at all; on a GPU without strides by shifts taken round the image (`cyclic`). Other pooling takes the road with
+all positions at once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError
+from ntkscope.infinite import cyclic
 from ntkscope.infinite.field import Field, Shift, shifted
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
 from ntkscope.infinite.rules.conv import Conv
@@ -101,6 +103,9 @@ class Network:
             allowed = math.isqrt(memory // (ARRAYS * like.element_size()))
             tile = 16 * VECTOR_TILE if like.is_cuda else min(VECTOR_TILE, max(128, -(-samples // 4)))
             return max(samples, 1), max(16, min(tile, allowed))
+        if cyclic.applies(self, like):
+            tile = min(cyclic.TILE, max(samples, 1))
+            return max(tile, min(samples, BLOCK)), tile
         numbers = positions**2 if self.full else positions
         if self.pooled is not None:
             strides = self.strides(Serial(self.layers.layers[: self.pooled]))
@@ -155,7 +160,9 @@ class Network:
     def _by_shifts(self, one: Block, two: Block, context: Context) -> Field | None:
         """Σ over shifts of what each adds to the global mean, then the layers behind it."""
         assert self.pooled is not None
-        head, tail = Serial(self.layers.layers[: self.pooled]), self.layers.layers[self.pooled + 1 :]
+        if cyclic.applies(self, one.x):
+            return self._behind(Field(*cyclic.mean(self, one, two)), context)
+        head = Serial(self.layers.layers[: self.pooled])
         strides = self.strides(head)
         double = (False, *(stride == 1 for stride in strides[1:]))
         groups = list(self._shifts(head, strides, double))
@@ -170,8 +177,13 @@ class Network:
 
         for _ in spread(range(len(groups)), work, one.x.device):
             pass
-        total: Field | None = reduce(_added, [share for share in shares if share is not None])
-        for i, each in enumerate(tail, start=self.pooled + 1):
+        return self._behind(reduce(_added, [share for share in shares if share is not None]), context)
+
+    def _behind(self, pooled: Field, context: Context) -> Field | None:
+        """The layers behind the global mean."""
+        assert self.pooled is not None
+        total: Field | None = pooled
+        for i, each in enumerate(self.layers.layers[self.pooled + 1 :], start=self.pooled + 1):
             assert total is not None
             total = each.propagate(total, context, str(i), Need.SAME)
         return total
