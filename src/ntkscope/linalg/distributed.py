@@ -1,0 +1,369 @@
+"""Tiles on a Dask cluster: workers compute strips of a row of tiles and write them into the store themselves.
+
+Dask brings the tasks to the workers, queues them, starts them again when a worker dies and moves the model between the
+workers. Here is only what one task does, and what is said when something is lost.
+"""
+
+from __future__ import annotations
+
+import platform
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import groupby
+from typing import Any, Literal
+
+import torch
+
+from ntkscope.core import NtkscopeError, Progress, UsageError
+from ntkscope.core.progress import counter
+from ntkscope.linalg._zarr import optional
+from ntkscope.linalg.filling import outstanding
+from ntkscope.linalg.store import KernelStore
+from ntkscope.linalg.tiling import TileSource
+
+LONGEST_STRIP = 8  # tiles: the features of a row are made at most once for eight tiles
+SHARES = 16  # strips a worker gets at least, where there are so many tiles, so that all end at about the same time
+RETRIES = 2  # of a strip whose worker reports an error: a network folder that was away for a moment
+CONNECT_SECONDS = 15
+VISIBLE_SECONDS = (0, 1, 4, 10, 20, 30)  # a network folder shows other machines' files within about a minute
+BARREN_ROUNDS = 3  # times that all workers are lost without one tile more before that is an error
+
+
+class DistributedError(NtkscopeError, RuntimeError):
+    """A cluster that cannot be reached, was lost or cannot do the work; the message says what is safe."""
+
+
+@contextmanager
+def as_client(executor: Any) -> Iterator[Any]:
+    """A Dask client for `executor`: None, a `dask.distributed.Client`, or a scheduler's address such as `tcp://host:8786`.
+
+    A client that was given stays open; one made for an address is closed at the end.
+
+    >>> with as_client(None) as client:
+    ...     client is None
+    True
+    """
+    if executor is None:
+        yield None
+        return
+    distributed = _distributed()
+    if isinstance(executor, distributed.Client):
+        if executor.asynchronous or executor.status != "running":
+            kind = "asynchronous" if executor.asynchronous else executor.status
+            raise UsageError(f"executor= came as a client that is {kind}; expected one in use: Client(cluster)")
+        yield executor
+        return
+    if not isinstance(executor, str) or not executor.strip():
+        raise UsageError(
+            f"executor= came as {executor!r}; expected None, a dask.distributed.Client, or a scheduler's address such as"
+            " 'tcp://host:8786'; for a cluster object pass Client(cluster)"
+        )
+    try:
+        client = distributed.Client(executor, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise DistributedError(
+            f"no Dask scheduler answers at {executor!r} ({error}); expected an address such as tcp://host:8786: start one"
+            " with `dask scheduler` and workers with `dask worker ADDRESS`"
+        ) from error
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def fill_on(
+    executor: Any,
+    store: KernelStore,
+    source: TileSource,
+    *,
+    progress: bool | Literal["auto"] = False,
+    verify: bool = True,
+) -> int:
+    """Compute what a store lacks on a cluster's workers; how many tiles that were.
+
+    Every worker process gets the source once, makes its engine once, and writes each tile at once, so a worker's death
+    costs the tile it was at. The folder of the store must be the same one on all machines. A lost scheduler is a
+    `DistributedError`, and the same call again goes on. Each worker computes one tile at a time with as many threads as
+    Dask gave it.
+    """
+    with as_client(executor) as client:
+        if client is None:
+            raise UsageError("executor= came as None; expected a dask.distributed.Client or a scheduler's address")
+        todo = outstanding(store, verify=verify)
+        for tile, damaged in todo.items():
+            if damaged:
+                store.drop(*tile)
+        with counter(len(store.grid), "tiles", progress) as bar:
+            bar.skip(len(store.grid) - len(todo))
+            if todo:
+                _Filling(client, store, _parcel(source, store), bar).run(todo)
+                store.clear_leftovers()  # of workers that were killed while they wrote
+    return len(todo)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Consecutive tiles `(row, ·)` that one task computes; the `again` ones even where a file is in their place."""
+
+    row: int
+    columns: tuple[int, ...]
+    again: frozenset[int] = frozenset()
+
+
+def strips(tiles: Iterable[tuple[int, int]], length: int, again: Iterable[tuple[int, int]] = ()) -> list[Strip]:
+    """Tiles in grid order as strips of at most `length` tiles of one row.
+
+    >>> [(s.row, s.columns) for s in strips([(0, 0), (0, 1), (0, 2), (1, 1)], 2)]
+    [(0, (0, 1)), (0, (2,)), (1, (1,))]
+    """
+    damaged = frozenset(again)
+    found = []
+    for row, members in groupby(tiles, key=lambda tile: tile[0]):
+        columns = [j for _, j in members]
+        for start in range(0, len(columns), length):
+            part = tuple(columns[start : start + length])
+            found.append(Strip(row, part, frozenset(j for j in part if (row, j) in damaged)))
+    return found
+
+
+# -- the client's side --------------------------------------------------------------------------------------------------
+
+
+class _Filling:
+    """One filling of a store: rounds of strips until no tile is missing. A second round is there for the case that all
+    workers that held the source were lost together, and for tasks Dask gave up because their workers died too often."""
+
+    def __init__(self, client: Any, store: KernelStore, parcel: bytes, bar: Progress[int]) -> None:
+        self.client, self.store, self.parcel, self.bar = client, store, parcel, bar
+        self.name = f"ntkscope-tiles-{uuid.uuid4().hex}"
+        self.address = client.scheduler.address
+        self.start = time.monotonic()
+        self.before = bar.done
+
+    def run(self, todo: dict[tuple[int, int], bool]) -> None:
+        barren = 0
+        try:
+            while todo:
+                whole = self._round(todo)
+                left = self._left(whole)
+                barren = 0 if len(left) < len(todo) else barren + 1
+                if barren == BARREN_ROUNDS:
+                    raise DistributedError(
+                        f"the workers at {self.address} died before one more tile was done, the first missing one being"
+                        f" {left[0]}; {self._safe()}. Most often a worker has less memory than the kernel's memory= needs:"
+                        " give workers more (memory_limit=), or the kernel less; the workers' logs say more"
+                    )
+                self.bar.advance(len(self.store.grid) - len(left) - self.bar.done)
+                todo = {tile: todo.get(tile, False) for tile in left}
+        except NtkscopeError:
+            raise
+        except OSError as error:  # the comms' errors are of this kind, and those of the store are our own
+            raise self._lost() from error
+        finally:
+            if self.client.status == "running":
+                with suppress(Exception):  # the tiles are what counts; the next filling clears a worker's memory too
+                    self.client.run(_leave, self.name, on_error="ignore")
+
+    def _round(self, todo: dict[tuple[int, int], bool]) -> bool:
+        """Every missing tile once; whether all strips came to their end."""
+        distributed = _distributed()
+        workers = self._workers()
+        length = max(1, min(LONGEST_STRIP, len(todo) // (SHARES * workers)))
+        parts = strips(todo, length, (tile for tile, damaged in todo.items() if damaged))
+        parcel = self.client.scatter(self.parcel, broadcast=True, hash=False)
+        name = f"{self.name}-{uuid.uuid4().hex[:8]}"
+        futures = self.client.map(
+            _compute,
+            parts,
+            key=[(name, part.row, part.columns[0]) for part in parts],
+            name=self.name,
+            parcel=parcel,
+            retries=RETRIES,
+            pure=False,
+        )
+        size = {future.key: len(part.columns) for future, part in zip(futures, parts, strict=True)}
+        whole = True
+        try:
+            for future in distributed.as_completed(futures, loop=self.client.loop):
+                if self.client.status != "running":
+                    raise self._lost()
+                if future.status == "finished":
+                    self.bar.advance(size[future.key])
+                    rate = (self.bar.done - self.before) / (time.monotonic() - self.start)
+                    self.bar.message(f"{rate:.3g} tiles a second on {workers} workers")
+                    continue
+                whole = False
+                if future.status == "error":
+                    self._raise(future.exception())
+        except BaseException:
+            if self.client.status == "running":
+                self.client.cancel(futures)
+            raise
+        return whole
+
+    def _workers(self) -> int:
+        """How many workers there are, once there is one; all of them with our versions."""
+        with suppress(TimeoutError):
+            self.client.wait_for_workers(1, timeout=5)
+        if not self.client.nthreads():
+            self.bar.message(f"waiting for a worker at {self.address}")
+            self.client.wait_for_workers(1)
+        mine = _versions()
+        for worker, found in self.client.get_versions(packages=list(mine))["workers"].items():
+            theirs = {name: _release(found["packages"].get(name)) for name in mine}
+            if theirs != mine:
+                said = "; ".join(f"{n} is {theirs[n] or 'not installed'} there and {mine[n]} here" for n in mine)
+                raise DistributedError(
+                    f"worker {worker} cannot compute the same bits: {said}. Install the same versions for all workers"
+                    f" (pip install 'ntkscope[distributed]'); {self._safe()}"
+                )
+        return len(self.client.nthreads())
+
+    def _left(self, whole: bool) -> list[tuple[int, int]]:
+        """The tiles still missing; an error when workers wrote them all and they are not to be seen here."""
+        left = self.store.missing()
+        if not whole:
+            return left
+        for seconds in VISIBLE_SECONDS:
+            time.sleep(seconds if left else 0)
+            left = self.store.missing() if left else left
+        if left:
+            raise DistributedError(
+                f"the workers at {self.address} wrote all tiles, and {len(left)} of them, the first {left[0]}, are not in"
+                f" {self.store.url} as this machine sees it; expected one folder that all machines share, or an fsspec URL"
+            )
+        return left
+
+    def _raise(self, error: BaseException) -> None:
+        """Say what a strip failed of, unless its workers died, for which there is another round."""
+        distributed = _distributed()
+        if isinstance(error, distributed.KilledWorker):
+            return
+        if isinstance(error, NtkscopeError):
+            error.add_note(self._safe())
+            raise error
+        raise DistributedError(
+            f"a worker at {self.address} failed: {type(error).__name__}: {error}; {self._safe()}"
+        ) from error
+
+    def _lost(self) -> DistributedError:
+        return DistributedError(
+            f"the scheduler at {self.address} was lost; {self._safe()}. Start a scheduler, or go on without one"
+        )
+
+    def _safe(self) -> str:
+        grid = self.store.grid
+        return (
+            f"{len(self.store.done())} of {len(grid)} tiles are safe in {self.store.url}, and the same command run again"
+            " computes only the others"
+        )
+
+
+def _parcel(source: TileSource, store: KernelStore) -> bytes:
+    """What a worker needs, as bytes: a worker opens them inside a task, where what it lacks becomes an error that is said."""
+    cloudpickle = optional("cloudpickle", "distributed")
+    try:
+        return bytes(cloudpickle.dumps((source, store)))
+    except Exception as error:
+        raise UsageError(
+            f"the kernel cannot travel to workers: {type(error).__name__}: {error}; expected a model and inputs that pickle"
+            " (no open files, locks or generators in them)"
+        ) from error
+
+
+def _versions() -> dict[str, str]:
+    return {"ntkscope": version("ntkscope"), "torch": _release(torch.__version__)}
+
+
+def _release(found: str | None) -> str:
+    """A version without its build: a machine without a GPU may send tiles to machines with one."""
+    return str(found or "").partition("+")[0]
+
+
+def _distributed() -> Any:
+    try:
+        return optional("distributed", "distributed")
+    except NtkscopeError as error:
+        raise DistributedError(
+            "executor= needs the packages dask and distributed; pip install 'ntkscope[distributed]'"
+        ) from error
+
+
+# -- the workers' side --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Post:
+    """What a worker process keeps from one strip to the next: the source with its engine, and the store."""
+
+    name: str
+    source: TileSource
+    store: KernelStore
+    left: bool = False
+
+
+_POSTS: dict[str, _Post] = {}  # one at most: the engine of another filling makes room
+_ONE_AT_A_TIME = threading.Lock()  # a source computes one tile at a time, with all of the worker's threads
+
+
+def _compute(strip: Strip, *, name: str, parcel: bytes) -> int:
+    """Compute a strip's tiles and keep each at once, but for those that are there; how many were computed."""
+    worker = _distributed().get_worker()
+    computed = 0
+    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
+        post = _post(name, parcel, worker.address)
+        for j in strip.columns:
+            if post.left:
+                break
+            if j in strip.again or not post.store.has(strip.row, j):  # a worker that died may have brought it
+                post.store.write(strip.row, j, post.source.tile(strip.row, j))
+                computed += 1
+    return computed
+
+
+def _post(name: str, parcel: bytes, address: str) -> _Post:
+    if name not in _POSTS:
+        where = f"worker {address} on {socket.gethostname()} (Python {platform.python_version()})"
+        _POSTS.clear()
+        try:
+            source, store = optional("cloudpickle", "distributed").loads(parcel)
+        except Exception as error:
+            raise DistributedError(
+                f"{where} cannot load the model and inputs: {type(error).__name__}: {error}; expected the modules that define"
+                " them to be importable there: install them for all workers, or start these with the same PYTHONPATH"
+            ) from error
+        try:
+            seen = KernelStore.find(store.url)
+        except NtkscopeError as error:
+            raise DistributedError(f"{where} cannot read the store: {error}") from error
+        if seen is None:
+            raise DistributedError(
+                f"{where} sees no kernel store at {store.url}; expected one folder that all machines share, under the same"
+                " path, or an fsspec URL such as s3://bucket/kernel"
+            )
+        seen.require(source)
+        _POSTS[name] = _Post(name, source, seen)
+    return _POSTS[name]
+
+
+def _leave(name: str) -> None:
+    """End a filling on one worker: a strip it is at stops after its tile, and model and engine are let go."""
+    post = _POSTS.pop(name, None)
+    if post is not None:
+        post.left = True
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

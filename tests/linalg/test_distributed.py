@@ -1,0 +1,307 @@
+"""Kernels filled by real Dask workers: the same bytes whoever computes, and after workers or the scheduler die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ntkscope.core import NumericalError, StoreError, UsageError
+from ntkscope.linalg.distributed import DistributedError, as_client, fill_on, strips
+from ntkscope.linalg.filling import fill
+from ntkscope.linalg.store import KernelStore
+from ntkscope.linalg.tiling import Grid, TileValues
+from oracles.slow_tiles import SlowTiles, notes
+
+distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+TESTS = Path(__file__).parents[1]
+
+
+@contextmanager
+def cluster(workers: int) -> Iterator[Any]:
+    with (
+        distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+            silence_logs=50,
+        ) as made,
+        distributed.Client(made, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Any]:
+    with cluster(2) as client:
+        yield client
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def local_bytes(tmp_path: Path, grid: Grid, **options: Any) -> dict[str, bytes]:
+    source = SlowTiles(grid, str(tmp_path / "local.log"), **options)
+    fill(KernelStore.prepare(tmp_path / "local", source), source)
+    return content(tmp_path / "local")
+
+
+def wait_until(condition: Callable[[], bool], ended: dict[str, Any]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        assert not ended, "it ended before"
+        time.sleep(0.01)
+
+
+@contextmanager
+def running(work: Callable[[], Any]) -> Iterator[dict[str, Any]]:
+    """`work` in a thread; when it ended, its `value` or `error` is in the mapping."""
+    ended: dict[str, Any] = {}
+
+    def run() -> None:
+        try:
+            ended["value"] = work()
+        except Exception as error:
+            ended["error"] = error
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield ended
+    thread.join(90)
+    assert not thread.is_alive()
+
+
+def test_strips_cover_the_tiles_once_and_stay_in_a_row() -> None:
+    grid = Grid(90, 90, 10, symmetric=True)
+    for length in (1, 3, 100):
+        found = strips(grid, length, [(0, 4), (2, 2)])
+        assert [(s.row, j) for s in found for j in s.columns] == list(grid)
+        assert max(len(s.columns) for s in found) <= length
+        assert [(s.row, j) for s in found for j in sorted(s.again)] == [(0, 4), (2, 2)]
+
+
+@pytest.mark.parametrize("grid", [Grid(45, 45, 7, symmetric=True), Grid(20, 33, 6)], ids=["symmetric", "cross"])
+def test_same_bytes_as_in_this_process(two: Any, tmp_path: Path, grid: Grid) -> None:
+    source = SlowTiles(grid, str(tmp_path / "log"), seconds=0.01)
+    store = KernelStore.prepare(tmp_path / "store", source)
+    assert fill(store, source, executor=two) == len(grid)
+    assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
+    assert sorted(notes(tmp_path / "log", "tile"))[0][:2] == [0, 0]
+    assert len(notes(tmp_path / "log", "tile")) == len(grid), "a tile was computed twice"
+    assert fill(store, source, executor=two) == 0
+    engines = [pid for (pid,) in notes(tmp_path / "log", "engine")]
+    assert len(engines) == len(set(engines)) == 2, "each worker builds its engine once"
+    assert os.getpid() not in engines
+
+
+def test_strips_of_a_row_keep_to_a_worker(two: Any, tmp_path: Path) -> None:
+    grid = Grid(320, 320, 10)
+    source = SlowTiles(grid, str(tmp_path / "log"))
+    fill(KernelStore.prepare(tmp_path / "store", source), source, executor=two)
+    followed: dict[int, tuple[int, int]] = {}
+    same = 0
+    for i, j, pid in notes(tmp_path / "log", "tile"):
+        same += followed.get(pid) == (i, j - 1)
+        followed[pid] = (i, j)
+    assert same >= 0.8 * len(grid)  # strips of eight: seven of eight tiles follow their neighbour
+
+
+def test_only_missing_and_damaged_tiles_are_computed(two: Any, tmp_path: Path) -> None:
+    grid = Grid(40, 40, 8, symmetric=True)
+    expected = local_bytes(tmp_path, grid)
+    source = SlowTiles(grid, str(tmp_path / "log"))
+    store = KernelStore.prepare(tmp_path / "local", source)
+    for tile in [(0, 3), (2, 2)]:
+        store.drop(*tile)
+    damaged = tmp_path / "local/values/c/1/4"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    with pytest.warns(RuntimeWarning, match=r"\(1, 4\)"):
+        assert fill(store, source, executor=two) == 3
+    assert sorted(notes(tmp_path / "log", "tile"))[0][:2] == [0, 3]
+    assert sorted(line[:2] for line in notes(tmp_path / "log", "tile")) == [[0, 3], [1, 4], [2, 2]]
+    assert content(tmp_path / "local") == expected
+
+
+def test_worker_killed_costs_its_running_tile(two: Any, tmp_path: Path) -> None:
+    grid = Grid(90, 90, 10, symmetric=True)
+    log = tmp_path / "log"
+    source = SlowTiles(grid, str(log), seconds=0.05)
+    store = KernelStore.prepare(tmp_path / "store", source)
+    two.wait_for_workers(2)
+    with running(lambda: fill(store, source, executor=two)) as ended:
+        wait_until(lambda: len(notes(log, "tile")) >= 10, ended)
+        victim = notes(log, "start")[-1][2]
+        os.kill(victim, signal.SIGKILL)
+    assert ended == {"value": len(grid)}
+    assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
+    begun = notes(log, "start")
+    assert victim in {pid for *_, pid in begun}
+    assert len(begun) - len(grid) <= 1, "more than the running tile was lost"
+
+
+@pytest.mark.nightly
+def test_all_workers_killed_at_once(tmp_path: Path) -> None:
+    """The source goes with its last holder; it is sent again to the workers Dask's nannies start."""
+    grid = Grid(60, 60, 10, symmetric=True)
+    log = tmp_path / "log"
+    source = SlowTiles(grid, str(log), seconds=0.05)
+    store = KernelStore.prepare(tmp_path / "store", source)
+    with cluster(1) as client, running(lambda: fill(store, source, executor=client)) as ended:
+        wait_until(lambda: len(notes(log, "tile")) >= 5, ended)
+        for pid in client.run(os.getpid).values():
+            os.kill(pid, signal.SIGKILL)
+    assert ended == {"value": len(grid)}
+    assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
+    assert len(notes(log, "engine")) == 2
+    assert len(notes(log, "start")) - len(grid) <= 1
+
+
+class Cluster:
+    """A scheduler and a worker as processes of their own, as on a cluster of machines."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{port}"
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+        environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+        common = ["--host", "127.0.0.1", "--no-dashboard"]
+        module = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", str(port)]
+        self.scheduler = subprocess.Popen([*module, *common], env=environment, **quiet)
+        module = [sys.executable, "-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1"]
+        self.worker = subprocess.Popen([*module, *common], env=environment, **quiet)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (self.worker, self.scheduler):
+            process.terminate()
+        for process in (self.worker, self.scheduler):
+            process.wait(30)
+
+
+def test_scheduler_killed_and_resumed_here(tmp_path: Path) -> None:
+    grid = Grid(90, 90, 10, symmetric=True)
+    log = tmp_path / "log"
+    source = SlowTiles(grid, str(log), seconds=0.1)
+    store = KernelStore.prepare(tmp_path / "store", source)
+    with Cluster(tmp_path) as machines:
+        with running(lambda: fill(store, source, executor=machines.address)) as ended:
+            wait_until(lambda: len(notes(log, "tile")) >= 6, ended)
+            machines.scheduler.kill()
+            killed = time.monotonic()
+        assert time.monotonic() - killed < 30
+        machines.worker.wait(30)  # it ends its tile and goes
+    assert isinstance(ended["error"], DistributedError)
+    assert "scheduler at tcp://127.0.0.1" in str(ended["error"])
+    assert "tiles are safe" in str(ended["error"])
+    safe = len(store.done())
+    assert 6 <= safe < len(grid)
+    again = SlowTiles(grid, str(tmp_path / "again"))
+    assert fill(store, again) == len(grid) - safe == len(notes(tmp_path / "again", "tile"))
+    assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
+
+
+@pytest.mark.nightly
+def test_worker_count_does_not_matter(tmp_path: Path) -> None:
+    grid = Grid(64, 64, 5, symmetric=True)
+    expected = local_bytes(tmp_path, grid)
+    for workers in (1, 2, 3):
+        source = SlowTiles(grid, str(tmp_path / "log"))
+        with cluster(workers) as client:
+            assert fill_on(client, KernelStore.prepare(tmp_path / str(workers), source), source) == len(grid)
+        assert content(tmp_path / str(workers)) == expected
+
+
+# -- what is said when it cannot be -------------------------------------------------------------------------------------
+
+
+def test_executors(two: Any) -> None:
+    with as_client(two) as client:
+        assert client is two
+    assert two.status == "running"
+    with as_client(two.scheduler.address) as client:
+        assert client is not two
+        assert client.submit(sum, [1, 2]).result() == 3
+    assert client.status == "closed"
+    with pytest.raises(UsageError, match="closed"), as_client(client):
+        pass
+    for wrong in (4, "", two.cluster):
+        with pytest.raises(UsageError, match="Client"), as_client(wrong):
+            pass
+
+
+def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ntkscope.linalg.distributed.CONNECT_SECONDS", 1)
+    for address in ("tcp://127.0.0.1:9", "no such thing"):
+        with pytest.raises(DistributedError, match="dask scheduler"), as_client(address):
+            pass
+
+
+def test_package_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(DistributedError, match=r"ntkscope\[distributed\]"), as_client("tcp://127.0.0.1:8786"):
+        pass
+
+
+def test_store_no_worker_can_see(two: Any, tmp_path: Path) -> None:
+    source = SlowTiles(Grid(4, 4, 2), str(tmp_path / "log"))
+    store = KernelStore.prepare("memory://nowhere/else", source)  # every process has a memory of its own
+    with pytest.raises(DistributedError, match="sees no kernel store"):
+        fill(store, source, executor=two)
+
+
+def test_model_no_worker_can_load(two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_here.py").write_text("from oracles.slow_tiles import SlowTiles\nclass Here(SlowTiles): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import only_here  # type: ignore[import-not-found]
+
+    source = only_here.Here(Grid(4, 4, 2), str(tmp_path / "log"))
+    store = KernelStore.prepare(tmp_path / "store", source)
+    with pytest.raises(DistributedError, match=r"cannot load.*only_here"):
+        fill(store, source, executor=two)
+    assert two.submit(sum, [1, 2]).result(timeout=10) == 3, "the workers live on"
+
+
+class Faulty(SlowTiles):
+    """Computes one tile wrong."""
+
+    def tile(self, i: int, j: int) -> TileValues:
+        tile = super().tile(i, j)
+        return tile if (i, j) != (1, 2) else TileValues(tile.values * torch.nan)
+
+
+def test_an_error_of_a_tile_is_the_error_one_sees(two: Any, tmp_path: Path) -> None:
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    source = Faulty(Grid(8, 8, 2), str(tmp_path / "log"))
+    store = KernelStore.prepare(tmp_path / "store", source)
+    with pytest.raises(NumericalError, match=r"tile \(1, 2\)") as caught:
+        fill(store, source, executor=two)
+    assert "are safe" in caught.value.__notes__[0]
+    assert (1, 2) in store.missing()
+
+
+def test_another_kernel_is_refused(two: Any, tmp_path: Path) -> None:
+    grid = Grid(4, 4, 2)
+    store = KernelStore.prepare(tmp_path / "store", SlowTiles(grid, str(tmp_path / "log")))
+    with pytest.raises(StoreError, match="seed"):
+        fill(store, SlowTiles(grid, str(tmp_path / "log"), seed=1), executor=two)
