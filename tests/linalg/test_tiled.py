@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +13,8 @@ import torch
 from torch import Tensor
 
 from contracts.gram import GramContract
-from ntkscope.linalg import Gram, Grid, KernelStore, TiledGram, TileValues, fill
-
-
-@dataclass(frozen=True)
-class Products:
-    """Tiles of features' inner products."""
-
-    left: Tensor
-    right: Tensor | None = None
-    size: int = 3
-    labels: dict[str, Any] = field(default_factory=dict)
-    fingerprint: dict[str, str] = field(default_factory=lambda: {"features": "a"})
-
-    @property
-    def grid(self) -> Grid:
-        other = self.left if self.right is None else self.right
-        return Grid(len(self.left), len(other), self.size, self.right is None)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.left.dtype
-
-    def tile(self, i: int, j: int) -> TileValues:
-        a = self.left[self.grid.rows(i)]
-        b = (self.left if self.right is None else self.right)[self.grid.columns(j)]
-        values = a @ b.T
-        if self.right is None and i == j:
-            values = (values + values.T) / 2
-        return TileValues(values, a.double().square().sum(1), b.double().square().sum(1))
+from ntkscope.linalg import Gram, KernelStore, TiledGram, fill
+from oracles.tiles import Products
 
 
 class TestTiled(GramContract):
