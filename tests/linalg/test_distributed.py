@@ -110,7 +110,7 @@ def test_same_bytes_as_in_this_process(two: Any, tmp_path: Path, grid: Grid) -> 
 
 
 def test_strips_of_a_row_keep_to_a_worker(two: Any, tmp_path: Path) -> None:
-    grid = Grid(320, 320, 10)
+    grid = Grid(160, 160, 10)
     source = SlowTiles(grid, str(tmp_path / "log"))
     fill(KernelStore.prepare(tmp_path / "store", source), source, executor=two)
     followed: dict[int, tuple[int, int]] = {}
@@ -174,17 +174,17 @@ def test_all_workers_killed_at_once(tmp_path: Path) -> None:
 class Cluster:
     """A scheduler and a worker as processes of their own, as on a cluster of machines."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *paths: Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.address = f"tcp://127.0.0.1:{port}"
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
-        environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*paths, TESTS]))}
         common = ["--host", "127.0.0.1", "--no-dashboard"]
         module = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", str(port)]
         self.scheduler = subprocess.Popen([*module, *common], env=environment, **quiet)
-        module = [sys.executable, "-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1"]
+        module = [sys.executable, "-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-nanny"]
         self.worker = subprocess.Popen([*module, *common], env=environment, **quiet)
 
     def __enter__(self) -> Cluster:
@@ -192,9 +192,8 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         for process in (self.worker, self.scheduler):
-            process.terminate()
-        for process in (self.worker, self.scheduler):
-            process.wait(30)
+            process.kill()
+            process.wait()
 
 
 def test_scheduler_killed_and_resumed_here(tmp_path: Path) -> None:
@@ -228,6 +227,62 @@ def test_worker_count_does_not_matter(tmp_path: Path) -> None:
         with cluster(workers) as client:
             assert fill_on(client, KernelStore.prepare(tmp_path / str(workers), source), source) == len(grid)
         assert content(tmp_path / str(workers)) == expected
+
+
+@pytest.mark.nightly
+def test_workers_that_come_later_take_part(tmp_path: Path) -> None:
+    grid = Grid(90, 90, 10, symmetric=True)
+    log = tmp_path / "log"
+    source = SlowTiles(grid, str(log), seconds=0.2)
+    store = KernelStore.prepare(tmp_path / "store", source)
+    with cluster(1) as client, running(lambda: fill(store, source, executor=client)) as ended:
+        wait_until(lambda: len(notes(log, "tile")) >= 1, ended)
+        client.cluster.scale(3)
+    assert ended == {"value": len(grid)}
+    assert len({pid for *_, pid in notes(log, "tile")}) >= 2
+    assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
+
+
+def test_threads_of_a_worker_work_on_one_tile(tmp_path: Path) -> None:
+    class Watched(SlowTiles):
+        def tile(self, i: int, j: int) -> TileValues:
+            self._note(f"threads {torch.get_num_threads()}")
+            return super().tile(i, j)
+
+    threads = torch.get_num_threads()
+    grid = Grid(30, 30, 5)
+    source = Watched(grid, str(tmp_path / "log"), seconds=0.001)
+    in_this_process = {"processes": False, "n_workers": 1, "threads_per_worker": 3, "dashboard_address": None}
+    with distributed.Client(**in_this_process, silence_logs=50, set_as_default=False) as client:
+        assert fill(KernelStore.prepare(tmp_path / "store", source), source, executor=client) == len(grid)
+    order = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines() if "engine" not in line]
+    assert order == ["threads", "start", "tile"] * len(grid), "two tiles at once"
+    assert {count for count, _ in notes(tmp_path / "log", "threads")} == {3}
+    assert torch.get_num_threads() == threads
+    assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
+
+
+def test_interrupt_stops_the_workers(two: Any, tmp_path: Path) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("an interrupt reaches the main thread")
+    grid = Grid(300, 300, 10)
+    log = tmp_path / "log"
+    source = SlowTiles(grid, str(log), seconds=0.05)
+    store = KernelStore.prepare(tmp_path / "store", source)
+
+    def press() -> None:
+        wait_until(lambda: len(notes(log, "tile")) >= 4, {})
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        fill(store, source, executor=two)
+    thread.join()
+    begun = len(notes(log, "start"))
+    time.sleep(0.3)
+    assert len(notes(log, "start")) <= begun + 2, "workers go on with their strips"
+    assert len(store.done()) >= 4
 
 
 # -- what is said when it cannot be -------------------------------------------------------------------------------------
@@ -266,6 +321,59 @@ def test_store_no_worker_can_see(two: Any, tmp_path: Path) -> None:
     store = KernelStore.prepare("memory://nowhere/else", source)  # every process has a memory of its own
     with pytest.raises(DistributedError, match="sees no kernel store"):
         fill(store, source, executor=two)
+
+
+def test_folder_that_is_not_shared(two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same path leads every process to a folder of its own, as it does on machines without a shared disk."""
+    monkeypatch.setattr("ntkscope.linalg.distributed.VISIBLE_SECONDS", (0, 0.1))
+    source = SlowTiles(Grid(4, 4, 2), str(tmp_path / "log"))
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        KernelStore.prepare(folder / "store", source)
+    before = two.run(os.getcwd)
+    monkeypatch.chdir(here)
+    two.run(os.chdir, there)
+    try:
+        with pytest.raises(DistributedError, match=r"4 of them, .* all machines share"):
+            fill(KernelStore.open("/proc/self/cwd/store"), source, executor=two)
+    finally:
+        two.run(os.chdir, next(iter(before.values())))
+
+
+@pytest.mark.nightly
+def test_worker_of_another_version(tmp_path: Path) -> None:
+    other = tmp_path / "other" / "ntkscope-9.9.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: ntkscope\nVersion: 9.9\n")
+    source = SlowTiles(Grid(4, 4, 2), str(tmp_path / "log"))
+    store = KernelStore.prepare(tmp_path / "store", source)
+    with Cluster(tmp_path, other.parent) as machines, pytest.raises(DistributedError, match=r"ntkscope is 9\.9 there"):
+        fill(store, source, executor=machines.address)
+
+
+class Deadly(SlowTiles):
+    """Kills the process that computes one tile."""
+
+    def tile(self, i: int, j: int) -> TileValues:
+        if (i, j) == (2, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().tile(i, j)
+
+
+@pytest.mark.nightly
+def test_tile_that_kills_its_workers(tmp_path: Path) -> None:
+    import cloudpickle
+    import dask
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    source = Deadly(Grid(8, 8, 2), str(tmp_path / "log"))
+    store = KernelStore.prepare(tmp_path / "store", source)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        cluster(2) as client,
+        pytest.raises(DistributedError, match=r"died .*\(2, 1\).*15 of 16 tiles are safe.* memory"),
+    ):
+        fill(store, source, executor=client)
 
 
 def test_model_no_worker_can_load(two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
