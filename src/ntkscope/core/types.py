@@ -24,10 +24,17 @@ Inputs: TypeAlias = Any  # a Tensor, or a tuple / mapping of Tensors sharing the
 def _digest(hasher: Any, value: Any) -> None:
     """Feed the bytes of nested tensors, arrays, strings and numbers to `hasher`, with their types and shapes."""
     if isinstance(value, Tensor):
-        value = value.detach().cpu().contiguous().numpy()
+        value = value.detach().cpu().contiguous()
+        if value.dtype == torch.bfloat16:  # NumPy has no such numbers
+            hasher.update(b"bfloat16")
+            value = value.view(torch.int16)
+        value = value.numpy()
     if isinstance(value, np.ndarray):
         hasher.update(f"{value.dtype.str}{value.shape}".encode())
-        hasher.update(np.ascontiguousarray(value).tobytes())
+        contiguous = np.ascontiguousarray(value)
+        hasher.update(
+            contiguous.tobytes() if value.dtype.hasobject else contiguous.reshape(-1).view(np.uint8)
+        )  # no copy
     elif isinstance(value, Mapping):
         for key in sorted(value):
             hasher.update(str(key).encode() + b"\0")

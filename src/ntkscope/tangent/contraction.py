@@ -32,6 +32,9 @@ class Maker(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def dtype(self) -> torch.dtype: ...
+
     def harvest(self, batch: Batch) -> Any: ...
 
     def feature(self, crop: Any, piece: Any) -> Feature: ...
@@ -71,7 +74,9 @@ def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Tensor |
                 held[piece] = feature
             else:
                 if piece not in held:
-                    held[piece] = feature.empty(len(x))
+                    held.setdefault(
+                        piece, feature.empty(len(x))
+                    )  # of threads that come together, the first one's stays
                 held[piece].put(at.start, feature)  # type: ignore[arg-type]
             if side is not None:
                 side[at.start : at.stop] += self_products(feature)

@@ -96,6 +96,10 @@ class Engine:
     def device(self) -> torch.device:
         return self.subject.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.subject.dtype
+
     def plan(self, n: int, m: int | None, memory: int, kept: int = 1) -> Plan:
         """How a kernel of n inputs with themselves (m None) or with m others is cut to fit `memory` bytes."""
         return make_plan(n, m, self.footprint, memory, kept)
