@@ -30,7 +30,10 @@ from ntkscope.infinite.pairs import Network
 
 C, RING = Conv(3, W_std=1.4, b_std=0.3), Conv(3, padding="circular", W_std=1.4, b_std=0.3)
 WIDE = Conv(3, W_std=1.4, b_std=0.3, width=7)
-SINGLE = 2e-6  # float32 through three layers
+SINGLE, EQUAL = (
+    2e-6,
+    3e-5,
+)  # float32 through three layers; of equal images, where a ninth of the angles are √ε instead of 0
 
 Case = tuple[tuple[Layer, ...], tuple[int, ...], bool, bool]
 CASES: dict[str, Case] = {
@@ -91,7 +94,8 @@ def test_the_kernel_says_what_other_roads_say(
         if found is None or cross is None or expected is None:
             continue
         assert torch.equal(found, found.T)
-        torch.testing.assert_close(found.double(), expected, rtol=SINGLE, atol=1e-12)
+        torch.testing.assert_close(found.triu(1).double(), expected.triu(1), rtol=SINGLE, atol=1e-12)
+        torch.testing.assert_close(found.diagonal().double(), expected.diagonal(), rtol=EQUAL, atol=1e-12)
         torch.testing.assert_close(cross.double(), expected[:1, 1:], rtol=SINGLE, atol=1e-12)
 
 

@@ -7,6 +7,8 @@ not reach across the edge of either image; nothing is cut where images are rings
 
 Σ′ = s A[σ-dual of Σ] + o and Θ′ = s A[Θ · slope] + (w / s) (Σ′ − o) + b with A the sum over taps; the factors s are taken
 into the tables of √q of the left images, so a layer costs some fifty instructions an entry of Σ and nothing of memory.
+Cosines are enlarged by one rounding unit and not by four as in `relu`: at most one shift in h·w has equal positions, whose
+rounding is lost in the mean, while a bias of all entries is not (behind 20 layers 1e-5 of the NTK instead of 4e-5).
 Arora et al. (2019), section 4 and appendix I.
 """
 
@@ -24,7 +26,7 @@ from ntkscope.infinite.layer import Context, Shape
 from ntkscope.infinite.rules.conv import Conv
 from ntkscope.infinite.rules.dense import gradient_scales
 from ntkscope.infinite.rules.identity import Identity
-from ntkscope.infinite.rules.relu import STEPS, Kinked
+from ntkscope.infinite.rules.relu import Kinked
 
 if TYPE_CHECKING:
     from ntkscope.infinite.pairs import Block, Network
@@ -167,7 +169,6 @@ class Side:
     def of(block: Block, passes: list[Step], right: bool) -> Side:
         x = block.x.permute(2, 3, 0, 1)  # from (h, w, n, c)
         roots, inverses = [], []
-        enlarged = 1 + STEPS[torch.float32] * torch.finfo(torch.float32).eps
         for step in passes:
             if step.path is None:
                 roots.append(x.new_zeros(len(x), *x.shape[2:]))
@@ -176,7 +177,7 @@ class Side:
             root = block.variances[step.path].movedim(-1, 0).double().sqrt()
             inverse = torch.where(root > LEAST, 1 / root, 0)
             roots.append((root if right else root * (step.jump / (2 * math.pi))).float())
-            inverses.append((inverse if right else inverse * enlarged).float())
+            inverses.append((inverse if right else inverse * (1 + torch.finfo(torch.float32).eps)).float())
         tables = [x if right else x / x.shape[1], torch.stack(roots, 1), torch.stack(inverses, 1)]
         return Side(*(torch.cat([t, t], 2).contiguous() if right else t.contiguous() for t in tables))
 
