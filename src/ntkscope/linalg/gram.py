@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.linalg.band import band_eigenvalues, lapack_is_safe
 from ntkscope.linalg.lanczos import top_eigenpairs
 
 Index: TypeAlias = slice | Tensor  # as the subclasses get it: a slice with a positive step, or a 1-D tensor of int64
@@ -36,6 +37,7 @@ class Gram(ABC):
 
     __array_ufunc__ = None  # so that `ndarray @ gram` asks __rmatmul__ instead of forming the matrix
     __iter__ = None
+    _out_of_core: ClassVar[bool] = False
     _cheap_diagonal: ClassVar[bool] = True
 
     def __init__(
@@ -115,6 +117,11 @@ class Gram(ABC):
         return self.row_diagonal if self.symmetric else self._column_diagonal
 
     @property
+    def out_of_core(self) -> bool:
+        """Whether every product reads the matrix from somewhere slow: then few products of many columns are asked of it."""
+        return self._out_of_core
+
+    @property
     def contributions(self) -> Mapping[str, Tensor]:
         """The share of every parameter, where the kernel was asked to keep them (`per_layer=True`)."""
         return self.meta.get("contributions", {})
@@ -154,15 +161,20 @@ class Gram(ABC):
         return self._normalized(rows, columns)
 
     def eigvalsh(self, k: int | None = None) -> Float[Tensor, " e"]:
-        """Eigenvalues of the symmetric part, ascending, in float64: all of them, or the `k` largest by Lanczos.
+        """Eigenvalues of the symmetric part, ascending, in float64: all of them, or the `k` largest.
 
-        O(n³) for all; O(k) products `K @ v` for the largest k.
+        All: O(n³), by LAPACK up to 20,000 rows and while memory lasts, beyond by `band_eigenvalues`, strip by strip in
+        memory or in scratch files: the same numbers to rounding, whatever the size. The k largest: O(k) products `K @ v`
+        by Lanczos; of a Gram that is read from disk about ten passes, by block Lanczos. For the shape of a large spectrum
+        `spectral_density` is the quick way, with error bars.
         """
         if not self.symmetric:
             raise UsageError(f"eigvalsh of {self!r}: expected a symmetric Gram; for a cross kernel take its svdvals")
-        if k is None or k == self.shape[0] > 0:
+        if k is not None and k != self.shape[0]:
+            return top_eigenpairs(self, k)[0]
+        if lapack_is_safe(self._decomposed_rows(), self.device):
             return self._eigenvalues()
-        return top_eigenpairs(self, k)[0]
+        return band_eigenvalues(self)
 
     def blocks(self) -> Float[Tensor, "n m c c"]:
         """The matrix as `(n, m, c, c)`: for each pair of samples the kernel between their outputs."""
@@ -257,6 +269,10 @@ class Gram(ABC):
         v = v if v.is_floating_point() else v.to(self.dtype)
         return self._matmul(v) if v.ndim == 2 else self._matmul(v[:, None])[:, 0]
 
+    def _decomposed_rows(self) -> int:
+        """The size of the matrix that `_eigenvalues` decomposes."""
+        return self.shape[0]
+
     # -- what a subclass writes -------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -307,10 +323,15 @@ def slices(size: int, step: int) -> Iterator[slice]:
 
 def symmetric_eigenvalues(matrix: Float[Tensor, "n n"]) -> Float[Tensor, " n"]:
     """Eigenvalues of `(M + Mᵀ)/2`, ascending, in float64; O(n³)."""
-    wide = matrix.detach().to(torch.float64)
+    wide = matrix.detach().to(torch.float64, copy=True)
     if not bool(torch.isfinite(wide).all()):
         raise NumericalError(f"the {tuple(matrix.shape)} matrix holds NaN or infinity; it has no eigenvalues")
-    return torch.linalg.eigvalsh((wide + wide.T) / 2)
+    for rows in slices(len(wide), 1024):  # in place: LAPACK makes a copy of its own
+        lower, upper = wide[rows, : rows.stop], wide[: rows.stop, rows]
+        mean = (lower + upper.T) / 2
+        lower.copy_(mean)
+        upper.copy_(mean.T)
+    return torch.linalg.eigvalsh(wide)
 
 
 def from_numpy(values: np.ndarray) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -11,17 +11,10 @@ from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
+from ntkscope.linalg.block_lanczos import block_eigenpairs
+from ntkscope.linalg.multiplies import Multiplies
 
-
-@runtime_checkable
-class Multiplies(Protocol):
-    """Anything with a shape, a device and `K @ v`: every Gram, and every square Tensor."""
-
-    @property
-    def shape(self) -> Any: ...
-    @property
-    def device(self) -> Any: ...
-    def __matmul__(self, v: Any) -> Any: ...
+PASSES = 300
 
 
 def lanczos(
@@ -70,9 +63,10 @@ def top_eigenpairs(
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, "n k"]]:
     """The `k` largest eigenvalues (by value or by magnitude), ascending, and eigenvectors as columns, in float64.
 
-    Implicitly restarted Lanczos (ARPACK): about `2k` products `K @ v` a restart. `tolerance` is relative to each
-    eigenvalue; 0 means machine precision. The start vector comes from `seed`, so a call is repeatable. Where k is
-    nearly n, or n is small, `K` is applied to the identity and decomposed whole: that is cheaper.
+    Implicitly restarted Lanczos (ARPACK): about `2k` products `K @ v` a restart; for a Gram that is `out_of_core`, block
+    Lanczos, whose `max_iter` are passes. `tolerance` is relative to each eigenvalue (to the largest for block Lanczos); 0
+    means machine precision. The start vector comes from `seed`, so a call is repeatable. Where k is nearly n, or n is
+    small, `K` is applied to the identity and decomposed whole: that is cheaper.
 
     >>> values, vectors = top_eigenpairs(torch.diag(torch.tensor([1.0, 5.0, 2.0])), 2)
     >>> [round(v, 6) for v in values.tolist()]
@@ -88,6 +82,8 @@ def top_eigenpairs(
         product = matrix @ torch.tensor(v, dtype=torch.float64, device=device)
         return product.detach().cpu().to(torch.float64).numpy()
 
+    if getattr(K, "out_of_core", False) and n > 64 and 2 * k + 1 < n:
+        return _few_passes(K, k, by, tolerance, max_iter, seed)
     if n <= 64 or 2 * k + 1 >= n:
         values, vectors = _whole(multiply(np.eye(n)))
         order = np.argsort(values if by == "value" else np.abs(values))[-k:]
@@ -100,6 +96,19 @@ def top_eigenpairs(
         order = np.arange(k)
     order = order[np.argsort(values[order])]
     return torch.tensor(values[order], device=device), torch.tensor(vectors[:, order], device=device)
+
+
+def _few_passes(
+    K: Multiplies, k: int, by: str, tolerance: float, max_iter: int | None, seed: int
+) -> tuple[Tensor, Tensor]:
+    end: Literal["largest", "magnitude"] = "largest" if by == "value" else "magnitude"
+    found = block_eigenpairs(K, k, end=end, tolerance=tolerance, max_passes=max_iter or PASSES, seed=seed)
+    if not found.converged:
+        raise NumericalError(
+            f"block Lanczos had not found all of {k} eigenvalues of {K!r} after {found.passes} passes over it (largest"
+            f" residual {float(found.residuals.max()):.2g}); raise max_iter or tolerance, or ask for fewer"
+        )
+    return found.values, found.vectors
 
 
 def _whole(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
