@@ -6,20 +6,19 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ntkscope.core import StoreError, UsageError
+from ntkscope.core import StoreError
 from ntkscope.linalg._zarr import optional
 from ntkscope.linalg.gram import Gram, Index, Tile, slices, symmetric_eigenvalues
 from ntkscope.linalg.mixed import product, transposed_product
 from ntkscope.linalg.store import KernelStore
 
 Part: TypeAlias = slice | Tensor  # entries of a vector: consecutive ones, or by number
-LARGEST_DENSE = 8192  # rows up to which all eigenvalues are computed from the formed matrix
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,8 @@ class TiledGram(Gram):
     read: the memory of a few tiles. Products of tiles are summed in float64. Sub-matrices and normalised Grams are
     views of the same files. `dense()` and `np.asarray` form the matrix; `to_dask()` gives it as a `dask.array`.
     """
+
+    _out_of_core: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -232,12 +233,7 @@ class TiledGram(Gram):
         return self._again(sides=(left.scaled(rows.cpu()), right.scaled(columns.cpu())), **self._unit_labels())
 
     def _eigenvalues(self) -> Tensor:
-        if self.shape[0] <= LARGEST_DENSE:
-            return symmetric_eigenvalues(self._form())
-        raise UsageError(
-            f"all {self.shape[0]} eigenvalues of {self!r} were asked for; expected at most {LARGEST_DENSE}:"
-            " ask for the k largest with eigvalsh(k), or for the spectral density"
-        )
+        return symmetric_eigenvalues(self._form())
 
     def _moved(self, dtype: torch.dtype, device: torch.device, labels: dict[str, Any]) -> Gram:
         return self._again(dtype=dtype, device=device, **labels)
