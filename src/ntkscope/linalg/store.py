@@ -7,6 +7,7 @@ kernel, `column_diagonal` in float64, one chunk a row (column) of tiles. The gro
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from ntkscope.linalg.tiling import Grid, TileSource, TileValues
 KIND = "ntkscope kernel"
 SCHEMA = 1
 LARGEST_TILE = 1 << 34  # bytes of a tile that is believed
+MOST_TILES = 1 << 24  # tiles of a store that is believed
 
 
 @dataclass(frozen=True)
@@ -306,7 +308,12 @@ def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
     wrong = [name for name, value in fingerprint.items() if not isinstance(value, str)]
     if wrong:
         raise StoreError(f"{where}: fingerprint entries {wrong} are no texts; expected texts")
-    return KernelStore(place, Grid(n, m, size, symmetric), dtype, labels, fingerprint)
+    believed = Grid(n, m, size, symmetric)
+    if math.prod(believed.shape) > MOST_TILES:
+        raise StoreError(
+            f"{where}: {believed.shape} tiles of size {size}; expected at most {MOST_TILES} in all: larger tiles"
+        )
+    return KernelStore(place, believed, dtype, labels, fingerprint)
 
 
 def _mapping(attributes: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:

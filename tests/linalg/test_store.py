@@ -1,0 +1,440 @@
+"""A kernel's store: what it holds, what any zarr reader sees of it, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+import ntkscope as ns
+from contracts.gram import features
+from ntkscope.core import NtkscopeError, NumericalError, StoreError, UsageError
+from ntkscope.linalg import Grid, KernelStore, TileValues, fill, open_kernel
+from ntkscope.linalg._zarr import LocalFolder, RemoteFolder, folder
+from oracles.tiles import NetworkTiles, Products
+
+LABELS = {"name": "linear", "rows": "sample*2 + output", "outputs": 2, "meta": {"seed": 3, "nested": [1.5, None]}}
+
+
+def symmetric(n: int = 8, size: int = 3, dtype: torch.dtype = torch.float64) -> Products:
+    return Products(features(n, 3, dtype=dtype), size=size, labels=LABELS)
+
+
+def cross(n: int = 8, m: int = 6, size: int = 3, dtype: torch.dtype = torch.float64) -> Products:
+    return Products(features(n, 3, dtype=dtype), features(m, 3, seed=1, dtype=dtype), size=size, labels=LABELS)
+
+
+def filled(url: str | Path, source: Products | NetworkTiles) -> KernelStore:
+    store = KernelStore.prepare(url, source)
+    fill(store, source)
+    return store
+
+
+class TestContents:
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+    @pytest.mark.parametrize("make", [symmetric, cross])
+    def test_tiles_come_back_bit_by_bit(self, tmp_path: Path, make: Any, dtype: torch.dtype) -> None:
+        source = make(dtype=dtype)
+        store = KernelStore.prepare(tmp_path / "k", source)
+        assert store.done() == set()
+        assert store.missing() == list(source.grid)
+        for count, (i, j) in enumerate(source.grid):
+            assert not store.has(i, j)
+            store.write(i, j, source.tile(i, j))
+            assert store.has(i, j)
+            assert len(store.done()) == count + 1
+            assert torch.equal(store.read(i, j), source.tile(i, j).values)
+        again = KernelStore.open(tmp_path / "k")
+        assert again == store
+        assert again.missing() == again.damaged() == []
+        assert again.labels == LABELS
+        assert again.fingerprint == {"features": "a"}
+        assert again.dtype == dtype
+        assert_close(again.row_diagonal(), source.left.double().square().sum(1), rtol=0, atol=0)
+        assert again.column_diagonal() is not None
+
+    def test_any_zarr_reader_sees_the_same_numbers(self, tmp_path: Path) -> None:
+        """zarr's own codecs verify the checksums and cut the padding; what is not stored is NaN."""
+        for source, name in ((cross(dtype=torch.float32), "cross"), (symmetric(), "symmetric")):
+            store = filled(tmp_path / name, source)
+            group = zarr.open_group(str(tmp_path / name), mode="r")
+            values = group["values"][:]
+            assert values.dtype == np.dtype(str(source.dtype).split(".")[1])
+            for i, j in source.grid:
+                rows, columns = source.grid.rows(i), source.grid.columns(j)
+                np.testing.assert_array_equal(values[rows, columns], store.read(i, j).numpy())
+            if source.grid.symmetric:
+                assert np.isnan(values[3:6, 0:3]).all()
+            np.testing.assert_array_equal(group["row_diagonal"][:], store.row_diagonal().numpy())
+            assert group.attrs["kind"] == "ntkscope kernel"
+
+    def test_zarr_writes_what_this_reads(self, tmp_path: Path) -> None:
+        store = filled(tmp_path / "k", cross())
+        values = zarr.open_array(str(tmp_path / "k" / "values"), mode="r+")
+        values[3:6, 0:3] = np.arange(9.0).reshape(3, 3)
+        assert torch.equal(store.read(1, 0), torch.arange(9.0).double().reshape(3, 3))
+
+    def test_zeros_are_kept_like_any_other_numbers(self, tmp_path: Path) -> None:
+        store = filled(tmp_path / "k", Products(torch.zeros(6, 2), size=2))
+        assert store.missing() == []
+
+    def test_symmetric_kernels_keep_their_upper_triangle_only(self, tmp_path: Path) -> None:
+        filled(tmp_path / "k", symmetric(8))
+        kept = sorted(p.relative_to(tmp_path / "k/values/c").as_posix() for p in (tmp_path / "k/values/c").glob("*/*"))
+        assert kept == ["0/0", "0/1", "0/2", "1/1", "1/2", "2/2"]
+
+    def test_there_is_nothing_but_json_and_chunks(self, tmp_path: Path) -> None:
+        """No pickle, which would run code when opened by somebody else."""
+        store = filled(tmp_path / "k", symmetric())
+        for path in (tmp_path / "k").rglob("*"):
+            if path.name == "zarr.json":
+                json.loads(path.read_text())
+            elif path.is_file():
+                assert path.relative_to(tmp_path / "k").parts[:2] in [("values", "c"), ("row_diagonal", "c")]
+                assert path.stat().st_size in (3 * 3 * 8 + 4, 3 * 8 + 4)
+        assert store.missing() == []
+
+    def test_diagonals_nobody_knows_are_none(self, tmp_path: Path) -> None:
+        store = KernelStore.prepare(tmp_path / "k", cross())
+        for i, j in store.grid:
+            store.write(i, j, TileValues(cross().tile(i, j).values))
+        assert store.row_diagonal() is None
+        assert store.column_diagonal() is None
+        assert store.damaged() == []
+        with pytest.raises(UsageError, match="row_diagonal"):
+            open_kernel(tmp_path / "k").normalized()
+
+    def test_a_symmetric_kernel_always_has_its_diagonal(self, tmp_path: Path) -> None:
+        store = KernelStore.prepare(tmp_path / "k", symmetric())
+        for i, j in store.grid:
+            store.write(i, j, TileValues(symmetric().tile(i, j).values))
+        assert_close(store.row_diagonal(), features(8, 3).square().sum(1))
+
+    def test_drop_and_missing(self, tmp_path: Path) -> None:
+        store = filled(tmp_path / "k", symmetric())
+        store.drop(0, 1)
+        assert store.missing() == [(0, 1)]
+        with pytest.raises(StoreError, match=r"tile \(0, 1\) .* is not there \(5 of 6 are\)"):
+            store.read(0, 1)
+        assert fill(store, symmetric()) == 1
+
+    def test_pickles(self, tmp_path: Path) -> None:
+        store = filled(tmp_path / "k", symmetric())
+        again = pickle.loads(pickle.dumps(store))  # noqa: S301 - our own bytes
+        assert torch.equal(again.read(0, 1), store.read(0, 1))
+
+
+class TestFilling:
+    def test_computes_what_is_missing_and_nothing_else(self, tmp_path: Path) -> None:
+        asked: list[tuple[int, int]] = []
+
+        class Counting(Products):
+            def tile(self, i: int, j: int) -> TileValues:
+                asked.append((i, j))
+                return super().tile(i, j)
+
+        source = Counting(features(9, 3), size=3)
+        store = KernelStore.prepare(tmp_path / "k", source)
+        store.write(0, 1, source.tile(0, 1))
+        asked.clear()
+        assert fill(store, source) == 5
+        assert asked == [tile for tile in source.grid if tile != (0, 1)]
+        assert fill(store, source) == 0
+
+    def test_progress_counts_what_was_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert fill(KernelStore.prepare(tmp_path / "k", symmetric()), symmetric(), progress=True) == 6
+        capsys.readouterr()
+
+    def test_another_source_is_refused_before_anything_is_computed(self, tmp_path: Path) -> None:
+        store = filled(tmp_path / "k", symmetric())
+        with pytest.raises(StoreError, match="features is 'b' now and 'a' in the store"):
+            fill(store, replace(symmetric(), fingerprint={"features": "b"}))
+
+
+class TestRefusals:
+    def test_a_different_fingerprint_is_named(self, tmp_path: Path) -> None:
+        source = replace(symmetric(), fingerprint={"model": "aa", "inputs": "bb", "code": "1.0"})
+        filled(tmp_path / "k", source)
+        other = replace(source, fingerprint={"model": "aa", "inputs": "cc", "options": "x"})
+        with pytest.raises(StoreError) as caught:
+            KernelStore.prepare(tmp_path / "k", other)
+        message = str(caught.value)
+        assert "inputs is 'cc' now and 'bb' in the store" in message
+        assert "code is absent now and '1.0' in the store" in message
+        assert "options is 'x' now and absent in the store" in message
+        assert "model" not in message
+        assert "choose another folder" in message
+        assert KernelStore.prepare(tmp_path / "k", source).missing() == []
+
+    @pytest.mark.parametrize(
+        ("other", "named"),
+        [
+            (symmetric(10), "rows is 10 now and 8"),
+            (symmetric(size=4), "tile size is 4 now and 3"),
+            (symmetric(dtype=torch.float32), "dtype is 'torch.float32' now and 'torch.float64'"),
+            (cross(8, 8), "symmetric is False now and True"),
+        ],
+    )
+    def test_a_different_grid_is_named(self, tmp_path: Path, other: Products, named: str) -> None:
+        filled(tmp_path / "k", symmetric())
+        with pytest.raises(StoreError, match=named):
+            KernelStore.prepare(tmp_path / "k", other)
+
+    def test_what_is_no_store(self, tmp_path: Path) -> None:
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "thesis.tex").write_text("years of work")
+        with pytest.raises(StoreError, match=r"not empty \(thesis.tex\)"):
+            KernelStore.prepare(tmp_path / "other", symmetric())
+        with pytest.raises(StoreError, match=r"no kernel store at .*other"):
+            open_kernel(tmp_path / "other")
+        with pytest.raises(StoreError, match="no kernel store at"):
+            KernelStore.open(tmp_path / "nowhere")
+        assert KernelStore.find(tmp_path / "nowhere") is None
+        zarr.create_group(str(tmp_path / "zarr"), attributes={"kind": "somebody else's"})
+        for act in (open_kernel, KernelStore.find, lambda url: KernelStore.prepare(url, symmetric())):
+            with pytest.raises(StoreError, match="is no ntkscope kernel"):
+                act(tmp_path / "zarr")
+
+    def test_incomplete_stores_are_refused_unless_asked_for(self, tmp_path: Path) -> None:
+        store = filled(tmp_path / "k", symmetric())
+        store.drop(1, 2)
+        with pytest.raises(StoreError, match="incomplete: 5 of 6 tiles"):
+            open_kernel(tmp_path / "k")
+        partial = open_kernel(tmp_path / "k", partial=True)
+        lost = torch.zeros(8, 8, dtype=torch.bool)
+        lost[3:6, 6:] = lost[6:, 3:6] = True
+        assert torch.equal(partial.dense().isnan(), lost)
+        empty = KernelStore.prepare(tmp_path / "empty", symmetric())
+        assert bool(open_kernel(tmp_path / "empty", partial=True)[:3, :3].dense().isnan().all())
+        assert empty.done() == set()
+
+    def test_wrong_tiles_are_refused(self, tmp_path: Path) -> None:
+        store = KernelStore.prepare(tmp_path / "k", symmetric())
+        good = symmetric().tile(0, 0).values
+        for tile in (good[:2], good.float()):
+            with pytest.raises(UsageError, match=r"tile \(0, 0\) came as"):
+                store.write(0, 0, TileValues(tile))
+        for i, j in ((1, 0), (0, 3), (-1, 0), (3, 3)):
+            with pytest.raises(UsageError, match="upper triangle of 3 × 3"):
+                store.write(i, j, TileValues(good))
+            with pytest.raises(UsageError, match="upper triangle"):
+                store.read(i, j)
+        skew = good.clone()
+        skew[0, 1] += 1
+        with pytest.raises(UsageError, match="not symmetric"):
+            store.write(0, 0, TileValues(skew))
+        bad = symmetric().tile(1, 2).values.clone()
+        bad[2, 1] = torch.nan
+        with pytest.raises(NumericalError, match="row 5 and column 7"):
+            store.write(1, 2, TileValues(bad))
+        assert store.done() == set()
+
+    def test_labels_that_json_cannot_say(self, tmp_path: Path) -> None:
+        for meta in ({"gap": float("nan")}, {"values": torch.ones(2)}):
+            with pytest.raises(UsageError, match="must be JSON"):
+                KernelStore.prepare(tmp_path / "k", replace(symmetric(), labels={"meta": meta}))
+        assert not (tmp_path / "k").exists()
+
+    def test_a_dtype_files_cannot_hold(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="bfloat16"):
+            KernelStore.prepare(tmp_path / "k", symmetric(dtype=torch.bfloat16))
+
+    def test_a_missing_package_says_how_to_install_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "zarr", None)
+        with pytest.raises(StoreError, match=r"pip install 'ntkscope\[store\]'"):
+            KernelStore.prepare(tmp_path / "k", symmetric())
+
+
+def mangled(change: dict[str, Any]) -> dict[str, Any]:
+    """The attributes of a good store with some of them changed; keys with dots reach inside, `...` removes."""
+    attributes: dict[str, Any] = {
+        "kind": "ntkscope kernel",
+        "schema": 1,
+        "grid": {"n": 8, "m": 8, "size": 3, "symmetric": True},
+        "dtype": "float64",
+        "labels": json.loads(json.dumps(LABELS)),
+        "fingerprint": {"features": "a"},
+    }
+    for path, value in change.items():
+        *parents, last = path.split(".")
+        place = attributes
+        for parent in parents:
+            place = place[parent]
+        if value is ...:
+            del place[last]
+        else:
+            place[last] = value
+    return attributes
+
+
+class TestUntrustedAttributes:
+    """A store may come from anybody: whatever its JSON says, it is opened or refused in words."""
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"grid.n": -8, "grid.m": -8},
+            {"grid.n": 0},
+            {"grid.n": 8.0},
+            {"grid.n": "8"},
+            {"grid.n": True, "grid.m": True},
+            {"grid.n": 10**30, "grid.m": 10**30},
+            {"grid.n": 2**40, "grid.m": 2**40, "grid.size": 2**40},
+            {"grid.n": 2**40, "grid.m": 2**40},
+            {"grid.m": 6},
+            {"grid.size": -1},
+            {"grid.size": None},
+            {"grid.symmetric": 1},
+            {"grid.symmetric": ...},
+            {"grid": [8, 8, 3]},
+            {"grid": ...},
+            {"dtype": "object"},
+            {"dtype": "int64"},
+            {"dtype": ["float64"]},
+            {"dtype": ...},
+            {"labels": ...},
+            {"labels": "linear"},
+            {"labels.outputs": 3},
+            {"labels.outputs": 0},
+            {"labels.outputs": "2"},
+            {"labels.name": 7},
+            {"labels.rows": ["a"]},
+            {"labels.meta": [1]},
+            {"fingerprint": ...},
+            {"fingerprint": {"model": 3}},
+            {"schema": 0},
+            {"schema": "1"},
+            {"schema": True},
+            {"schema": ...},
+        ],
+    )
+    def test_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
+        zarr.create_group(str(tmp_path / "k"), attributes=mangled(change))
+        for act in (KernelStore.open, open_kernel):
+            with pytest.raises(StoreError, match="expected"):
+                act(tmp_path / "k")
+
+    def test_the_unmangled_one_opens(self, tmp_path: Path) -> None:
+        zarr.create_group(str(tmp_path / "k"), attributes=mangled({}))
+        assert KernelStore.open(tmp_path / "k").grid == Grid(8, 8, 3, symmetric=True)
+
+    def test_a_newer_schema_says_to_update(self, tmp_path: Path) -> None:
+        zarr.create_group(str(tmp_path / "k"), attributes=mangled({"schema": 2}))
+        with pytest.raises(StoreError, match="schema 2; this version reads up to 1: update ntkscope"):
+            open_kernel(tmp_path / "k")
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '{"attributes": 3}', "[" * 100_000, "\x00\xff"])
+    def test_documents_that_are_no_zarr(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "zarr.json").write_text(text, encoding="latin-1")
+        with pytest.raises(StoreError):
+            open_kernel(tmp_path)
+
+    @settings(max_examples=100)
+    @given(
+        path=st.sampled_from(
+            ["grid.n", "grid.size", "grid", "dtype", "labels.outputs", "labels", "fingerprint", "schema"]
+        ),
+        value=st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+            max_leaves=5,
+        ),
+    )
+    def test_any_value_is_opened_or_refused_in_words(self, path: str, value: Any) -> None:
+        document = {"zarr_format": 3, "node_type": "group", "attributes": mangled({path: value})}
+        fsspec.filesystem("memory").pipe_file("/untrusted/zarr.json", json.dumps(document).encode())
+        try:
+            store = KernelStore.open("memory://untrusted")
+        except NtkscopeError:
+            return
+        assert store.missing()
+
+    def test_files_that_do_not_belong_are_left_alone(self, tmp_path: Path) -> None:
+        filled(tmp_path / "k", symmetric())
+        for name in ("values/c/0/9", "values/c/-1/0", "values/c/00/1", "values/c/x/1", "values/c/2/0", "values/c/7"):
+            path = tmp_path / "k" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"?")
+        store = KernelStore.open(tmp_path / "k")
+        assert store.missing() == store.damaged() == []
+
+    def test_a_file_of_absurd_size_is_not_read_whole(self, tmp_path: Path) -> None:
+        store = filled(tmp_path / "k", symmetric())
+        with open(tmp_path / "k/values/c/0/1", "r+b") as handle:
+            handle.truncate(1 << 40)  # a sparse terabyte
+        with pytest.raises(StoreError, match="too many bytes"):
+            store.read(0, 1)
+        assert store.damaged() == [(0, 1)]
+
+
+class TestAddresses:
+    def test_urls(self, tmp_path: Path) -> None:
+        assert folder(tmp_path) == folder(str(tmp_path)) == folder(f"file://{tmp_path}") == LocalFolder(tmp_path)
+        assert isinstance(folder("memory://a"), RemoteFolder)
+        with pytest.raises(StoreError, match="cannot be opened"):
+            folder("nonsense://a")
+        with pytest.raises(UsageError, match="empty"):
+            folder("")
+
+    @pytest.mark.parametrize("url", ["memory://kernels/a", "memory://b", "file"])
+    def test_stores_behind_urls(self, tmp_path: Path, url: str) -> None:
+        url = f"file://{tmp_path}/k" if url == "file" else url
+        store = filled(url, symmetric())
+        assert KernelStore.prepare(url, symmetric()) == store
+        store.drop(1, 1)
+        assert store.missing() == [(1, 1)]
+        assert fill(store, symmetric()) == 1
+        gram = open_kernel(url)
+        assert_close(gram.dense(), features(8, 3) @ features(8, 3).T)
+        with pytest.raises(StoreError, match="holds another kernel"):
+            KernelStore.prepare(url, replace(symmetric(), fingerprint={}))
+        if url.startswith("memory"):
+            assert folder(store.url) == store.folder
+            files = fsspec.filesystem("memory")
+            path = f"{url.removeprefix('memory:/')}/values/c/0/1"
+            files.pipe_file(path, files.cat_file(path)[:-1])
+            assert store.damaged() == [(0, 1)]
+
+    def test_file_systems_without_whole_objects_move_files_into_place(self, tmp_path: Path) -> None:
+        """A folder behind an fsspec file system that is not known to show only whole files."""
+        files = fsspec.filesystem("dir", path=str(tmp_path), fs=fsspec.filesystem("file"))
+        place = RemoteFolder(files, "k")
+        assert place.put("a/b", b"12", np.frombuffer(b"3", np.uint8))
+        assert place.get("a/b", 10) == b"123"
+        assert place.sizes() == {"a/b": 3}
+        assert not place.put("a/b", b"4", new=True)
+        assert place.size("a/b") == 3
+        assert place.size("a/c") is None
+        (tmp_path / "k/a/.c.123.part").write_bytes(b"")
+        assert place.sizes() == {"a/b": 3}
+        place.clear_leftovers()
+        assert sorted(p.name for p in (tmp_path / "k/a").iterdir()) == ["b"]
+        place.remove("a/b")
+        assert place.get("a/b", 10) is None
+
+
+def test_the_kernel_of_a_network(tmp_path: Path) -> None:
+    """`ns.open_kernel` gives what `ns.kernel` computed at once, up to the rounding of float32."""
+    source = NetworkTiles(n=10, size=6)
+    filled(tmp_path / "k", source)
+    model, x = source._work
+    at_once = ns.kernel("trntk", model, x)
+    gram = ns.open_kernel(tmp_path / "k")
+    assert gram.symmetric
+    assert gram.name == "trntk"
+    close = {"rtol": 1e-4, "atol": 1e-4 * float(at_once.diagonal().max())}
+    assert_close(gram.dense(), at_once.dense().float(), **close)
+    assert_close(torch.from_numpy(np.asarray(gram)), gram.dense())
+    assert_close(gram.normalized().dense(), at_once.normalized().dense().float(), rtol=1e-4, atol=1e-4)
