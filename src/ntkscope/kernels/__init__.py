@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ __all__ = [
     "trace",
 ]
 
+UNSTORED = ("proj-trntk", "proj-pntk")
+
 
 def kernel(
     name: str,
@@ -42,7 +45,8 @@ def kernel(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     memory: str | int | float = "2GiB",
-    store: str | None = None,
+    store: str | os.PathLike[str] | None = None,
+    executor: Any = None,
     progress: bool = False,
     seed: int = 0,
     **options: Any,
@@ -51,8 +55,10 @@ def kernel(
 
     `outputs`: which outputs count (all). `params`: which parameters (all that require a gradient): a glob or globs on their
     names, "last" for the last affine layer, or a predicate. `dtype`, `device`: compute there instead of where the model is.
-    `memory`: bytes held besides model and inputs, the result included. `seed`: of random projections. Further options
-    belong to the kernel. The model is never changed.
+    `memory`: bytes held besides model and inputs, the result included. `seed`: of random projections. `store`: a folder or
+    fsspec URL to keep the kernel in, tile by tile; tiles that are there already are not computed again, and the Gram reads
+    them when they are needed. `executor`: a Dask client (or its scheduler's address) whose workers compute the tiles.
+    Further options belong to the kernel. The model is never changed.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
@@ -63,8 +69,12 @@ def kernel(
     make = KERNELS[name]
     if not isinstance(model, nn.Module):
         raise UsageError(f"a model of type {type(model).__name__} came; expected a torch.nn.Module")
-    if store is not None:
-        raise UsageError("store= came, but kernels on disk are not written yet; leave it out")
+    if store is None and executor is not None:
+        raise UsageError(
+            "executor= came without store=; expected a folder that the workers write tiles to: pass store="
+        )
+    if store is not None and name.lower() in UNSTORED:
+        raise UsageError(f"store= came for {name!r}, whose features are kept in memory; leave it out")
     known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     unknown = [key for key in options if key not in known]
     if unknown:
@@ -84,6 +94,8 @@ def kernel(
         memory=parse_bytes(memory),
         progress=progress,
         seed=seed,
+        store=None if store is None else os.fspath(store),
+        executor=executor,
     )
     where = request.subject(still=True)
     for batch in (request.x1, request.x2):

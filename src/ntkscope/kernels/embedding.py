@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import MemoryBudgetError, UsageError
 from ntkscope.core.progress import counter
+from ntkscope.kernels._feature_tiles import FeatureRecipe
+from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent import guards
@@ -37,6 +40,13 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
     if isinstance(layers, str):
         layers = [layers]
     chosen = list(layers) if layers is not None else stages(subject, request.placed(subject, request.x1[:2]))
+    if request.store is not None:
+        recipe = FeatureRecipe(
+            request.model, request.dtype, request.device, partial(_layers, layers=tuple(chosen), normalize=normalize)
+        )
+        options = {"layers": ", ".join(chosen), "normalize": str(normalize)}
+        meta = describe(subject, layers=list(chosen), normalized=normalize)
+        return stored(request, recipe, options, meta=meta)
     n, m = len(request.x1), len(request.x1 if request.x2 is None else request.x2)
     probe = _features(subject, request.placed(subject, request.x1[:1]), chosen)
     each = sum(layer.numel() for layer in probe) * subject.dtype.itemsize * 3
@@ -46,14 +56,14 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
     sides = [torch.zeros(size, dtype=torch.float64, device=subject.device) for size in (n, m)]
     with counter(n * m, "embedding kernel", enabled=request.progress) as bar:
         for i in range(0, n, block):
-            left = _layers(subject, request, request.x1, i, block, chosen, normalize)
+            left = _layers(subject, request.placed(subject, request.x1[i : i + block]), chosen, normalize)
             sides[0][i : i + block] = _squares(left)
             for j in range(i if request.x2 is None else 0, m, block):
                 source = request.x1 if request.x2 is None else request.x2
                 right = (
                     left
                     if request.x2 is None and j == i
-                    else _layers(subject, request, source, j, block, chosen, normalize)
+                    else _layers(subject, request.placed(subject, source[j : j + block]), chosen, normalize)
                 )
                 if i == 0:
                     sides[1][j : j + block] = _squares(right)
@@ -96,10 +106,8 @@ def stages(subject: Subject, batch: Batch) -> list[str]:
     return names
 
 
-def _layers(
-    subject: Subject, request: Request, x: Batch, start: int, block: int, layers: Sequence[str], normalize: bool
-) -> list[Tensor]:
-    found = _features(subject, request.placed(subject, x[start : start + block]), layers)
+def _layers(subject: Subject, batch: Batch, layers: Sequence[str], normalize: bool) -> list[Tensor]:
+    found = _features(subject, batch, layers)
     if normalize:
         found = [features / features.norm(dim=1, keepdim=True) for features in found]
     return found

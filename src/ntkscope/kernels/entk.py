@@ -11,6 +11,4 @@ from ntkscope.tangent.engine import Heads
 @KERNELS.register("entk")
 def entk(request: Request, *, precision: str = "exact") -> Gram:
     """Shape (n·c, m·c), row `i*c + k` is output k of sample i; `.blocks()` gives (n, m, c, c)."""
-    subject, made = _tangent.run(request, Heads(request.outputs), full=True, precision=precision)
-    outputs = made.values.shape[0] // len(request.x1)
-    return _tangent.gram(request, subject, made, outputs=outputs)
+    return _tangent.kernel(request, Heads(request.outputs), full=True, precision=precision)

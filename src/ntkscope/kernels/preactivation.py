@@ -6,12 +6,16 @@ dual view: both have the same non-zero spectrum up to the factor n (Beaglehole, 
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from ntkscope.core import UsageError
 from ntkscope.core.progress import counter
+from ntkscope.kernels._feature_tiles import FeatureRecipe
+from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
 from ntkscope.tangent import guards
@@ -47,6 +51,11 @@ def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gr
     guards.check_independence(subject, few, outputs)
     layer = layer or last_hidden(subject, few)
     meta = describe(subject, layer=layer, form=form)
+    if form == "features":
+        refuse_store(request, "form='features'", "its k × k covariance is small: leave store= out, or use form='dual'")
+    if request.store is not None:
+        recipe = FeatureRecipe(request.model, request.dtype, request.device, partial(_layers, layer=layer, heads=heads))
+        return stored(request, recipe, {"layer": layer}, meta=meta)
     size = next(iter(tangents(subject, request, request.x1[:1], layer, heads)))[0].numel()
     request.check_memory(size if form == "dual" else 0, subject.dtype.itemsize)
     if form == "dual":
@@ -100,6 +109,10 @@ def tangents(subject: Subject, request: Request, x: Batch, layer: str, heads: He
             blocks.append(_tangent_block(subject, batch, layer, heads))
             bar.advance(len(batch))
     return blocks
+
+
+def _layers(subject: Subject, batch: Batch, layer: str, heads: Heads) -> list[Tensor]:
+    return [_tangent_block(subject, batch, layer, heads)]
 
 
 def _tangent_block(subject: Subject, batch: Batch, layer: str, heads: Heads) -> Tensor:

@@ -12,5 +12,4 @@ from ntkscope.tangent.engine import Heads
 def pntk(request: Request, *, precision: str = "exact", per_layer: bool = False) -> Gram:
     """Mohamadi & Sutherland (2022); C counts the chosen outputs."""
     heads = Heads(request.outputs, summed=True)
-    subject, made = _tangent.run(request, heads, full=False, precision=precision, per_layer=per_layer)
-    return _tangent.gram(request, subject, made, scale=1.0 / made.outputs)
+    return _tangent.kernel(request, heads, precision=precision, mean=True, per_layer=per_layer)

@@ -33,6 +33,8 @@ class Request:
     memory: int
     progress: bool
     seed: int
+    store: str | None = None  # where tiles are kept; None: the kernel stays in memory
+    executor: Any = None  # who computes them; None: this process
 
     def subject(self, params: Selection = None, last: Sequence[str] = (), *, still: bool = False) -> Subject:
         return Subject(self.model, params=params, last=last, dtype=self.dtype, device=self.device, still=still)
@@ -49,7 +51,7 @@ class Request:
 
     def placed(self, subject: Subject, batch: Batch) -> Batch:
         """A batch where the subject is, in its dtype, as far as the caller asked for that."""
-        return batch.to(subject.device, subject.dtype) if subject.cast or subject.moved else batch
+        return subject.placed(batch)
 
     def unrestricted(self) -> None:
         """Refuse `params=` and `outputs=` where they mean nothing."""

@@ -16,11 +16,13 @@ def trntk0(request: Request, *, precision: str = "exact", per_layer: bool = Fals
     `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
     """
     heads = Heads(request.outputs)
-    subject, made = _tangent.run(request, heads, full=False, precision=precision, per_layer=per_layer, profile=profile)
-    return _tangent.gram(request, subject, made)
+    return _tangent.kernel(request, heads, precision=precision, per_layer=per_layer, profile=profile)
 
 
 @KERNELS.register("trntk")
 def trntk(request: Request, *, precision: str = "exact") -> Gram:
-    """`K(x, x') / sqrt(K(x, x) K(x', x'))`, diagonal exactly 1 (Engel et al. 2023, Eq. 4 with the root over the sum)."""
-    return trntk0(request, precision=precision).normalized()
+    """`K(x, x') / sqrt(K(x, x) K(x', x'))`, diagonal exactly 1 (Engel et al. 2023, Eq. 4 with the root over the sum).
+
+    On disk it is kept unnormalised and divided when it is read, since k(x, x) is known last.
+    """
+    return _tangent.kernel(request, Heads(request.outputs), precision=precision, normalize=True)

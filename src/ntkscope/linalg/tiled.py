@@ -252,7 +252,8 @@ class TiledGram(Gram):
 def open_kernel(url: str | os.PathLike[str], *, partial: bool = False) -> Gram:
     """The kernel in the store at a folder or fsspec URL, as a Gram that reads its tiles when they are needed.
 
-    An incomplete store is refused, unless `partial=True` asks for it: what is missing is NaN then.
+    An incomplete store is refused, unless `partial=True` asks for it: what is missing is NaN then. A kernel of cosines is
+    kept unnormalised, its label `normalize` says so, and it is divided as it is read; a partial one is not.
     """
     store = KernelStore.open(url)
     done, total = len(store.done()), len(store.grid)
@@ -261,7 +262,8 @@ def open_kernel(url: str | os.PathLike[str], *, partial: bool = False) -> Gram:
             f"{store.url} is incomplete: {done} of {total} tiles are there; run again what filled it, or open what there"
             " is with partial=True"
         )
-    return TiledGram(store, partial=partial)
+    found = TiledGram(store, partial=partial)
+    return found.normalized() if store.labels.get("normalize") is True and not partial else found
 
 
 class _Cache:

@@ -22,9 +22,18 @@ from ntkscope.tangent.precision import Precision
 class Maker(Protocol):
     """What makes features: a block of samples is harvested once, then has a feature for each piece."""
 
-    width: int  # heads a sample has
-    full: bool  # whether every pair of heads is a number of its own, or they are summed
-    precision: Precision
+    @property
+    def width(self) -> int:
+        """How many heads a sample has."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether every pair of heads is a number of its own, or they are summed."""
+        ...
+
+    @property
+    def precision(self) -> Precision: ...
 
     @property
     def pieces(self) -> Sequence[Any]: ...

@@ -64,7 +64,7 @@ class Engine:
     ) -> None:
         self.subject, self.heads, self.full, self.precision = subject, heads, full, precision
         self.profile = profile
-        few = _few(sample).to(subject.device, subject.dtype) if subject.cast or subject.moved else _few(sample)
+        few = subject.placed(_few(sample))
         self.input_bytes = sum(t[0].numel() * t.element_size() for t in few.tensors())
         with tensor_cores(False):
             outputs = guards.first_outputs(subject, few)
@@ -87,7 +87,7 @@ class Engine:
         self.harvested = 0
 
     def harvest(self, batch: Batch) -> Harvest:
-        batch = batch.to(self.subject.device, self.subject.dtype) if self.subject.cast or self.subject.moved else batch
+        batch = self.subject.placed(batch)
         self.harvested += len(batch)
         with self.clock("harvest"):
             return harvest(self.subject, batch, self.findings, self.pieces, self.heads, self.func, self.precision)

@@ -64,6 +64,10 @@ class Subject:
         value = torch.func.functional_call(self.model, state, batch.args, batch.kwargs)
         return logits(value)
 
+    def placed(self, batch: Batch) -> Batch:
+        """A batch where this is, in its dtype, as far as the caller asked for that."""
+        return batch.to(self.device, self.dtype) if self.cast or self.moved else batch
+
     def twin(self) -> Subject:
         """The same for another thread: modules of its own, since a call swaps parameters into them; the numbers are shared."""
         other = copy.copy(self)

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import functools
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -130,7 +131,6 @@ class FeatureTiles:
         self.device = maker.device
         n, m = len(x1) * self.heads, len(x1 if x2 is None else x2) * self.heads
         self.grid = Grid(n, m, cut.size * self.heads, symmetric=x2 is None)
-        cut.workers(maker.footprint, memory, 1)  # an error where a tile does not fit
         self._begin({frozenset(): [maker]})
 
     def _begin(self, crews: dict[frozenset[str], list[TileMaker]]) -> None:
@@ -138,6 +138,7 @@ class FeatureTiles:
         self._row: Row | None = None
         self._paths: dict[int, frozenset[str]] = {}
         self._lock = threading.Lock()
+        self._seconds = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {key: value for key, value in vars(self).items() if not key.startswith("_")}
@@ -150,7 +151,7 @@ class FeatureTiles:
 
     def tile(self, i: int, j: int) -> TileValues:
         """Tile (i, j) and `k(x, x)` of its inputs; parameters used in new ways by these inputs take the func road."""
-        with self._lock, quiet(self.device), _reproducible(self.device):
+        with self._lock, quiet(self.device), _reproducible(self.device), self._clock():
             func = self._paths.get(i, frozenset())
             while True:
                 crew = self._crew(func)
@@ -159,6 +160,17 @@ class FeatureTiles:
                         return self._tile(crew, i, j, func)
                 except PathChanged as change:
                     func |= change.names
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on tiles in this process."""
+        return self._seconds
+
+    @contextlib.contextmanager
+    def _clock(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._seconds += time.perf_counter() - began
 
     def coverage(self) -> Coverage | None:
         """What this process did for every parameter, the seconds of all threads added up; None before its first tile."""

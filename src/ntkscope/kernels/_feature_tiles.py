@@ -1,0 +1,96 @@
+"""Tiles of kernels whose features are tensors that a forward pass, or one backward pass an output, gives at once."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ntkscope.core import NumericalError
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.coverage import Coverage
+from ntkscope.tangent.features import Formed
+from ntkscope.tangent.plan import Footprint
+from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.tile_source import Recipe
+
+Compute: TypeAlias = Callable[[Subject, Batch], list[Tensor]]
+HELD = 6  # times its features, what a sample takes while they are made
+
+
+class FeatureMaker:
+    """Features (n, p) of several layers, whose products add up."""
+
+    width, full = 1, False
+
+    def __init__(self, subject: Subject, compute: Compute, sample: Batch) -> None:
+        self.subject, self.compute = subject, compute
+        self.precision = Precision("exact", subject.dtype)
+        self.stages: dict[str, float] = {}
+        self.harvested = 0
+        probe = self.harvest(sample[:1])
+        self.pieces = tuple(range(len(probe)))
+        self._numbers = sum(layer[0].numel() for layer in probe)
+        self._inputs = sum(t[0].numel() * t.element_size() for t in sample.tensors())
+
+    @property
+    def device(self) -> torch.device:
+        return self.subject.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.subject.dtype
+
+    @property
+    def footprint(self) -> Footprint:
+        feature = self._numbers * self.dtype.itemsize
+        cuda = self.device.type == "cuda"
+        return Footprint(feature, HELD * (feature + self._inputs), self.dtype.itemsize, 1, self._numbers, cuda)
+
+    def harvest(self, batch: Batch) -> list[Tensor]:
+        with self.clock("harvest"):
+            self.harvested += len(batch)
+            return self.compute(self.subject, self.subject.placed(batch))
+
+    def feature(self, crop: list[Tensor], piece: int) -> Formed:
+        return Formed(crop[piece].flatten(1).unsqueeze(1))
+
+    @contextmanager
+    def clock(self, stage: str, piece: Any = None) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.stages[stage] = self.stages.get(stage, 0.0) + time.perf_counter() - began
+
+    def twin(self) -> FeatureMaker:
+        """The same for another thread."""
+        other = copy.copy(self)
+        other.subject, other.stages, other.harvested = self.subject.twin(), {}, 0
+        return other
+
+    def check_finite(self, values: Tensor, x: Batch) -> None:
+        if not bool(torch.isfinite(values).all()):
+            raise NumericalError(
+                "the kernel holds NaN or infinity: some layer's output is not finite, or is zero where it is normalised;"
+                " look at the network's layers on these inputs, or use dtype=torch.float64"
+            )
+
+    def coverage(self) -> Coverage:
+        return Coverage({}, {}, {}, dict(self.stages), self.harvested)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRecipe(Recipe):
+    """Features that a function of the subject and a batch gives; it pickles."""
+
+    compute: Compute
+
+    def make(self, sample: Batch, func: frozenset[str]) -> FeatureMaker:
+        subject = Subject(self.model, dtype=self.dtype, device=self.device, still=True)
+        return FeatureMaker(subject, self.compute, sample)

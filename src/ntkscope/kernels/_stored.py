@@ -1,0 +1,114 @@
+"""Kernels on disk: the source of tiles for a request, its store found or made, filled, and opened as a Gram."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ntkscope.core import UsageError
+from ntkscope.kernels.registry import Request
+from ntkscope.linalg.filling import fill
+from ntkscope.linalg.gram import Gram
+from ntkscope.linalg.store import KernelStore
+from ntkscope.linalg.tiled import open_kernel
+from ntkscope.tangent.cut import Cut, make_cut
+from ntkscope.tangent.engine import probed
+from ntkscope.tangent.fingerprint import (
+    code_fingerprint,
+    forward_fingerprint,
+    inputs_fingerprint,
+    model_fingerprint,
+)
+from ntkscope.tangent.tile_source import FeatureTiles, Recipe, TileMaker
+
+SOURCES = ("tangent", "kernels", "linalg/*sketch*.py", "linalg/mixed.py")  # the files that decide the numbers
+
+
+def stored(
+    request: Request,
+    recipe: Recipe,
+    options: Mapping[str, str],
+    *,
+    meta: Mapping[str, Any],
+    scale: float = 1.0,
+    normalize: bool = False,
+) -> Gram:
+    """The kernel in `request.store`, the tiles that were missing computed; `options`: what else the numbers depend on.
+
+    `normalize`: the values are kept as they are, and opened as cosines.
+    """
+    assert request.store is not None
+    maker = recipe.make(probed(request.x1, request.x2), frozenset())
+    found = KernelStore.find(request.store)
+    outputs = maker.width if maker.full else 1
+    if found is None:
+        threads = torch.get_num_threads() if maker.device.type == "cpu" else 1
+        m = None if request.x2 is None else len(request.x2)
+        cut = make_cut(len(request.x1), m, maker.footprint, request.memory, threads, outputs)
+    else:
+        cut = Cut.from_json(found.labels.get("cut"), found.url)
+    labels = {
+        "name": request.name,
+        "rows": "samples" if outputs == 1 else f"sample*{outputs} + output",
+        "outputs": outputs,
+        "normalize": normalize,
+        "cut": cut.to_json(),
+        "meta": {**meta, "torch": ".".join(torch.__version__.split(".")[:2])},
+    }
+    source = FeatureTiles(
+        recipe,
+        request.x1,
+        request.x2,
+        cut,
+        maker,
+        memory=request.memory,
+        labels=labels,
+        fingerprint=_fingerprint(request, options, maker, cut),
+        scale=scale,
+    )
+    store = KernelStore.prepare(request.store, source)
+    cut.workers(maker.footprint, request.memory, 1)  # an error where its tiles do not fit
+    began = time.perf_counter()
+    computed = fill(store, source, executor=request.executor, progress=request.progress)
+    gram = open_kernel(store.url)
+    gram.meta = {**gram.meta, "run": _account(source, len(store.grid), computed, time.perf_counter() - began)}
+    gram.coverage = source.coverage()
+    return gram
+
+
+def refuse_store(request: Request, what: str, remedy: str) -> None:
+    """Say that this has no tiles, where a store was asked for."""
+    if request.store is not None:
+        raise UsageError(f"store= came with {what}; {remedy}")
+
+
+def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker, cut: Cut) -> dict[str, str]:
+    """All that the numbers depend on. PyTorch's version is not among it: it may change last digits, and is a label."""
+    chosen = request.outputs
+    return {
+        "kernel": request.name,
+        "model": model_fingerprint(request.model),
+        "code of the model": forward_fingerprint(request.model),
+        "row inputs": inputs_fingerprint(request.x1),
+        "column inputs": inputs_fingerprint(request.x2),
+        "outputs": "all" if chosen is None else ", ".join(map(str, chosen)),
+        **options,
+        "computed in": str(maker.dtype).removeprefix("torch."),
+        "computed on": maker.device.type,
+        "cut": f"tiles of {cut.size} samples, blocks of {cut.block}, {cut.workspace} bytes for products",
+        "ntkscope": code_fingerprint(*SOURCES),
+    }
+
+
+def _account(source: FeatureTiles, tiles: int, computed: int, seconds: float) -> dict[str, Any]:
+    """What this run did: tiles in all and computed, its seconds and what they were spent on in this process."""
+    coverage = source.coverage()
+    stages = {} if coverage is None else dict(coverage.stages)
+    busy = sum(stages.values())
+    spent = {name: own / busy * source.seconds for name, own in stages.items()} if busy else {}
+    spent["making tiles"] = spent.pop("writing", 0.0)
+    spent["disk"] = max(0.0, seconds - source.seconds)
+    return {"tiles": tiles, "computed": computed, "seconds": seconds, "spent": spent}
