@@ -287,7 +287,7 @@ class TestConjugateGradient:
         gram = OperatorGram((10_000_000, 10_000_000), multiply, dtype=torch.float32, symmetric=True)
         found = conjugate_gradient(gram, torch.ones(10_000_000), dtype=torch.float32, rtol=1e-6)
         assert found.iterations == 1
-        assert len(calls) == 3
+        assert len(calls) == found.passes == 2
 
     def test_running_out_of_iterations_is_said(self) -> None:
         with pytest.warns(NumericalWarning, match=r"1 of 1 columns did not reach rtol .* in 3 of at most 3") as caught:

@@ -1,6 +1,8 @@
 """Linear algebra that knows no networks: Grams, solvers, spectra, principal angles, matrix correlation."""
 
 from ntkscope.linalg.angles import principal_angles
+from ntkscope.linalg.band import band_eigenvalues
+from ntkscope.linalg.block_lanczos import EigenPairs, block_eigenpairs
 from ntkscope.linalg.cholesky import CholeskySolution, cholesky_solve
 from ntkscope.linalg.conjugate_gradient import ConjugateGradientSolution, conjugate_gradient
 from ntkscope.linalg.correlation import matrix_correlation
@@ -13,6 +15,7 @@ from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
 from ntkscope.linalg.minimum_norm import MinimumNormSolution, minimum_norm_solve
 from ntkscope.linalg.operator import OperatorGram
 from ntkscope.linalg.preconditioner import Preconditioner, block_jacobi, jacobi, nystrom
+from ntkscope.linalg.rank_estimate import RankEstimate, estimate_effective_rank
 from ntkscope.linalg.spectrum import (
     ConditionNumber,
     condition_number,
@@ -35,6 +38,7 @@ __all__ = [
     "ConjugateGradientSolution",
     "DamageWarning",
     "DenseGram",
+    "EigenPairs",
     "FactoredGram",
     "Gram",
     "Grid",
@@ -43,11 +47,14 @@ __all__ = [
     "NumericalWarning",
     "OperatorGram",
     "Preconditioner",
+    "RankEstimate",
     "SpectralDensity",
     "TileSource",
     "TileValues",
     "TiledGram",
     "as_gram",
+    "band_eigenvalues",
+    "block_eigenpairs",
     "block_jacobi",
     "cholesky_solve",
     "condition_number",
@@ -55,6 +62,7 @@ __all__ = [
     "effective_rank",
     "eigenpairs",
     "entropy_rank",
+    "estimate_effective_rank",
     "fill",
     "frobenius_norm",
     "jacobi",

@@ -15,6 +15,7 @@ from ntkscope.core import UsageError, generator
 from ntkscope.linalg.dense import as_gram
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.lanczos import lanczos
+from ntkscope.linalg.multiplies import Multiplies
 
 EXACT_BELOW = 2000
 
@@ -48,7 +49,14 @@ def quadrature(
             " no error bar) and steps ≥ 1"
         )
     start = torch.randn(n, probes, dtype=torch.float64, generator=generator(seed, "quadrature")).to(gram.device)
-    _, alpha, beta, _ = lanczos(gram, start, min(steps, n))
+    return nodes_and_weights(gram, start, min(steps, n))
+
+
+def nodes_and_weights(
+    K: Multiplies, start: Float[Tensor, "n k"], steps: int
+) -> tuple[Float[Tensor, "k s"], Float[Tensor, "k s"]]:
+    """The quadrature from given start vectors: `Σ_j w_kj f(θ_kj) ≈ v_kᵀ f(K) v_k / ‖v_k‖²`; `steps` products."""
+    _, alpha, beta, _ = lanczos(K, start, steps)
     nodes, vectors = torch.linalg.eigh(
         torch.diag_embed(alpha) + torch.diag_embed(beta[:, :-1], 1) + torch.diag_embed(beta[:, :-1], -1)
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.linalg.gram import Gram
-from ntkscope.linalg.system import checked_system, relative_residual, symmetric_part, warn, working_dtype
+from ntkscope.linalg.system import EIGENVECTORS, checked_system, relative_residual, symmetric_part, warn, working_dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ def minimum_norm_solve(
         raise UsageError(f"cutoff={cutoff} came; expected it in [0, 1), relative to the largest eigenvalue")
     dtype = working_dtype(gram)
     targets = targets.to(dtype)
-    values, vectors = torch.linalg.eigh(symmetric_part(gram, dtype))
+    values, vectors = torch.linalg.eigh(symmetric_part(gram, dtype, largest=EIGENVECTORS))
     largest = float(values.abs().max()) if len(values) else 0.0
     kept = values.abs() > cutoff * largest
     basis = vectors[:, kept]

@@ -73,16 +73,22 @@ def nystrom(K: Gram, ridge: float = 0.0, *, rank: int = 100, seed: int = 0) -> P
     test = torch.randn(n, rank, dtype=torch.float64, generator=generator(seed, "nystrom")).to(K.device)
     test = torch.linalg.qr(test).Q
     image = (K @ test).detach().to(torch.float64)
-    shift = (n**0.5) * torch.finfo(torch.promote_types(K.dtype, torch.float32)).eps * float(image.norm())
-    image = image + shift * test
-    core = test.T @ image
-    factor, failed_at = torch.linalg.cholesky_ex((core + core.T) / 2)
-    if int(failed_at):
+    rounding = (n**0.5) * torch.finfo(torch.promote_types(K.dtype, torch.float32)).eps * float(image.norm())
+    for shift in (
+        rounding,
+        1e2 * rounding,
+        1e4 * rounding,
+    ):  # a kernel rounded to fewer digits than its dtype needs more
+        core = test.T @ (image + shift * test)
+        factor, failed_at = torch.linalg.cholesky_ex((core + core.T) / 2)
+        if not int(failed_at):
+            break
+    else:
         raise NumericalError(
             f"a randomised Nyström approximation of {K!r} is not positive semi-definite, so neither is the kernel;"
             " use a larger ridge with the jacobi preconditioner, or minimum_norm_solve"
         )
-    half = torch.linalg.solve_triangular(factor, image.T, upper=False).T  # K ≈ half halfᵀ - shift I
+    half = torch.linalg.solve_triangular(factor, (image + shift * test).T, upper=False).T  # K ≈ half halfᵀ - shift I
     basis, singular, _ = torch.linalg.svd(half, full_matrices=False)
     values = (singular.square() - shift).clamp_min(0)
     floor = torch.finfo(torch.float64).eps * float(values[0]) + torch.finfo(torch.float64).tiny

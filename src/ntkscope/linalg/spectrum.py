@@ -20,7 +20,7 @@ from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.lanczos import top_eigenpairs
 from ntkscope.linalg.minimum_norm import default_cutoff
 from ntkscope.linalg.operator import OperatorGram
-from ntkscope.linalg.system import symmetric_part
+from ntkscope.linalg.system import EIGENVECTORS, symmetric_part
 
 Matrix: TypeAlias = Gram | Tensor | np.ndarray
 Of: TypeAlias = Literal["kernel", "features"]
@@ -34,7 +34,7 @@ def eigenpairs(K: Matrix, k: int | None = None) -> tuple[Float[Tensor, " e"], Fl
     gram = as_gram(K, symmetric=True)
     if k is not None:
         return top_eigenpairs(gram, k)
-    values, vectors = torch.linalg.eigh(symmetric_part(gram, torch.float64))
+    values, vectors = torch.linalg.eigh(symmetric_part(gram, torch.float64, largest=EIGENVECTORS))
     return values, vectors
 
 
@@ -56,6 +56,8 @@ def singular_values(A: Matrix, of: Of = "kernel") -> Float[Tensor, " r"]:
 
 def effective_rank(A: Matrix, of: Of = "kernel") -> float:
     """`exp(-Σ p_i log p_i)` with `p_i = σ_i / Σ σ`: between 1 and the rank; O(n³). Roy & Vetterli (2007), eq. 3-5.
+
+    Of a large kernel `estimate_effective_rank` gives it from some tens of products, with an error bar.
 
     `of="kernel"`: σ are the singular values of the matrix given, Roy and Vetterli's definition read literally.
     `of="features"`: of the features (the Jacobian) whose Gram it is, the roots of its eigenvalues; never smaller.

@@ -14,6 +14,7 @@ from ntkscope.linalg.dense import as_gram
 from ntkscope.linalg.gram import Gram, from_numpy
 
 FLOAT64_BELOW = 5000
+EIGENVECTORS = 32_766  # rows: LAPACK's workspace for eigenvectors has 2n² numbers, counted in 32 bits
 
 
 class NumericalWarning(UserWarning):
@@ -46,8 +47,14 @@ def working_dtype(gram: Gram) -> torch.dtype:
     return torch.promote_types(gram.dtype, torch.float32)
 
 
-def symmetric_part(gram: Gram, dtype: torch.dtype) -> Tensor:
-    """`(K + Kᵀ)/2` as a fresh finite tensor."""
+def symmetric_part(gram: Gram, dtype: torch.dtype, *, largest: int = 46_340) -> Tensor:
+    """`(K + Kᵀ)/2` as a fresh finite tensor; refused above the size whose square LAPACK's 32-bit indices hold."""
+    if gram.shape[0] > largest:
+        raise UsageError(
+            f"{gram!r} would be formed and decomposed by dense LAPACK, which is safe up to {largest} rows; expected a road"
+            " that asks for products alone: conjugate_gradient (KernelRidge with solver='cg', KernelGLM), eigenpairs(k=…),"
+            " eigvalsh(), spectral_density"
+        )
     values = gram.dense().detach().to(dtype)
     if not bool(torch.isfinite(values).all()):
         raise NumericalError(f"{gram!r} holds NaN or infinity; look at the inputs or activations that made it")

@@ -26,6 +26,8 @@ class Leading:
 
     vectors: Float[Tensor, "n r"]
     values: Float[Tensor, " r"]
+    passes: int = 0
+    """Products with the kernel, each a pass over it, that it took to find them."""
 
     @property
     def features(self) -> Float[Tensor, "n r"]:
@@ -38,8 +40,9 @@ def leading_pairs(gram: Gram, rank: int, seed: int = 0) -> Leading:
 
     Halko, Martinsson & Tropp (2011), algorithm 4.4.
     """
-    n = gram.shape[0]
+    n, passes = gram.shape[0], SWEEPS + 2
     if n <= max(EXACT_BELOW, rank + OVERSAMPLING):
+        passes = 1
         dense = gram.dense().detach().to(torch.float64)
         values, vectors = torch.linalg.eigh((dense + dense.T) / 2)
     else:
@@ -52,7 +55,7 @@ def leading_pairs(gram: Gram, rank: int, seed: int = 0) -> Leading:
         values, rotation = torch.linalg.eigh((core + core.T) / 2)
         vectors = basis @ rotation
     kept = values.abs().argsort(descending=True)[: min(rank, n)]
-    return Leading(vectors[:, kept].contiguous(), values[kept])
+    return Leading(vectors[:, kept].contiguous(), values[kept], passes)
 
 
 def block_inverse(

@@ -38,8 +38,8 @@ class KernelGLM(LinearClassifier):
 
     The kernel's columns are features, and the penalty is on W itself, as in SGDClassifier on those columns and as in
     the kGLM of the surrogate paper, eq. 1 (not the RKHS norm: that is `KernelLogistic`). The objective is convex;
-    "newton-cg" and "lbfgs" reach its optimum with nothing but products `K @ V`, so K may be dense, factored or an
-    operator, in single precision, on any device; sums are in float64. "newton-cg" first solves the problem in the
+    "newton-cg" and "lbfgs" reach its optimum with nothing but products `K @ V`, so K may be dense, factored, an operator
+    or tiles on disk, in single precision, on any device; sums are in float64. "newton-cg" first solves the problem in the
     `rank` leading eigen-directions of K, which also precondition the rest: 3 products with `rank` columns, then some
     tens with one column a class. "sgd" is scikit-learn's SGDClassifier(loss="log_loss"), one-vs-rest, as the paper had
     it; it does not reach the optimum.
@@ -50,7 +50,8 @@ class KernelGLM(LinearClassifier):
     the logits, as in the paper.
 
     Fitted: `coef_` (classes, n), `intercept_` (classes,), `alpha_`, `loss_` (the objective), `gradient_norm_` (relative),
-    `n_iter_`, `n_products_`, `converged_`, and `cv_losses_` when cross-validated. No jitter is ever needed: `jitter_` is 0.
+    `n_iter_`, `n_products_` (of the last optimisation, with one column a class), `n_passes_` (all products with K: what a
+    kernel on disk is read), `converged_`, and `cv_losses_` when cross-validated. No jitter is ever needed: `jitter_` is 0.
 
     >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> glm = KernelGLM(alpha=1e-3).fit(K, ["a", "a", "b"])
@@ -92,6 +93,7 @@ class KernelGLM(LinearClassifier):
                 f"tol={self.tol}, max_iter={self.max_iter}, rank={self.rank} came; expected tol > 0, the others ≥ 1"
             )
         gram = training_kernel(self, K)
+        self.n_passes_ = 1  # it looked for NaN
         self.classes_, numbers = class_labels(gram, y, "KernelGLM")
         self.numbers_ = numbers
         if isinstance(self.alpha, str):
@@ -156,24 +158,30 @@ class KernelGLM(LinearClassifier):
         whole = Problem(lambda v: gram @ v, lambda r: gram @ r, loss, alpha, bias, quick)
         zero = torch.zeros(gram.shape[0] + 1, loss.targets.shape[1], dtype=torch.float64, device=gram.device)
         at_zero = float(whole.gradient(zero, torch.zeros_like(loss.targets)).norm())
-        leading = leading_pairs(gram, self.rank, self.seed) if leading is None else leading
+        self.n_passes_ += 1
+        if leading is None:
+            leading = leading_pairs(gram, self.rank, self.seed)
+            self.n_passes_ += leading.passes
         if self.solver == "lbfgs":
             begin = zero if start is None else start
-            return lbfgs(whole, begin, leading, self.tol * at_zero, self.max_iter), at_zero, leading
+            found = lbfgs(whole, begin, leading, self.tol * at_zero, self.max_iter)
+            self.n_passes_ += found.products
+            return found, at_zero, leading
         if start is None:
             start = self._reduced_start(whole, leading)
         if self.multi_class == "multinomial":  # a shift that all classes share costs penalty and does nothing
             start = start - start.mean(1, keepdim=True)
         precondition = partial(full_preconditioner, leading, loss, alpha, bias)
         goal = self.tol * at_zero
-        if quick is None:
-            return newton(whole, start, precondition, goal, self.max_iter), at_zero, leading
-        found = newton(whole, start, precondition, goal, max(1, self.max_iter // 4))
-        if not found.converged and found.iterations < self.max_iter:  # large values: directions need every digit
+        found = newton(whole, start, precondition, goal, self.max_iter if quick is None else max(1, self.max_iter // 4))
+        if (
+            quick is not None and not found.converged and found.iterations < self.max_iter
+        ):  # large values: directions need every digit
             exact, left = replace(whole, quick=None), self.max_iter - found.iterations
             more = newton(exact, found.theta, precondition, goal, left)
             iterations, products = found.iterations + more.iterations, found.products + more.products
             found = replace(more, iterations=iterations, products=products)
+        self.n_passes_ += found.products
         return found, at_zero, leading
 
     def _reduced_start(self, whole: Problem, leading: Leading) -> Tensor:
@@ -248,6 +256,7 @@ class KernelGLM(LinearClassifier):
                 optimum, _, leading = self._optimise(inner, numbers[train], alpha, start, leading)
                 start = optimum.theta
                 scores = outer @ start[:-1] + start[-1]
+                self.n_passes_ += 1
                 losses[k, a] = float(self._loss(outer, numbers[held], len(self.classes_)).value(scores))
         self.cv_losses_ = dict(zip(alphas, losses.mean(0).tolist()))
         self.alpha_ = min(self.cv_losses_, key=lambda alpha: self.cv_losses_[alpha])

@@ -16,11 +16,14 @@ from ntkscope.linalg import (
     Gram,
     NumericalWarning,
     OperatorGram,
+    Preconditioner,
+    block_jacobi,
     cholesky_solve,
     conjugate_gradient,
     minimum_norm_solve,
     nystrom,
 )
+from ntkscope.linalg.band import lapack_is_safe
 from ntkscope.linalg.system import symmetric_part
 from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array, one_hot
 from ntkscope.surrogates._checks import choice, class_labels, float_targets, sample_weights, strength, training_kernel
@@ -36,6 +39,8 @@ class _Ridge(LinearInKernel):
     solver: str
     rtol: float
     max_iter: int
+    preconditioner: str
+    rank: int
 
     def _solve(self, gram: Gram, targets: Tensor, weights: Tensor | None) -> None:
         """`(S K S + α I) c̃ = S Y`, `c = S c̃`, with S² the weights: a point of weight 0 has coefficient 0."""
@@ -44,19 +49,26 @@ class _Ridge(LinearInKernel):
         scale = torch.ones_like(columns[:, :1]) if weights is None else weights.sqrt()[:, None]
         system = gram if weights is None else _scaled(gram, scale)
         solver = choice("solver", self.solver, ("auto", "cholesky", "cg"))
-        dense = solver == "cholesky" or (solver == "auto" and gram.shape[0] <= DENSE_UP_TO)
-        self.jitter_, self.n_iter_ = 0.0, 1
-        if dense:
+        choice("preconditioner", self.preconditioner, ("nystrom", "block-jacobi", "none"))
+        formed = gram.shape[0] <= DENSE_UP_TO and (alpha == 0 or not gram.out_of_core)
+        self.jitter_, self.n_iter_, self.n_passes_, self.converged_ = 0.0, 1, 0, True
+        if solver == "cholesky" or (solver == "auto" and formed):
             solution = self._direct(system, scale * columns, alpha)
         else:
             if alpha == 0:
                 raise UsageError("alpha=0 came with solver='cg'; expected alpha > 0, or solver='cholesky'")
-            helper = nystrom(system, alpha, rank=min(256, len(columns)))
+            helper = self._helper(system, alpha)
             iterated = conjugate_gradient(system, scale * columns, alpha, helper, self.rtol, self.max_iter)
-            solution, self.n_iter_ = iterated.solution, max(1, iterated.iterations)
+            solution, self.n_iter_, self.converged_ = iterated.solution, max(1, iterated.iterations), iterated.converged
+            self.n_passes_ = iterated.passes + (self.preconditioner == "nystrom") + 1  # one looked for NaN
         self.alpha_, self._weights, self._targets = alpha, weights, columns
         self.coef_ = np.ascontiguousarray(as_array(scale * solution).T)
         self.intercept_ = np.zeros(columns.shape[1])
+
+    def _helper(self, system: Gram, alpha: float) -> Preconditioner | None:
+        if self.preconditioner == "nystrom":
+            return nystrom(system, alpha, rank=min(self.rank, system.shape[0]))
+        return block_jacobi(system, alpha) if self.preconditioner == "block-jacobi" else None
 
     def _direct(self, system: Gram, targets: Tensor, alpha: float) -> Tensor:
         """By Cholesky; a matrix that no jitter makes positive definite by its pseudo-inverse, with a warning."""
@@ -79,6 +91,11 @@ class _Ridge(LinearInKernel):
             raise UsageError(
                 f"leave_one_out got a kernel of {gram.shape[0]} rows; expected the {self.coef_.shape[1]} training points"
             )
+        if not lapack_is_safe(gram.shape[0], gram.device):
+            raise UsageError(
+                f"leave_one_out of ridge regression on {gram!r} came; it forms and inverts K, which is too large for that:"
+                " KernelGLM.leave_one_out asks for products alone"
+            )
         dtype = torch.float64
         weights, targets = (None if v is None else v.to(gram.device) for v in (self._weights, self._targets))
         assert targets is not None
@@ -100,21 +117,34 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, _Ridge):
     """`f(x) = κ(x, X) c`, c minimising `Σ_i v_i (y_i - f(x_i))² + α cᵀKc`: `(K + α V⁻¹) c = y`; O(n³).
 
     v are the sample weights (1). y may have several outputs. Up to 10,000 rows by Cholesky (float64 below 5,000);
-    beyond, or with solver="cg", by preconditioned conjugate gradients on `K @ v`. A singular kernel with alpha=0 gets
-    the jitter it takes: a warning says so, and `jitter_` how much.
+    beyond, for a kernel on disk, or with solver="cg", by conjugate gradients on `K @ v`, one product for all outputs,
+    preconditioned by "nystrom" (`rank` columns, one product), "block-jacobi" (rows in the order of their likeness) or
+    "none". A singular kernel with alpha=0 gets the jitter it takes: a warning says so, and `jitter_` how much.
 
-    Fitted: `coef_` (outputs, n), `intercept_` (zeros), `jitter_`, `n_iter_`.
+    Fitted: `coef_` (outputs, n), `intercept_` (zeros), `jitter_`, `n_iter_`, `converged_`, `n_passes_` (products with K; 0
+    where it was formed).
 
     >>> ridge = KernelRidge(alpha=1.0).fit(3 * np.eye(2), [4.0, 8.0])
     >>> ridge.predict(3 * np.eye(2)).tolist(), ridge.leave_one_out(3 * np.eye(2)).tolist()
     ([3.0, 6.0], [[0.0], [0.0]])
     """
 
-    def __init__(self, alpha: Any = 1.0, *, solver: Any = "auto", rtol: Any = 1e-8, max_iter: Any = 1000) -> None:
+    def __init__(
+        self,
+        alpha: Any = 1.0,
+        *,
+        solver: Any = "auto",
+        rtol: Any = 1e-8,
+        max_iter: Any = 1000,
+        preconditioner: Any = "nystrom",
+        rank: Any = 256,
+    ) -> None:
         self.alpha = alpha
         self.solver = solver
         self.rtol = rtol
         self.max_iter = max_iter
+        self.preconditioner = preconditioner
+        self.rank = rank
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelRidge:
         """Fit on the kernel (n, n), targets (n,) or (n, outputs), and weights (n,)."""
@@ -150,11 +180,22 @@ class KernelRidgeClassifier(_Ridge, LinearClassifier):
     [0, 0, 1]
     """
 
-    def __init__(self, alpha: Any = 1.0, *, solver: Any = "auto", rtol: Any = 1e-8, max_iter: Any = 1000) -> None:
+    def __init__(
+        self,
+        alpha: Any = 1.0,
+        *,
+        solver: Any = "auto",
+        rtol: Any = 1e-8,
+        max_iter: Any = 1000,
+        preconditioner: Any = "nystrom",
+        rank: Any = 256,
+    ) -> None:
         self.alpha = alpha
         self.solver = solver
         self.rtol = rtol
         self.max_iter = max_iter
+        self.preconditioner = preconditioner
+        self.rank = rank
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelRidgeClassifier:
         """Fit on the kernel (n, n), a label a row, and weights (n,)."""
