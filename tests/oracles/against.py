@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError
 from ntkscope.linalg import sketch
+from ntkscope.linalg.kronecker_sketch import KroneckerSketch
+from ntkscope.linalg.sparse_sketch import SparseSketch
 from oracles import naive
 from oracles.autograd import AFFINE, Selection
 from oracles.closeness import assert_kernel_close
@@ -44,11 +46,21 @@ def smallest_budget(call: Callable[..., Any]) -> int:
     raise AssertionError("a budget of one byte was accepted")
 
 
-def projection(seed: int = 0, dim: int = 10240, kind: Any = "rademacher") -> naive.Projection:
-    """The dense projection matrices of the package, a parameter at a time."""
+def projection(
+    seed: int = 0, dim: int = 10240, kind: Any = "rademacher", sparsity: int = 64, factored: Collection[str] = ()
+) -> naive.Projection:
+    """The dense projection matrices of the package, a parameter at a time; `factored`: parameters of kind "kronecker"."""
 
     def matrix(name: str, shape: torch.Size) -> Tensor:
-        return sketch.projection_matrix(seed, name, tuple(shape), dim, kind, torch.float64)
+        if kind not in ("sparse", "kronecker"):
+            return sketch.projection_matrix(seed, name, tuple(shape), dim, kind, torch.float64)
+        if name in factored:
+            found = KroneckerSketch(seed, name, shape[0], shape.numel() // shape[0], dim).matrix()
+        else:
+            found = SparseSketch(seed, name, shape.numel(), dim, min(sparsity, dim)).matrix()
+        if len(shape) > 2:  # drawn with the second axis innermost
+            found = found.reshape(shape[0], *shape[2:], shape[1], dim).movedim(-2, 1).reshape(-1, dim)
+        return found
 
     return matrix
 
@@ -76,7 +88,7 @@ def expected(name: str, model: nn.Module, x1: Any, x2: Any = None, *, seed: int 
     """What the oracle says, options as `ns.kernel` takes them."""
     if name.startswith("proj-"):
         options = dict(options)
-        chosen = {key: options.pop(key) for key in ("dim", "kind") if key in options}
+        chosen = {key: options.pop(key) for key in ("dim", "kind", "sparsity", "factored") if key in options}
         options["projection"] = lru_cache(maxsize=None)(projection(seed, **chosen))
     return naive.kernel(name, model, x1, x2, **options)
 

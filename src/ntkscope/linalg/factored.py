@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 import torch
+from jaxtyping import Float
+from scipy.stats import t as student
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.linalg.batch_means import standard_errors
 from ntkscope.linalg.gram import Gram, Index, Tile, slices, symmetric_eigenvalues
 from ntkscope.linalg.mixed import product, transposed_product
 
@@ -20,7 +23,9 @@ class FactoredGram(Gram):
     """The kernel `k(x, x') = φ(x)·φ(x')` of features `left` (n, p) and `right` (m, p); without `right`, symmetric.
 
     `K @ v` costs O((n + m) p), the diagonals O((n + m) p), all eigenvalues O(min(n, p)² max(n, p)); only `dense()`,
-    `numpy()` and `blocks()` form the n × m product, and `tiles()` one tile of it at a time.
+    `numpy()` and `blocks()` form the n × m product, and `tiles()` one tile of it at a time. `groups`: the features are a
+    random sketch whose columns k, k + groups, k + 2 groups, … are as good as those of any other k, so that entries have
+    a standard error.
 
     >>> K = FactoredGram(torch.tensor([[3.0], [4.0]]))
     >>> K.dense()
@@ -35,6 +40,7 @@ class FactoredGram(Gram):
         left: Tensor,
         right: Tensor | None = None,
         *,
+        groups: int = 1,
         symmetric: bool | None = None,
         name: str = "",
         rows: str = "samples",
@@ -69,9 +75,42 @@ class FactoredGram(Gram):
             coverage=coverage,
             meta=meta,
         )
+        if groups < 1 or left.shape[1] % groups:
+            raise UsageError(f"groups={groups} came for {left.shape[1]} features; expected a divisor of their number")
         self.left = left
         self.right = right
+        self.groups = groups
         self._diagonals_given = row_diagonal is not None
+
+    def standard_error(self, rows: Any = None, columns: Any = None) -> Float[Tensor, "n m"]:
+        """The standard error of every entry, or of chosen rows and columns, from the groups of the sketch; O(nmp).
+
+        Entry ± t · error covers the exact kernel about as often as stated, with t the quantile of Student's distribution
+        with `groups - 1` degrees of freedom (see `confidence_interval`). Cosines by the delta method; see
+        `linalg.batch_means`.
+        """
+        if self.groups < 2:
+            raise UsageError(
+                f"standard errors of {self!r}: its features are not a sketch in groups; expected a projected kernel whose"
+                " dim has a divisor from 2 to 16"
+            )
+        part = self if rows is None and columns is None else self[_all(rows), _all(columns)]
+        assert isinstance(part, FactoredGram)
+        cosines = bool(self.meta.get("normalized", False))
+        found = standard_errors(part.left, part.right, self.groups, cosines=cosines)
+        if part.symmetric and cosines:
+            found.fill_diagonal_(0)  # cosines with themselves are 1
+        return found
+
+    def confidence_interval(
+        self, level: float = 0.95, rows: Any = None, columns: Any = None
+    ) -> tuple[Float[Tensor, "n m"], Float[Tensor, "n m"]]:
+        """The ends of the interval that covers an entry of the exact kernel with probability `level`, in float64."""
+        if not 0 < level < 1:
+            raise UsageError(f"level={level} came; expected a probability between 0 and 1")
+        error = self.standard_error(rows, columns) * float(student.ppf((1 + level) / 2, self.groups - 1))
+        values = (self if rows is None and columns is None else self[_all(rows), _all(columns)]).dense().double()
+        return values - error, values + error
 
     def _form(self) -> Tensor:
         if not self.symmetric:
@@ -93,15 +132,19 @@ class FactoredGram(Gram):
                 yield rows, columns, self._with_diagonal(self.left[rows] @ self.right[columns].T, rows, columns)
 
     def _transposed(self) -> Gram:
-        return FactoredGram(self.right, self.left, **self._swapped_labels())
+        return FactoredGram(self.right, self.left, groups=self.groups, **self._swapped_labels())
 
     def _select(self, rows: Index, columns: Index, labels: dict[str, Any]) -> Gram:
         right = None if labels["symmetric"] else self.right[columns]
-        return FactoredGram(self.left[rows], right, **labels)
+        return FactoredGram(self.left[rows], right, groups=self.groups, **labels)
 
     def _normalized(self, rows: Tensor, columns: Tensor) -> Gram:
         right = None if self.symmetric else self.right * columns.to(self.dtype)[:, None]
-        return FactoredGram(self.left * rows.to(self.dtype)[:, None], right, **self._unit_labels())
+        left = self.left * rows.to(self.dtype)[:, None]
+        return FactoredGram(left, right, groups=self.groups, **self._unit_labels())
+
+    def _decomposed_rows(self) -> int:
+        return min(self.left.shape)
 
     def _eigenvalues(self) -> Tensor:
         n, p = self.left.shape
@@ -114,7 +157,11 @@ class FactoredGram(Gram):
         right = None if self.symmetric else self.right.to(device, dtype)
         if not self._diagonals_given:  # computed anew, to the digits of the new dtype
             labels |= {"row_diagonal": None, "column_diagonal": None}
-        return FactoredGram(self.left.to(device, dtype), right, **labels)
+        return FactoredGram(self.left.to(device, dtype), right, groups=self.groups, **labels)
+
+
+def _all(chosen: Any) -> Any:
+    return slice(None) if chosen is None else chosen
 
 
 def _squared_norms(features: Tensor) -> Tensor:

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from math import prod
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ntkscope.core import UsageError, derive_seed
 
-KINDS = ("rademacher", "gaussian")
+KINDS = ("rademacher", "gaussian")  # dense: every entry is drawn
+STRUCTURED = ("sparse", "kronecker")
 
 
 def _signed(value: int) -> int:
@@ -38,19 +39,40 @@ def _words(key: int, rows: Tensor, columns: Tensor) -> Tensor:
     return _mix(left[:, None] + right[None, :])
 
 
-def _signs_by_table(octets: Tensor, unit: float, dtype: torch.dtype) -> Tensor:
+def _signs_by_table(octets: Tensor, unit: float | int, dtype: torch.dtype) -> Tensor:
     """A bit to ±unit, eight at a time from a table of all octets: few operations, which suits a CPU."""
     bits = (torch.arange(256, device=octets.device)[:, None] >> torch.arange(8, device=octets.device)) & 1
     signs = ((bits * 2 - 1).to(dtype) * unit).contiguous()  # ±1 times a number: the same everywhere
     return torch.nn.functional.embedding(octets.to(torch.int32), signs)
 
 
-def _signs_by_shifts(octets: Tensor, unit: float, dtype: torch.dtype) -> Tensor:
+def _signs_by_shifts(octets: Tensor, unit: float | int, dtype: torch.dtype) -> Tensor:
     """The same by shifts in bytes: passes over contiguous memory, which suits a GPU; `2u - u` is u to the last bit."""
     shifts = torch.arange(8, dtype=torch.uint8, device=octets.device)
     bits = (octets.unsqueeze(-1) >> shifts).bitwise_and_(1)
     unit = torch.tensor(1.0, dtype=dtype).mul(unit).item()
     return bits.to(dtype).mul_(2 * unit).sub_(unit)
+
+
+def signs(
+    key: int,
+    rows: Int[Tensor, " rows"],
+    start: int,
+    stop: int,
+    unit: float | int = 1,
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "rows columns"]:
+    """±unit for each of `rows` and the columns [start, stop), `start` a multiple of 64; the same whatever else is asked.
+
+    >>> whole = signs(7, torch.arange(4), 0, 200)
+    >>> torch.equal(whole[[3, 1], 64:150], signs(7, torch.tensor([3, 1]), 64, 150))
+    True
+    """
+    assert start % 64 == 0
+    words = _words(key, rows, torch.arange(start // 64, -(-stop // 64), device=rows.device))
+    octets = words.view(torch.uint8)  # (rows, 8 · words), little-endian
+    expand = _signs_by_shifts if octets.is_cuda else _signs_by_table
+    return expand(octets, unit, dtype).reshape(len(rows), -1)[:, : stop - start]
 
 
 def projection_rows(
@@ -78,10 +100,7 @@ def projection_rows(
     key = derive_seed(seed, "projection", name)
     rows = torch.arange(start, stop, device=device)
     if kind == "rademacher":
-        words = _words(key, rows, torch.arange(-(-dim // 64), device=device))
-        octets = words.view(torch.uint8)  # (rows, 8 · words), little-endian
-        expand = _signs_by_shifts if octets.is_cuda else _signs_by_table
-        return expand(octets, dim**-0.5, dtype).reshape(stop - start, -1)[:, :dim]
+        return signs(key, rows, 0, dim, dim**-0.5, dtype)
     words = _words(key, rows, torch.arange(dim, device=device))
     uniform = (((words >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
     return (torch.erfinv(2 * uniform - 1) * (2.0 / dim) ** 0.5).to(dtype)

@@ -44,7 +44,7 @@ class Harvest:
             return Formed(*precision.store(self.func[piece.name]))
         if piece.road == "direct":
             return Formed(*precision.store(self.gradient(piece, ordered=self._mixed(piece))))
-        sides = [self._sides(k, t) for k, t in piece.members]
+        sides = [self.sides(k, t) for k, t in piece.members]
         looked_up = not sides[0][0].is_floating_point()
         a = torch.cat([a for a, _ in sides], dim=1 if looked_up else 2)
         b = torch.cat([b for _, b in sides], dim=2)
@@ -85,14 +85,14 @@ class Harvest:
                 arrived = arrived * hat.unsqueeze(1)
             return term.reduce(arrived.flatten(0, 1)).unflatten(0, arrived.shape[:2])
         if isinstance(term, Lookup):
-            ids, b = self._sides(k, t)
+            ids, b = self.sides(k, t)
             return lookup_gradient(ids, b[:, 0].permute(0, 2, 3, 1), term.rows)
         x = self.layouts[k].read(term.x, term.lead_x, self.n).to(arrived.dtype)
         return outer_gradient(
             term.activations(x), _canonical(term, arrived), term.transposed, term.reorder if ordered else None
         )
 
-    def _sides(self, k: int, t: int) -> tuple[Tensor, Tensor]:
+    def sides(self, k: int, t: int) -> tuple[Tensor, Tensor]:
         """Activations (n, g, s, i), or indices (n, s), and cotangents (n, g, s, heads, o)."""
         term, arrived = self.calls[k].terms[t], self.arrived[k]
         assert not isinstance(term, Vector)

@@ -1,0 +1,276 @@
+"""Projecting the gradients of a block of samples: dense, sparse, or factored without forming them.
+
+A projection is a fixed linear map of each parameter's gradient, drawn from the seed and the parameter's name; how a gradient
+was found, and whether it was ever formed, changes nothing but the rounding. A parameter of three or more axes is taken with
+its second axis innermost, as the patches of a convolution are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ntkscope.core import UsageError
+from ntkscope.linalg.kronecker_sketch import KroneckerSketch
+from ntkscope.linalg.sketch import KINDS, STRUCTURED, projection_rows
+from ntkscope.linalg.sparse_sketch import SparseSketch, check_sparsity
+from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.harvest import Harvest
+from ntkscope.tangent.pieces import ELEMENTWISE, Piece
+from ntkscope.tangent.terms import Lookup, Outer, Term
+
+INNER = {"cpu": 1024, "cuda": 4096}  # coordinates of a block that are multiplied together
+HELD = {"cpu": 1 << 23, "cuda": 1 << 28}  # numbers of factored products held at a time
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """One projection of all gradients of a model; `kronecker`: the parameters whose projection is factored."""
+
+    kind: str
+    dim: int
+    seed: int
+    sparsity: int = 1
+    kronecker: frozenset[str] = frozenset()
+
+    @property
+    def dense(self) -> bool:
+        return self.kind in KINDS
+
+
+def make_sketch(
+    engine: Engine, kind: str, dim: int, seed: int, sparsity: int | None, kronecker: frozenset[str] | None = None
+) -> Sketch:
+    """The sketch that was asked for; which parameters are factored follows from shapes alone, unless it is given."""
+    if kind not in (*KINDS, *STRUCTURED):
+        raise UsageError(f"projection kind {kind!r} came; expected one of {', '.join((*KINDS, *STRUCTURED))}")
+    if kind in KINDS:
+        if sparsity is not None:
+            raise UsageError(f"sparsity={sparsity} came with kind={kind!r}, which is dense; leave it out")
+        return Sketch(kind, dim, seed)
+    chosen = check_sparsity(dim, sparsity)
+    if kind == "sparse":
+        return Sketch(kind, dim, seed, chosen)
+    return Sketch(kind, dim, seed, chosen, _factored(engine, dim, chosen) if kronecker is None else kronecker)
+
+
+def _factored(engine: Engine, dim: int, sparsity: int) -> frozenset[str]:
+    """The parameters for which projecting both sides of the outer product is less work than forming their gradient.
+
+    In multiply-adds a sample, with s positions, i and o the two sides, c heads: `s (i + c o) dim` against
+    `c i o (s + sparsity)`, each with the elementwise passes it makes.
+    """
+    c = engine.width
+    factored, formed = dict.fromkeys(engine.subject.leaves, 0.0), dict.fromkeys(engine.subject.leaves, 0.0)
+    for piece in engine.pieces:
+        outer = piece.inside > 1 or piece.road in ("kronecker", "positions")
+        if piece.road == "func" or piece.groups > 1 or not outer:
+            factored[piece.name] = float("inf")
+        sides = piece.inside + c * (piece.outside + ELEMENTWISE)
+        factored[piece.name] += float(piece.positions) * sides * dim
+        formed[piece.name] += float(c) * piece.numbers * (piece.positions + sparsity + 2 * ELEMENTWISE)
+    return frozenset(name for name in factored if factored[name] < formed[name])
+
+
+def project_block(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
+    """The projected gradients (n, heads, dim) of harvested samples; a dense projection is drawn `rows` rows at a time."""
+    return _dense(engine, crop, sketch, rows) if sketch.dense else _structured(engine, crop, sketch)
+
+
+def _dense(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
+    """2 n · heads · parameters · dim flops."""
+    subject, rounding, dim = engine.subject, engine.precision, sketch.dim
+    total = torch.zeros(crop.n * engine.width, dim, dtype=subject.dtype, device=subject.device)
+    unit = torch.tensor(dim**-0.5, dtype=rounding.storage).double().item()  # all signs are rounded by one factor
+    rounded = dim**-0.5 / unit if sketch.kind == "rademacher" and rounding.storage != subject.dtype else 1.0
+    for piece in engine.pieces:
+        values = (crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)).flatten(0, 1)
+        offset = _offset(piece)
+        for at in range(0, piece.numbers, rows):
+            stop = min(piece.numbers, at + rows)
+            table = projection_rows(
+                sketch.seed, piece.name, offset + at, offset + stop, dim, sketch.kind, rounding.storage, subject.device
+            )
+            if rounding.storage == subject.dtype:
+                total.addmm_(values[:, at:stop], table)
+            else:
+                stored, scale = rounding.store(values[:, at:stop])
+                made = rounding.product(stored, table.T)
+                total += made if scale is None else made * scale[:, None]
+    if rounded != 1.0:
+        total *= rounded
+    return total.unflatten(0, (crop.n, engine.width))
+
+
+def _structured(engine: Engine, crop: Harvest, sketch: Sketch) -> Tensor:
+    """2 n · heads · parameters · sparsity flops for what is formed, and what `_factored` counts for the rest."""
+    subject = engine.subject
+    total = torch.zeros(crop.n, engine.width, sketch.dim, dtype=subject.dtype, device=subject.device)
+    if any(piece.name in sketch.kronecker for piece in engine.pieces):
+        for piece in engine.pieces:
+            if piece.name in sketch.kronecker:
+                with engine.clock("projection", piece):
+                    _kronecker(engine, crop, piece, sketch, total)
+        total *= sketch.dim**-0.5
+    blocks = _Blocks(engine, crop.n * engine.width, sketch)
+    for piece in engine.pieces:
+        if piece.name not in sketch.kronecker:
+            with engine.clock("gradients", piece):
+                values = _gradient(engine, crop, piece)
+            with engine.clock("projection", piece):
+                blocks.add(piece, values)
+    with engine.clock("projection"):
+        return total.add_(blocks.finished().view_as(total), alpha=sketch.sparsity**-0.5)
+
+
+class _Blocks:
+    """The sparse part of a projection, block by block; parts of several parameters are multiplied in one product."""
+
+    def __init__(self, engine: Engine, rows: int, sketch: Sketch) -> None:
+        self._engine, self._sketch, self._rows = engine, sketch, rows
+        self._blocks = sketch.dim // sketch.sparsity
+        device, dtype = engine.subject.device, engine.subject.dtype
+        self._total = torch.zeros(self._blocks, rows, sketch.sparsity, dtype=dtype, device=device)
+        self._width = INNER.get(device.type, 1024)
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, piece: Piece, values: Tensor) -> None:
+        """Add the gradients (rows, numbers) of a piece."""
+        engine, sketch = self._engine, self._sketch
+        leaf = engine.subject.leaves[piece.name]
+        drawn = SparseSketch(sketch.seed, piece.name, leaf.numel(), sketch.dim, sketch.sparsity)
+        stored, scale = engine.precision.store(values)
+        start = _offset(piece)
+        for index, signs in drawn.parts(start, start + piece.numbers, self._width, stored.dtype, leaf.device):
+            gathered = stored.index_select(1, index.flatten()).view(self._rows, self._blocks, -1)
+            if scale is not None:  # each piece has its own
+                self._multiply([(gathered, signs)], scale)
+                continue
+            self._waiting.append((gathered, signs))
+            if sum(part.shape[1] for _, part in self._waiting) >= self._width // 2:
+                self._multiply(self._waiting)
+                self._waiting = []
+
+    def finished(self) -> Tensor:
+        """(rows, dim), without the factor of the signs."""
+        if self._waiting:
+            self._multiply(self._waiting)
+            self._waiting = []
+        return self._total.transpose(0, 1).reshape(self._rows, -1)
+
+    def _multiply(self, parts: list[tuple[Tensor, Tensor]], scale: Tensor | None = None) -> None:
+        values = parts[0][0] if len(parts) == 1 else torch.cat([v for v, _ in parts], dim=2)
+        signs = parts[0][1] if len(parts) == 1 else torch.cat([s for _, s in parts], dim=1)
+        values = values.transpose(0, 1)
+        if values.dtype == self._total.dtype:
+            self._total.baddbmm_(values, signs)
+            return
+        if values.is_cuda:
+            made = torch.bmm(values, signs, out_dtype=torch.float32)
+        else:
+            made = torch.bmm(values.float(), signs.float())
+        self._total += made if scale is None else made * scale[None, :, None]
+
+
+def _kronecker(engine: Engine, crop: Harvest, piece: Piece, sketch: Sketch, total: Tensor) -> None:
+    """Add the factored projection of a piece, without the factor of its signs."""
+    leaf = engine.subject.leaves[piece.name]
+    drawn = KroneckerSketch(sketch.seed, piece.name, len(leaf), leaf.numel() // len(leaf), sketch.dim)
+    terms = [crop.calls[k].terms[t] for k, t in piece.members]
+    if not terms or piece.groups > 1 or not all(isinstance(term, Outer | Lookup) for term in terms):
+        _kronecker_formed(engine, piece, _gradient(engine, crop, piece), drawn, total)
+        return
+    short = engine.precision.storage if engine.precision.name == "bf16" else None
+    held = HELD.get(leaf.device.type, 1 << 23)
+    for (k, t), term in zip(piece.members, terms):
+        assert isinstance(term, Outer | Lookup)
+        a, b = crop.sides(k, t)
+        b = b[:, 0]  # (n, s, heads, o): one group
+        n, s, heads, o = b.shape
+        b = b.reshape(-1, o).to(short or b.dtype)
+        a = a.reshape(n * s) if isinstance(term, Lookup) else a.reshape(n * s, -1).to(short or a.dtype)
+        inner, outer = _places(term, leaf, a, o)
+        for columns in drawn.pieces(held // max(1, n * s * (heads + 1))):
+            flipped = isinstance(term, Lookup) or term.transposed
+            of_a = (drawn.rows if flipped else drawn.columns)(inner, columns, b.dtype)
+            of_b = (drawn.columns if flipped else drawn.rows)(outer, columns, b.dtype)
+            left = of_a.to(total.dtype) if isinstance(term, Lookup) else engine.precision.product(a, of_a.T)
+            right = engine.precision.product(b, of_b.T).view(n, s, heads, -1)
+            right = right.mul_(left.view(n, s, 1, -1))
+            total[:, :, columns] += right[:, 0] if s == 1 else right.sum(1)
+
+
+def _places(term: Term, leaf: Tensor, a: Tensor, o: int) -> tuple[Tensor, Tensor]:
+    """Where in the parameter each entry of the two sides is: numbers along its first axis and along all others."""
+    assert isinstance(term, Outer | Lookup)
+    others = _innermost(leaf).to(leaf.device)
+    if isinstance(term, Lookup):
+        return term.slot.start + a, others[:o]
+    inside = torch.arange(a.shape[1], device=leaf.device)
+    if term.transposed:
+        return term.slot.start + inside, others[:o]
+    own = inside if term.reorder is None else term.reorder(inside)
+    places = torch.empty_like(inside)
+    places[own] = others
+    return places, term.slot.start + torch.arange(o, device=leaf.device)
+
+
+def _kronecker_formed(engine: Engine, piece: Piece, values: Tensor, drawn: KroneckerSketch, total: Tensor) -> None:
+    """The same map of a gradient (rows, numbers) that had to be formed: as much work as a dense projection."""
+    leaf = engine.subject.leaves[piece.name]
+    values = values.unflatten(1, (piece.stop - piece.start, -1))
+    height = torch.arange(piece.start, piece.stop, device=leaf.device)
+    width = torch.arange(values.shape[2], device=leaf.device)
+    for columns in drawn.pieces(HELD.get(leaf.device.type, 1 << 23) // max(1, values.shape[0] * values.shape[1])):
+        right = values @ drawn.columns(width, columns, values.dtype)
+        left = drawn.rows(height, columns, values.dtype)
+        total[:, :, columns] += right.mul_(left).sum(1).view(*total.shape[:2], -1)
+
+
+def _gradient(engine: Engine, crop: Harvest, piece: Piece) -> Tensor:
+    """The gradients of a piece, (n · heads, numbers), second axis innermost."""
+    leaf = engine.subject.leaves[piece.name]
+    if piece.road == "func":
+        values = crop.func[piece.name]
+    else:
+        terms = [crop.calls[k].terms[t] for k, t in piece.members]
+        asis = leaf.dim() > 2 and all(_is_innermost(term, leaf) for term in terms)
+        values = crop.gradient(piece, ordered=not asis)
+        if asis:
+            return values.flatten(0, 1)
+    if leaf.dim() > 2:
+        values = values.unflatten(2, (piece.stop - piece.start, *leaf.shape[1:])).movedim(3, -1).flatten(2)
+    return values.flatten(0, 1)
+
+
+def _is_innermost(term: Term, leaf: Tensor) -> bool:
+    """Whether a term's own order is the one with the second axis innermost."""
+    if not isinstance(term, Outer) or term.transposed or term.reorder is None:
+        return False
+    order = term.reorder(torch.arange(prod(leaf.shape[1:])))
+    return torch.equal(order, _innermost(leaf))
+
+
+def _innermost(leaf: Tensor) -> Tensor:
+    """For all but the first axis: where each entry stands when the second axis is innermost."""
+    rest = leaf.shape[1:]
+    if len(rest) < 2:
+        return torch.arange(prod(rest))
+    return torch.arange(prod(rest)).view(prod(rest[1:]), rest[0]).T.flatten()
+
+
+def _offset(piece: Piece) -> int:
+    """How many numbers of its parameter come before a piece."""
+    return piece.start * (piece.numbers // (piece.stop - piece.start))
+
+
+def table_bytes(engine: Engine, sketch: Sketch) -> int:
+    """What signs, places and factored products of a structured sketch take, whatever the block of samples."""
+    size, device = engine.subject.dtype.itemsize, engine.subject.device.type
+    longest = max((piece.numbers for piece in engine.pieces if piece.name not in sketch.kronecker), default=0)
+    width = min(INNER.get(device, 1024), longest * sketch.sparsity // sketch.dim + 256)
+    tables = sketch.dim // sketch.sparsity * width * (sketch.sparsity * (2 * size + 1) + 40)
+    return 2 * tables + (3 * HELD.get(device, 1 << 23) * size if sketch.kronecker else 0)
