@@ -1,7 +1,11 @@
 """Experiments: one published result per file, each with a smoke and a paper scale, verdicts on its claims and figures."""
 
+from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
 from ntkscope.experiments import kernel_cost as kernel_cost
+from ntkscope.experiments import max_learning_rate as max_learning_rate
+from ntkscope.experiments import optimal_depth as optimal_depth
 from ntkscope.experiments import poisoning as poisoning
+from ntkscope.experiments import simplicity_bias as simplicity_bias
 from ntkscope.experiments import surrogate_kernels as surrogate_kernels
 from ntkscope.experiments import surrogate_resnet as surrogate_resnet
 from ntkscope.experiments import surrogate_small as surrogate_small

@@ -63,6 +63,39 @@ def compare_bars(
     axis.legend(fontsize=8, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(3, len(series)))
 
 
+def line_with_errors(
+    axis: Any, at: Sequence[float], values: Sequence[float], errors: Sequence[float], which: int, label: str
+) -> None:
+    """Points joined by a line with standard errors, in the colour `which`."""
+    colour = COLOURS[which % len(COLOURS)]
+    axis.errorbar(at, values, yerr=errors, fmt="o-", markersize=3, linewidth=1.2, capsize=2, color=colour, label=label)
+
+
+def power_law(axis: Any, at: Sequence[float], first: float, power: float, label: str) -> None:
+    """A dashed line through `first` at the first place, falling by `power`."""
+    axis.plot(at, [first * (x / at[0]) ** power for x in at], "--", color="#999999", linewidth=1, label=label)
+
+
+def plain_log(axis: Any) -> None:
+    """A logarithmic axis with 1, 2, 5 of every decade written out as plain numbers; less than a decade has labels too."""
+    ticker = importlib.import_module("matplotlib.ticker")
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(ticker.NullFormatter())
+
+
+def log_widths(axis: Any, widths: Sequence[int], label: str) -> None:
+    """Both axes logarithmic, the widths written out, a legend."""
+    axis.set_xscale("log")
+    axis.set_xticks(list(widths), [str(width) for width in widths])
+    axis.minorticks_off()
+    plain_log(axis)
+    axis.set_xlabel("width", fontsize=9)
+    axis.set_ylabel(label, fontsize=9)
+    axis.legend(fontsize=7, frameon=False)
+
+
 def scatter_log_odds(axis: Any, surrogate: Iterable[float], network: Iterable[float], title: str) -> None:
     """Correct-class log-odds of the surrogate against the network's, one point a test item."""
     axis.scatter(list(surrogate), list(network), s=4, alpha=0.35, linewidths=0, color=COLOURS[0], rasterized=True)

@@ -1,0 +1,104 @@
+"""Wide networks beside their limit: empirical kernels of many draws, training to convergence, slopes against width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ntkscope.core import UsageError, numpy_generator
+from ntkscope.infinite import Dense, Layer, Relu, finite, serial
+from ntkscope.infinite.rules.conv import NTKConv
+from ntkscope.models import NTKLinear
+
+RESAMPLED = 1000
+
+
+def relu_network(inputs: int, hidden: int) -> Layer:
+    """The fully connected ReLU network of Arora et al. (2019): `hidden` layers, no biases, first layer not divided by √d."""
+    return serial(Dense(inputs**0.5), *[Relu(normalise=True), Dense()] * hidden)
+
+
+def dense_ntk(model: nn.Module, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """The empirical NTK of a fully connected network with one output in the NTK parametrisation; float64 sums.
+
+    Σ_l (s_l² a_l·a_l′ + σ_b²) (b_l·b_l′), with a_l what layer l sees, b_l the derivative behind it and s_l its scale. One
+    forward and one backward pass, so that many networks can be drawn; a test holds it to `ns.kernel("trntk0", …)`.
+
+    >>> from ntkscope.infinite import finite
+    >>> dense_ntk(finite(Dense(2.0), (4,), 8), torch.ones(1, 4)).item()
+    4.0
+    """
+    seen: list[tuple[NTKLinear, Tensor, Tensor]] = []
+    hooks = [
+        layer.register_forward_hook(lambda module, given, out: seen.append((module, given[0], out)))
+        for layer in model.modules()
+        if isinstance(layer, NTKLinear)
+    ]
+    try:
+        with torch.enable_grad():
+            behind = torch.autograd.grad(model(x).sum(), [z for _, _, z in seen])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    K = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
+    for (layer, given, _), cotangent in zip(seen, behind):
+        a, b = given.detach().double(), cotangent.double()
+        bias = 0.0 if layer.bias is None else float(layer.sigma_b) ** 2
+        K += (layer.weight_scale**2 * (a @ a.T) + bias) * (b @ b.T)
+    return K
+
+
+def width_slope(widths: Sequence[int], values: Sequence[Sequence[float]], *, power: int = 1) -> dict[str, float]:
+    """The slope of log mean against log width by least squares, with a 95 % bootstrap interval over draws.
+
+    `values`: those of every draw, one sequence a width. `power=2` takes the root of the mean square.
+
+    >>> found = width_slope([4, 16, 64], [[2.0, 2.0], [1.0, 1.0], [0.5, 0.5]])
+    >>> [round(found[key], 3) for key in ("slope", "low", "high")]
+    [-0.5, -0.5, -0.5]
+    """
+    if len(widths) < 2:
+        raise UsageError(f"{len(widths)} width(s) came; expected at least two for a slope")
+    at = np.log(np.asarray(widths, dtype=np.float64))
+    draw = numpy_generator(0, "slope")
+    columns = [np.asarray(v, dtype=np.float64) ** power for v in values]
+    mean = np.log([[column.mean()] for column in columns]) / power
+    again = [column[draw.integers(0, len(column), (RESAMPLED, len(column)))].mean(1) for column in columns]
+    slopes = np.polyfit(at, np.log(np.stack(again)) / power, 1)[0]
+    low, high = np.quantile(slopes, [0.025, 0.975])
+    return {"slope": float(np.polyfit(at, mean, 1)[0, 0]), "low": float(low), "high": float(high)}
+
+
+def rounded(found: dict[str, float], digits: int = 3) -> list[float]:
+    """Slope and interval, as records show them."""
+    return [round(found[key], digits) for key in ("slope", "low", "high")]
+
+
+class Convolution(nn.Module):
+    """A convolution of the NTK parametrisation with its scale on the input: the engine's rule for convolutions applies."""
+
+    def __init__(self, inner: NTKConv) -> None:
+        super().__init__()
+        if inner.bias is not None or inner.kind.circular:
+            raise UsageError(f"{inner.kind} came; expected zero padding and no bias")
+        self.inner = inner
+
+    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k h2 w2"]:
+        edges: list[int] = []
+        for length, t in reversed(list(zip(self.inner.spatial, self.inner.taps))):
+            edges += [t.before, (t.output - 1) * t.stride + (t.size - 1) * t.dilation + 1 - t.before - length]
+        padded = functional.pad(self.inner.weight_scale * x, edges)
+        return functional.conv2d(padded, self.inner.weight, stride=[t.stride for t in self.inner.taps])
+
+
+def convolutional_network(net: Layer, shape: tuple[int, ...], channels: int, seed: int) -> nn.Module:
+    """`finite(net, …)` with one output, the same function of the same parameters in a form the engine is fast for."""
+    model = finite(net, shape, channels, seed=seed)
+    assert isinstance(model, nn.Sequential)
+    inside = [part for each in model for part in (each if isinstance(each, nn.Sequential) else [each])]
+    return nn.Sequential(*(Convolution(part) if isinstance(part, NTKConv) else part for part in inside))
