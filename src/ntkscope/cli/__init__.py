@@ -11,6 +11,7 @@ import typer
 import ntkscope as ns
 from ntkscope.cli.check import check
 from ntkscope.cli.demo import demo
+from ntkscope.cli.kernel import kernel
 from ntkscope.cli.list import list_parts
 from ntkscope.cli.report import report
 from ntkscope.cli.run import run
@@ -20,6 +21,7 @@ from ntkscope.cli.xray import xray
 VERBS: dict[str, Callable[..., Any]] = {
     "check": check,
     "demo": demo,
+    "kernel": kernel,
     "list": list_parts,
     "report": report,
     "run": run,

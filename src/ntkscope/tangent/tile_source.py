@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import contains
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,7 @@ class Recipe(ABC):
     def make(self, sample: Batch, func: frozenset[str]) -> TileMaker:
         """A maker that was probed on `sample`, with the parameters `func` on the road for what no rule knows."""
 
-    def travelling(self, device: torch.device) -> Self:
+    def travelling(self, device: torch.device) -> Recipe:
         """The same with a model on the CPU, to be computed on `device` where it arrives."""
         if device.type == "cpu":
             return self

@@ -1,0 +1,138 @@
+"""`ntkscope kernel`: a kernel of a trained network on disk, tile by tile, resumable."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+import ntkscope as ns
+from ntkscope.cli._factories import data_of, model_of, options
+from ntkscope.cli.xray import CHOICE, MEMORY, stoppable
+from ntkscope.core import Part, UsageError
+from ntkscope.core.progress import duration
+
+PARTS = ("train", "test")
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def kernel(
+    name: Annotated[str, typer.Argument(help="A kernel; `ntkscope list kernels` names them.")],
+    model: Annotated[str, typer.Option(help=f"The network: {CHOICE}.")],
+    data: Annotated[str, typer.Option(help=f"The data: {CHOICE}; makes a Split or (train, test).")],
+    store: Annotated[str, typer.Option(help="Folder or fsspec URL for the tiles; one that stopped goes on.")],
+    weights: Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt).")] = None,
+    part: Annotated[str, typer.Option(help="The rows: train or test.")] = "train",
+    against: Annotated[
+        str | None, typer.Option(help="The columns: train or test; the rows themselves unless given.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many rows.", min=1)] = None,
+    against_limit: Annotated[int | None, typer.Option(help="Only the first so many columns.", min=1)] = None,
+    memory: Annotated[str, typer.Option(help="Most memory besides model and data, on each worker.")] = MEMORY,
+    precision: Annotated[str | None, typer.Option(help="exact, or on a GPU tf32, bf16, fp16.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64; the model's own unless given.")] = None,
+    outputs: Annotated[str | None, typer.Option(help="Outputs by number, with commas; all unless given.")] = None,
+    params: Annotated[
+        list[str] | None, typer.Option(help="Only parameters whose name this glob matches; repeatable.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="A Dask scheduler's address, such as tcp://host:8786; its workers do the work.")
+    ] = None,
+    option: Annotated[list[str] | None, typer.Option(help="key=value for the kernel; repeatable.")] = None,
+    model_option: Annotated[
+        list[str] | None, typer.Option(help="key=value for the network's factory; repeatable.")
+    ] = None,
+    data_option: Annotated[list[str] | None, typer.Option(help="key=value for the data's factory; repeatable.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where real data lie; $NTKSCOPE_DATA unless given.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+) -> None:
+    """Compute a kernel into a folder of tiles; stopped or killed, the same command computes only what is missing."""
+    network = model_of(model, options(model_option))
+    if weights is not None:
+        ns.models.load_weights(network, weights)
+    root = None if data_root is None else str(data_root)
+    train, test, _ = data_of(data, options(data_option), root, seed)
+    sides = dict(zip(PARTS, (train, test)))
+    more = options(option) | ({} if precision is None else {"precision": precision})
+    with stoppable():
+        gram = ns.kernel(
+            name,
+            network.eval(),
+            _chosen(sides, "part", part, limit),
+            None if against is None else _chosen(sides, "against", against, against_limit),
+            outputs=_numbers(outputs),
+            params=params or None,
+            dtype=_dtype(dtype),
+            device=("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device,
+            memory=memory,
+            store=store,
+            executor=scheduler,
+            progress=True,
+            seed=seed,
+            **more,
+        )
+    typer.echo("\n".join(summary(gram, store)))
+
+
+def summary(gram: ns.Gram, store: str) -> list[str]:
+    """What is in the store now, and what this run did for it."""
+    n, m = gram.shape
+    lines = [f"{gram.name}: {n:,} × {m:,} {str(gram.dtype).removeprefix('torch.')} in {store}{_size(store)}"]
+    run = gram.meta.get("run")
+    if run:
+        lines.append(f"tiles: {run['computed']} computed, {run['tiles'] - run['computed']} found")
+        spent = [f"{name} {duration(seconds)}" for name, seconds in run["spent"].items() if seconds >= 0.005]
+        lines.append(f"time: {duration(run['seconds'])}{': ' if spent else ''}{', '.join(spent)}")
+    if sys.platform != "win32":  # which has no such count
+        resource = importlib.import_module("resource")
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 2**10)
+        lines.append(f"memory: at most {most / 2**20:,.0f} MiB in this process, with Python, model and data")
+    return [*lines, f"open it with ntkscope.open_kernel({store!r})"]
+
+
+def _size(store: str) -> str:
+    """The bytes below a local folder, in words; nothing for a URL."""
+    folder = Path(store)
+    if not folder.is_dir():
+        return ""
+    return f", {sum(file.stat().st_size for file in folder.rglob('*') if file.is_file()) / 2**20:,.1f} MiB"
+
+
+def _chosen(sides: dict[str, Any], what: str, name: str, limit: int | None) -> Any:
+    """The first items of one part of the data."""
+    if name not in sides:
+        raise UsageError(f"--{what} {name!r} came; expected one of {', '.join(PARTS)}")
+    items = sides[name]
+    if items is None:
+        raise UsageError(f"--{what} {name} came, and the data have no such part; expected one that is there")
+    if limit is None:
+        return items
+    if isinstance(items, Part):
+        return items.take(list(range(min(limit, len(items)))))
+    if isinstance(items, Dataset) and not isinstance(items, Tensor):
+        return Subset(items, range(min(limit, len(items))))  # type: ignore[arg-type]
+    if isinstance(items, Tensor):
+        return items[:limit]
+    raise UsageError(f"--limit came for data of type {type(items).__name__}; expected a Part, a tensor or a Dataset")
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--outputs {text!r} came; expected numbers with commas, such as 0,3") from error
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    if name is not None and name not in DTYPES:
+        raise UsageError(f"--dtype {name!r} came; expected one of {', '.join(DTYPES)}")
+    return None if name is None else DTYPES[name]
