@@ -22,7 +22,7 @@ import ntkscope as ns
 from contracts.gram import features
 from ntkscope.core import NtkscopeError, NumericalError, StoreError, UsageError
 from ntkscope.linalg import Grid, KernelStore, TileValues, fill, open_kernel
-from ntkscope.linalg._zarr import LocalFolder, RemoteFolder, folder
+from ntkscope.linalg._files import LocalFolder, RemoteFolder, folder
 from oracles.tiles import NetworkTiles, Products
 
 LABELS = {"name": "linear", "rows": "sample*2 + output", "outputs": 2, "meta": {"seed": 3, "nested": [1.5, None]}}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import StoreError
-from ntkscope.linalg._zarr import optional
+from ntkscope.linalg._files import optional
 from ntkscope.linalg.gram import Gram, Index, Tile, slices, symmetric_eigenvalues
 from ntkscope.linalg.mixed import product, transposed_product
 from ntkscope.linalg.store import KernelStore

@@ -1,0 +1,276 @@
+"""Files under one address, of this machine or behind any fsspec URL: every file whole or absent, errors in words."""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ntkscope.core import StoreError, UsageError
+from ntkscope.core.atomic import SUFFIX, atomic_file
+
+Bytes: TypeAlias = bytes | np.ndarray  # an array of uint8
+ATTEMPTS = 8  # to write a file whose temporary another process cleared away
+# Object stores show an object only when all of it is there; elsewhere a file is put under another name and moved.
+WHOLE_OBJECTS = {"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "hf"}
+
+
+def optional(name: str, extra: str = "store") -> Any:
+    """An optional package, or an error that says how to install it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise StoreError(
+            f"kernels on disk need the package {name.split('.')[0]!r}, which is not installed ({error});"
+            f" pip install 'ntkscope[{extra}]'"
+        ) from error
+
+
+class Folder(ABC):
+    """Files under one address: `get`, `put`, `sizes`, `remove` by keys such as `values/c/0/1`. It pickles."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The address, as it is told to people and to `folder`."""
+
+    def name(self, key: str) -> str:
+        """A key's full address, for messages."""
+        return f"{self.url.rstrip('/')}/{key}"
+
+    @abstractmethod
+    def get(self, key: str, limit: int) -> bytearray | None:
+        """The bytes of a file, at most `limit` of them, so that no file fills the memory; None where there is none."""
+
+    @abstractmethod
+    def put(self, key: str, *parts: Bytes, new: bool = False) -> bool:
+        """Write a file whole or not at all, replacing it; with `new`, only where there is none: False if there was."""
+
+    @abstractmethod
+    def size(self, key: str) -> int | None:
+        """Bytes of a file, None where there is none."""
+
+    @abstractmethod
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Every file below `prefix` and its size in bytes; files being written are left out."""
+
+    @abstractmethod
+    def remove(self, key: str) -> None:
+        """Remove a file if it is there."""
+
+    @abstractmethod
+    def clear_leftovers(self) -> None:
+        """Remove what killed writers left behind; writers that are alive notice and write again."""
+
+
+@dataclass(frozen=True)
+class LocalFolder(Folder):
+    """A folder of this machine's file system."""
+
+    path: Path
+
+    @property
+    def url(self) -> str:
+        return str(self.path)
+
+    def get(self, key: str, limit: int) -> bytearray | None:
+        try:
+            with open(self.path / key, "rb", buffering=0) as handle:
+                data = bytearray(min(limit, os.fstat(handle.fileno()).st_size))
+                view, filled = memoryview(data), 0
+                while filled < len(data):
+                    count = handle.readinto(view[filled:])
+                    if not count:
+                        break
+                    filled += count
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _failure("read", self.name(key), error) from error
+        view.release()
+        del data[filled:]
+        return data
+
+    def put(self, key: str, *parts: Bytes, new: bool = False) -> bool:
+        path = self.path / key
+        try:
+            for attempt in range(ATTEMPTS):
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    return _put_new(path, parts) if new else _put(path, parts)
+                except FileNotFoundError:  # somebody's `clear_leftovers` took the temporary file
+                    if attempt == ATTEMPTS - 1:
+                        raise
+        except OSError as error:
+            raise _failure("write", self.name(key), error, sum(map(len, parts))) from error
+        raise AssertionError
+
+    def size(self, key: str) -> int | None:
+        try:
+            return os.stat(self.path / key).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _failure("read", self.name(key), error) from error
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        found: dict[str, int] = {}
+        waiting = [self.path / prefix]
+        while waiting:
+            try:
+                with os.scandir(waiting.pop()) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(Path(entry.path))
+                        elif not entry.name.endswith(SUFFIX):
+                            found[Path(entry.path).relative_to(self.path).as_posix()] = entry.stat().st_size
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise _failure("list", self.name(prefix), error) from error
+        return found
+
+    def remove(self, key: str) -> None:
+        try:
+            (self.path / key).unlink(missing_ok=True)
+        except OSError as error:
+            raise _failure("remove", self.name(key), error) from error
+
+    def clear_leftovers(self) -> None:
+        try:
+            for leftover in self.path.rglob(f".*{SUFFIX}"):
+                leftover.unlink(missing_ok=True)
+        except OSError as error:
+            raise _failure("tidy", self.url, error) from error
+
+
+@dataclass(frozen=True)
+class RemoteFolder(Folder):
+    """A folder of an fsspec file system: an object store, a server, memory."""
+
+    files: Any
+    path: str
+
+    @property
+    def url(self) -> str:
+        return str(self.files.unstrip_protocol(self.path))
+
+    def _at(self, key: str) -> str:
+        return f"{self.path.rstrip('/')}/{key}" if key else self.path
+
+    def _try(self, what: str, key: str, act: Callable[[], Any], size: int = 0) -> Any:
+        try:
+            return act()
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # each file system has its own kinds
+            raise _failure(what, self.name(key), error, size) from error
+
+    def get(self, key: str, limit: int) -> bytearray | None:
+        data = self._try("read", key, lambda: self.files.cat_file(self._at(key), start=0, end=limit))
+        return None if data is None else bytearray(data)
+
+    def put(self, key: str, *parts: Bytes, new: bool = False) -> bool:
+        data = b"".join(part if isinstance(part, bytes) else part.tobytes() for part in parts)
+        protocols = self.files.protocol if isinstance(self.files.protocol, tuple | list) else (self.files.protocol,)
+
+        def write() -> bool:
+            if new and self.files.exists(self._at(key)):  # not one step: who writes reads again what is there then
+                return False
+            if WHOLE_OBJECTS.intersection(protocols):
+                self.files.pipe_file(self._at(key), data)
+                return True
+            parent, _, name = self._at(key).rpartition("/")
+            temporary = f"{parent}/.{name}.{os.urandom(6).hex()}{SUFFIX}"
+            self.files.makedirs(parent, exist_ok=True)
+            self.files.pipe_file(temporary, data)
+            self.files.mv(temporary, self._at(key))
+            return True
+
+        for _ in range(ATTEMPTS):
+            done = self._try("write", key, write, len(data))
+            if done is not None:
+                return bool(done)
+        raise StoreError(f"{self.name(key)} could not be written: its folder or its temporary file vanished each time")
+
+    def size(self, key: str) -> int | None:
+        self.files.invalidate_cache()
+        entry = self._try("read", key, lambda: self.files.info(self._at(key)))
+        return None if entry is None else int(entry.get("size") or 0)
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        self.files.invalidate_cache()
+        found = self._try("list", prefix, lambda: self.files.find(self._at(prefix), detail=True)) or {}
+        root = str(self.path).strip("/")
+        return {
+            name.strip("/").removeprefix(root).strip("/"): int(entry.get("size") or 0)
+            for name, entry in found.items()
+            if not name.endswith(SUFFIX)
+        }
+
+    def remove(self, key: str) -> None:
+        self._try("remove", key, lambda: self.files.rm_file(self._at(key)))
+
+    def clear_leftovers(self) -> None:
+        for name in self._try("list", "", lambda: self.files.find(self.path)) or []:
+            if name.endswith(SUFFIX) and name.rpartition("/")[2].startswith("."):
+                self._try("remove", name, partial(self.files.rm_file, name))
+
+
+def folder(url: str | os.PathLike[str]) -> Folder:
+    """The folder at a path or an fsspec URL (`file://`, `memory://`, `s3://` …); nothing is read or made yet."""
+    text = os.fspath(url)
+    if not text:
+        raise UsageError("an empty path came for a store; expected a folder or an fsspec URL")
+    if "://" not in text:
+        return LocalFolder(Path(os.path.abspath(text)))
+    fsspec = optional("fsspec")
+    try:
+        files, path = fsspec.core.url_to_fs(text)
+    except Exception as error:
+        raise StoreError(f"{text} cannot be opened: {error}; expected a folder or a URL fsspec knows") from error
+    local = "file" in (files.protocol if isinstance(files.protocol, tuple | list) else (files.protocol,))
+    return LocalFolder(Path(path)) if local else RemoteFolder(files, path)
+
+
+def _put(path: Path, parts: tuple[Bytes, ...]) -> bool:
+    with atomic_file(path) as handle:
+        for part in parts:
+            handle.write(part if isinstance(part, bytes) else part.data)
+    return True
+
+
+def _put_new(path: Path, parts: tuple[Bytes, ...]) -> bool:
+    """As `_put`, but a file that is there stays: a link, unlike a renaming, fails then."""
+    if path.exists():
+        return False
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.new{SUFFIX}")
+    try:
+        _put(draft, parts)
+        try:
+            os.link(draft, path)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            os.replace(draft, path)  # a file system without links
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
+
+
+def _failure(what: str, name: str, error: Exception, size: int = 0) -> StoreError:
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError(
+            f"no space left to write {name} ({size} bytes): what is finished is kept; free some space and run again"
+        )
+    return StoreError(f"cannot {what} {name}: {error}")
