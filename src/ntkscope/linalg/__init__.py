@@ -5,12 +5,14 @@ from ntkscope.linalg.band import band_eigenvalues
 from ntkscope.linalg.block_lanczos import EigenPairs, block_eigenpairs
 from ntkscope.linalg.cholesky import CholeskySolution, cholesky_solve
 from ntkscope.linalg.conjugate_gradient import ConjugateGradientSolution, conjugate_gradient
+from ntkscope.linalg.corrected import CorrectedGram
 from ntkscope.linalg.correlation import matrix_correlation
 from ntkscope.linalg.dense import DenseGram, as_gram
 from ntkscope.linalg.density import SpectralDensity, quadrature, spectral_density, stochastic_trace
 from ntkscope.linalg.factored import FactoredGram
 from ntkscope.linalg.filling import DamageWarning, fill
 from ntkscope.linalg.gram import Gram
+from ntkscope.linalg.health import PSDHealth, nearest_psd, psd_health
 from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
 from ntkscope.linalg.minimum_norm import MinimumNormSolution, minimum_norm_solve
 from ntkscope.linalg.operator import OperatorGram
@@ -36,6 +38,7 @@ __all__ = [
     "CholeskySolution",
     "ConditionNumber",
     "ConjugateGradientSolution",
+    "CorrectedGram",
     "DamageWarning",
     "DenseGram",
     "EigenPairs",
@@ -46,6 +49,7 @@ __all__ = [
     "MinimumNormSolution",
     "NumericalWarning",
     "OperatorGram",
+    "PSDHealth",
     "Preconditioner",
     "RankEstimate",
     "SpectralDensity",
@@ -69,9 +73,11 @@ __all__ = [
     "lanczos",
     "matrix_correlation",
     "minimum_norm_solve",
+    "nearest_psd",
     "nystrom",
     "open_kernel",
     "principal_angles",
+    "psd_health",
     "quadrature",
     "singular_values",
     "spectral_density",

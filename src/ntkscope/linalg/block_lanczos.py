@@ -90,6 +90,25 @@ def block_eigenpairs(
         fresh = fresh[:, : n - basis.shape[1]]
 
 
+def block_krylov(
+    K: Multiplies, start: Float[Tensor, "n k"], steps: int
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+    """An orthonormal basis of `span{V, K V, …, K^(steps-1) V}`, its first k columns those of V, and its image under K.
+
+    `steps` products; one set of passes from which Ritz values of both ends and quadratures of V all follow. Fewer columns
+    where the space is exhausted. Golub & Underwood (1977).
+    """
+    fresh = torch.linalg.qr(start).Q
+    basis, image = fresh[:, :0], fresh[:, :0]
+    for _ in range(steps):
+        seen = _times(K, fresh)
+        basis, image = torch.cat([basis, fresh], 1), torch.cat([image, seen], 1)
+        fresh = _outside(seen, basis)[:, : len(start) - basis.shape[1]]
+        if not fresh.shape[1]:
+            break
+    return basis, image
+
+
 def _times(matrix: Multiplies, block: Tensor) -> Tensor:
     image = (matrix @ block).detach().to(torch.float64)
     if not bool(torch.isfinite(image).all()):

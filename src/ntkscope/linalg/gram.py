@@ -32,12 +32,12 @@ class Gram(ABC):
     `symmetric`: both sides are the same inputs. `outputs`: 1, or c when row `i*c + k` is output k of sample i. `rows`
     says that in words. `coverage` and `meta` are carried along unchanged from whoever computed it.
 
-    Abstract: `DenseGram`, `FactoredGram` and `OperatorGram` are the final classes of this room.
+    Abstract: `DenseGram`, `FactoredGram`, `OperatorGram`, `TiledGram` and `CorrectedGram` are the final classes of this room.
     """
 
     __array_ufunc__ = None  # so that `ndarray @ gram` asks __rmatmul__ instead of forming the matrix
     __iter__ = None
-    _out_of_core: ClassVar[bool] = False
+    _out_of_core: bool = False
     _cheap_diagonal: ClassVar[bool] = True
 
     def __init__(
