@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import torch
@@ -74,7 +74,7 @@ class TiledGram(Gram):
     views of the same files. `dense()` and `np.asarray` form the matrix; `to_dask()` gives it as a `dask.array`.
     """
 
-    _out_of_core: ClassVar[bool] = True
+    _out_of_core = True
 
     def __init__(
         self,
