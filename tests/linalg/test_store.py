@@ -202,6 +202,13 @@ class TestRefusals:
         with pytest.raises(StoreError, match="no kernel store at"):
             KernelStore.open(tmp_path / "nowhere")
         assert KernelStore.find(tmp_path / "nowhere") is None
+        filled(tmp_path / "headless", symmetric())
+        (tmp_path / "headless/zarr.json").unlink()  # whose tiles are these?
+        with pytest.raises(StoreError, match=r"not empty \(row_diagonal, values\)"):
+            KernelStore.prepare(tmp_path / "headless", symmetric())
+        (tmp_path / "file").write_text("")
+        with pytest.raises(StoreError, match="cannot list"):
+            KernelStore.prepare(tmp_path / "file", symmetric())
         zarr.create_group(str(tmp_path / "zarr"), attributes={"kind": "somebody else's"})
         for act in (open_kernel, KernelStore.find, lambda url: KernelStore.prepare(url, symmetric())):
             with pytest.raises(StoreError, match="is no ntkscope kernel"):
@@ -414,6 +421,8 @@ class TestAddresses:
         assert place.put("a/b", b"12", np.frombuffer(b"3", np.uint8))
         assert place.get("a/b", 10) == b"123"
         assert place.sizes() == {"a/b": 3}
+        assert place.names() == ["a"]
+        assert RemoteFolder(files, "nowhere").names() == []
         assert not place.put("a/b", b"4", new=True)
         assert place.size("a/b") == 3
         assert place.size("a/c") is None

@@ -156,6 +156,35 @@ def test_leftovers_cleared_under_a_writer_are_written_again(tmp_path: Path) -> N
     assert not store.missing()
 
 
+def test_of_different_kernels_begun_at_once_one_gets_the_folder(tmp_path: Path) -> None:
+    """Eight begin at the same moment; seven are told what differs, and the files are the first one's."""
+    sides = range(10, 18)
+    gate, outcomes = threading.Barrier(len(sides)), {}
+
+    def begin(n: int) -> None:
+        source = Products(torch.ones(n, 1), fingerprint={"side": str(n)})
+        gate.wait()
+        try:
+            outcomes[n] = KernelStore.prepare(tmp_path / "k", source)
+        except StoreError as error:
+            outcomes[n] = error
+
+    threads = [threading.Thread(target=begin, args=(n,)) for n in sides]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [n for n in sides if isinstance(outcomes[n], KernelStore)]
+    assert len(winners) == 1, outcomes
+    for n in set(sides) - set(winners):
+        assert f"side is '{n}' now and '{winners[0]}' in the store" in str(outcomes[n])
+    alone = KernelStore.prepare(
+        tmp_path / "alone", Products(torch.ones(winners[0], 1), fingerprint=outcomes[winners[0]].fingerprint)
+    )
+    assert alone.grid == outcomes[winners[0]].grid
+    assert files(tmp_path / "k") == files(tmp_path / "alone")
+
+
 def filled(folder: Path) -> tuple[KernelStore, Products]:
     source = Products(torch.randn(20, 2, generator=torch.Generator().manual_seed(1)), size=6)
     store = KernelStore.prepare(folder, source)

@@ -63,6 +63,10 @@ class Folder(ABC):
         """Every file below `prefix` and its size in bytes; files being written are left out."""
 
     @abstractmethod
+    def names(self) -> list[str]:
+        """What lies directly in it, without files being written; empty where there is nothing."""
+
+    @abstractmethod
     def remove(self, key: str) -> None:
         """Remove a file if it is there."""
 
@@ -137,6 +141,14 @@ class LocalFolder(Folder):
             except OSError as error:
                 raise _failure("list", self.name(prefix), error) from error
         return found
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self.path) if not name.endswith(SUFFIX))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _failure("list", self.url, error) from error
 
     def remove(self, key: str) -> None:
         try:
@@ -215,6 +227,11 @@ class RemoteFolder(Folder):
             for name, entry in found.items()
             if not name.endswith(SUFFIX)
         }
+
+    def names(self) -> list[str]:
+        self.files.invalidate_cache()
+        found = self._try("list", "", lambda: self.files.ls(self.path, detail=False)) or []
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in found if not name.endswith(SUFFIX))
 
     def remove(self, key: str) -> None:
         self._try("remove", key, lambda: self.files.rm_file(self._at(key)))

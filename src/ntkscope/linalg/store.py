@@ -65,12 +65,10 @@ class KernelStore:
         new = cls(place, source.grid, source.dtype, dict(source.labels), dict(source.fingerprint))
         _validated(place, new._attributes())  # what could not be read again is not written
         if attributes_of(place, KIND, SCHEMA) is None:
-            others = sorted(
-                {key.split("/")[0] for key in place.sizes()} - {"values", "row_diagonal", "column_diagonal"}
-            )
-            if others:
+            names = place.names()
+            if names and attributes_of(place, KIND, SCHEMA) is None:  # else somebody has begun it this moment
                 raise StoreError(
-                    f"{place.url} is no kernel store and not empty ({', '.join(others[:5])}); expected a new or empty"
+                    f"{place.url} is no kernel store and not empty ({', '.join(names[:5])}); expected a new or empty"
                     " folder, or a kernel store"
                 )
             put_attributes(place, new._attributes())  # one of several that come at once is first; the others compare
