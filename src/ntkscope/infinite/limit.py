@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -81,8 +82,7 @@ def kernel(
     """
     if kind not in KINDS:
         raise UsageError(f"kind={kind!r} came; expected one of {', '.join(KINDS)}")
-    made = _compute(net, x1, x2, kind == "ntk", parametrization, init, dtype, device, memory, store, executor, progress)
-    return made.ntk if kind == "ntk" else made.nngp
+    return _compute(net, x1, x2, (kind,), parametrization, init, dtype, device, memory, store, executor, progress)[kind]
 
 
 def kernels(
@@ -98,14 +98,15 @@ def kernels(
     progress: bool = False,
 ) -> Kernels:
     """Both kernels for the price of the NTK, as predictions with their variance need them; arguments as of `kernel`."""
-    return _compute(net, x1, x2, True, parametrization, init, dtype, device, memory, None, None, progress)
+    made = _compute(net, x1, x2, ("nngp", "ntk"), parametrization, init, dtype, device, memory, None, None, progress)
+    return Kernels(made["nngp"], made["ntk"])
 
 
 def _compute(
     net: nn.Module | Layer,
     x1: Any,
     x2: Any,
-    tangent: bool,
+    wanted: tuple[str, ...],
     parametrization: str,
     init: str,
     dtype: torch.dtype,
@@ -114,7 +115,7 @@ def _compute(
     store: str | None,
     executor: Any,
     show: bool,
-) -> Kernels:
+) -> dict[str, Gram]:
     if store is not None or executor is not None:
         raise UsageError(
             "store= or executor= came, but infinite-width kernels are computed in memory only; leave it out"
@@ -134,11 +135,11 @@ def _compute(
     if left.shape[1:] != right.shape[1:]:
         raise UsageError(f"inputs of shapes {tuple(left.shape)} and {tuple(right.shape)} came; expected samples alike")
     shape = Shape(left.shape[1], tuple(left.shape[2:]))
-    network = Network.of(Serial((net,)), shape, tangent, parametrization == "standard")
+    network = Network.of(Serial((net,)), shape, "ntk" in wanted, parametrization == "standard")
     if left.requires_grad or right.requires_grad:
-        return _whole(network, left, right, x2 is None)
+        return _whole(network, left, right, x2 is None, wanted)
     with torch.no_grad():
-        return _tiled(network, left, right, x2 is None, parse_bytes(memory), show)
+        return _tiled(network, left, right, x2 is None, wanted, parse_bytes(memory), show)
 
 
 def _inputs(x: Any, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
@@ -150,48 +151,46 @@ def _inputs(x: Any, dtype: torch.dtype, device: torch.device | str | None) -> Te
             f"inputs of shapes {[tuple(t.shape) for t in tensors]} came; expected one tensor (n, d), (n, c, l) or (n, c, h, w)"
         )
     values = tensors[0].to(device=device, dtype=dtype)
-    if not bool(torch.isfinite(values).all()):
+    # A sum is one cheap pass, and finite unless a value is not, or it overflows.
+    if not bool(torch.isfinite(values.sum())) and not bool(torch.isfinite(values).all()):
         raise NumericalError(
             "inputs with NaN or infinite values came; expected finite ones: look at how they were made"
         )
     return values
 
 
-def _grams(network: Network, nngp: Tensor, ntk: Tensor | None, symmetric: bool, diagonals: Any) -> Kernels:
-    def gram(values: Tensor, which: int) -> Gram:
-        rows, columns = (None, None) if diagonals is None else (side[which] for side in diagonals)
-        return DenseGram(
-            values,
-            symmetric=symmetric,
-            name=f"infinite-{KINDS[1 - which]}",
-            row_diagonal=rows,
-            column_diagonal=columns,
-            meta={
-                "dtype": str(values.dtype).removeprefix("torch."),
-                "parametrization": "standard" if network.standard else "ntk",
-            },
-        )
-
-    first = gram(nngp, 0)
-    return Kernels(first, first if ntk is None else gram(ntk, 1))
+def _gram(network: Network, kind: str, values: Tensor, symmetric: bool, rows: Any = None, columns: Any = None) -> Gram:
+    return DenseGram(
+        values,
+        symmetric=symmetric,
+        name=f"infinite-{kind}",
+        row_diagonal=rows,
+        column_diagonal=columns,
+        meta={
+            "dtype": str(values.dtype).removeprefix("torch."),
+            "parametrization": "standard" if network.standard else "ntk",
+        },
+    )
 
 
-def _whole(network: Network, left: Tensor, right: Tensor, symmetric: bool) -> Kernels:
+def _whole(network: Network, left: Tensor, right: Tensor, symmetric: bool, wanted: tuple[str, ...]) -> dict[str, Gram]:
     """In one piece, for autograd."""
     one = network.block(left)
     two = one if symmetric else network.block(right)
-    nngp, ntk = network.tile(one, two)
-    if symmetric:
-        nngp = (nngp + nngp.T) / 2
-        ntk = None if ntk is None else (ntk + ntk.T) / 2
-    return _grams(network, nngp, ntk, symmetric, None)
+    found: dict[str, Gram] = {}
+    for kind, values in zip(("nngp", "ntk"), network.tile(one, two)):
+        if kind in wanted and values is not None:
+            found[kind] = _gram(network, kind, (values + values.T) / 2 if symmetric else values, symmetric)
+    return found
 
 
-def _tiled(network: Network, left: Tensor, right: Tensor, symmetric: bool, memory: int, show: bool) -> Kernels:
+def _tiled(
+    network: Network, left: Tensor, right: Tensor, symmetric: bool, wanted: tuple[str, ...], memory: int, show: bool
+) -> dict[str, Gram]:
     """Tile by tile, the upper triangle of a symmetric one."""
     n, m = len(left), len(right)
     block, tile = network.plan(max(n, m), memory, left)
-    out = [left.new_empty(n, m) for _ in range(2 if network.tangent else 1)]
+    out = {kind: left.new_empty(n, m) for kind in wanted}
     sides: list[list[list[Tensor]]] = [[], []]
     with counter(_count(n, m, block, tile, symmetric), "infinite kernel", show) as bar:
         for i in range(0, n, block):
@@ -202,34 +201,67 @@ def _tiled(network: Network, left: Tensor, right: Tensor, symmetric: bool, memor
                 if not symmetric and i == 0:
                     sides[1].append(two.diagonal)
                 whole = (slice(i, i + len(one)), slice(j, j + len(two)))
-                fill = partial(_fill, network, [values[whole] for values in out], one, two)
-                for _ in spread(_tiles(len(one), len(two), tile, two is one), fill, left.device):
-                    bar.advance(1)
+                fill = partial(_fill, network, {kind: values[whole] for kind, values in out.items()}, one, two)
+                for jobs in _strips(network, one, two, tile, memory):
+                    for _ in spread(jobs, fill, left.device):
+                        bar.advance(1)
                 if symmetric and two is not one:
-                    for values in out:
+                    for values in out.values():
                         values[whole[::-1]] = values[whole].T
-    diagonals = None
+    diagonals: dict[str, list[Tensor | None]] = {kind: [None, None] for kind in wanted}
     if network.knows_diagonal:
-        joined = [[torch.cat(parts) for parts in zip(*side)] if side else None for side in sides]
+        for side, parts in enumerate(sides):
+            for kind, pieces in zip(("nngp", "ntk"), zip(*parts)):
+                if kind in wanted:
+                    diagonals[kind][side] = torch.cat(pieces)
         if symmetric:
-            for values, exact in zip(out, joined[0] or []):
+            for kind, values in out.items():
+                exact = diagonals[kind][0]
+                assert exact is not None
                 values.diagonal().copy_(exact)
-        else:
-            diagonals = [side + [None] * (2 - len(side)) for side in joined if side is not None]
-    return _grams(network, out[0], out[1] if network.tangent else None, symmetric, diagonals)
+    return {kind: _gram(network, kind, values, symmetric, *diagonals[kind]) for kind, values in out.items()}
 
 
-def _fill(network: Network, out: list[Tensor], one: Block, two: Block, place: tuple[slice, slice]) -> None:
+@dataclass(frozen=True)
+class Job:
+    """One tile: where, and the covariances of its inputs where they were computed with those of others."""
+
+    rows: slice
+    columns: slice
+    start: Tensor | None = None
+
+
+def _strips(network: Network, one: Block, two: Block, tile: int, memory: int) -> Iterator[list[Job]]:
+    """Tiles in groups. Products of vectors are done for a strip of tiles at once, by a matrix product on all cores.
+
+    Threads that work on a tile each would not be alone in it: some libraries of matrix products have threads of their own.
+    """
+    places = list(_tiles(len(one), len(two), tile, two is one))
+    if network.shape.spatial:
+        yield [Job(*place) for place in places]
+        return
+    wide = max(1, memory // (8 * tile * tile * one.x.element_size()))
+    for _, strip in itertools.groupby(places, key=lambda place: place[0].start):
+        rest = list(strip)
+        while rest:
+            now, rest = rest[:wide], rest[wide:]
+            rows, first, last = now[0][0], now[0][1].start, now[-1][1].stop
+            start = network.start(one[rows], two[slice(first, last)])
+            yield [Job(*at, start[:, at[1].start - first : at[1].stop - first]) for at in now]
+
+
+def _fill(network: Network, out: dict[str, Tensor], one: Block, two: Block, job: Job) -> None:
     """One tile, and its mirror image where both sides are the same inputs."""
-    rows, columns = place
-    for values, part in zip(out, network.tile(one[rows], two[columns])):
+    rows, columns = job.rows, job.columns
+    for kind, part in zip(("nngp", "ntk"), network.tile(one[rows], two[columns], job.start)):
+        if kind not in out:
+            continue
         assert part is not None
-        if two is not one:
-            values[rows, columns] = part
-        elif rows == columns:
-            values[rows, columns] = (part + part.T) / 2
-        else:
-            values[rows, columns] = part
+        values = out[kind]
+        if two is one and rows == columns:
+            part = (part + part.T) / 2
+        values[rows, columns] = part
+        if two is one and rows != columns:
             values[columns, rows] = part.T
 
 

@@ -140,16 +140,20 @@ class Network:
                     diagonal.append(torch.zeros_like(ended.nngp) if ended.ntk is None else ended.ntk)
         return Block(x, noted, diagonal)
 
-    def tile(self, one: Block, two: Block) -> tuple[Tensor, Tensor | None]:
-        """Both kernels between two sets of inputs."""
+    def start(self, one: Block, two: Block) -> Tensor:
+        """Covariances of inputs at equal positions: (*spatial, n, m)."""
+        return (one.x / one.x.shape[-1]) @ two.x.transpose(-1, -2)
+
+    def tile(self, one: Block, two: Block, start: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Both kernels between two sets of inputs; `start` where the covariances of the inputs are known already."""
         context = Context(one.variances, two.variances, self.tangent, self.standard, self.fan_in)
         if self.pooled is not None:
             ended = self._by_shifts(one, two, context)
         else:
             if self.full:
                 start = _every_position(one.x, two.x, False)
-            else:
-                start = one.x @ two.x.transpose(-1, -2) / one.x.shape[-1]
+            elif start is None:
+                start = self.start(one, two)
             begun = Field(start, None, self.shape.spatial, (self.full,) * len(self.shape.spatial))
             ended = self.layers.propagate(begun, context, "", Need.SAME)
         assert ended is not None
