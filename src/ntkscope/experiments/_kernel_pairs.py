@@ -55,6 +55,7 @@ def kernel_pairs(
     x_test: Any,
     *,
     dim: int = 10240,
+    sketch: str = "rademacher",
     precision: str = "exact",
     memory: str | int | float = "4GiB",
     seed: int = 0,
@@ -64,7 +65,8 @@ def kernel_pairs(
     """The kernels one after the other, as Engel et al. (2023) define them; exact and normalised trace-NTK share one run.
 
     Cosine normalisation of a test-training entry uses the test point's own norm and the training point's own norm. CK has
-    no bias feature, Em is normalised layer by layer. `precision` is that of tangent kernels on a GPU.
+    no bias feature, Em is normalised layer by layer. `sketch` is the kind of projection, `precision` that of tangent
+    kernels on a GPU.
 
     >>> x = torch.eye(3)
     >>> pair = next(kernel_pairs(["trntk"], nn.Linear(3, 2), x, x[:1]))
@@ -89,7 +91,9 @@ def kernel_pairs(
     for name in wanted:
         if name in FEATURED:
             began = clock(model)
-            how: dict[str, Any] = {"bias": False} if name == "ck" else {"dim": dim, "precision": precision}
+            how: dict[str, Any] = (
+                {"bias": False} if name == "ck" else {"dim": dim, "kind": sketch, "precision": precision}
+            )
             both = kernel(name, model, _joined(x_train, x_test), seed=seed, **shared, **how)
             n = _length(x_train)
             square, cross = both[:n, :n], both[n:, :n]
