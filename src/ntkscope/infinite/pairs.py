@@ -142,7 +142,7 @@ class Network:
 
     def start(self, one: Block, two: Block) -> Tensor:
         """Covariances of inputs at equal positions: (*spatial, n, m)."""
-        return (one.x / one.x.shape[-1]) @ two.x.transpose(-1, -2)
+        return (one.x @ two.x.transpose(-1, -2)).div_(one.x.shape[-1])  # inputs divided before are rounded one by one
 
     def tile(self, one: Block, two: Block, start: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Both kernels between two sets of inputs; `start` where the covariances of the inputs are known already."""
