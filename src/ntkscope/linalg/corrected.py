@@ -51,6 +51,9 @@ class CorrectedGram(Gram):
                 f"a correction of {base!r} by shapes {tuple(left.shape)}, ({rank},), {tuple(right.shape)} came; expected"
                 f" ({base.shape[0]}, r), (r,) and ({base.shape[1]}, r)"
             )
+        left, weights, right = (v.detach().to(base.device) for v in (left, weights, right))
+        if symmetric and row_diagonal is None and base._cheap_diagonal:
+            row_diagonal = _diagonal(base, left, weights, scales)
         super().__init__(
             base.shape,
             base.dtype,
@@ -65,7 +68,7 @@ class CorrectedGram(Gram):
             meta=meta,
         )
         self.base = base
-        self._left, self._weights, self._right = (v.detach().to(base.device) for v in (left, weights, right))
+        self._left, self._weights, self._right = left, weights, right
         self._scales = scales
         self._out_of_core = base.out_of_core
 
@@ -91,9 +94,7 @@ class CorrectedGram(Gram):
         return out.to(torch.promote_types(self.dtype, v.dtype))
 
     def _diagonal(self) -> Tensor:
-        values = self.base.diagonal() + (self._left.square() * self._weights).sum(1)
-        values = values if self._scales is None else values * self._scales[0].square()
-        return values.to(self.dtype)
+        return _diagonal(self.base, self._left, self._weights, self._scales)
 
     def _tiles(self, size: int | None) -> Iterator[Tile]:
         for rows, columns, tile in self.base.tiles(size):
@@ -125,3 +126,8 @@ class CorrectedGram(Gram):
 
     def _like(self, base: Gram | None = None, **changes: Any) -> CorrectedGram:
         return CorrectedGram(base or self.base, self._left, self._weights, self._right, **changes)
+
+
+def _diagonal(base: Gram, left: Tensor, weights: Tensor, scales: tuple[Tensor, Tensor] | None) -> Tensor:
+    values = base.diagonal() + (left.square() * weights).sum(1)
+    return (values if scales is None else values * scales[0].square()).to(base.dtype)

@@ -73,12 +73,13 @@ def nystrom(K: Gram, ridge: float = 0.0, *, rank: int = 100, seed: int = 0) -> P
     test = torch.randn(n, rank, dtype=torch.float64, generator=generator(seed, "nystrom")).to(K.device)
     test = torch.linalg.qr(test).Q
     image = (K @ test).detach().to(torch.float64)
-    rounding = (n**0.5) * torch.finfo(torch.promote_types(K.dtype, torch.float32)).eps * float(image.norm())
-    for shift in (
-        rounding,
-        1e2 * rounding,
-        1e4 * rounding,
-    ):  # a kernel rounded to fewer digits than its dtype needs more
+    size, own, single = n**0.5 * float(image.norm()), *(torch.finfo(d).eps for d in (K.dtype, torch.float32))
+    for digits in (
+        max(own, torch.finfo(torch.float64).eps),
+        max(own, single),
+        1e-5,
+    ):  # entries may have fewer than dtype
+        shift = digits * size
         core = test.T @ (image + shift * test)
         factor, failed_at = torch.linalg.cholesky_ex((core + core.T) / 2)
         if not int(failed_at):
