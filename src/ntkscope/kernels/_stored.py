@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ntkscope.core import UsageError
-from ntkscope.kernels.registry import Request
+from ntkscope.kernels.registry import KERNELS, Request
 from ntkscope.linalg.filling import fill
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.store import KernelStore
@@ -24,7 +24,11 @@ from ntkscope.tangent.fingerprint import (
 )
 from ntkscope.tangent.tile_source import FeatureTiles, Recipe, TileMaker
 
-SOURCES = ("tangent", "kernels", "linalg/*sketch*.py", "linalg/mixed.py")  # the files that decide the numbers
+SOURCES = (
+    "tangent",
+    "kernels/_tangent.py",
+    "kernels/_feature_tiles.py",
+)  # they decide the numbers, with the kernel's own
 
 
 def stored(
@@ -87,7 +91,7 @@ def refuse_store(request: Request, what: str, remedy: str) -> None:
 
 def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker, cut: Cut) -> dict[str, str]:
     """All that the numbers depend on. PyTorch's version is not among it: it may change last digits, and is a label."""
-    chosen = request.outputs
+    chosen, own = request.outputs, KERNELS[request.name].__module__
     return {
         "kernel": request.name,
         "model": model_fingerprint(request.model),
@@ -99,7 +103,7 @@ def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker,
         "computed in": str(maker.dtype).removeprefix("torch."),
         "computed on": maker.device.type,
         "cut": f"tiles of {cut.size} samples, blocks of {cut.block}, {cut.workspace} bytes for products",
-        "ntkscope": code_fingerprint(*SOURCES),
+        "ntkscope": code_fingerprint(*SOURCES, own.removeprefix("ntkscope.").replace(".", "/") + ".py"),
     }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -67,10 +69,10 @@ def names_fingerprint(names: Sequence[str]) -> str:
     return f"{', '.join(names[:SHOWN])} … ({len(names)} in all, {fingerprint(list(names))[:8]})"
 
 
+@functools.cache
 def code_fingerprint(*places: str) -> str:
-    """The version of ntkscope, and the bytes of the source files below `places` (folders or files in the package)."""
-    from importlib import metadata
-
+    """The version of ntkscope, and the bytes of the source files below `places` (folders or files in the package), as they
+    were when this process first asked."""
     package = Path(__file__).resolve().parents[1]
     hasher = hashlib.sha256()
     for path in sorted(set(_sources(package, places))):

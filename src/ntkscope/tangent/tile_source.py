@@ -231,7 +231,7 @@ class FeatureTiles:
                 side = torch.zeros(len(x), crew[0].width, dtype=torch.float64, device=self.device)
             blocks = list(ranges(0, len(x), self.cut.block))
             self._share(crew, blocks, lambda maker, at: hold_block(maker, held, x, at, side))
-            self._paths[i] = func
+            self._paths.setdefault(i, func)  # what its own blocks ask for, not what a column asked for later
             self._row = Row(i, func, held, side)
         return self._row
 
