@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.outcome import Check, as_outcome, table, write
 
-COMPARISONS = ("trace_ntk", "growth", "memory", "projection", "ensemble", "kernel_glm", "infinite", "mislabel")
+COMPARISONS = ("trace_ntk", "growth", "memory", "projection", "ensemble", "kernel_glm", "infinite", "mislabel", "store")
 ON_REQUEST = ("gpu_trace_ntk",)
 
 

@@ -28,6 +28,15 @@ def resident(field: str) -> int:
     raise OSError(f"/proc/self/status has no {field}; expected Linux")
 
 
+def settled() -> int:
+    """Give freed memory back and begin to count the most anew; bytes resident now."""
+    gc.collect()
+    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+    return resident("VmRSS")
+
+
 def measure(network: str, n: int, memory: str) -> dict[str, float]:
     """One call in this process; bytes before, at most during, and after."""
     import torch
@@ -38,11 +47,7 @@ def measure(network: str, n: int, memory: str) -> dict[str, float]:
     torch.set_num_threads(THREADS)
     case = networks.case(network, n)
     case = networks.Case(case.name, case.model, case.x.clone(), case.source)  # not a view of the whole data set
-    gc.collect()
-    if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
-        libc.malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-    before, start = resident("VmRSS"), time.perf_counter()
+    before, start = settled(), time.perf_counter()
     K = ns.kernel("trntk0", case.model, case.x, memory=memory)
     seconds, peak, after = time.perf_counter() - start, resident("VmHWM"), resident("VmRSS")
     return {

@@ -1,0 +1,258 @@
+"""The exact trace-NTK of a trained LeNet on MNIST to disk within 2 GiB, at growing sizes, and a kernel GLM on the largest.
+
+Each size is computed by a fresh process that loads network and images, notes its resident memory and makes the one call;
+the most it had from then on is the kernel's own count (Linux). A benchmark that was stopped goes on with what lies in its folder
+(runs/bench-store), the seconds of earlier attempts included; one that comes to its end removes the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import ROOT, THREADS
+from benchmarks.memory import MIB, resident, settled
+from benchmarks.outcome import Check, Outcome
+
+SIZES, TESTS, MEMORY = (1000, 2000, 5000, 10000, 20000), 2000, "2GiB"
+QUICK_SIZES, QUICK_TESTS, QUICK_MEMORY = (100, 200, 300), 50, "48MiB"
+FOLDER = ROOT / "runs" / "bench-store"
+BUDGET_MIB = {MEMORY: 2048, QUICK_MEMORY: 48}
+FLAT = 1.25  # memory above model and data may differ by this factor from 5,000 inputs on and still be called flat
+SQUARE = (1.8, 2.2)  # the exponent of the time, from 5,000 inputs on, that is called quadratic
+EVERY = 2.0  # seconds between notes of how long a leg has run
+ALPHA = 1e-4
+
+
+# -- in a process of its own ---------------------------------------------------------------------------------------------
+
+
+def train(folder: Path, steps: int) -> dict[str, Any]:
+    """LeNet trained on MNIST as its recipe says, or for so many `steps`; on noise where MNIST is not there."""
+    import torch
+
+    import ntkscope as ns
+    from ntkscope.training.lenet_mnist import RECIPE
+
+    part, source = images("train", 60000)
+    model = ns.models.build("lenet")
+    how = {**RECIPE.fit, **({"steps": steps} if steps else {"epochs": RECIPE.epochs})}
+    ns.training.fit(model, part, **how, measure=False).final()
+    ns.models.save_weights(model, folder / "lenet.safetensors")
+    test, _ = images("test", 10000)
+    return {"source": source, "accuracy": ns.training.evaluate(model, test)["accuracy"], "torch": torch.__version__}
+
+
+def images(part: str, n: int) -> tuple[Any, str]:
+    """The first `n` of a part of MNIST, or noise shaped like them."""
+    import torch
+
+    import ntkscope as ns
+    from ntkscope.core import DataNotFound, Part, generator
+
+    try:
+        whole = getattr(ns.data.load("mnist"), part)
+    except DataNotFound:
+        draw = generator(0, "store benchmark", part)
+        n = min(n, 2000)
+        y = torch.randint(10, (n,), generator=draw)
+        return Part(torch.randn(n, 1, 28, 28, generator=draw) + y.view(-1, 1, 1, 1) / 3, y), "noise shaped as mnist"
+    chosen = whole.take(list(range(min(n, len(whole)))))
+    return Part(chosen.x.clone(), chosen.y.clone()), "mnist"  # not a view of the whole data set
+
+
+def network(folder: Path) -> Any:
+    import ntkscope as ns
+
+    return ns.models.load_weights(ns.models.build("lenet"), folder / "lenet.safetensors").eval()
+
+
+def leg(folder: Path, n: int, tests: int, memory: str) -> dict[str, Any]:
+    """The kernel of the first n training images, or of `tests` test images with them, into the folder."""
+    import torch
+
+    import ntkscope as ns
+
+    torch.set_num_threads(THREADS)
+    model = network(folder)
+    rows, _ = images("test", tests) if tests else images("train", n)
+    columns = images("train", n)[0] if tests else None
+    before = settled()
+    store = folder / f"kernel-{n}-{tests}"
+    K = ns.kernel("trntk", model, rows, columns, memory=memory, store=store, progress=True)
+    size = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
+    cut = K.store.labels["cut"]  # type: ignore[attr-defined]
+    return {"before": before, "peak": resident("VmHWM"), "bytes": size, "cut": cut, **K.meta["run"]}
+
+
+def surrogate(folder: Path, n: int, tests: int) -> dict[str, Any]:
+    """A kernel GLM on the stored kernel, and how close it is to the network on test images."""
+    import torch
+
+    import ntkscope as ns
+
+    torch.set_num_threads(THREADS)
+    train_part, test_part = images("train", n)[0], images("test", tests)[0]
+    K, K_test = (ns.open_kernel(folder / f"kernel-{n}-{count}") for count in (0, tests))
+    before, began = settled(), time.perf_counter()
+    glm = ns.surrogates.KernelGLM(alpha=ALPHA).fit(K, train_part.y.numpy())
+    fitted = time.perf_counter() - began
+    logits = glm.logits(K_test)
+    with torch.no_grad():
+        theirs = network(folder)(test_part.x).numpy()
+    found = ns.measures.faithfulness.faithfulness(logits, theirs, test_part.y.numpy())
+    return {
+        "seconds": fitted,
+        "products": int(glm.n_products_),
+        "gradient": float(glm.gradient_norm_),
+        "accuracy": float(found.surrogate_accuracy),
+        "network": float(found.network_accuracy),
+        "tau": float(found.tau),
+        "tau interval": list(found.intervals.get("tau", ())),
+        "agreement": float(found.agreement),
+        "before": before,
+        "peak": resident("VmHWM"),
+    }
+
+
+# -- in the benchmark's process ----------------------------------------------------------------------------------------------
+
+
+def attempt(note: Path, *arguments: str) -> dict[str, Any]:
+    """A command of this file in a fresh process; what it found is kept in `note`, and its seconds while it runs.
+
+    `wall_seconds` adds up over all attempts, the start of Python and the loading of the data included.
+    """
+    written: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"wall_seconds": 0.0, "attempts": 0}
+    if written.get("done"):
+        return written
+    spent, began = float(written["wall_seconds"]), time.perf_counter()
+    written["attempts"] += 1
+    answer = note.with_suffix(".answer")
+    command = [sys.executable, "-m", "benchmarks.store", *arguments, "--answer", str(answer)]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        while process.poll() is None:
+            time.sleep(min(EVERY, 0.1 + (time.perf_counter() - began) / 20))
+            note.write_text(json.dumps(written | {"wall_seconds": spent + time.perf_counter() - began}))
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}; what is done stays in {note.parent}")
+    wall = {"wall_seconds": spent + time.perf_counter() - began, "done": True}
+    found: dict[str, Any] = written | json.loads(answer.read_text()) | wall
+    note.write_text(json.dumps(found))
+    return found
+
+
+def curve(folder: Path, sizes: Sequence[int], memory: str) -> dict[int, dict[str, Any]]:
+    """Every size once, each in a fresh process."""
+    found = {}
+    for n in sizes:
+        found[n] = attempt(folder / f"leg-{n}.json", "leg", str(folder), str(n), "0", memory)
+        print(f"  {n:,} inputs: {found[n]['wall_seconds']:.3g} s", flush=True)
+    return found
+
+
+def row(n: int, found: Mapping[str, Any]) -> dict[str, Any]:
+    """One size as a line of the table."""
+    return {
+        "inputs": n,
+        "seconds": found["wall_seconds"],
+        "µs a pair": 1e6 * found["wall_seconds"] / n**2,
+        **{f"s {name}": seconds for name, seconds in found["spent"].items()},
+        "tiles": f"{found['tiles']} of {found['cut']['size']}²",
+        "MiB on disk": round(found["bytes"] / MIB),
+        "MiB before": round(found["before"] / MIB),
+        "MiB above": round((found["peak"] - found["before"]) / MIB),
+        "attempts": found["attempts"],
+    }
+
+
+def exponent(seconds: Mapping[int, float]) -> float:
+    """The slope of log seconds over log inputs, by least squares.
+
+    >>> round(exponent({10: 1.0, 20: 4.0, 40: 16.0}), 6)
+    2.0
+    """
+    points = [(math.log(n), math.log(s)) for n, s in seconds.items()]
+    x, y = (sum(p[k] for p in points) / len(points) for k in (0, 1))
+    return sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
+
+
+def run(quick: bool = False, folder: Path = FOLDER, sizes: Sequence[int] = ()) -> Outcome:
+    """All sizes, then the cross kernel and the surrogate of the largest; other `sizes` for a part of it."""
+    sizes = tuple(sizes) or (QUICK_SIZES if quick else SIZES)
+    tests, memory = (QUICK_TESTS, QUICK_MEMORY) if quick else (TESTS, MEMORY)
+    folder = folder / "quick" if quick else folder
+    folder.mkdir(parents=True, exist_ok=True)
+    trained = attempt(folder / "training.json", "train", str(folder), "30" if quick else "0")
+    legs = curve(folder, sizes, memory)
+    n = sizes[-1]
+    cross = attempt(folder / "cross.json", "leg", str(folder), str(n), str(tests), memory)
+    fitted = attempt(folder / "surrogate.json", "surrogate", str(folder), str(n), str(tests))
+    large = [m for m in sizes if m >= 5000] or list(sizes[1:])
+    above = {m: (legs[m]["peak"] - legs[m]["before"]) / MIB for m in sizes}
+    grows = exponent({m: legs[m]["wall_seconds"] for m in large}) if len(large) > 1 else math.nan
+    flat = max(above[m] for m in large) / min(above[m] for m in large)
+    most = max(above.values())
+    outcome = Outcome(
+        f"Exact trace-NTK of LeNet ({trained['source']}) to disk within {memory}, {THREADS} cores, float32",
+        [row(m, legs[m]) for m in sizes],
+        [
+            Check(
+                f"most memory above model and data, up to {n:,} inputs",
+                f"< {BUDGET_MIB[memory]} MiB",
+                f"{most:.0f} MiB",
+                None if quick else most < BUDGET_MIB[memory],
+            ),
+            Check(
+                f"exponent of the time from {large[0]:,} inputs on",
+                f"{SQUARE[0]} to {SQUARE[1]}",
+                f"{grows:.2f}",
+                None if quick or len(large) < 2 else SQUARE[0] <= grows <= SQUARE[1],
+            ),
+            Check(
+                f"memory from {large[0]:,} inputs on, largest over smallest",
+                f"≤ {FLAT}",
+                f"{flat:.2f}",
+                None if quick or len(large) < 2 else flat <= FLAT,
+            ),
+        ],
+        notes=(
+            f"{tests:,} test images with the {n:,}: {cross['wall_seconds']:.3g} s. Kernel GLM on the stored kernel:"
+            f" {fitted['seconds']:.3g} s, {fitted['products']} products K @ V, relative gradient {fitted['gradient']:.1e},"
+            f" {(fitted['peak'] - fitted['before']) / MIB:.0f} MiB; test accuracy {fitted['accuracy']:.2%}, the network's"
+            f" {fitted['network']:.2%}, Kendall's τ {fitted['tau']:.3f}, agreement {fitted['agreement']:.2%}.",
+            "Seconds are those of the whole process, Python's start and the loading of data included.",
+        ),
+        details={"legs": legs, "cross": cross, "surrogate": fitted, "training": trained, "exponent": grows},
+    )
+    shutil.rmtree(folder)
+    return outcome
+
+
+def main(arguments: Sequence[str]) -> None:
+    """A command of `attempt`, in its own process."""
+    what, folder, *rest, _, answer = arguments
+    place = Path(folder)
+    if what == "train":
+        found = train(place, int(rest[0]))
+    elif what == "leg":
+        found = leg(place, int(rest[0]), int(rest[1]), rest[2])
+    else:
+        found = surrogate(place, int(rest[0]), int(rest[1]))
+    Path(answer).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
