@@ -1,8 +1,8 @@
 """The exact trace-NTK of a trained LeNet on MNIST to disk within 2 GiB, at growing sizes, and a kernel GLM on the largest.
 
 Each size is computed by a fresh process that loads network and images, notes its resident memory and makes the one call;
-the most it had from then on is the kernel's own count (Linux). A benchmark that was stopped goes on with what lies in its folder
-(runs/bench-store), the seconds of earlier attempts included; one that comes to its end removes the folder.
+the most it had from then on is the kernel's own count (Linux). A benchmark that was stopped goes on with what lies in its
+folder (runs/bench-store), the seconds of earlier attempts included; one that comes to its end removes the folder.
 """
 
 from __future__ import annotations
