@@ -8,7 +8,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from ntkscope.core import UsageError
-from ntkscope.surrogates._base import Array, KernelClassifier
+from ntkscope.linalg import Gram
+from ntkscope.linalg.gram import slices
+from ntkscope.surrogates._base import Array, KernelClassifier, as_array
 from ntkscope.surrogates._checks import class_labels, query_kernel, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 
@@ -44,7 +46,7 @@ class KernelNeighbors(KernelClassifier):
     def kneighbors(self, K: Any) -> Array:
         """The indices (n_test, k) of the most similar training points, nearest first."""
         check_is_fitted(self)
-        return _nearest(query_kernel(self, K).numpy(), self.k_)
+        return _nearest(query_kernel(self, K), self.k_)
 
     def logits(self, K: Any) -> Array:
         """Logarithms of the smoothed shares of votes, (n_test, classes)."""
@@ -58,9 +60,8 @@ class KernelNeighbors(KernelClassifier):
     def leave_one_out(self, K: Any) -> Array:
         """(n, classes): each training point's logits by the votes of the others; exact."""
         check_is_fitted(self)
-        values = training_kernel(self, K).numpy().astype(np.float64)
-        np.fill_diagonal(values, -np.inf)
-        return self._votes(_nearest(values, min(self.k_, max(1, len(values) - 1))))
+        gram = training_kernel(self, K)
+        return self._votes(_nearest(gram, min(self.k_, max(1, len(gram) - 1)), skip_self=True))
 
     def _votes(self, nearest: Array) -> Array:
         classes = len(self.classes_)
@@ -74,6 +75,13 @@ class KernelNeighbors(KernelClassifier):
         return labels[np.arange(len(labels)), leads.argmax(1)]
 
 
-def _nearest(values: Array, k: int) -> Array:
-    blocks = [np.argsort(-values[i : i + ROWS], axis=1, kind="stable")[:, :k] for i in range(0, len(values), ROWS)]
-    return np.concatenate(blocks) if blocks else np.zeros((0, k), dtype=np.int64)
+def _nearest(gram: Gram, k: int, skip_self: bool = False) -> Array:
+    """By blocks of rows, so that a kernel on disk is never formed."""
+    found = []
+    for rows in slices(gram.shape[0], ROWS):
+        values = as_array(gram[rows].dense())
+        if skip_self:
+            values = values.copy()
+            values[np.arange(len(values)), np.arange(rows.start, rows.stop)] = -np.inf
+        found.append(np.argsort(-values, axis=1, kind="stable")[:, :k])
+    return np.concatenate(found) if found else np.zeros((0, k), dtype=np.int64)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import (
+    CorrectedGram,
     Gram,
     NumericalWarning,
     OperatorGram,
@@ -68,7 +69,7 @@ class _Ridge(LinearInKernel):
     def _helper(self, system: Gram, alpha: float) -> Preconditioner | None:
         if self.preconditioner == "nystrom":
             return nystrom(system, alpha, rank=min(self.rank, system.shape[0]))
-        return block_jacobi(system, alpha) if self.preconditioner == "block-jacobi" else None
+        return block_jacobi(system, alpha, size=self.rank) if self.preconditioner == "block-jacobi" else None
 
     def _direct(self, system: Gram, targets: Tensor, alpha: float) -> Tensor:
         """By Cholesky; a matrix that no jitter makes positive definite by its pseudo-inverse, with a warning."""
@@ -118,8 +119,9 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, _Ridge):
 
     v are the sample weights (1). y may have several outputs. Up to 10,000 rows by Cholesky (float64 below 5,000);
     beyond, for a kernel on disk, or with solver="cg", by conjugate gradients on `K @ v`, one product for all outputs,
-    preconditioned by "nystrom" (`rank` columns, one product), "block-jacobi" (rows in the order of their likeness) or
-    "none". A singular kernel with alpha=0 gets the jitter it takes: a warning says so, and `jitter_` how much.
+    preconditioned by "nystrom" (`rank` columns, one product), "block-jacobi" (blocks of `rank` rows; for rows in the order
+    of their likeness) or "none". A singular kernel with alpha=0 gets the jitter it takes: a warning says so, and `jitter_`
+    how much.
 
     Fitted: `coef_` (outputs, n), `intercept_` (zeros), `jitter_`, `n_iter_`, `converged_`, `n_passes_` (products with K; 0
     where it was formed).
@@ -210,7 +212,10 @@ class KernelRidgeClassifier(_Ridge, LinearClassifier):
 
 
 def _scaled(gram: Gram, scale: Tensor) -> Gram:
-    """`S K S` as products only; formed when a factorisation asks for it."""
+    """`S K S` as products only; formed when a factorisation asks for it. Of a kernel on disk a view, blocks and all."""
+    if gram.out_of_core:
+        none = torch.zeros(gram.shape[0], 0, dtype=torch.float64, device=gram.device)
+        return CorrectedGram(gram.to(torch.float64), none, none[0], scales=(scale[:, 0], scale[:, 0]))
     return OperatorGram(
         gram.shape,
         lambda v: scale * (gram @ (scale * v)),
