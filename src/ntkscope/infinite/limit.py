@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +19,11 @@ from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.pairs import Block, Network
 from ntkscope.infinite.registry import INITS, Translator
 from ntkscope.infinite.rules.serial import Serial
+from ntkscope.infinite.tile_source import PairTiles, found_cut, make_cut
 from ntkscope.infinite.workers import spread
-from ntkscope.linalg import DenseGram, Gram
+from ntkscope.linalg import DenseGram, Gram, open_kernel
+from ntkscope.linalg.filling import fill
+from ntkscope.linalg.store import KernelStore
 from ntkscope.tangent.batches import as_batch
 from ntkscope.tangent.plan import parse_bytes
 
@@ -57,7 +61,7 @@ def kernel(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
     memory: str | int | float = "2GiB",
-    store: str | None = None,
+    store: str | os.PathLike[str] | None = None,
     executor: Any = None,
     progress: bool = False,
 ) -> Gram:
@@ -71,6 +75,8 @@ def kernel(
     actual widths. `init`: where the scales of a module's weights come from: PyTorch's default law, "checked" against the
     values or not ("default"), or the values ("measured"). `dtype`: float64, or float32 for speed (relative error about
     1e-6, and 5e-3 at pairs of nearly equal inputs). `memory`: bytes held besides inputs and result.
+    `store`, `executor`: a folder or URL to keep the kernel in, tile by tile, and whose workers compute the tiles, as for
+    `ns.kernel`.
 
     Differentiable in the inputs when they require gradients (in one tile then). O(n m) a layer, times positions for
     images, times pairs of positions when they are pooled.
@@ -112,13 +118,13 @@ def _compute(
     dtype: torch.dtype,
     device: torch.device | str | None,
     memory: str | int | float,
-    store: str | None,
+    store: str | os.PathLike[str] | None,
     executor: Any,
     show: bool,
 ) -> dict[str, Gram]:
-    if store is not None or executor is not None:
+    if store is None and executor is not None:
         raise UsageError(
-            "store= or executor= came, but infinite-width kernels are computed in memory only; leave it out"
+            "executor= came without store=; expected a folder that the workers write tiles to: pass store="
         )
     if parametrization not in PARAMETRIZATIONS:
         raise UsageError(f"parametrization={parametrization!r} came; expected one of {', '.join(PARAMETRIZATIONS)}")
@@ -136,10 +142,35 @@ def _compute(
         raise UsageError(f"inputs of shapes {tuple(left.shape)} and {tuple(right.shape)} came; expected samples alike")
     shape = Shape(left.shape[1], tuple(left.shape[2:]))
     network = Network.of(Serial((net,)), shape, "ntk" in wanted, parametrization == "standard")
+    if store is not None:
+        (kind,) = wanted
+        sides = left.detach(), None if x2 is None else right.detach()
+        return {kind: _stored(network, *sides, kind, parse_bytes(memory), store, executor, show)}
     if left.requires_grad or right.requires_grad:
         return _whole(network, left, right, x2 is None, wanted)
     with torch.no_grad():
         return _tiled(network, left, right, x2 is None, wanted, parse_bytes(memory), show)
+
+
+def _stored(
+    network: Network,
+    left: Tensor,
+    right: Tensor | None,
+    kind: str,
+    memory: int,
+    store: str | os.PathLike[str],
+    executor: Any,
+    show: bool,
+) -> Gram:
+    """In a store, the tiles that were missing computed."""
+    found = KernelStore.find(store)
+    side = max(len(left), len(left if right is None else right))
+    cut = make_cut(network, side, memory, left) if found is None else found_cut(found)
+    source = PairTiles(network, left, right, kind, cut, memory, _tiled, str(left.device))
+    kept = KernelStore.prepare(store, source)
+    cut.workers(memory, left.element_size(), 1)  # an error where its tiles do not fit
+    fill(kept, source, executor=executor, progress=show)
+    return open_kernel(kept.url)
 
 
 def _inputs(x: Any, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
