@@ -110,8 +110,8 @@ def test_arguments() -> None:
     net = serial(Dense(), Relu(), Dense())
     with pytest.raises(UsageError, match="kind='ck'"):
         infinite.kernel(net, V, kind="ck")
-    with pytest.raises(UsageError, match="in memory only"):
-        infinite.kernel(net, V, store="here")
+    with pytest.raises(UsageError, match="pass store="):
+        infinite.kernel(net, V, executor="tcp://localhost:1")
     with pytest.raises(UsageError, match="give that layer width"):
         infinite.kernel(net, V, parametrization="standard")
     with pytest.raises(UsageError, match=r"expected torch.float64 or torch.float32"):
