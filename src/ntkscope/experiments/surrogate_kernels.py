@@ -183,13 +183,23 @@ def draw(record: Record) -> dict[str, Any]:
         {"measured": (tads, None), "published": ([TAD[k] for k in kernels], None)},
         label="accuracy differential, points",
     )
+    ridges, axis = drawing.canvas(1, 1, width=6.4)
+    for k in kernels:
+        others = record.metrics.get(f"0/{k}/ridges", {})
+        points = {float(ridge): row["tau"] for ridge, row in others.items() if isinstance(row, Mapping)}
+        points[record.config["alpha"]] = record.metrics[f"0/{k}/common"]["tau"]
+        axis[0].plot(*zip(*sorted(points.items())), marker="o", markersize=4, label=TITLES[k])
+    axis[0].set_xscale("log")
+    axis[0].set_xlabel("ridge strength, kernels divided by their mean diagonal", fontsize=9)
+    axis[0].set_ylabel("Kendall τ, common training points", fontsize=9)
+    axis[0].legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     scatter, panels = drawing.canvas(2, 3, width=3.6, height=3.2)
     for axis in panels[len(kernels) :]:
         axis.set_axis_off()
     for axis, k in zip(panels, kernels):
         odds = record.arrays[f"log-odds-0-{k}"]
         drawing.scatter_log_odds(axis, odds[0], odds[1], f"{TITLES[k]}: τ = {first[k]['tau']:.3f}")
-    return {"table2": figure, "log-odds": scatter}
+    return {"table2": figure, "ridges": ridges, "log-odds": scatter}
 
 
 @experiment(

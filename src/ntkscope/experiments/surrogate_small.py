@@ -324,12 +324,15 @@ def draw(record: Record) -> dict[str, Any]:
                     color=drawing.COLOURS[rows.index(row)],
                     label=f"{row}, {reading}",
                 )
+    judged = {row: _of(record, f"{row}/{JUDGED}/") for row in rows}
+    best = [summary(one["best bias"]["tau"] for one in judged[row]) for row in rows]
+    series[f"{JUDGED}, best bias"] = ([m["mean"] for m in best], [m["sem"] for m in best])
     series["published"] = ([ROWS[row][1][4] for row in rows], None)
     drawing.compare_bars(axes[0], rows, series, label="Kendall τ")
     axes[1].set_xscale("log")
     axes[1].set_xlabel("ridge strength", fontsize=9)
     axes[1].set_ylabel("Kendall τ, first network", fontsize=9)
-    axes[1].legend(fontsize=6, frameon=False)
+    axes[1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     scatter, panels = drawing.canvas(1, len(rows), width=3.4, height=3.2)
     for axis, row in zip(panels, rows):
         odds = record.arrays[f"log-odds-{row}-{JUDGED}"]
