@@ -122,3 +122,63 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+STORED = (
+    "kernel",
+    "trntk",
+    "--model",
+    "small_cnn",
+    "--model-option",
+    "image_size=8",
+    "--data",
+    "digits",
+    "--limit",
+    "30",
+)
+
+
+def test_kernel_writes_a_store_and_goes_on(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "kernel"
+    code, out, err = run(*STORED, "--store", str(folder), "--device", "cpu")
+    assert code == 0, err
+    assert "trntk: 30 × 30 float32" in out
+    assert "tiles: 1 computed, 0 found" in out
+    assert "memory: at most" in out
+    model, x = ns.models.build("small_cnn", image_size=8), ns.data.load("digits").train.x[:30]
+    expected = ns.kernel("trntk", model.eval(), x).dense()
+    assert float((ns.open_kernel(folder).dense() - expected).abs().max()) < 1e-5  # single precision
+    code, out, _ = run(*STORED, "--store", str(folder), "--device", "cpu")
+    assert code == 0
+    assert "tiles: 0 computed, 1 found" in out
+
+
+def test_kernel_between_two_parts(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "kernel"
+    more = ("--part", "test", "--against", "train", "--against-limit", "20", "--dtype", "float64", "--outputs", "0,1")
+    code, out, err = run(*STORED, *more, "--store", str(folder), "--params", "*.bias")
+    assert code == 0, err
+    assert "trntk: 30 × 20 float64" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--limit", "29"), "rows is 29 now and 30 in the store"),
+        (("--outputs", "0"), "outputs is '0' now and 'all' in the store"),
+        (("--part", "tests"), "expected one of train, test"),
+        (("--dtype", "float16"), "expected one of float32, float64"),
+        (("--outputs", "first"), "expected numbers with commas"),
+        (("--memory", "10kB"), "the smallest budget that works is"),
+    ],
+)
+def test_kernel_with_something_wrong_is_a_message(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    folder = tmp_path / "kernel"
+    if "in the store" in words:
+        assert run(*STORED, "--store", str(folder))[0] == 0
+    code, _, err = run(*STORED, "--store", str(folder), *arguments)
+    assert code == 2
+    assert words in err
+    assert "Traceback" not in err
