@@ -64,14 +64,16 @@ def compare_bars(
 
 
 def line_with_errors(
-    axis: Any, at: Sequence[float], values: Sequence[float], errors: Sequence[float], which: int, label: str
+    axis: Any, at: Sequence[float | int], values: Iterable[float], errors: Iterable[float], which: int, label: str
 ) -> None:
     """Points joined by a line with standard errors, in the colour `which`."""
     colour = COLOURS[which % len(COLOURS)]
-    axis.errorbar(at, values, yerr=errors, fmt="o-", markersize=3, linewidth=1.2, capsize=2, color=colour, label=label)
+    axis.errorbar(
+        at, list(values), yerr=list(errors), fmt="o-", markersize=3, linewidth=1.2, capsize=2, color=colour, label=label
+    )
 
 
-def power_law(axis: Any, at: Sequence[float], first: float, power: float, label: str) -> None:
+def power_law(axis: Any, at: Sequence[float | int], first: float, power: float, label: str) -> None:
     """A dashed line through `first` at the first place, falling by `power`."""
     axis.plot(at, [first * (x / at[0]) ** power for x in at], "--", color="#999999", linewidth=1, label=label)
 

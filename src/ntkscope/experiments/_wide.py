@@ -53,6 +53,17 @@ def dense_ntk(model: nn.Module, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]
     return K
 
 
+def sample_ntk(model: nn.Module, x: Float[Tensor, "n *s"]) -> Float[Tensor, "n n"]:
+    """The empirical NTK of few inputs to a network with one output: the gradients themselves, one backward pass an input."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    rows = [torch.autograd.grad(model(one[None]).sum(), parameters) for one in x]
+    K = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
+    for parts in zip(*rows):
+        J = torch.stack([part.flatten() for part in parts])
+        K += (J @ J.T).double()
+    return K
+
+
 def width_slope(widths: Sequence[int], values: Sequence[Sequence[float]], *, power: int = 1) -> dict[str, float]:
     """The slope of log mean against log width by least squares, with a 95 % bootstrap interval over draws.
 

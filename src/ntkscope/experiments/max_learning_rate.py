@@ -277,6 +277,7 @@ def draw(record: Record) -> dict[str, Any]:
     for i, (times, losses) in enumerate(curves.items()):
         axes[1].plot(losses, color=drawing.COLOURS[i], linewidth=1.2, label=f"ηλ = {times}")
     axes[1].set_yscale("log")
+    axes[1].xaxis.get_major_locator().set_params(integer=True)
     axes[1].set_xlabel("steps of gradient descent", fontsize=9)
     axes[1].set_ylabel("training loss Σ(f−y)²/n", fontsize=9)
     axes[1].set_title(f"{names[0]}, first network", fontsize=9)

@@ -287,6 +287,10 @@ def _clear(gaps: Any) -> bool:
     return bool(gaps.mean() > CLEAR * gaps.std(ddof=1) / math.sqrt(len(gaps)))
 
 
+def _written(name: str) -> str:
+    return name.replace("relu", "ReLU").replace("sb2", "σ_b²").replace("sw2", "σ_w²").replace("=", " = ")
+
+
 def draw(record: Record) -> dict[str, Any]:
     """Shares by depth with their peaks; where the peaks are; error on data by depth."""
     config, found = record.config, record.metrics
@@ -302,6 +306,7 @@ def draw(record: Record) -> dict[str, Any]:
             axis.plot(depths[best], table[best, k], "o", markersize=4, color=colour)
         drawing.plain_log(axis)
         axis.set_title(f"{short}, ReLU, σ_w² = σ_b² = 2, d = {config['dimension']}", fontsize=9)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_xlabel("weight layers", fontsize=9)
         axis.set_ylabel("degree-k fractional variance", fontsize=9)
         axis.legend(fontsize=7, frameon=False, ncols=2)
@@ -319,7 +324,7 @@ def draw(record: Record) -> dict[str, Any]:
     drawing.plain_log(axes[2])
     axes[2].set_xlabel("degree k", fontsize=9)
     axes[2].set_ylabel("weight layers at the peak", fontsize=9)
-    axes[2].legend(fontsize=6, frameon=False, ncols=2)
+    axes[2].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     data, panels = drawing.canvas(1, 2 * len(config["datasets"]), width=4.2)
     hidden = list(config["hidden"])
     for i, dataset in enumerate(config["datasets"]):

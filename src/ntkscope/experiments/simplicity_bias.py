@@ -335,7 +335,8 @@ def draw(record: Record) -> dict[str, Any]:
     d, small = max(config["dimensions"]), config["corners"]
     figure, axes = drawing.canvas(1, 3, width=4.8)
     bars = {s: ([found[f"spectrum/{d}/relu {r}/{s}"]["share"][0] for r in RELU], None) for s in KINDS}
-    drawing.compare_bars(axes[0], list(RELU), bars, label=f"share of degree 0, ReLU, d = {d}")
+    readings = [r.replace("var2", "σ² = 2,").replace("std2", "σ = 2,") for r in RELU]
+    drawing.compare_bars(axes[0], readings, bars, label=f"share of degree 0, ReLU, d = {d}")
     axes[0].axhline(CLAIMED, color="#444444", linestyle="--", linewidth=1)
     axes[0].annotate(
         "published", (0.99, CLAIMED), xycoords=("axes fraction", "data"), fontsize=7, ha="right", va="bottom"
@@ -344,9 +345,9 @@ def draw(record: Record) -> dict[str, Any]:
         (("ReLU, σ² = 2, two hidden", f"relu {SHOWN}"), ("erf, σ_w² = 1", f"erf {next(iter(ERF))}"))
     ):
         for s, style in zip(KINDS, ("o-", "s--")):
-            values = [v if v > 0 else math.nan for v in found[f"spectrum/{d}/{key}/{s}"]["share"]]
+            values = {k: v for k, v in enumerate(found[f"spectrum/{d}/{key}/{s}"]["share"]) if v > 0}
             colour = drawing.COLOURS[i]
-            axes[1].plot(range(len(values)), values, style, markersize=4, color=colour, label=f"{name}, {s}")
+            axes[1].plot(list(values), list(values.values()), style, markersize=4, color=colour, label=f"{name}, {s}")
     axes[1].set_yscale("log")
     axes[1].set_xlabel("degree k", fontsize=9)
     axes[1].set_ylabel(f"fractional variance, d = {d}", fontsize=9)
