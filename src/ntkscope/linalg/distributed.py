@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,12 +32,17 @@ LONGEST_STRIP = 8  # tiles: the features of a row are made at most once for eigh
 SHARES = 16  # strips a worker gets at least, where there are so many tiles, so that all end at about the same time
 RETRIES = 2  # of a strip whose worker reports an error: a network folder that was away for a moment
 CONNECT_SECONDS = 15
+PATIENCE_SECONDS = 20  # without a worker, before that is said
 VISIBLE_SECONDS = (0, 1, 4, 10, 20, 30)  # a network folder shows other machines' files within about a minute
 BARREN_ROUNDS = 3  # times that all workers are lost without one tile more before that is an error
 
 
 class DistributedError(NtkscopeError, RuntimeError):
     """A cluster that cannot be reached, was lost or cannot do the work; the message says what is safe."""
+
+
+class ClusterWarning(RuntimeWarning):
+    """A cluster without workers, for which is waited: they may stand in a queue."""
 
 
 @contextmanager
@@ -150,21 +156,16 @@ class _Filling:
         barren = 0
         try:
             while todo:
-                whole = self._round(todo)
-                left = self._left(whole)
+                left = self._left(self._round(todo))
                 barren = 0 if len(left) < len(todo) else barren + 1
                 if barren == BARREN_ROUNDS:
                     raise DistributedError(
-                        f"the workers at {self.address} died before one more tile was done, the first missing one being"
+                        f"the workers at {self.address} were lost before one more tile was done, the first missing one being"
                         f" {left[0]}; {self._safe()}. Most often a worker has less memory than the kernel's memory= needs:"
                         " give workers more (memory_limit=), or the kernel less; the workers' logs say more"
                     )
                 self.bar.advance(len(self.store.grid) - len(left) - self.bar.done)
                 todo = {tile: todo.get(tile, False) for tile in left}
-        except NtkscopeError:
-            raise
-        except OSError as error:  # the comms' errors are of this kind, and those of the store are our own
-            raise self._lost() from error
         finally:
             if self.client.status == "running":
                 with suppress(Exception):  # the tiles are what counts; the next filling clears a worker's memory too
@@ -172,6 +173,17 @@ class _Filling:
 
     def _round(self, todo: dict[tuple[int, int], bool]) -> bool:
         """Every missing tile once; whether all strips came to their end."""
+        try:
+            return self._strips(todo)
+        except NtkscopeError:
+            raise
+        except OSError as error:  # the comms' errors are of this kind: the scheduler, or a worker on the way
+            time.sleep(1)
+            if self.client.status != "running":
+                raise self._lost() from error
+            return False
+
+    def _strips(self, todo: dict[tuple[int, int], bool]) -> bool:
         distributed = _distributed()
         workers = self._workers()
         length = max(1, min(LONGEST_STRIP, len(todo) // (SHARES * workers)))
@@ -209,11 +221,16 @@ class _Filling:
 
     def _workers(self) -> int:
         """How many workers there are, once there is one; all of them with our versions."""
-        with suppress(TimeoutError):
-            self.client.wait_for_workers(1, timeout=5)
-        if not self.client.nthreads():
-            self.bar.message(f"waiting for a worker at {self.address}")
-            self.client.wait_for_workers(1)
+        start: float | None = time.monotonic()
+        while not (workers := self.client.nthreads()):
+            if self.client.status != "running":
+                raise self._lost()
+            if start is not None and time.monotonic() - start > PATIENCE_SECONDS:
+                start = None
+                said = f"no worker is at {self.address}; waiting for one"
+                self.bar.message(said)
+                warnings.warn(said, ClusterWarning, stacklevel=2)
+            time.sleep(0.5)
         mine = _versions()
         for worker, found in self.client.get_versions(packages=list(mine))["workers"].items():
             theirs = {name: _release(found["packages"].get(name)) for name in mine}
@@ -223,7 +240,7 @@ class _Filling:
                     f"worker {worker} cannot compute the same bits: {said}. Install the same versions for all workers"
                     f" (pip install 'ntkscope[distributed]'); {self._safe()}"
                 )
-        return len(self.client.nthreads())
+        return len(workers)
 
     def _left(self, whole: bool) -> list[tuple[int, int]]:
         """The tiles still missing; an error when workers wrote them all and they are not to be seen here."""
