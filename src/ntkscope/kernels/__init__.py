@@ -12,6 +12,7 @@ from torch import nn
 
 from ntkscope.core import UsageError
 from ntkscope.kernels import conjugate, embedding, entk, preactivation, projected, pseudo, trace
+from ntkscope.kernels._projected_store import extend
 from ntkscope.kernels.registry import KERNELS, Request
 from ntkscope.linalg import Gram
 from ntkscope.tangent import guards
@@ -24,14 +25,13 @@ __all__ = [
     "conjugate",
     "embedding",
     "entk",
+    "extend",
     "kernel",
     "preactivation",
     "projected",
     "pseudo",
     "trace",
 ]
-
-UNSTORED = ("proj-trntk", "proj-pntk")
 
 
 def kernel(
@@ -73,8 +73,6 @@ def kernel(
         raise UsageError(
             "executor= came without store=; expected a folder that the workers write tiles to: pass store="
         )
-    if store is not None and name.lower() in UNSTORED:
-        raise UsageError(f"store= came for {name!r}, whose features are kept in memory; leave it out")
     known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     unknown = [key for key in options if key not in known]
     if unknown:

@@ -8,7 +8,7 @@ its second axis innermost, as the patches of a convolution are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 import torch
 from torch import Tensor
@@ -145,7 +145,7 @@ class _Blocks:
         stored, scale = engine.precision.store(values)
         start = _offset(piece)
         for index, signs in drawn.parts(start, start + piece.numbers, self._width, stored.dtype, leaf.device):
-            gathered = stored.index_select(1, index.flatten()).view(self._rows, self._blocks, -1)
+            gathered = _columns(stored, index.flatten(), gcd(drawn.run, start)).view(self._rows, self._blocks, -1)
             if scale is not None:  # each piece has its own
                 self._multiply([(gathered, signs)], scale)
                 continue
@@ -173,6 +173,15 @@ class _Blocks:
         else:
             made = torch.bmm(values.float(), signs.float())
         self._total += made if scale is None else made * scale[None, :, None]
+
+
+def _columns(values: Tensor, index: Tensor, run: int) -> Tensor:
+    """The columns `index` of `values`, which come in whole, aligned runs: eight bytes at a time where runs are long enough."""
+    packed = 8 // values.element_size()
+    if packed == 1 or run % packed or values.shape[1] % packed or not values.is_contiguous():
+        return values.index_select(1, index)
+    wide = values.view(torch.float64).index_select(1, index[::packed] // packed)
+    return wide.view(values.dtype)
 
 
 def _kronecker(engine: Engine, crop: Harvest, piece: Piece, sketch: Sketch, total: Tensor) -> None:

@@ -8,25 +8,22 @@ seed gives the same projection on every device and for every block size.
 from __future__ import annotations
 
 from math import ceil
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntkscope.core import MemoryBudgetError, UsageError, derive_seed, generator
-from ntkscope.core.progress import counter
-from ntkscope.kernels import _tangent
-from ntkscope.kernels._sketching import Sketch, make_sketch, project_block, table_bytes
+from ntkscope.core import UsageError, derive_seed, generator
+from ntkscope.kernels import _projected_store, _tangent
+from ntkscope.kernels._projecting import project
+from ntkscope.kernels._sketching import Sketch, make_sketch
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
 from ntkscope.linalg.batch_means import group_count
-from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engine, Heads
 from ntkscope.tangent.harvest import PathChanged
-from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.plan import SLACK, show_bytes
 from ntkscope.tangent.precision import Precision
 
-BLOCK = {"cpu": 256, "cuda": 512}  # samples projected together; a projection is drawn once a block
 DIM = 10240
 PILOT, STEP, SAMPLES, STAGES = 1024, 256, 64, 6  # columns tried first and added at least; inputs looked at; most stages
 MARGIN = 1.1  # the error itself is estimated
@@ -42,6 +39,7 @@ def proj_trntk(
     precision: str = "exact",
     sparsity: int | None = None,
     rtol: float | None = None,
+    profile: bool = False,
 ) -> Gram:
     """`Σ_c <P g_c(x), P g_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 6).
 
@@ -51,8 +49,9 @@ def proj_trntk(
     part of them, root mean square over pairs; `meta["error"]` says what was reached.
 
     `precision`: "exact", or on a GPU "tf32", "bf16", "fp16": gradients and projection in that many bits, float32 sums.
+    `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
     """
-    return _projected(request, Heads(request.outputs), dim, kind, normalize, precision, sparsity, rtol)
+    return _projected(request, Heads(request.outputs), dim, kind, normalize, precision, sparsity, rtol, profile)
 
 
 @KERNELS.register("proj-pntk")
@@ -65,13 +64,14 @@ def proj_pntk(
     precision: str = "exact",
     sparsity: int | None = None,
     rtol: float | None = None,
+    profile: bool = False,
 ) -> Gram:
     """`1/C <P ∇Σ_c f_c(x), P ∇Σ_c f_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 5).
 
     The options are those of `proj_trntk`.
     """
     heads = Heads(request.outputs, summed=True)
-    return _projected(request, heads, dim, kind, normalize, precision, sparsity, rtol)
+    return _projected(request, heads, dim, kind, normalize, precision, sparsity, rtol, profile)
 
 
 def _projected(
@@ -83,15 +83,18 @@ def _projected(
     precision: str,
     sparsity: int | None,
     rtol: float | None,
+    profile: bool,
 ) -> Gram:
     if rtol is not None and (dim is not None or not rtol > 0):
         raise UsageError(f"rtol={rtol} came with dim={dim}; expected a positive rtol alone, or dim alone")
+    if request.store is not None:
+        _projected_store.refuse(request)
     subject = _tangent.chosen_subject(request)
     func: frozenset[str] = frozenset()
     rounding = Precision(precision, subject.dtype)
     with rounding.context():
         while True:
-            engine = Engine(subject, request.x1, heads, full=False, precision=rounding, func=func)
+            engine = Engine(subject, request.x1, heads, full=False, precision=rounding, func=func, profile=profile)
             try:
                 return _gram(engine, request, DIM if dim is None else dim, kind, normalize, sparsity, rtol)
             except PathChanged as change:
@@ -103,6 +106,11 @@ def _gram(
 ) -> Gram:
     if rtol is not None:
         dim = _needed(engine, request, kind, normalize, sparsity, rtol)
+    if request.store is not None:
+        kept = _projected_store.recorded_factored(request)
+        sketch = make_sketch(engine, kind, dim, request.seed, sparsity, kept)
+        groups = _groups([sketch])
+        return _projected_store.stored(engine, request, sketch, normalize, groups, _meta(engine, request, [sketch]))
     stages: list[Sketch] = []
     left = right = None
     while True:
@@ -136,19 +144,30 @@ def _joined(before: Tensor | None, new: Tensor, stages: list[Sketch]) -> Tensor:
     return torch.cat(parts, dim=2)
 
 
+def _groups(stages: list[Sketch]) -> int:
+    """Into how many independent parts the columns fall, column k into part k modulo their number."""
+    return group_count(sum(s.dim for s in stages) if stages[0].dense else stages[0].sparsity)
+
+
+def _meta(engine: Engine, request: Request, stages: list[Sketch]) -> dict[str, Any]:
+    sketch = stages[0]
+    meta = describe(
+        engine.subject,
+        dim=sum(stage.dim for stage in stages),
+        kind=sketch.kind,
+        seed=request.seed,
+        precision=engine.precision.name,
+        groups=_groups(stages),
+    )
+    return meta if sketch.dense else meta | {"sparsity": sketch.sparsity, "factored": sorted(sketch.kronecker)}
+
+
 def _made(
     engine: Engine, request: Request, left: Tensor, right: Tensor | None, stages: list[Sketch], normalize: bool
 ) -> FactoredGram:
-    left, right = left.flatten(1), None if right is None else right.flatten(1)
-    if engine.heads.summed:
-        left, right = left / engine.chosen**0.5, None if right is None else right / engine.chosen**0.5
-    sketch, dim = stages[0], sum(stage.dim for stage in stages)
-    groups = group_count(dim if sketch.dense else sketch.sparsity)
-    meta = describe(
-        engine.subject, dim=dim, kind=sketch.kind, seed=request.seed, precision=engine.precision.name, groups=groups
-    )
-    if not sketch.dense:
-        meta |= {"sparsity": sketch.sparsity, "factored": sorted(sketch.kronecker)}
+    left = _projected_store.scaled(engine, left)
+    right = None if right is None else _projected_store.scaled(engine, right)
+    meta, groups = _meta(engine, request, stages), _groups(stages)
     made = FactoredGram(left, right, groups=groups, name=request.name, coverage=engine.coverage(), meta=meta)
     if normalize:
         made = made.normalized()  # type: ignore[assignment]
@@ -185,44 +204,3 @@ def _relative_error(made: FactoredGram, rows: Tensor, columns: Tensor) -> float:
         apart = rows[:, None] != columns[None, :]
         values, errors = values[apart], errors[apart]
     return float((errors.square().sum() / values.square().sum()).sqrt())
-
-
-def project(engine: Engine, request: Request, x: Batch, sketch: Sketch) -> Tensor:
-    """The projected gradients of every sample, (n, heads, dim)."""
-    n, heads, dim, size = len(x), engine.width, sketch.dim, engine.subject.dtype.itemsize
-    features = torch.empty(n, heads, dim, dtype=engine.subject.dtype, device=engine.subject.device)
-    block, rows = _blocks(engine, request.memory - n * heads * dim * size, sketch, n)
-    with counter(n, "projection", enabled=request.progress) as bar:
-        for start in range(0, n, block):
-            crop = engine.harvest(x[start : start + block])
-            features[start : start + block] = project_block(engine, crop, sketch, rows)
-            bar.advance(min(block, n - start))
-    return features
-
-
-def _blocks(engine: Engine, memory: int, sketch: Sketch, n: int) -> tuple[int, int]:
-    """Samples a block and rows of a dense projection a step, so that both fit."""
-    size, dim = engine.subject.dtype.itemsize, sketch.dim
-    cuda = engine.subject.device.type == "cuda"
-
-    def sample_bytes(piece: Piece) -> int:
-        formed = 0 if piece.name in sketch.kronecker and piece.road != "func" else 3 * engine.width * piece.numbers
-        return (piece.forming_numbers(engine.width) + formed) * size
-
-    func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.road == "func")
-    each = engine.graph_bytes + engine.width * engine.arrived_bytes + func * size
-    each += max(map(sample_bytes, engine.pieces)) + engine.width * dim * size * (1 if sketch.dense else 3)
-    fixed = 64 * dim * (size + 8)
-    if not sketch.dense:
-        fixed += table_bytes(engine, sketch)
-    least = each + fixed
-    if memory * SLACK < least:
-        needed = (n * engine.width * dim * size) + least / SLACK
-        raise MemoryBudgetError(
-            f"memory={show_bytes(memory + n * engine.width * dim * size)} came for {n} projected samples; the smallest budget"
-            f" that works is {show_bytes(needed * 1.01)} ({int(needed * 1.01)} bytes): raise memory= or lower dim="
-        )
-    longest = 2**16 if cuda else 2**13  # fewer, longer products for a GPU
-    rows = int(max(64, min(longest, memory * SLACK / 4 / (dim * (size + 8)))))
-    block = int((memory * SLACK - (rows * dim * (size + 8) if sketch.dense else fixed)) / each)
-    return max(1, min(n, BLOCK.get(engine.subject.device.type, 256), block)), rows

@@ -155,6 +155,16 @@ def attributes_of(place: Folder, kind: str, schema: int) -> dict[str, Any] | Non
     return attributes
 
 
+def kind_of(place: Folder) -> str | None:
+    """What kind of store is at `place`, None where there is none that says it."""
+    data = place.get(DOCUMENT, LARGEST_DOCUMENT)
+    try:
+        kind = json.loads(data)["attributes"]["kind"] if data is not None else None
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return kind if isinstance(kind, str) else None
+
+
 def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """In words, every entry in which two mappings differ.
 

@@ -103,7 +103,7 @@ class FactoredGram(Gram):
         return found
 
     def confidence_interval(
-        self, level: float = 0.95, rows: Any = None, columns: Any = None
+        self, level: float | int = 0.95, rows: Any = None, columns: Any = None
     ) -> tuple[Float[Tensor, "n m"], Float[Tensor, "n m"]]:
         """The ends of the interval that covers an entry of the exact kernel with probability `level`, in float64."""
         if not 0 < level < 1:

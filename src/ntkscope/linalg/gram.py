@@ -32,7 +32,8 @@ class Gram(ABC):
     `symmetric`: both sides are the same inputs. `outputs`: 1, or c when row `i*c + k` is output k of sample i. `rows`
     says that in words. `coverage` and `meta` are carried along unchanged from whoever computed it.
 
-    Abstract: `DenseGram`, `FactoredGram`, `OperatorGram`, `TiledGram` and `CorrectedGram` are the final classes of this room.
+    Abstract: `DenseGram`, `FactoredGram`, `OperatorGram`, `TiledGram`, `StoredFeatureGram` and `CorrectedGram` are the final
+    classes of this room.
     """
 
     __array_ufunc__ = None  # so that `ndarray @ gram` asks __rmatmul__ instead of forming the matrix

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import StoreError
-from ntkscope.linalg._files import optional
+from ntkscope.linalg._files import folder, optional
+from ntkscope.linalg._zarr import kind_of
+from ntkscope.linalg.feature_store import KIND as FEATURES
 from ntkscope.linalg.gram import Gram, Index, Tile, slices, symmetric_eigenvalues
 from ntkscope.linalg.mixed import product, transposed_product
 from ntkscope.linalg.store import KernelStore
+from ntkscope.linalg.stored_features import open_features
 
 Part: TypeAlias = slice | Tensor  # entries of a vector: consecutive ones, or by number
 
@@ -253,8 +256,11 @@ def open_kernel(url: str | os.PathLike[str], *, partial: bool = False) -> Gram:
     """The kernel in the store at a folder or fsspec URL, as a Gram that reads its tiles when they are needed.
 
     An incomplete store is refused, unless `partial=True` asks for it: what is missing is NaN then. A kernel of cosines is
-    kept unnormalised, its label `normalize` says so, and it is divided as it is read; a partial one is not.
+    kept unnormalised, its label `normalize` says so, and it is divided as it is read; a partial one is not. A store of
+    features (a projected kernel's) opens as the Gram of its features.
     """
+    if kind_of(folder(url)) == FEATURES:
+        return open_features(url)
     store = KernelStore.open(url)
     done, total = len(store.done()), len(store.grid)
     if done < total and not partial:

@@ -1,0 +1,206 @@
+"""Projected gradients on disk: filled chunk by chunk, opened as a Gram, and met by new inputs of the same model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ntkscope.core import DamagedTile, StoreError, UsageError
+from ntkscope.core.progress import counter
+from ntkscope.kernels import _tangent
+from ntkscope.kernels._projecting import blocks, project
+from ntkscope.kernels._sketching import Sketch, project_block
+from ntkscope.kernels.registry import Request
+from ntkscope.linalg import Gram
+from ntkscope.linalg.feature_store import FeatureStore
+from ntkscope.linalg.stored_features import open_features
+from ntkscope.tangent import guards
+from ntkscope.tangent.batches import as_batch
+from ntkscope.tangent.engine import Engine, Heads
+from ntkscope.tangent.fingerprint import (
+    code_fingerprint,
+    forward_fingerprint,
+    inputs_fingerprint,
+    model_fingerprint,
+    names_fingerprint,
+)
+from ntkscope.tangent.harvest import PathChanged
+from ntkscope.tangent.plan import parse_bytes
+from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.subject import quiet
+
+CHUNK = 1 << 28  # bytes of a chunk at most
+SOURCES = ("tangent", "kernels", "linalg/*sketch*.py")  # the files that decide the numbers
+MAPS = "linalg/*sketch*.py"  # those that decide what a projection is
+
+
+def recorded_factored(request: Request) -> frozenset[str] | None:
+    """Which parameters the request's store has factored, if it exists."""
+    found = None if request.store is None else FeatureStore.find(request.store)
+    return None if found is None else frozenset(_recipe(found).get("factored", ()))
+
+
+def stored(
+    engine: Engine, request: Request, sketch: Sketch, normalize: bool, groups: int, meta: Mapping[str, Any]
+) -> Gram:
+    """The projected features of `request.x1` in `request.store`, the chunks that were missing or damaged computed."""
+    assert request.store is not None
+    width = engine.width * sketch.dim
+    found = FeatureStore.find(request.store)
+    if found is None:
+        block, _ = blocks(engine, request.memory, sketch, 0)
+        rows = max(1, min(block, CHUNK // (width * engine.subject.dtype.itemsize)))
+    else:
+        rows = found.rows
+    recipe = {
+        "kind": sketch.kind,
+        "dim": sketch.dim,
+        "seed": request.seed,
+        "sparsity": sketch.sparsity,
+        "factored": sorted(sketch.kronecker),
+        "outputs": None if request.outputs is None else list(request.outputs),
+        "summed": engine.heads.summed,
+        "params": sorted(engine.subject.leaves),
+        "precision": engine.precision.name,
+    }
+    store = FeatureStore.prepare(
+        request.store,
+        n=len(request.x1),
+        width=width,
+        rows=rows,
+        dtype=engine.subject.dtype,
+        labels={"name": request.name, "normalize": normalize, "groups": groups, "meta": dict(meta), "recipe": recipe},
+        fingerprint=_fingerprint(engine, request, sketch, normalize),
+    )
+    _fill(engine, request, sketch, store)
+    return open_features(store.url, coverage=engine.coverage())
+
+
+def _fill(engine: Engine, request: Request, sketch: Sketch, store: FeatureStore) -> None:
+    for k in sorted(store.done()):
+        try:
+            store.read(k)
+        except DamagedTile:
+            store.drop(k)
+    missing = store.missing()
+    _, rows = blocks(engine, request.memory, sketch, 0)
+    with counter(len(missing), "projection", enabled=request.progress) as bar:
+        for k in missing:
+            crop = engine.harvest(request.x1[store.span(k)])
+            made = scaled(engine, project_block(engine, crop, sketch, rows))
+            with engine.clock("writing"):
+                store.write(k, made)
+            bar.advance(1)
+
+
+def scaled(engine: Engine, features: Tensor) -> Tensor:
+    """Features (n, heads, dim) as rows; those of a summed output over the root of how many there are."""
+    return features.flatten(1) / engine.chosen**0.5 if engine.heads.summed else features.flatten(1)
+
+
+def _fingerprint(engine: Engine, request: Request, sketch: Sketch, normalize: bool) -> dict[str, str]:
+    chosen = request.outputs
+    return {
+        "kernel": request.name,
+        "model": model_fingerprint(request.model),
+        "code of the model": forward_fingerprint(request.model),
+        "inputs": inputs_fingerprint(request.x1),
+        "outputs": "all" if chosen is None else ", ".join(map(str, chosen)),
+        "parameters": names_fingerprint(list(engine.subject.leaves)),
+        "projection": f"{sketch.kind}, {sketch.dim} columns, sparsity {sketch.sparsity}, seed {request.seed}",
+        "cosines": str(normalize),
+        "precision": engine.precision.name,
+        "computed in": str(engine.subject.dtype).removeprefix("torch."),
+        "computed on": engine.subject.device.type,
+        "maps": code_fingerprint(MAPS),
+        "ntkscope": code_fingerprint(*SOURCES),
+    }
+
+
+def extend(
+    url: str | os.PathLike[str],
+    model: nn.Module,
+    x: Any,
+    *,
+    device: torch.device | str | None = None,
+    memory: str | int | float = "2GiB",
+    progress: bool = False,
+) -> Gram:
+    """The kernel between new inputs (rows) and those whose projected gradients are in the store at `url` (columns).
+
+    Only the new inputs are run and projected, by the projection of the store. Another model than the one the store was made
+    with is refused, and so is a version of ntkscope that draws projections in another way.
+    """
+    store = FeatureStore.open(url)
+    recipe = _recipe(store)
+    own = {
+        "model": model_fingerprint(model),
+        "code of the model": forward_fingerprint(model),
+        "maps": code_fingerprint(MAPS),
+    }
+    wrong = [name for name, value in own.items() if store.fingerprint.get(name) != value]
+    if wrong:
+        raise StoreError(
+            f"{store.url} was made with another {' and another '.join(wrong)}; expected the model and the version of"
+            " ntkscope its features were made with: project the inputs again into a new store"
+        )
+    guards.check_mode(model)
+    request = Request(
+        name=str(store.labels.get("name", "")),
+        model=model,
+        x1=as_batch(x, model),
+        x2=None,
+        outputs=recipe.get("outputs"),
+        params=list(recipe["params"]),
+        dtype=store.dtype,
+        device=device,
+        memory=parse_bytes(memory),
+        progress=progress,
+        seed=int(recipe["seed"]),
+    )
+    where = request.subject(still=True)
+    guards.check_placement(where, request.x1)
+    guards.check_inputs_finite(request.x1)
+    sketch = Sketch(
+        recipe["kind"], recipe["dim"], recipe["seed"], recipe["sparsity"], frozenset(recipe.get("factored", ()))
+    )
+    with quiet(where.device):
+        left = _projected(request, Heads(request.outputs, summed=bool(recipe["summed"])), sketch, recipe["precision"])
+    return open_features(store.url, left.cpu())
+
+
+def _projected(request: Request, heads: Heads, sketch: Sketch, precision: str) -> Tensor:
+    subject = _tangent.chosen_subject(request)
+    rounding = Precision(precision, subject.dtype)
+    func: frozenset[str] = frozenset()
+    with rounding.context():
+        while True:
+            engine = Engine(subject, request.x1, heads, full=False, precision=rounding, func=func)
+            try:
+                return scaled(engine, project(engine, request, request.x1, sketch))
+            except PathChanged as change:
+                func |= change.names
+
+
+def _recipe(store: FeatureStore) -> dict[str, Any]:
+    """How the features of a store were made, as its labels say."""
+    recipe = store.labels.get("recipe")
+    kinds = {"kind": str, "dim": int, "seed": int, "sparsity": int, "params": list, "precision": str, "summed": bool}
+    if not isinstance(recipe, dict) or not all(isinstance(recipe.get(name), kind) for name, kind in kinds.items()):
+        raise StoreError(f"{store.url} does not say how its features were projected; expected one written by ns.kernel")
+    return recipe
+
+
+def refuse(request: Request) -> None:
+    """Say what a store of features cannot do."""
+    if request.x2 is not None:
+        raise UsageError(
+            "store= came with two sets of inputs; expected one: its features are kept, and ns.kernels.extend(store, model,"
+            " x2) gives the kernel of others with them"
+        )
+    if request.executor is not None:
+        raise UsageError("executor= came for projected features, which this process computes; leave it out")

@@ -1,0 +1,60 @@
+"""Projecting all inputs, block by block, inside a memory budget."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ntkscope.core import MemoryBudgetError
+from ntkscope.core.progress import counter
+from ntkscope.kernels._sketching import Sketch, project_block, table_bytes
+from ntkscope.kernels.registry import Request
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.pieces import Piece
+from ntkscope.tangent.plan import SLACK, show_bytes
+
+BLOCK = {"cpu": 256, "cuda": 512}  # samples projected together; a projection is drawn once a block
+
+
+def project(engine: Engine, request: Request, x: Batch, sketch: Sketch) -> Tensor:
+    """The projected gradients of every sample, (n, heads, dim)."""
+    n, heads, dim = len(x), engine.width, sketch.dim
+    features = torch.empty(n, heads, dim, dtype=engine.subject.dtype, device=engine.subject.device)
+    block, rows = blocks(engine, request.memory, sketch, n)
+    with counter(n, "projection", enabled=request.progress) as bar:
+        for start in range(0, n, block):
+            crop = engine.harvest(x[start : start + block])
+            features[start : start + block] = project_block(engine, crop, sketch, rows)
+            bar.advance(min(block, n - start))
+    return features
+
+
+def blocks(engine: Engine, memory: int, sketch: Sketch, kept: int) -> tuple[int, int]:
+    """Samples a block and rows of a dense projection a step, so that both fit beside `kept` samples' features."""
+    size, dim = engine.subject.dtype.itemsize, sketch.dim
+    features = kept * engine.width * dim * size
+    cuda = engine.subject.device.type == "cuda"
+
+    def sample_bytes(piece: Piece) -> int:
+        formed = 0 if piece.name in sketch.kronecker and piece.road != "func" else 3 * engine.width * piece.numbers
+        return (piece.forming_numbers(engine.width) + formed) * size
+
+    func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.road == "func")
+    each = engine.graph_bytes + engine.width * engine.arrived_bytes + func * size
+    each += max(map(sample_bytes, engine.pieces)) + engine.width * dim * size * (1 if sketch.dense else 3)
+    fixed = 64 * dim * (size + 8)
+    if not sketch.dense:
+        fixed += table_bytes(engine, sketch)
+    least = each + fixed
+    room = (memory - features) * SLACK
+    if room < least:
+        needed = features + least / SLACK
+        raise MemoryBudgetError(
+            f"memory={show_bytes(memory)} came for {kept} projected samples; the smallest budget that works is"
+            f" {show_bytes(needed * 1.01)} ({int(needed * 1.01)} bytes): raise memory= or lower dim="
+        )
+    longest = 2**16 if cuda else 2**13  # fewer, longer products for a GPU
+    rows = int(max(64, min(longest, room / 4 / (dim * (size + 8)))))
+    block = int((room - (rows * dim * (size + 8) if sketch.dense else fixed)) / each)
+    return max(1, min(BLOCK.get(engine.subject.device.type, 256), block)), rows
