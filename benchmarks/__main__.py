@@ -13,7 +13,18 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.outcome import Check, as_outcome, table, write
 
-COMPARISONS = ("trace_ntk", "growth", "memory", "projection", "ensemble", "kernel_glm", "infinite", "mislabel", "store")
+COMPARISONS = (
+    "trace_ntk",
+    "growth",
+    "memory",
+    "projection",
+    "ensemble",
+    "kernel_glm",
+    "infinite",
+    "mislabel",
+    "store",
+    "precision",
+)
 ON_REQUEST = ("gpu_trace_ntk",)
 
 
