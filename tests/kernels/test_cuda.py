@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -69,3 +71,15 @@ def test_a_device_can_be_asked_for() -> None:
     K = ns.kernel("trntk0", model.eval(), x.float(), device="cuda")
     assert K.device.type == "cuda"
     assert next(model.parameters()).device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["trntk0", "entk", "em"])
+def test_tiles_on_disk_are_the_numbers_of_the_cpu_and_the_same_where_they_travel(name: str, tmp_path: Path) -> None:
+    model, x = cases()["resnet20"]
+    model = model.double().eval()
+    here = ns.kernel(name, model, x).dense()
+    found = ns.kernel(name, model.cuda(), x.cuda(), store=tmp_path / "one")
+    assert found.device.type == "cpu"
+    assert float((here - found.dense()).abs().max()) <= 1e-10 * float(here.abs().max())
+    again = ns.kernel(name, model.cpu(), x, device="cuda", store=tmp_path / "one")  # the same fingerprint from a CPU
+    assert again.meta["run"]["computed"] == 0

@@ -78,8 +78,11 @@ def stored(
     began = time.perf_counter()
     computed = fill(store, source, executor=request.executor, progress=request.progress)
     gram = open_kernel(store.url)
-    gram.meta = {**gram.meta, "run": _account(source, len(store.grid), computed, time.perf_counter() - began)}
-    gram.coverage = source.coverage()
+    account = {"tiles": len(store.grid), "computed": computed, "seconds": time.perf_counter() - began}
+    here = {} if request.executor is not None else _spent(source, account["seconds"])
+    gram.meta = {**gram.meta, "run": {**account, "spent": here}}
+    coverage = source.coverage()
+    gram.coverage = coverage if coverage is not None and coverage.roads else None
     return gram
 
 
@@ -107,12 +110,11 @@ def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker,
     }
 
 
-def _account(source: FeatureTiles, tiles: int, computed: int, seconds: float) -> dict[str, Any]:
-    """What this run did: tiles in all and computed, its seconds and what they were spent on in this process."""
+def _spent(source: FeatureTiles, seconds: float) -> dict[str, float]:
+    """What the seconds of a run in this process went to; those of several threads at once count as what they took."""
     coverage = source.coverage()
     stages = {} if coverage is None else dict(coverage.stages)
     busy = sum(stages.values())
     spent = {name: own / busy * source.seconds for name, own in stages.items()} if busy else {}
     spent["making tiles"] = spent.pop("writing", 0.0)
-    spent["disk"] = max(0.0, seconds - source.seconds)
-    return {"tiles": tiles, "computed": computed, "seconds": seconds, "spent": spent}
+    return {**spent, "disk": max(0.0, seconds - source.seconds)}

@@ -2,7 +2,8 @@
 
 Read in this order: `terms` (what one call adds to a gradient), `rules/` (one layer kind per file), `capture` (which calls
 there are), `probe` (three samples decide what to trust), `pieces` (which road each parameter takes), `harvest` and
-`features` (a block of samples and its products), `plan` (memory), `engine` (the loop).
+`features` (a block of samples and its products), `plan` (memory), `engine` (all of that for one model), `contraction`
+(blocks pass by those that stay), then `products` (a kernel in memory) or `tile_source` (its tiles, for a store).
 """
 
 from ntkscope.tangent.coverage import Coverage
