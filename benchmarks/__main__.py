@@ -24,6 +24,7 @@ COMPARISONS = (
     "mislabel",
     "store",
     "precision",
+    "passes",
 )
 ON_REQUEST = ("gpu_trace_ntk",)
 
