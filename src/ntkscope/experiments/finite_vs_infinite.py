@@ -269,7 +269,7 @@ def _at_start(config: FiniteVsInfinite, found: Any, claim: Callable[..., Claim])
     errors = {L: abs(p["mean"] - p["limit"]) / p["sem"] for L, p in pairs.items()}
     formula = max(abs(p["limit"] - p["printed"]) for p in pairs.values())
     example = max(abs(p["limit"] - EXAMPLE[L]) for L, p in pairs.items() if L in EXAMPLE)
-    measured = {
+    measured: dict[str, Any] = {
         f"L{L}": {"limit": round(p["limit"], 4), "mean": round(p["mean"], 4), "sem": round(p["sem"], 4)}
         for L, p in pairs.items()
     }

@@ -57,7 +57,7 @@ class MaxLearningRates:
     datasets: tuple[str, ...] = ("mnist", "cifar10")
     items: int = 128
     hidden: tuple[int, ...] = (1, 2)
-    width: int = 1024
+    width: int = 512
     steps: int = 50
     linear_steps: int = 2000
     trials: int = 9

@@ -127,13 +127,11 @@ def run(
         for dataset in config.datasets:
             split = load_images(dataset, root=root, train=None, test=None)
             for s in range(config.seeds):
-                parts = [
-                    _subset(part, count, s, seed)
-                    for part, count in ((split.train, config.items), (split.test, config.test_items))
-                ]
+                train = _subset(split.train, config.items, s, seed)
+                test = _subset(split.test, config.test_items, s, seed)
                 for bias in config.biases:
                     key = f"data/{dataset}/{bias:g}/{s}"
-                    once(record, key, partial(on_data, *parts, config.hidden, bias, len(split.classes), device))
+                    once(record, key, partial(on_data, train, test, config.hidden, bias, len(split.classes), device))
                     stage.advance(stage.done < total)
 
 
@@ -226,7 +224,8 @@ def judge(config: OptimalDepth, record: Record, difference: str) -> Iterator[Cla
         "optimal-depth-grows", measured, grows, "σ_w² = 2 for ReLU with four σ_b², and erf with σ_w² = 4, σ_b = 0"
     )
     yield _on_data(config, record, claim)
-    wins, tables = [], {}
+    wins: list[bool] = []
+    tables: dict[str, Any] = {}
     for name in NETS:
         step = NETS[name][3]
         degrees = range(3 if step == 2 else 2, DEGREES + 1, step)
@@ -313,29 +312,23 @@ def draw(record: Record) -> dict[str, Any]:
     for i, name in enumerate(NETS):
         for short, style in zip(KINDS, ("o-", "s--")):
             column = peaks(found[f"cube/{name}"][short], NETS[name][3])
-            axes[2].plot(
-                list(column),
-                list(column.values()),
-                style,
-                markersize=4,
-                color=drawing.COLOURS[i],
-                label=f"{name}, {short}",
-            )
+            places, label = (list(column), list(column.values())), f"{_written(name)}, {short}"
+            axes[2].plot(*places, style, markersize=4, color=drawing.COLOURS[i], label=label)
     drawing.plain_log(axes[2])
     axes[2].set_xlabel("degree k", fontsize=9)
     axes[2].set_ylabel("weight layers at the peak", fontsize=9)
     axes[2].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    data, panels = drawing.canvas(1, 2 * len(config["datasets"]), width=4.2)
+    data, panels = drawing.canvas(len(config["datasets"]), 2, width=5.0)
     hidden = list(config["hidden"])
     for i, dataset in enumerate(config["datasets"]):
         for j, (what, label) in enumerate((("squared", "squared test error"), ("wrong", "misclassified share"))):
             axis = panels[2 * i + j]
-            for short, colour in zip(KINDS, range(2)):
+            for which, short in enumerate(KINDS):
                 for bias in config["biases"]:
                     table = _column(record, dataset, bias, short, what, config["seeds"])
                     errors = table.std(0, ddof=1) / math.sqrt(len(table)) if len(table) > 1 else np.zeros(len(hidden))
                     drawing.line_with_errors(
-                        axis, hidden, table.mean(0), errors, colour + 2 * (bias > 0), f"{short}, σ_b² = {bias:g}"
+                        axis, hidden, table.mean(0), errors, which + 2 * (bias > 0), f"{short}, σ_b² = {bias:g}"
                     )
             axis.set_xscale("log")
             axis.set_xticks(hidden, [str(h) for h in hidden])

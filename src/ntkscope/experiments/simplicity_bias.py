@@ -227,7 +227,7 @@ def judge(config: SimplicityBias, record: Record, difference: str) -> Iterator[C
         f"the sum runs from i = 1 (printed i > 1: then {without:.0f} standard errors); a trained infinitely wide network is"
         " no draw of a process with covariance NTK"
     )
-    measured = {"largest difference, standard errors": {k: round(v, 2) for k, v in errors.items()}}
+    measured: dict[str, Any] = {"largest difference, standard errors": {k: round(v, 2) for k, v in errors.items()}}
     yield claim("gp-expansion", measured, max(errors.values()) <= 5, note)
     yield _dominant(config, relu, erf, found, claim)
     yield _eigenspaces(config, found, claim)
