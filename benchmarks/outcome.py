@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Outcome:
     checks: Sequence[Check] = ()
     notes: Sequence[str] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)  # matplotlib figures by name, written beside the json
 
 
 def as_outcome(name: str, value: object) -> Outcome:
@@ -110,6 +111,7 @@ def section(name: str, written: Mapping[str, Any]) -> str:
         parts.append(table(promises))
     if written["notes"]:
         parts.append("\n".join(f"- {note}" for note in written["notes"]))
+    parts += [f"![{file}]({file})" for file in written.get("figures", ())]
     parts.append(
         f"`{name}` at {machine['commit'][:12]}{'+' if machine['commit'].endswith('+') else ''}, {machine['when']}:"
         f" {machine['processor']}, {machine['threads']} threads on {machine['cores']} cores,"
@@ -123,7 +125,11 @@ def write(name: str, outcome: Outcome, machine: Mapping[str, Any], wall_seconds:
     """`<name>.json` in `out`, and `bench.md` there made anew from every comparison in the folder."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.json"
-    record = {"schema": 1, "name": name, **plain(outcome), "machine": plain(machine), "wall_seconds": wall_seconds}
+    files = [f"{name}-{key}.svg" for key in outcome.figures]
+    for file, figure in zip(files, outcome.figures.values()):
+        figure.savefig(out / file)
+    said = plain(replace(outcome, figures={})) | {"figures": files}
+    record = {"schema": 1, "name": name, **said, "machine": plain(machine), "wall_seconds": wall_seconds}
     path.write_text(json.dumps(record, indent=1) + "\n")
     sections = [section(file.stem, json.loads(file.read_text())) for file in sorted(out.glob("*.json"))]
     (out / "bench.md").write_text("# Benchmarks\n\n" + "\n\n".join(sections) + "\n")

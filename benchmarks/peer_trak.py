@@ -34,13 +34,15 @@ class Projection:
         ]
         return torch.cat(pieces)
 
-    def project(self, k: int, block: int, kind: str, chunk: int = 32, out: str | None = None) -> dict[str, Any]:
+    def project(
+        self, k: int, block: int, kind: str, chunk: int = 8, out: str | None = None, seed: int = 0
+    ) -> dict[str, Any]:
         """Gradients, then their projections to `k` numbers; answers both times. Written, scaled by 1/√k, to `out`."""
         start = time.perf_counter()
         gradients = self.gradients(chunk)
         middle = time.perf_counter()
         projector = BasicProjector(
-            gradients.shape[1], k, 0, ProjectionType(kind), "cpu", block_size=block, dtype=torch.float32
+            gradients.shape[1], k, seed, ProjectionType(kind), "cpu", block_size=block, dtype=torch.float32
         )
         projected = projector.project(gradients, model_id=0)
         end = time.perf_counter()

@@ -87,19 +87,28 @@ def _dense(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
     unit = torch.tensor(dim**-0.5, dtype=rounding.storage).double().item()  # all signs are rounded by one factor
     rounded = dim**-0.5 / unit if sketch.kind == "rademacher" and rounding.storage != subject.dtype else 1.0
     for piece in engine.pieces:
-        values = (crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)).flatten(0, 1)
-        offset = _offset(piece)
-        for at in range(0, piece.numbers, rows):
-            stop = min(piece.numbers, at + rows)
-            table = projection_rows(
-                sketch.seed, piece.name, offset + at, offset + stop, dim, sketch.kind, rounding.storage, subject.device
-            )
-            if rounding.storage == subject.dtype:
-                total.addmm_(values[:, at:stop], table)
-            else:
-                stored, scale = rounding.store(values[:, at:stop])
-                made = rounding.product(stored, table.T)
-                total += made if scale is None else made * scale[:, None]
+        with engine.clock("gradients", piece):
+            values = (crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)).flatten(0, 1)
+        with engine.clock("projection", piece):
+            offset = _offset(piece)
+            for at in range(0, piece.numbers, rows):
+                stop = min(piece.numbers, at + rows)
+                table = projection_rows(
+                    sketch.seed,
+                    piece.name,
+                    offset + at,
+                    offset + stop,
+                    dim,
+                    sketch.kind,
+                    rounding.storage,
+                    subject.device,
+                )
+                if rounding.storage == subject.dtype:
+                    total.addmm_(values[:, at:stop], table)
+                else:
+                    stored, scale = rounding.store(values[:, at:stop])
+                    made = rounding.product(stored, table.T)
+                    total += made if scale is None else made * scale[:, None]
     if rounded != 1.0:
         total *= rounded
     return total.unflatten(0, (crop.n, engine.width))
