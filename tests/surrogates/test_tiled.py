@@ -167,6 +167,22 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Gram, Gram,
     return grams[0], grams[1], y[:N], y[N:]
 
 
+def test_an_attribution_reads_the_tiles_of_its_row(
+    stored: tuple[Gram, Gram, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    K, K_test, y, _ = stored
+    found = attribute(KernelGLM(rank=32).fit(K, y), K_test)
+    seen, read = [], KernelStore.read
+
+    def counted(store: KernelStore, i: int, j: int) -> torch.Tensor:
+        seen.append((i, j))
+        return read(store, i, j)
+
+    monkeypatch.setattr(KernelStore, "read", counted)
+    found.item(7)
+    assert sorted(seen) == [(0, j) for j in range(5)]  # 450 columns in tiles of 100
+
+
 def test_everything_on_a_real_store(stored: tuple[Gram, Gram, np.ndarray, np.ndarray]) -> None:
     K, K_test, y, y_test = stored
     with pytest.raises(Formed):

@@ -27,8 +27,8 @@ eigenvectors from 32,767), and long before that it holds two more copies of the 
 
 
 def lapack_is_safe(n: int, device: torch.device) -> bool:
-    """Whether an (n, n) matrix may go to dense LAPACK: not too large for its indices, and two float64 copies fit."""
-    return n <= LAPACK_ROWS and 2 * 8 * n * n <= available_bytes(device)
+    """Whether an (n, n) matrix may go to dense LAPACK: not too large for its indices, and it fits with two float64 copies."""
+    return n <= LAPACK_ROWS and (2 * 8 + 4) * n * n <= available_bytes(device)
 
 
 def available_bytes(device: torch.device) -> int:
