@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from ntkscope.core import NumericalError, StoreError, UsageError
+import ntkscope as ns
+from ntkscope.core import NumericalError, StoreError, UsageError, generator
 from ntkscope.linalg.distributed import DistributedError, as_client, fill_on, strips
 from ntkscope.linalg.filling import fill
 from ntkscope.linalg.store import KernelStore
@@ -26,6 +28,7 @@ from oracles.slow_tiles import SlowTiles, notes
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
+register_pickle_by_value = pytest.importorskip("cloudpickle").register_pickle_by_value
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 TESTS = Path(__file__).parents[1]
 
@@ -109,6 +112,62 @@ def test_same_bytes_as_in_this_process(two: Any, tmp_path: Path, grid: Grid) -> 
     engines = [pid for (pid,) in notes(tmp_path / "log", "engine")]
     assert len(engines) == len(set(engines)) == 2, "each worker builds its engine once"
     assert os.getpid() not in engines
+
+
+def watch_engines() -> None:
+    """Let this process count the engines it makes from now on."""
+    from ntkscope.tangent.tile_source import TangentRecipe
+
+    if hasattr(TangentRecipe, "made"):
+        return
+    make = TangentRecipe.make
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        TangentRecipe.made += 1
+        return make(self, *arguments)
+
+    TangentRecipe.made, TangentRecipe.make = 0, counted
+
+
+def engines() -> int:
+    from ntkscope.tangent.tile_source import TangentRecipe
+
+    made, TangentRecipe.made = TangentRecipe.made, 0
+    return int(made)
+
+
+@pytest.mark.parametrize("cross", [False, True], ids=["symmetric", "cross"])
+def test_a_network_s_kernel(two: Any, tmp_path: Path, cross: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made here with two threads and there by two workers with one each: the same bytes, one engine a worker."""
+    draw = generator(0, "a small network")
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3, stride=2),
+        nn.GELU(),
+        nn.Flatten(),
+        nn.Linear(36, 3),
+    )
+    for value in model.parameters():
+        value.data = torch.randn(value.shape, generator=draw) / value.shape[-1]
+    x = torch.randn(41, 1, 8, 8, generator=draw)
+    sides = (x[:30], x[30:]) if cross else (x,)
+    monkeypatch.setattr("ntkscope.tangent.cut.LARGEST", 7)  # samples a tile
+    register_pickle_by_value(sys.modules[__name__])
+    two.wait_for_workers(2)
+    two.run(watch_engines)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        here = ns.kernel("trntk", model, *sides, store=tmp_path / "here")
+        there = ns.kernel("trntk", model, *sides, store=tmp_path / "there", executor=two)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(here.store.grid) >= 10
+    assert list(two.run(engines).values()) == [1, 1]
+    assert torch.equal(there.dense(), here.dense())
+    assert content(tmp_path / "there") == content(tmp_path / "here")
+    torch.testing.assert_close(there.dense(), ns.kernel("trntk", model, *sides).dense())
 
 
 def test_strips_of_a_row_keep_to_a_worker(two: Any, tmp_path: Path) -> None:
@@ -364,9 +423,7 @@ class Deadly(SlowTiles):
 
 @pytest.mark.nightly
 def test_tile_that_kills_its_workers(tmp_path: Path) -> None:
-    import cloudpickle
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    register_pickle_by_value(sys.modules[__name__])
     source = Deadly(Grid(8, 8, 2), str(tmp_path / "log"))
     store = KernelStore.prepare(tmp_path / "store", source)
     with (
@@ -398,9 +455,7 @@ class Faulty(SlowTiles):
 
 
 def test_an_error_of_a_tile_is_the_error_one_sees(two: Any, tmp_path: Path) -> None:
-    import cloudpickle
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    register_pickle_by_value(sys.modules[__name__])
     source = Faulty(Grid(8, 8, 2), str(tmp_path / "log"))
     store = KernelStore.prepare(tmp_path / "store", source)
     with pytest.raises(NumericalError, match=r"tile \(1, 2\)") as caught:
