@@ -34,38 +34,53 @@ ALPHA = 1e-4
 # -- in a process of its own ---------------------------------------------------------------------------------------------
 
 
-def train(folder: Path, steps: int) -> dict[str, Any]:
-    """LeNet trained on MNIST as its recipe says, or for so many `steps`; on noise where MNIST is not there."""
-    import torch
+def train(folder: Path, steps: int, most: int) -> dict[str, Any]:
+    """LeNet trained on MNIST as its recipe says, or for so many `steps`; on noise where MNIST is not there.
+
+    The images that the legs need are put beside it, so that a leg never holds the others.
+    """
+    import numpy as np
 
     import ntkscope as ns
     from ntkscope.training.lenet_mnist import RECIPE
 
-    part, source = images("train", 60000)
+    parts, source = data()
     model = ns.models.build("lenet")
     how = {**RECIPE.fit, **({"steps": steps} if steps else {"epochs": RECIPE.epochs})}
-    ns.training.fit(model, part, **how, measure=False).final()
+    ns.training.fit(model, parts["train"], **how, measure=False).final()
     ns.models.save_weights(model, folder / "lenet.safetensors")
-    test, _ = images("test", 10000)
-    return {"source": source, "accuracy": ns.training.evaluate(model, test)["accuracy"], "torch": torch.__version__}
+    for name, part in parts.items():
+        np.save(folder / f"{name}-x.npy", part.x[:most].numpy())
+        np.save(folder / f"{name}-y.npy", part.y[:most].numpy())
+    return {"source": source, "accuracy": ns.training.evaluate(model, parts["test"])["accuracy"]}
 
 
-def images(part: str, n: int) -> tuple[Any, str]:
-    """The first `n` of a part of MNIST, or noise shaped like them."""
+def data() -> tuple[dict[str, Any], str]:
+    """Training and test part of MNIST, or noise shaped like them."""
     import torch
 
     import ntkscope as ns
     from ntkscope.core import DataNotFound, Part, generator
 
     try:
-        whole = getattr(ns.data.load("mnist"), part)
+        split = ns.data.load("mnist")
+        return {"train": split.train, "test": split.test}, "mnist"
     except DataNotFound:
-        draw = generator(0, "store benchmark", part)
-        n = min(n, 2000)
-        y = torch.randint(10, (n,), generator=draw)
-        return Part(torch.randn(n, 1, 28, 28, generator=draw) + y.view(-1, 1, 1, 1) / 3, y), "noise shaped as mnist"
-    chosen = whole.take(list(range(min(n, len(whole)))))
-    return Part(chosen.x.clone(), chosen.y.clone()), "mnist"  # not a view of the whole data set
+        parts = {}
+        for name, n in (("train", 20000), ("test", 2000)):
+            draw = generator(0, "store benchmark", name)
+            y = torch.randint(10, (n,), generator=draw)
+            parts[name] = Part(torch.randn(n, 1, 28, 28, generator=draw) + y.view(-1, 1, 1, 1) / 3, y)
+        return parts, "noise shaped as mnist"
+
+
+def images(folder: Path, part: str, n: int) -> tuple[Any, Any]:
+    """The first `n` images of a part and their labels."""
+    import numpy as np
+    import torch
+
+    x, y = (np.load(folder / f"{part}-{kind}.npy", mmap_mode="r")[:n].copy() for kind in "xy")
+    return torch.from_numpy(x), y
 
 
 def network(folder: Path) -> Any:
@@ -82,8 +97,9 @@ def leg(folder: Path, n: int, tests: int, memory: str) -> dict[str, Any]:
 
     torch.set_num_threads(THREADS)
     model = network(folder)
-    rows, _ = images("test", tests) if tests else images("train", n)
-    columns = images("train", n)[0] if tests else None
+    rows, _ = images(folder, "test", tests) if tests else images(folder, "train", n)
+    columns = images(folder, "train", n)[0] if tests else None
+    ns.kernel("trntk", model, rows[:4])  # loads what is loaded when it is first used
     before = settled()
     store = folder / f"kernel-{n}-{tests}"
     K = ns.kernel("trntk", model, rows, columns, memory=memory, store=store, progress=True)
@@ -99,15 +115,15 @@ def surrogate(folder: Path, n: int, tests: int) -> dict[str, Any]:
     import ntkscope as ns
 
     torch.set_num_threads(THREADS)
-    train_part, test_part = images("train", n)[0], images("test", tests)[0]
+    labels, (x, y) = images(folder, "train", n)[1], images(folder, "test", tests)
     K, K_test = (ns.open_kernel(folder / f"kernel-{n}-{count}") for count in (0, tests))
     before, began = settled(), time.perf_counter()
-    glm = ns.surrogates.KernelGLM(alpha=ALPHA).fit(K, train_part.y.numpy())
+    glm = ns.surrogates.KernelGLM(alpha=ALPHA).fit(K, labels)
     fitted = time.perf_counter() - began
     logits = glm.logits(K_test)
     with torch.no_grad():
-        theirs = network(folder)(test_part.x).numpy()
-    found = ns.measures.faithfulness.faithfulness(logits, theirs, test_part.y.numpy())
+        theirs = network(folder)(x).numpy()
+    found = ns.measures.faithfulness.faithfulness(logits, theirs, y)
     return {
         "seconds": fitted,
         "products": int(glm.n_products_),
@@ -174,6 +190,7 @@ def row(n: int, found: Mapping[str, Any]) -> dict[str, Any]:
         "MiB on disk": round(found["bytes"] / MIB),
         "MiB before": round(found["before"] / MIB),
         "MiB above": round((found["peak"] - found["before"]) / MIB),
+        "MiB in all": round(found["peak"] / MIB),
         "attempts": found["attempts"],
     }
 
@@ -195,7 +212,7 @@ def run(quick: bool = False, folder: Path = FOLDER, sizes: Sequence[int] = ()) -
     tests, memory = (QUICK_TESTS, QUICK_MEMORY) if quick else (TESTS, MEMORY)
     folder = folder / "quick" if quick else folder
     folder.mkdir(parents=True, exist_ok=True)
-    trained = attempt(folder / "training.json", "train", str(folder), "30" if quick else "0")
+    trained = attempt(folder / "training.json", "train", str(folder), "30" if quick else "0", str(max(sizes)))
     legs = curve(folder, sizes, memory)
     n = sizes[-1]
     cross = attempt(folder / "cross.json", "leg", str(folder), str(n), str(tests), memory)
@@ -246,7 +263,7 @@ def main(arguments: Sequence[str]) -> None:
     what, folder, *rest, _, answer = arguments
     place = Path(folder)
     if what == "train":
-        found = train(place, int(rest[0]))
+        found = train(place, int(rest[0]), int(rest[1]))
     elif what == "leg":
         found = leg(place, int(rest[0]), int(rest[1]), rest[2])
     else:
