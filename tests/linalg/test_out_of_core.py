@@ -122,6 +122,9 @@ class TestSimple:
         norm = float(torch.linalg.matrix_norm(matrix, 2))
         assert spectral_norm(gram) == pytest.approx(norm)
         assert stable_rank(gram) == pytest.approx((float(matrix.norm()) / norm) ** 2)
+        cross = CountedGram(matrix[:, :90], symmetric=False)
+        assert spectral_norm(cross) == pytest.approx(float(torch.linalg.matrix_norm(matrix[:, :90], 2)))
+        assert cross.log["passes"] < 30
 
 
 class TestEigenpairs:

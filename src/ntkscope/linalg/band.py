@@ -19,7 +19,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg.multiplies import Pieces
 
-WIDTH = 64
+WIDTHS = {"memory": 64, "files": 256}  # a wider band has fewer panels, and its own eigenvalues cost more
 STRIP = 1024
 LAPACK_ROWS = 20_000
 """Above this dense LAPACK is not asked: its workspaces are indexed by 32 bits (n² > 2³¹ from 46,341 rows, 2n² for
@@ -43,20 +43,25 @@ def available_bytes(device: torch.device) -> int:
 
 
 def band_eigenvalues(
-    gram: Pieces, *, width: int = WIDTH, strip: int = STRIP, in_memory: bool | None = None
+    gram: Pieces, *, width: int | None = None, strip: int | None = None, in_memory: bool | None = None
 ) -> Float[Tensor, " n"]:
     """All eigenvalues of a symmetric Gram, ascending, in float64; O(n³), every index in 64 bits.
 
     `Qᵀ K Q = B` with B of `width` diagonals to a side, by blocked Householder reflections, then B's eigenvalues by
     LAPACK's band routines, which need `width · n` numbers. The lower triangle, `4 n²` bytes, is kept in strips of `strip`
-    columns, in memory where it takes at most half of what is free, else in files of the temporary folder, each read and
-    written once a panel: `n / width` times. As backward stable as LAPACK's own. Bischof, Lang & Sun (2000).
+    columns (1,024), in memory where it takes at most half of what is free, else in files of the temporary folder, each
+    read and written once a panel: `n / width` times. Width: 64 in memory, 256 in files. As backward stable as LAPACK's
+    own. Bischof, Lang & Sun (2000).
 
     >>> from ntkscope.linalg import as_gram
     >>> band_eigenvalues(as_gram(torch.diag(torch.tensor([3.0, 1.0, 2.0]))))
     tensor([1., 2., 3.], dtype=torch.float64)
     """
     n = gram.shape[0]
+    if in_memory is None:
+        in_memory = 2 * 4 * n * n <= available_bytes(gram.device)
+    width = WIDTHS["memory" if in_memory else "files"] if width is None else width
+    strip = STRIP if strip is None else strip
     if not gram.symmetric or width < 1 or strip < 1:
         raise UsageError(
             f"{gram!r}, width={width}, strip={strip} came; expected a symmetric Gram and sizes of at least 1"
@@ -106,11 +111,9 @@ class _InFiles:
 
 
 @contextmanager
-def _strips(gram: Pieces, in_memory: bool | None) -> Iterator[_Strips]:
+def _strips(gram: Pieces, in_memory: bool) -> Iterator[_Strips]:
     """A place for the lower triangle; an error that says what else can be asked where there is none."""
     need = 4 * gram.shape[0] ** 2
-    if in_memory is None:
-        in_memory = 2 * need <= available_bytes(gram.device)
     if in_memory:
         yield _InMemory()
         return

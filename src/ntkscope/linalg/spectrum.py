@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.linalg.block_lanczos import block_eigenpairs
 from ntkscope.linalg.dense import as_gram
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.lanczos import top_eigenpairs
@@ -97,7 +98,8 @@ def spectral_norm(A: Matrix) -> float:
     short, long = (gram, gram.T) if gram.shape[0] <= gram.shape[1] else (gram.T, gram)
     n = short.shape[0]
     square = OperatorGram((n, n), lambda v: short @ (long @ v), dtype=torch.float64, device=gram.device, symmetric=True)
-    return max(0.0, float(top_eigenpairs(square, 1)[0])) ** 0.5
+    largest = block_eigenpairs(square, 1).values if gram.out_of_core else top_eigenpairs(square, 1)[0]
+    return max(0.0, float(largest)) ** 0.5
 
 
 def stable_rank(A: Matrix) -> float:
