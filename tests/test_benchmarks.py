@@ -149,7 +149,7 @@ def test_every_comparison_has_a_run() -> None:
         assert callable(importlib.import_module(f"benchmarks.{name}").run)
 
 
-@pytest.mark.parametrize("name", ["timing", "outcome", "gpu_trace_ntk", "precision"])
+@pytest.mark.parametrize("name", ["timing", "outcome", "gpu_trace_ntk", "precision", "store"])
 def test_the_examples_in_docstrings(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert (failed, tried > 0) == (0, True)
