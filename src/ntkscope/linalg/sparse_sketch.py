@@ -4,8 +4,8 @@ The rows are divided into `dim / sparsity` blocks, the coordinates are dealt to 
 projection of its own coordinates. For any g, h the expected inner product is exact, and with every coordinate dealt by
 itself the variance is that of a dense sign projection, `(‖g‖²‖h‖² + (g·h)² - 2 Σ g_i² h_i²) / dim`, since two
 coordinates meet with probability `sparsity / dim` and then in `sparsity` rows (Kane & Nelson 2014, block construction).
-Long vectors are dealt in runs, which a GPU reads at full speed: coordinates of one run always meet, which adds at most
-1/16 of the variance that the vector itself has.
+Long vectors are dealt in runs, which a GPU reads at full speed: coordinates of one run always meet, which adds about 1/16 of
+the variance or less where the vector is spread evenly over its runs, `Σ_r (‖g_r‖²‖h_r‖² + (g_r·h_r)²) / sparsity` in general.
 """
 
 from __future__ import annotations
