@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from ntkscope.core import fingerprint
+from ntkscope.core.environment import package_version
 from ntkscope.tangent.batches import Batch
 
 DIGITS = 24  # hexadecimal ones, of a sha256: 96 bits
@@ -77,7 +77,7 @@ def code_fingerprint(*places: str) -> str:
     hasher = hashlib.sha256()
     for path in sorted(set(_sources(package, places))):
         hasher.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
-    return f"{metadata.version('ntkscope')}, {hasher.hexdigest()[:DIGITS]}"
+    return f"{package_version()}, {hasher.hexdigest()[:DIGITS]}"
 
 
 def _sources(package: Path, places: Iterable[str]) -> Iterator[Path]:
