@@ -18,7 +18,7 @@ from benchmarks.networks import relative_error
 from benchmarks.outcome import Check, Outcome
 from benchmarks.timing import interleaved, wall
 
-SIZES = {"cpu": {"lenet": 256, "resnet20": 8}, "cuda": {"lenet": 2048, "resnet20": 1024}}
+SIZES = {"cpu": {"lenet": 1024, "resnet20": 6}, "cuda": {"lenet": 2048, "resnet20": 1024}}
 QUICK_SIZES = {"lenet": 24, "resnet20": 2}
 ROADS = {"cpu": ("exact", "bf16", "fp16"), "cuda": ("exact", "tf32", "bf16", "fp16")}
 TARGETS = {"exact": 1e-3, "tf32": 1e-3, "bf16": 5e-3, "fp16": 1e-3}  # of the Frobenius norm
