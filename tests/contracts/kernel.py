@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, NtkscopeError
+from ntkscope.core import MemoryBudgetError, NtkscopeError, UsageError
 from oracles import against
 from oracles.closeness import assert_kernel_close
 from oracles.snapshots import assert_unchanged, state
@@ -160,6 +161,18 @@ class KernelContract:
         assert_kernel_close(gram @ v, k @ v, SAME)
         if self.symmetric:
             assert_kernel_close(gram.diagonal(), k.diagonal(), SAME)
+
+    def test_a_store_keeps_it_or_is_refused(self, tmp_path: Path) -> None:
+        model, x = seeded(perceptron)
+        try:
+            gram = self.compute(model, x, store=tmp_path / "kernel")
+        except UsageError:
+            assert not (tmp_path / "kernel").exists()
+            return
+        assert (tmp_path / "kernel" / "zarr.json").exists(), (
+            "store= was ignored; refuse it, or see docs/howto/add-a-kernel.md"
+        )
+        assert_kernel_close(gram.dense(), self.compute(model, x).dense(), SAME)
 
     def test_its_repr_says_its_name_and_shape(self) -> None:
         model, x = seeded(perceptron)
