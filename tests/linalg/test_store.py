@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import sys
 from dataclasses import replace
@@ -20,7 +21,7 @@ from torch.testing import assert_close
 
 import ntkscope as ns
 from contracts.gram import features
-from ntkscope.core import NtkscopeError, NumericalError, StoreError, UsageError
+from ntkscope.core import DamagedTile, NtkscopeError, NumericalError, StoreError, UsageError
 from ntkscope.linalg import Grid, KernelStore, TileValues, fill, open_kernel
 from ntkscope.linalg._files import LocalFolder, RemoteFolder, folder
 from oracles.tiles import NetworkTiles, Products
@@ -213,6 +214,25 @@ class TestRefusals:
         for act in (open_kernel, KernelStore.find, lambda url: KernelStore.prepare(url, symmetric())):
             with pytest.raises(StoreError, match="is no ntkscope kernel"):
                 act(tmp_path / "zarr")
+
+    def test_pipes_and_dead_links_in_the_folder(self, tmp_path: Path) -> None:
+        """What nobody writes to is not waited for, and what leads nowhere hides nothing else."""
+        store = filled(tmp_path / "k", symmetric(12))
+        for j in range(4):
+            tile = tmp_path / f"k/values/c/0/{j}"
+            kept = tile.read_bytes()
+            tile.unlink()
+            tile.symlink_to(tmp_path / "nowhere")
+            assert store.missing() == [(0, j)]
+            tile.unlink()
+            tile.write_bytes(kept)
+        tile.unlink()
+        os.mkfifo(tile)
+        with pytest.raises(DamagedTile, match="has 0 bytes"):
+            store.read(0, 3)
+        with pytest.warns(RuntimeWarning, match=r"\(0, 3\)"):
+            assert fill(store, symmetric(12)) == 1
+        assert store.damaged() == []
 
     def test_incomplete_stores_are_refused_unless_asked_for(self, tmp_path: Path) -> None:
         store = filled(tmp_path / "k", symmetric())

@@ -6,6 +6,7 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -87,7 +88,7 @@ class LocalFolder(Folder):
 
     def get(self, key: str, limit: int) -> bytearray | None:
         try:
-            with open(self.path / key, "rb", buffering=0) as handle:
+            with open(self.path / key, "rb", buffering=0, opener=_at_once) as handle:
                 data = bytearray(min(limit, os.fstat(handle.fileno()).st_size))
                 view, filled = memoryview(data), 0
                 while filled < len(data):
@@ -135,7 +136,8 @@ class LocalFolder(Folder):
                         if entry.is_dir(follow_symlinks=False):
                             waiting.append(Path(entry.path))
                         elif not entry.name.endswith(SUFFIX):
-                            found[Path(entry.path).relative_to(self.path).as_posix()] = entry.stat().st_size
+                            with suppress(FileNotFoundError):  # removed this moment, or a link to nothing
+                                found[Path(entry.path).relative_to(self.path).as_posix()] = entry.stat().st_size
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
@@ -256,6 +258,11 @@ def folder(url: str | os.PathLike[str]) -> Folder:
         raise StoreError(f"{text} cannot be opened: {error}; expected a folder or a URL fsspec knows") from error
     local = "file" in (files.protocol if isinstance(files.protocol, tuple | list) else (files.protocol,))
     return LocalFolder(Path(path)) if local else RemoteFolder(files, path)
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting: a pipe that somebody put into the folder is empty, not a file to wait for."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _put(path: Path, parts: tuple[Bytes, ...]) -> bool:
