@@ -15,13 +15,13 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import groupby
 from typing import Any, Literal
 
 import torch
 
 from ntkscope.core import NtkscopeError, Progress, UsageError
+from ntkscope.core.environment import package_version
 from ntkscope.core.progress import counter
 from ntkscope.linalg._zarr import optional
 from ntkscope.linalg.filling import outstanding
@@ -102,9 +102,6 @@ def fill_on(
         if client is None:
             raise UsageError("executor= came as None; expected a dask.distributed.Client or a scheduler's address")
         todo = outstanding(store, verify=verify)
-        for tile, damaged in todo.items():
-            if damaged:
-                store.drop(*tile)
         with counter(len(store.grid), "tiles", progress) as bar:
             bar.skip(len(store.grid) - len(todo))
             if todo:
@@ -151,9 +148,11 @@ class _Filling:
         self.address = client.scheduler.address
         self.start = time.monotonic()
         self.before = bar.done
+        self.again: set[tuple[int, int]] = set()  # damaged tiles that nobody brought yet
 
     def run(self, todo: dict[tuple[int, int], bool]) -> None:
         barren = 0
+        self.again = {tile for tile, damaged in todo.items() if damaged}
         try:
             while todo:
                 left = self._left(self._round(todo))
@@ -165,7 +164,7 @@ class _Filling:
                         " give workers more (memory_limit=), or the kernel less; the workers' logs say more"
                     )
                 self.bar.advance(len(self.store.grid) - len(left) - self.bar.done)
-                todo = {tile: todo.get(tile, False) for tile in left}
+                todo = {tile: tile in self.again for tile in left}
         finally:
             if self.client.status == "running":
                 with suppress(Exception):  # the tiles are what counts; the next filling clears a worker's memory too
@@ -187,7 +186,7 @@ class _Filling:
         distributed = _distributed()
         workers = self._workers()
         length = max(1, min(LONGEST_STRIP, len(todo) // (SHARES * workers)))
-        parts = strips(todo, length, (tile for tile, damaged in todo.items() if damaged))
+        parts = strips(todo, length, self.again)
         parcel = self.client.scatter(self.parcel, broadcast=True, hash=False)
         name = f"{self.name}-{uuid.uuid4().hex[:8]}"
         futures = self.client.map(
@@ -199,14 +198,16 @@ class _Filling:
             retries=RETRIES,
             pure=False,
         )
-        size = {future.key: len(part.columns) for future, part in zip(futures, parts, strict=True)}
+        part_of = dict(zip((future.key for future in futures), parts, strict=True))
         whole = True
         try:
             for future in distributed.as_completed(futures, loop=self.client.loop):
                 if self.client.status != "running":
                     raise self._lost()
                 if future.status == "finished":
-                    self.bar.advance(size[future.key])
+                    part = part_of[future.key]
+                    self.again.difference_update((part.row, j) for j in part.columns)
+                    self.bar.advance(len(part.columns))
                     rate = (self.bar.done - self.before) / (time.monotonic() - self.start)
                     self.bar.message(f"{rate:.3g} tiles a second on {workers} workers")
                     continue
@@ -246,7 +247,8 @@ class _Filling:
         """The tiles still missing; an error when workers wrote them all and they are not to be seen here."""
         left = self.store.missing()
         if not whole:
-            return left
+            absent = self.again.union(left)
+            return [tile for tile in self.store.grid if tile in absent]
         for seconds in VISIBLE_SECONDS:
             time.sleep(seconds if left else 0)
             left = self.store.missing() if left else left
@@ -295,7 +297,7 @@ def _parcel(source: TileSource, store: KernelStore) -> bytes:
 
 
 def _versions() -> dict[str, str]:
-    return {"ntkscope": version("ntkscope"), "torch": _release(torch.__version__)}
+    return {"ntkscope": package_version(), "torch": _release(torch.__version__)}
 
 
 def _release(found: str | None) -> str:
@@ -319,13 +321,12 @@ def _distributed() -> Any:
 class _Post:
     """What a worker process keeps from one strip to the next: the source with its engine, and the store."""
 
-    name: str
     source: TileSource
     store: KernelStore
-    left: bool = False
 
 
 _POSTS: dict[str, _Post] = {}  # one at most: the engine of another filling makes room
+_ENDED: set[str] = set()  # fillings that are over, also for a worker that is only beginning its first strip
 _ONE_AT_A_TIME = threading.Lock()  # a source computes one tile at a time, with all of the worker's threads
 
 
@@ -336,16 +337,19 @@ def _compute(strip: Strip, *, name: str, parcel: bytes) -> int:
     with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
         post = _post(name, parcel, worker.address)
         for j in strip.columns:
-            if post.left:
+            if name in _ENDED:
                 break
             if j in strip.again or not post.store.has(strip.row, j):  # a worker that died may have brought it
                 post.store.write(strip.row, j, post.source.tile(strip.row, j))
                 computed += 1
+        if name in _ENDED:
+            _POSTS.pop(name, None)
     return computed
 
 
 def _post(name: str, parcel: bytes, address: str) -> _Post:
-    if name not in _POSTS:
+    post = _POSTS.get(name)
+    if post is None:
         where = f"worker {address} on {socket.gethostname()} (Python {platform.python_version()})"
         _POSTS.clear()
         try:
@@ -365,15 +369,14 @@ def _post(name: str, parcel: bytes, address: str) -> _Post:
                 " path, or an fsspec URL such as s3://bucket/kernel"
             )
         seen.require(source)
-        _POSTS[name] = _Post(name, source, seen)
-    return _POSTS[name]
+        post = _POSTS[name] = _Post(source, seen)
+    return post
 
 
 def _leave(name: str) -> None:
     """End a filling on one worker: a strip it is at stops after its tile, and model and engine are let go."""
-    post = _POSTS.pop(name, None)
-    if post is not None:
-        post.left = True
+    _ENDED.add(name)
+    _POSTS.pop(name, None)
 
 
 @contextmanager
