@@ -83,3 +83,41 @@ def test_tiles_on_disk_are_the_numbers_of_the_cpu_and_the_same_where_they_travel
     assert float((here - found.dense()).abs().max()) <= 1e-10 * float(here.abs().max())
     again = ns.kernel(name, model.cpu(), x, device="cuda", store=tmp_path / "one")  # the same fingerprint from a CPU
     assert again.meta["run"]["computed"] == 0
+
+
+@pytest.mark.parametrize("kind", ["sparse", "kronecker"])
+@pytest.mark.parametrize("network", ["lenet", "resnet20", "encoder"])
+def test_structured_projections_are_those_of_the_cpu(kind: str, network: str) -> None:
+    model, x = cases()[network]
+    model = model.double().eval()
+    options = {"dim": 256, "kind": kind, "sparsity": 32, "normalize": False}
+    here = ns.kernel("proj-trntk", model, x, **options)
+    there = ns.kernel("proj-trntk", model.cuda(), x.cuda(), **options)
+    assert here.meta["factored"] == there.meta["factored"]
+    assert float((here.dense() - there.dense().cpu()).abs().max()) <= 1e-10 * float(here.dense().abs().max())
+    assert float((here.standard_error() - there.standard_error().cpu()).abs().max()) <= 1e-10 * float(
+        here.dense().max()
+    )
+
+
+@pytest.mark.parametrize("kind", ["sparse", "kronecker"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+def test_structured_projections_in_fewer_bits(kind: str, precision: str) -> None:
+    model, x = cases()["lenet"]
+    model, x = model.float().eval().cuda(), x.float().cuda()
+    options = {"dim": 1024, "kind": kind, "normalize": False}
+    whole = ns.kernel("proj-trntk", model, x, **options).dense()
+    short = ns.kernel("proj-trntk", model, x, **options, precision=precision).dense()
+    assert float((short - whole).norm() / whole.norm()) <= 2**-8
+
+
+def test_a_tolerance_on_the_device(tmp_path: Path) -> None:
+    model, x = cases()["lenet"]
+    model, x = model.float().eval().cuda(), x.float().cuda()
+    gram = ns.kernel("proj-trntk", model, x, kind="sparse", rtol=0.1)
+    assert gram.meta["error"]["relative"] <= 0.1
+    kept = ns.kernel("proj-trntk", model, x, kind="sparse", dim=512, store=tmp_path)
+    plain = ns.kernel("proj-trntk", model, x, kind="sparse", dim=512)
+    torch.testing.assert_close(kept.dense(), plain.dense().cpu(), rtol=1e-4, atol=1e-4)
+    new = ns.kernels.extend(tmp_path, model, x[:2])
+    torch.testing.assert_close(new.dense(), plain.dense()[:2].cpu(), rtol=1e-4, atol=1e-4)

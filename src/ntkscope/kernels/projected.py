@@ -201,6 +201,6 @@ def _relative_error(made: FactoredGram, rows: Tensor, columns: Tensor) -> float:
     values = made[rows, columns].dense().double()
     errors = made.standard_error(rows, columns)
     if made.symmetric and len(rows) > 1:
-        apart = rows[:, None] != columns[None, :]
+        apart = (rows[:, None] != columns[None, :]).to(values.device)
         values, errors = values[apart], errors[apart]
     return float((errors.square().sum() / values.square().sum()).sqrt())
