@@ -93,7 +93,7 @@ class KernelGLM(LinearClassifier):
                 f"tol={self.tol}, max_iter={self.max_iter}, rank={self.rank} came; expected tol > 0, the others ≥ 1"
             )
         gram = training_kernel(self, K)
-        self.n_passes_ = 1  # it looked for NaN
+        self.n_passes_ = int(isinstance(K, Gram))  # looked for NaN
         self.classes_, numbers = class_labels(gram, y, "KernelGLM")
         self.numbers_ = numbers
         if isinstance(self.alpha, str):
