@@ -176,7 +176,8 @@ def _network(
         }
         published = Surrogate(pair, part.y.numpy(), config.alpha, seed, solver="sgd").row(network, y_test)
         found["sgd"] = {"tau": published["tau"], "tad": published["tad"]}
-        found |= offsets(*log_odds_pair(one.logits, network, y_test), y_test)
+        odds = log_odds_pair(one.logits, network, y_test)
+        found |= offsets(odds[0], odds[1], y_test)
         if s == 0:
             record.array(f"log-odds-{row}-{reading}", log_odds_pair(one.logits, network, y_test))
             others = [Surrogate(pair, part.y.numpy(), alpha, seed).row(network, y_test) for alpha in SENSITIVITY]
