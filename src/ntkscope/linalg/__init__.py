@@ -9,6 +9,7 @@ from ntkscope.linalg.corrected import CorrectedGram
 from ntkscope.linalg.correlation import matrix_correlation
 from ntkscope.linalg.dense import DenseGram, as_gram
 from ntkscope.linalg.density import SpectralDensity, quadrature, spectral_density, stochastic_trace
+from ntkscope.linalg.distributed import ClusterWarning, DistributedError
 from ntkscope.linalg.factored import FactoredGram
 from ntkscope.linalg.filling import DamageWarning, fill
 from ntkscope.linalg.gram import Gram
@@ -36,11 +37,13 @@ from ntkscope.linalg.tiling import Grid, TileSource, TileValues
 
 __all__ = [
     "CholeskySolution",
+    "ClusterWarning",
     "ConditionNumber",
     "ConjugateGradientSolution",
     "CorrectedGram",
     "DamageWarning",
     "DenseGram",
+    "DistributedError",
     "EigenPairs",
     "FactoredGram",
     "Gram",

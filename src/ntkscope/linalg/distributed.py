@@ -6,6 +6,7 @@ workers. Here is only what one task does, and what is said when something is los
 
 from __future__ import annotations
 
+import logging
 import platform
 import socket
 import threading
@@ -77,10 +78,15 @@ def as_client(executor: Any) -> Iterator[Any]:
             f"no Dask scheduler answers at {executor!r} ({error}); expected an address such as tcp://host:8786: start one"
             " with `dask scheduler` and workers with `dask worker ADDRESS`"
         ) from error
+    log = logging.getLogger("distributed.client")
     try:
         yield client
     finally:
-        client.close()
+        before, log.disabled = log.disabled, log.disabled or client.status != "running"  # a loss is said by our error
+        try:
+            client.close()
+        finally:
+            log.disabled = before
 
 
 def fill_on(
