@@ -47,8 +47,8 @@ class Task:
 
 def tasks(quick: bool) -> list[Task]:
     if quick:
-        dims = dict.fromkeys((*KINDS, TRAK), (256, 1024))
-        return [Task("lenet", 6, dims, 1024, 1, 2), Task("mlp", 4, dims, 1024, 1, 2)]
+        dims = dict.fromkeys((*KINDS, TRAK), (64, 128))
+        return [Task("lenet", 6, dims, 128, 1, 2), Task("mlp", 4, dims, 128, 1, 2)]
     wide, narrow = (256, 1024, 4096, 10240), (256, 1024)
     real = {"sparse": wide, "kronecker": wide, "rademacher": wide, TRAK: wide, "gaussian": narrow}
     small = dict.fromkeys(("sparse", "kronecker"), (256, 1024, 4096)) | dict.fromkeys(("rademacher", TRAK), narrow)
@@ -135,14 +135,15 @@ def race(task: Task, peer: Peer, scratch: Path) -> dict[str, Any]:
     exact = ns.kernel("trntk0", case.model, case.x, dtype=torch.float64).dense()
     loaded = peer.ask("load", network=task.network, n=task.n)
     peer.ask("project", k=64, block=64, kind="rademacher")
-    swept = {b: peer.ask("project", k=1024, block=b, kind="rademacher")["projection"] for b in BLOCKS}
+    columns = min(1024, task.raced)
+    swept = {b: peer.ask("project", k=columns, block=b, kind="rademacher")["projection"] for b in BLOCKS}
     block = fewest(swept)
 
     def candidate(kind: str, dim: int) -> Any:
         made: Any = Trak(peer, dim, block, exact, scratch / "features.npy")
         return made if kind == TRAK else Ours(case, kind, dim, exact)
 
-    candidate("sparse", 256)()  # once, to warm up
+    candidate("sparse", 64)()  # once, to warm up
     raced = {kind: candidate(kind, task.raced) for kind, dims in task.dims.items() if task.raced in dims}
     seconds = interleaved(raced, rounds=task.rounds)
     for kind, one in raced.items():

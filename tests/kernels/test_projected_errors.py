@@ -46,7 +46,7 @@ def test_standard_errors_are_batch_means() -> None:
     assert_close(standard_errors(left, right, 16, cosines=True), jackknife, rtol=0.02, atol=0)  # equal to first order
 
 
-@every_kind
+@pytest.mark.parametrize("kind", [*(pytest.param(k, marks=pytest.mark.nightly) for k in KINDS[:2]), *KINDS[2:]])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_intervals_cover_the_exact_kernel_as_often_as_they_say(kind: str, normalize: bool) -> None:
     """Over seeds; entries of one draw are not independent, so the error of the mean is taken from the seeds."""
