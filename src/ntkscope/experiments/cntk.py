@@ -61,9 +61,9 @@ class ConvolutionalNTK:
     checked: int = 6
     widths: tuple[int, ...] = (32, 64, 128, 256, 512, 1024)
     draws: int = 8
-    items: int = 400
+    items: int = 300
     test_items: int = 800
-    channels: tuple[int, ...] = (16, 32, 64, 128)
+    channels: tuple[int, ...] = (8, 16, 32, 64)
     judged: int = 64
     seeds: int = 5
 
