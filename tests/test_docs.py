@@ -14,13 +14,15 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them.
+    """The anchors of a page: of its headings, as GitHub makes them, and those it names.
 
     >>> anchors("# One, two: `three`")
     {'one-two-three'}
     """
-    headings = re.findall(r"^#+ +(.+)$", FENCE.sub("", text), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    prose = FENCE.sub("", text)
+    headings = re.findall(r"^#+ +(.+)$", prose, re.MULTILINE)
+    named = set(re.findall(r'<a id="([^"]+)"></a>', prose))
+    return named | {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 def dead_links(page: Path, text: str) -> list[str]:

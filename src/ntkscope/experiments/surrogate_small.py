@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
+from scipy.stats import kendalltau
 from torch import Tensor, nn
 
 from ntkscope import data, models
@@ -34,7 +35,7 @@ from ntkscope.experiments._images import chosen_points, load_images
 from ntkscope.experiments._kernel_pairs import kernel_pairs
 from ntkscope.experiments._network import logits_of, trained
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._results import once, summary
+from ntkscope.experiments._results import once, summary, under
 from ntkscope.experiments._surrogate import SENSITIVITY, Surrogate, log_odds_pair
 from ntkscope.experiments.registry import experiment
 from ntkscope.measures.faithfulness import kendall_tau
@@ -202,7 +203,7 @@ def offsets(
     side = np.where(y == 1, 1.0, -1.0)
     reach = float(np.ptp(surrogate))
     shifts = np.linspace(-reach, reach, 201)
-    taus = [kendall_tau(surrogate + shift * side, network) for shift in shifts]
+    taus = [kendalltau(surrogate + shift * side, network).statistic for shift in shifts]  # τ-b too, without its error
     best = int(np.argmax(taus))
     return {
         "tau within classes": {str(c): kendall_tau(surrogate[y == c], network[y == c]) for c in (0, 1)},
@@ -342,4 +343,4 @@ def draw(record: Record) -> dict[str, Any]:
 
 
 def _of(record: Record, prefix: str) -> list[Any]:
-    return [record.metrics[f"{prefix}{s}"] for s in range(1000) if f"{prefix}{s}" in record.metrics]
+    return list(under(record, prefix).values())
