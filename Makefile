@@ -59,8 +59,11 @@ lint: $(VENV)/installed-test
 	$(BIN)/lint-imports
 
 # One thread a worker: two workers that each start two threads only wait for each other.
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
+# Lint runs beside the tests, on what they leave of the cores; either failing fails the whole.
+test: $(VENV)/installed-test
+	@$(MAKE) --no-print-directory lint & lint=$$!; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS); tests=$$?; \
+	wait $$lint && exit $$tests
 
 nightly: $(VENV)/installed-test
 	HYPOTHESIS_PROFILE=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m nightly

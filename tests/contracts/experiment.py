@@ -94,6 +94,7 @@ class ExperimentContract:
             again = json.loads(json.dumps(dataclasses.asdict(scale)))  # type: ignore[call-overload]
             assert configured(ns.EXPERIMENTS[self.name], "paper", again) == scale
 
+    @pytest.mark.nightly
     def test_a_killed_run_goes_on_and_computes_nothing_again(self, record: ns.Record) -> None:
         """Half of the results are taken away and one of the others is marked: the mark must survive, the rest come back."""
         before = dict(record.metrics)

@@ -371,6 +371,7 @@ def assert_the_same_bits_after(kills: int, seed: int, folder: Path) -> None:
             assert file.read_bytes() == (folder / "killed" / file.relative_to(folder / "whole")).read_bytes()
 
 
+@pytest.mark.nightly
 def test_killed_and_resumed_it_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert_the_same_bits_after(kills=1, seed=3, folder=tmp_path)
 

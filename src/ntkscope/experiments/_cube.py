@@ -122,7 +122,7 @@ def low_degrees(net: Layer, d: int, degrees: int) -> dict[str, Float[Tensor, " k
     rounding is about 1e-16 √C(d, k) of K(x, x), 1e-11 for k = 6 and d = 128. For more degrees there is `boolean_cube`. O(d).
 
     >>> from ntkscope.infinite import Erf
-    >>> [round(v, 4) for v in low_degrees(fully_connected(Erf(), 1, 1.0, 0.0), 3, 3)["nngp"].tolist()]
+    >>> [round(abs(v), 4) for v in low_degrees(fully_connected(Erf(), 1, 1.0, 0.0), 3, 3)["nngp"].tolist()]
     [0.0, 0.9803, 0.0, 0.0197]
     """
     flipped = torch.ones(d + 1, d, dtype=torch.float64).tril_(-1).neg_()
