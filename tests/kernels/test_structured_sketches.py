@@ -161,6 +161,7 @@ def spread(kind: str, sparsity: int, factored: list[str]) -> tuple[Tensor, Tenso
     return torch.stack(found), naive.trntk0(flat(j), flat(j)), j
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("sparsity", [1, 2, 8])
 def test_sparse_is_unbiased_with_the_variance_of_dense_signs(sparsity: int) -> None:
     found, exact, j = spread("sparse", sparsity, [])

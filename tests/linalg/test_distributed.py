@@ -136,6 +136,7 @@ def engines() -> int:
     return int(made)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cross", [False, True], ids=["symmetric", "cross"])
 def test_a_network_s_kernel(two: Any, tmp_path: Path, cross: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made here with two threads and there by two workers with one each: the same bytes, one engine a worker."""

@@ -288,6 +288,7 @@ class TestAllEigenvalues:
             cholesky_solve(FactoredGram(torch.ones(50_000, 1)), torch.ones(50_000))
 
 
+@pytest.mark.nightly
 class TestEstimates:
     def test_density_within_its_error_bars(self, opened) -> None:  # type: ignore[no-untyped-def]
         left = root(300)

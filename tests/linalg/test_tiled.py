@@ -132,6 +132,7 @@ def test_sums_are_in_float64(tmp_path: Path) -> None:
     seed=st.integers(0, 2**20),
     data=st.data(),
 )
+@pytest.mark.nightly
 def test_views_of_views_equal_dense_ones(
     n: int, m: int, size: int, symmetric: bool, seed: int, data: st.DataObject
 ) -> None:
