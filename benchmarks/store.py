@@ -141,8 +141,8 @@ def surrogate(folder: Path, n: int, tests: int) -> dict[str, Any]:
 # -- in the benchmark's process ----------------------------------------------------------------------------------------------
 
 
-def attempt(note: Path, *arguments: str) -> dict[str, Any]:
-    """A command of this file in a fresh process; what it found is kept in `note`, and its seconds while it runs.
+def attempt(note: Path, *arguments: str, module: str = "benchmarks.store") -> dict[str, Any]:
+    """A command of `module` in a fresh process; what it found is kept in `note`, and its seconds while it runs.
 
     `wall_seconds` adds up over all attempts, the start of Python and the loading of the data included.
     """
@@ -152,7 +152,7 @@ def attempt(note: Path, *arguments: str) -> dict[str, Any]:
     spent, began = float(written["wall_seconds"]), time.perf_counter()
     written["attempts"] += 1
     answer = note.with_suffix(".answer")
-    command = [sys.executable, "-m", "benchmarks.store", *arguments, "--answer", str(answer)]
+    command = [sys.executable, "-m", module, *arguments, "--answer", str(answer)]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         while process.poll() is None:

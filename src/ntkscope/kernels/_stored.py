@@ -111,7 +111,12 @@ def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker,
 
 
 def _spent(source: FeatureTiles, seconds: float) -> dict[str, float]:
-    """What the seconds of a run in this process went to; those of several threads at once count as what they took."""
+    """What the seconds of a run in this process went to; those of several threads at once count as what they took.
+
+    A GPU works on while the next step is being asked for, so there a tile's seconds are not divided.
+    """
+    if source.device.type != "cpu":
+        return {"making tiles": source.seconds, "disk": max(0.0, seconds - source.seconds)}
     coverage = source.coverage()
     stages = {} if coverage is None else dict(coverage.stages)
     busy = sum(stages.values())
