@@ -66,11 +66,13 @@ def check(data: st.DataObject, family: str, names: Sequence[str]) -> None:
         params = data.draw(
             st.sampled_from(["*.weight*", "last", ["body.*", "head.*"], lambda name: "bias" not in name])
         )
-    if params == ["body.*", "head.*"]:
-        names = [key for key, p in architecture.model.named_parameters() if p.requires_grad]
-        params = [glob for glob in params if any(fnmatchcase(key, glob) for key in names)]
+    trainable = [key for key, p in architecture.model.named_parameters() if p.requires_grad]
+    if isinstance(params, list):
+        params = [glob for glob in params if any(fnmatchcase(key, glob) for key in trainable)]
     if params == "last" and not any(p.requires_grad for p in architecture.model.head.parameters()):
         params = None  # the readout shares a frozen embedding
+    if params == "*.weight*" and not any(fnmatchcase(key, params) for key in trainable):
+        params = None  # they are all frozen with it, and a glob that matches nothing is refused
     x2 = None
     if extra.get("form") != "features" and data.draw(st.booleans(), label="two sets of inputs"):
         x2 = architecture.x.flip(0)[: max(1, len(architecture.x) - 1)]
