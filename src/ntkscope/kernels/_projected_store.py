@@ -13,7 +13,7 @@ from ntkscope.core import DamagedTile, StoreError, UsageError
 from ntkscope.core.progress import counter
 from ntkscope.kernels import _tangent
 from ntkscope.kernels._projecting import blocks, project
-from ntkscope.kernels._sketching import Sketch, project_block
+from ntkscope.kernels._sketching import Room, Sketch, project_block
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg import Gram
 from ntkscope.linalg.feature_store import FeatureStore
@@ -35,6 +35,7 @@ from ntkscope.tangent.subject import quiet
 
 CHUNK = 1 << 28  # bytes of a chunk at most
 SOURCES = ("tangent", "kernels", "linalg/*sketch*.py")  # the files that decide the numbers
+STEPS = ("rows", "held", "inner")  # of a room: they decide the rounding, so a store keeps those it was begun with
 MAPS = "linalg/*sketch*.py"  # those that decide what a projection is
 
 
@@ -51,11 +52,8 @@ def stored(
     assert request.store is not None
     width = engine.width * sketch.dim
     found = FeatureStore.find(request.store)
-    if found is None:
-        block, _ = blocks(engine, request.memory, sketch, 0)
-        rows = max(1, min(block, CHUNK // (width * engine.subject.dtype.itemsize)))
-    else:
-        rows = found.rows
+    room = blocks(engine, request.memory, sketch, 0)
+    rows = max(1, min(room.block, CHUNK // (width * engine.subject.dtype.itemsize))) if found is None else found.rows
     recipe = {
         "kind": sketch.kind,
         "dim": sketch.dim,
@@ -66,6 +64,7 @@ def stored(
         "summed": engine.heads.summed,
         "params": sorted(engine.subject.leaves),
         "precision": engine.precision.name,
+        "steps": {name: getattr(room, name) for name in STEPS},
     }
     store = FeatureStore.prepare(
         request.store,
@@ -76,22 +75,21 @@ def stored(
         labels={"name": request.name, "normalize": normalize, "groups": groups, "meta": dict(meta), "recipe": recipe},
         fingerprint=_fingerprint(engine, request, sketch, normalize),
     )
-    _fill(engine, request, sketch, store)
+    _fill(engine, request, sketch, store, room._replace(**_steps(store)))
     return open_features(store.url, coverage=engine.coverage())
 
 
-def _fill(engine: Engine, request: Request, sketch: Sketch, store: FeatureStore) -> None:
+def _fill(engine: Engine, request: Request, sketch: Sketch, store: FeatureStore, room: Room) -> None:
     for k in sorted(store.done()):
         try:
             store.read(k)
         except DamagedTile:
             store.drop(k)
     missing = store.missing()
-    _, rows = blocks(engine, request.memory, sketch, 0)
     with counter(len(missing), "projection", enabled=request.progress) as bar:
         for k in missing:
             crop = engine.harvest(request.x1[store.span(k)])
-            made = scaled(engine, project_block(engine, crop, sketch, rows))
+            made = scaled(engine, project_block(engine, crop, sketch, room))
             with engine.clock("writing"):
                 store.write(k, made)
             bar.advance(1)
@@ -193,6 +191,14 @@ def _recipe(store: FeatureStore) -> dict[str, Any]:
     if not isinstance(recipe, dict) or not all(isinstance(recipe.get(name), kind) for name, kind in kinds.items()):
         raise StoreError(f"{store.url} does not say how its features were projected; expected one written by ns.kernel")
     return recipe
+
+
+def _steps(store: FeatureStore) -> dict[str, int]:
+    """In what steps the features of a store were projected: others would give other last digits."""
+    found = _recipe(store).get("steps")
+    if not isinstance(found, dict) or not all(type(found.get(name)) is int and found[name] > 0 for name in STEPS):
+        raise StoreError(f"{store.url} does not say in what steps its features were projected; begin a new store")
+    return {name: found[name] for name in STEPS}
 
 
 def refuse(request: Request) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError
 from ntkscope.core.progress import counter
-from ntkscope.kernels._sketching import Sketch, project_block, table_bytes
+from ntkscope.kernels._sketching import Room, Sketch, product_numbers, project_block, structured_room, table_bytes
 from ntkscope.kernels.registry import Request
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engine
@@ -21,32 +21,31 @@ def project(engine: Engine, request: Request, x: Batch, sketch: Sketch) -> Tenso
     """The projected gradients of every sample, (n, heads, dim)."""
     n, heads, dim = len(x), engine.width, sketch.dim
     features = torch.empty(n, heads, dim, dtype=engine.subject.dtype, device=engine.subject.device)
-    block, rows = blocks(engine, request.memory, sketch, n)
+    room = blocks(engine, request.memory, sketch, n)
     with counter(n, "projection", enabled=request.progress) as bar:
-        for start in range(0, n, block):
-            crop = engine.harvest(x[start : start + block])
-            features[start : start + block] = project_block(engine, crop, sketch, rows)
-            bar.advance(min(block, n - start))
+        for start in range(0, n, room.block):
+            crop = engine.harvest(x[start : start + room.block])
+            features[start : start + room.block] = project_block(engine, crop, sketch, room)
+            bar.advance(crop.n)
     return features
 
 
-def blocks(engine: Engine, memory: int, sketch: Sketch, kept: int) -> tuple[int, int]:
-    """Samples a block and rows of a dense projection a step, so that both fit beside `kept` samples' features."""
+def blocks(engine: Engine, memory: int, sketch: Sketch, kept: int) -> Room:
+    """Samples a block and what is made at a time for them, so that all fits beside `kept` samples' features."""
     size, dim = engine.subject.dtype.itemsize, sketch.dim
     features = kept * engine.width * dim * size
     cuda = engine.subject.device.type == "cuda"
 
     def sample_bytes(piece: Piece) -> int:
         formed = 0 if piece.name in sketch.kronecker and piece.road != "func" else 3 * engine.width * piece.numbers
-        return (piece.forming_numbers(engine.width) + formed) * size
+        return (piece.forming_numbers(engine.width) + formed + product_numbers(engine, sketch, piece)) * size
 
     func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.road == "func")
     each = engine.graph_bytes + engine.width * engine.arrived_bytes + func * size
     each += max(map(sample_bytes, engine.pieces)) + engine.width * dim * size * (1 if sketch.dense else 3)
     fixed = 64 * dim * (size + 8)
-    if not sketch.dense:
-        fixed += table_bytes(engine, sketch)
-    least = each + fixed
+    held, inner = structured_room(engine, sketch)
+    least = each + fixed + (0 if sketch.dense else table_bytes(engine, sketch, held, inner))
     room = (memory - features) * SLACK
     if room < least:
         needed = features + least / SLACK
@@ -56,5 +55,10 @@ def blocks(engine: Engine, memory: int, sketch: Sketch, kept: int) -> tuple[int,
         )
     longest = 2**16 if cuda else 2**13  # fewer, longer products for a GPU
     rows = int(max(64, min(longest, room / 4 / (dim * (size + 8)))))
-    block = int((room - (rows * dim * (size + 8) if sketch.dense else fixed)) / each)
-    return max(1, min(BLOCK.get(engine.subject.device.type, 256), block)), rows
+    if sketch.dense:
+        fixed = rows * dim * (size + 8)
+    else:
+        held, inner = structured_room(engine, sketch, (room - least) / 3)  # and a third for more samples
+        fixed += table_bytes(engine, sketch, held, inner)
+    block = max(1, min(BLOCK.get(engine.subject.device.type, 256), int((room - fixed) / each)))
+    return Room(block, rows, held, inner)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd, prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +23,20 @@ from ntkscope.tangent.harvest import Harvest
 from ntkscope.tangent.pieces import ELEMENTWISE, Piece
 from ntkscope.tangent.terms import Lookup, Outer, Term
 
-INNER = {"cpu": 1024, "cuda": 4096}  # coordinates of a block that are multiplied together
-HELD = {"cpu": 1 << 23, "cuda": 1 << 28}  # numbers of factored products held at a time
+INNER = {"cpu": 1024, "cuda": 4096}  # coordinates of a block that are multiplied together, at most
+HELD = {"cpu": 1 << 23, "cuda": 1 << 28}  # numbers of factored products held at a time, at most
+LEAST_INNER, LEAST_HELD = 64, 1 << 18  # where the room is little
+HELD_COPIES = 3  # of them, their signs and scratch included
+NARROWEST = 64  # columns of a factored projection are made at least so many at a time
+
+
+class Room(NamedTuple):
+    """How much is in memory at a time; of the numbers it changes the rounding, nothing else."""
+
+    block: int  # samples
+    rows: int  # of a dense projection
+    held: int  # numbers of factored products
+    inner: int  # coordinates of a block of a sparse projection
 
 
 @dataclass(frozen=True)
@@ -75,13 +88,13 @@ def _factored(engine: Engine, dim: int, sparsity: int) -> frozenset[str]:
     return frozenset(name for name in factored if factored[name] < formed[name])
 
 
-def project_block(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
-    """The projected gradients (n, heads, dim) of harvested samples; a dense projection is drawn `rows` rows at a time."""
-    return _dense(engine, crop, sketch, rows) if sketch.dense else _structured(engine, crop, sketch)
+def project_block(engine: Engine, crop: Harvest, sketch: Sketch, room: Room) -> Tensor:
+    """The projected gradients (n, heads, dim) of harvested samples, however many they are."""
+    return _dense(engine, crop, sketch, room.rows) if sketch.dense else _structured(engine, crop, sketch, room)
 
 
 def _dense(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
-    """2 n · heads · parameters · dim flops."""
+    """2 n · heads · parameters · dim flops; the projection is drawn `rows` rows at a time."""
     subject, rounding, dim = engine.subject, engine.precision, sketch.dim
     total = torch.zeros(crop.n * engine.width, dim, dtype=subject.dtype, device=subject.device)
     unit = torch.tensor(dim**-0.5, dtype=rounding.storage).double().item()  # all signs are rounded by one factor
@@ -114,7 +127,7 @@ def _dense(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
     return total.unflatten(0, (crop.n, engine.width))
 
 
-def _structured(engine: Engine, crop: Harvest, sketch: Sketch) -> Tensor:
+def _structured(engine: Engine, crop: Harvest, sketch: Sketch, room: Room) -> Tensor:
     """2 n · heads · parameters · sparsity flops for what is formed, and what `_factored` counts for the rest."""
     subject = engine.subject
     total = torch.zeros(crop.n, engine.width, sketch.dim, dtype=subject.dtype, device=subject.device)
@@ -122,9 +135,9 @@ def _structured(engine: Engine, crop: Harvest, sketch: Sketch) -> Tensor:
         for piece in engine.pieces:
             if piece.name in sketch.kronecker:
                 with engine.clock("projection", piece):
-                    _kronecker(engine, crop, piece, sketch, total)
+                    _kronecker(engine, crop, piece, sketch, room.held, total)
         total *= sketch.dim**-0.5
-    blocks = _Blocks(engine, crop.n * engine.width, sketch)
+    blocks = _Blocks(engine, crop.n * engine.width, sketch, room.inner)
     for piece in engine.pieces:
         if piece.name not in sketch.kronecker:
             with engine.clock("gradients", piece):
@@ -138,12 +151,11 @@ def _structured(engine: Engine, crop: Harvest, sketch: Sketch) -> Tensor:
 class _Blocks:
     """The sparse part of a projection, block by block; parts of several parameters are multiplied in one product."""
 
-    def __init__(self, engine: Engine, rows: int, sketch: Sketch) -> None:
-        self._engine, self._sketch, self._rows = engine, sketch, rows
+    def __init__(self, engine: Engine, rows: int, sketch: Sketch, width: int) -> None:
+        self._engine, self._sketch, self._rows, self._width = engine, sketch, rows, width
         self._blocks = sketch.dim // sketch.sparsity
         device, dtype = engine.subject.device, engine.subject.dtype
         self._total = torch.zeros(self._blocks, rows, sketch.sparsity, dtype=dtype, device=device)
-        self._width = INNER.get(device.type, 1024)
         self._waiting: list[tuple[Tensor, Tensor]] = []
 
     def add(self, piece: Piece, values: Tensor) -> None:
@@ -193,16 +205,15 @@ def _columns(values: Tensor, index: Tensor, run: int) -> Tensor:
     return wide.view(values.dtype)
 
 
-def _kronecker(engine: Engine, crop: Harvest, piece: Piece, sketch: Sketch, total: Tensor) -> None:
-    """Add the factored projection of a piece, without the factor of its signs."""
+def _kronecker(engine: Engine, crop: Harvest, piece: Piece, sketch: Sketch, held: int, total: Tensor) -> None:
+    """Add the factored projection of a piece, without the factor of its signs; `held` numbers at a time."""
     leaf = engine.subject.leaves[piece.name]
     drawn = KroneckerSketch(sketch.seed, piece.name, len(leaf), leaf.numel() // len(leaf), sketch.dim)
     terms = [crop.calls[k].terms[t] for k, t in piece.members]
     if not terms or piece.groups > 1 or not all(isinstance(term, Outer | Lookup) for term in terms):
-        _kronecker_formed(engine, piece, _gradient(engine, crop, piece), drawn, total)
+        _kronecker_formed(engine, piece, _gradient(engine, crop, piece), drawn, held, total)
         return
     short = engine.precision.storage if engine.precision.name == "bf16" else None
-    held = HELD.get(leaf.device.type, 1 << 23)
     for (k, t), term in zip(piece.members, terms):
         assert isinstance(term, Outer | Lookup)
         a, b = crop.sides(k, t)
@@ -211,7 +222,7 @@ def _kronecker(engine: Engine, crop: Harvest, piece: Piece, sketch: Sketch, tota
         b = b.reshape(-1, o).to(short or b.dtype)
         a = a.reshape(n * s) if isinstance(term, Lookup) else a.reshape(n * s, -1).to(short or a.dtype)
         inner, outer = _places(term, leaf, a, o)
-        for columns in drawn.pieces(held // max(1, n * s * (heads + 1))):
+        for columns in drawn.pieces(held // (n * s * (heads + 1) + len(inner) + len(outer))):
             flipped = isinstance(term, Lookup) or term.transposed
             of_a = (drawn.rows if flipped else drawn.columns)(inner, columns, b.dtype)
             of_b = (drawn.columns if flipped else drawn.rows)(outer, columns, b.dtype)
@@ -236,13 +247,15 @@ def _places(term: Term, leaf: Tensor, a: Tensor, o: int) -> tuple[Tensor, Tensor
     return places, term.slot.start + torch.arange(o, device=leaf.device)
 
 
-def _kronecker_formed(engine: Engine, piece: Piece, values: Tensor, drawn: KroneckerSketch, total: Tensor) -> None:
+def _kronecker_formed(
+    engine: Engine, piece: Piece, values: Tensor, drawn: KroneckerSketch, held: int, total: Tensor
+) -> None:
     """The same map of a gradient (rows, numbers) that had to be formed: as much work as a dense projection."""
     leaf = engine.subject.leaves[piece.name]
     values = values.unflatten(1, (piece.stop - piece.start, -1))
     height = torch.arange(piece.start, piece.stop, device=leaf.device)
     width = torch.arange(values.shape[2], device=leaf.device)
-    for columns in drawn.pieces(HELD.get(leaf.device.type, 1 << 23) // max(1, values.shape[0] * values.shape[1])):
+    for columns in drawn.pieces(held // (values.shape[0] * len(height) + len(height) + len(width))):
         right = values @ drawn.columns(width, columns, values.dtype)
         left = drawn.rows(height, columns, values.dtype)
         total[:, :, columns] += right.mul_(left).sum(1).view(*total.shape[:2], -1)
@@ -285,10 +298,37 @@ def _offset(piece: Piece) -> int:
     return piece.start * (piece.numbers // (piece.stop - piece.start))
 
 
-def table_bytes(engine: Engine, sketch: Sketch) -> int:
-    """What signs, places and factored products of a structured sketch take, whatever the block of samples."""
+def structured_room(engine: Engine, sketch: Sketch, share: float = 0) -> tuple[int, int]:
+    """`held` and `inner` of a structured sketch that gets two shares of so many bytes beyond the least it needs."""
     size, device = engine.subject.dtype.itemsize, engine.subject.device.type
+    leaves = engine.subject.leaves
+    sides = max((len(leaves[name]) + leaves[name].numel() // len(leaves[name]) for name in sketch.kronecker), default=0)
+    runs = (
+        SparseSketch(sketch.seed, name, leaf.numel(), sketch.dim, sketch.sparsity).run for name, leaf in leaves.items()
+    )
+    held, inner = max(LEAST_HELD, NARROWEST * sides), max([LEAST_INNER, *runs])
+    more = int(share / (HELD_COPIES * size)), int(share / _inner_bytes(engine, sketch))
+    most = HELD.get(device, HELD["cpu"]), INNER.get(device, INNER["cpu"])
+    return max(held, min(most[0], held + more[0])), max(inner, min(most[1], inner + more[1]))
+
+
+def table_bytes(engine: Engine, sketch: Sketch, held: int, inner: int) -> int:
+    """What signs, places and factored products of a structured sketch take, whatever the block of samples."""
     longest = max((piece.numbers for piece in engine.pieces if piece.name not in sketch.kronecker), default=0)
-    width = min(INNER.get(device, 1024), longest * sketch.sparsity // sketch.dim + 256)
-    tables = sketch.dim // sketch.sparsity * width * (sketch.sparsity * (2 * size + 1) + 40)
-    return 2 * tables + (3 * HELD.get(device, 1 << 23) * size if sketch.kronecker else 0)
+    tables = min(inner, longest * sketch.sparsity // sketch.dim + 256) * _inner_bytes(engine, sketch)
+    return tables + (HELD_COPIES * held * engine.subject.dtype.itemsize if sketch.kronecker else 0)
+
+
+def product_numbers(engine: Engine, sketch: Sketch, piece: Piece) -> int:
+    """Numbers of factored products a sample takes in the fewest columns that are made at a time."""
+    if piece.name not in sketch.kronecker:
+        return 0
+    formed = piece.road == "func" or piece.groups > 1
+    rows = engine.width * (piece.stop - piece.start) if formed else piece.positions * (engine.width + 1)
+    return NARROWEST * rows
+
+
+def _inner_bytes(engine: Engine, sketch: Sketch) -> int:
+    """What one more coordinate a block takes in signs and places, and in what they are joined from."""
+    size = engine.subject.dtype.itemsize
+    return 2 * (sketch.dim // sketch.sparsity) * (sketch.sparsity * (2 * size + 1) + 40)

@@ -1,0 +1,120 @@
+"""What is held while gradients are projected follows from the budget, and changes nothing but the rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ntkscope as ns
+from ntkscope.core import MemoryBudgetError, StoreError
+from ntkscope.kernels import _projected_store, _projecting, _sketching
+from ntkscope.kernels._sketching import Room
+from ntkscope.linalg.feature_store import FeatureStore
+from oracles import against
+from oracles.closeness import relative_error
+
+MIB = 2**20
+both = pytest.mark.parametrize("kind", ["sparse", "kronecker"])
+
+
+def lenet(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return ns.models.build("lenet").eval().to(dtype), torch.randn(5, 1, 28, 28, dtype=dtype)
+
+
+@pytest.fixture
+def rooms(monkeypatch: pytest.MonkeyPatch) -> list[Room]:
+    """The rooms of all blocks that are projected."""
+    found: list[Room] = []
+    made = _sketching.project_block
+
+    def project_block(engine: Any, crop: Any, sketch: Any, room: Room) -> Tensor:
+        found.append(room)
+        return made(engine, crop, sketch, room)
+
+    monkeypatch.setattr(_projecting, "project_block", project_block)
+    monkeypatch.setattr(_projected_store, "project_block", project_block)
+    return found
+
+
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_sketching.HELD, "cpu", _sketching.HELD["cuda"])
+    monkeypatch.setitem(_sketching.INNER, "cpu", _sketching.INNER["cuda"])
+
+
+def test_the_default_budget_holds_as_much_as_is_useful(rooms: list[Room]) -> None:
+    model, x = lenet()
+    ns.kernel("proj-trntk", model, x, kind="kronecker")
+    assert (rooms[0].held, rooms[0].inner) == (1 << 23, 1024)
+
+
+def test_so_does_a_device_with_much_memory(rooms: list[Room], monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_cuda(monkeypatch)
+    model, x = lenet()
+    ns.kernel("proj-trntk", model, x, kind="kronecker", dim=256, memory="110GiB")
+    assert (rooms[0].held, rooms[0].inner) == (1 << 28, 4096)
+
+
+@both
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+def test_a_small_budget_holds_less_of_the_same_projection(
+    kind: str, dtype: torch.dtype, error: float, rooms: list[Room], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = lenet(dtype)
+    options: dict[str, Any] = {"kind": kind, "dim": 4096, "normalize": False}
+    whole = ns.kernel("proj-trntk", model, x, **options)
+    as_on_cuda(monkeypatch)
+    for memory in (64 * MIB, "2GiB"):
+        rooms.clear()
+        found = ns.kernel("proj-trntk", model, x, memory=memory, **options)
+        assert all(room.held < _sketching.HELD["cuda"] for room in rooms)
+        assert relative_error(found.left, whole.left) <= error
+    assert rooms[0].held > 1 << 23
+
+
+@both
+def test_an_impossible_budget_says_which_one_works(
+    kind: str, rooms: list[Room], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_on_cuda(monkeypatch)
+    model, x = lenet()
+    options: dict[str, Any] = {"kind": kind, "dim": 4096, "normalize": False}
+
+    def call(memory: int) -> Any:
+        return ns.kernel("proj-trntk", model, x, memory=memory, **options)
+
+    least = against.smallest_budget(call)
+    assert least < 64 * MIB
+    found = call(least)
+    assert {room.block for room in rooms} == {1}
+    assert relative_error(found.left, call(1 << 31).left) <= 1e-5
+    with pytest.raises(MemoryBudgetError):
+        call(int(least * 0.95))
+
+
+@pytest.mark.parametrize("kind", ["rademacher", "sparse", "kronecker"])
+def test_another_budget_goes_on_with_the_same_bits(kind: str, rooms: list[Room], tmp_path: Path) -> None:
+    model, x = lenet()
+    options: dict[str, Any] = {"kind": kind, "dim": 1024, "store": tmp_path}
+    ns.kernel("proj-trntk", model, x, **options)
+    store = FeatureStore.open(tmp_path)
+    before = store.read(0).clone()
+    store.drop(0)
+    ns.kernel("proj-trntk", model, x, memory="48MiB", **options)
+    assert torch.equal(store.read(0), before)
+    assert rooms[0][1:] == rooms[1][1:]  # all but the block, which is the store's
+
+
+def test_a_store_that_does_not_say_its_steps_is_refused(tmp_path: Path) -> None:
+    model, x = lenet()
+    options: dict[str, Any] = {"kind": "sparse", "dim": 64, "store": tmp_path}
+    ns.kernel("proj-trntk", model, x, **options)
+    said = tmp_path / "zarr.json"
+    said.write_text(said.read_text().replace('"inner"', '"outer"'))
+    with pytest.raises(StoreError, match="in what steps"):
+        ns.kernel("proj-trntk", model, x, **options)
