@@ -179,12 +179,24 @@ def curve(folder: Path, sizes: Sequence[int], memory: str) -> dict[int, dict[str
     return found
 
 
+def taken(found: Mapping[str, Any]) -> float:
+    """Seconds of the call that made the kernel; of the whole process, over all attempts, where one call did not make it all.
+
+    >>> taken({"tiles": 3, "computed": 3, "seconds": 5.0, "wall_seconds": 9.0})
+    5.0
+    >>> taken({"tiles": 3, "computed": 2, "seconds": 5.0, "wall_seconds": 19.0})
+    19.0
+    """
+    return float(found["seconds"] if found["computed"] == found["tiles"] else found["wall_seconds"])
+
+
 def row(n: int, found: Mapping[str, Any]) -> dict[str, Any]:
     """One size as a line of the table."""
     return {
         "inputs": n,
-        "seconds": found["wall_seconds"],
-        "µs a pair": 1e6 * found["wall_seconds"] / n**2,
+        "seconds": taken(found),
+        "whole process": found["wall_seconds"],
+        "µs a pair": 1e6 * taken(found) / n**2,
         **{f"s {name}": seconds for name, seconds in found["spent"].items()},
         "tiles": f"{found['tiles']} of {found['cut']['size']}²",
         "MiB on disk": round(found["bytes"] / MIB),
@@ -219,7 +231,7 @@ def run(quick: bool = False, folder: Path = FOLDER, sizes: Sequence[int] = ()) -
     fitted = attempt(folder / "surrogate.json", "surrogate", str(folder), str(n), str(tests))
     large = [m for m in sizes if m >= 5000] or list(sizes[1:])
     above = {m: (legs[m]["peak"] - legs[m]["before"]) / MIB for m in sizes}
-    grows = exponent({m: legs[m]["wall_seconds"] for m in large}) if len(large) > 1 else math.nan
+    grows = exponent({m: taken(legs[m]) for m in large}) if len(large) > 1 else math.nan
     flat = max(above[m] for m in large) / min(above[m] for m in large)
     most = max(above.values())
     outcome = Outcome(
@@ -246,11 +258,12 @@ def run(quick: bool = False, folder: Path = FOLDER, sizes: Sequence[int] = ()) -
             ),
         ],
         notes=(
-            f"{tests:,} test images with the {n:,}: {cross['wall_seconds']:.3g} s. Kernel GLM on the stored kernel:"
+            f"{tests:,} test images with the {n:,}: {taken(cross):.3g} s. Kernel GLM on the stored kernel:"
             f" {fitted['seconds']:.3g} s, {fitted['products']} products K @ V, relative gradient {fitted['gradient']:.1e},"
             f" {(fitted['peak'] - fitted['before']) / MIB:.0f} MiB; test accuracy {fitted['accuracy']:.2%}, the network's"
             f" {fitted['network']:.2%}, Kendall's τ {fitted['tau']:.3f}, agreement {fitted['agreement']:.2%}.",
-            "Seconds are those of the whole process, Python's start and the loading of data included.",
+            "Seconds, and with them the exponent, are those of the call, from the first tile to the last one written. The"
+            " whole process also starts Python and loads the data; its seconds stand for the call's where a leg was resumed.",
         ),
         details={"legs": legs, "cross": cross, "surrogate": fitted, "training": trained, "exponent": grows},
     )
