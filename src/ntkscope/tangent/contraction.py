@@ -65,16 +65,8 @@ def ranges(start: int, stop: int, size: int) -> Iterator[range]:
         yield range(at, min(stop, at + size))
 
 
-def hold(maker: Maker, x: Batch, block: int, side: Tensor | None = None) -> Features:
-    """The features of all of `x`, harvested block by block; self products are added to `side` (n, heads)."""
-    held: Features = {}
-    for at in ranges(0, len(x), block):
-        hold_block(maker, held, x, at, side)
-    return held
-
-
 def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Tensor | None = None) -> None:
-    """One block of `hold`."""
+    """The features of one block of `x`, put in their places; self products are added to `side` (n, heads)."""
     crop = maker.harvest(x[at.start : at.stop])
     for piece in maker.pieces:
         feature = maker.feature(crop, piece)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,19 @@ class Coverage:
     stages: Mapping[str, float] = field(default_factory=dict)  # seconds of harvest, features, products, writing
     harvested: int = 0  # samples run through the model, those harvested again counted again
     func_method: str = ""
+
+    def __add__(self, other: Coverage) -> Coverage:
+        """The same roads, what both took together."""
+        seconds, stages = (
+            {key: left.get(key, 0.0) + right.get(key, 0.0) for key in {**left, **right}}
+            for left, right in ((self.seconds, other.seconds), (self.stages, other.stages))
+        )
+        return replace(self, seconds=seconds, stages=stages, harvested=self.harvested + other.harvested)
+
+    def times(self, factor: float) -> Coverage:
+        """All seconds multiplied: those of several threads at once as what they took."""
+        seconds, stages = ({key: value * factor for key, value in d.items()} for d in (self.seconds, self.stages))
+        return replace(self, seconds=seconds, stages=stages)
 
     def share(self, road: str) -> float:
         """The share of the chosen numbers on one road, in [0, 1]."""

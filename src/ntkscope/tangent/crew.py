@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -17,8 +17,31 @@ Worker = TypeVar("Worker")
 Job = TypeVar("Job")
 
 
-def share(workers: Sequence[Worker], jobs: Iterable[Job], work: Callable[[Worker, Job], None]) -> None:
+@runtime_checkable
+class Twinned(Protocol):
+    """What can be had again for another thread."""
+
+    def twin(self: Twin) -> Twin: ...
+
+
+Twin = TypeVar("Twin", bound=Twinned)
+
+
+def recruit(crew: list[Twin], wanted: int) -> None:
+    """Add twins of the first until there are as many as wanted, or none can be made."""
+    while len(crew) < wanted:
+        try:
+            crew.append(crew[0].twin())
+        except (TypeError, RuntimeError, ValueError, AttributeError):  # a model that cannot be copied
+            return
+
+
+def share(
+    workers: Sequence[Worker], jobs: Iterable[Job], work: Callable[[Worker, Job], None], *, threads_each: int = 1
+) -> None:
     """`work(worker, job)` for every job, with whichever worker is free; the first error, by order of jobs, is raised.
+
+    `threads_each`: where last digits do not matter and there are more cores than workers.
 
     >>> done = []
     >>> share(["a", "b"], range(3), lambda worker, job: done.append(job))
@@ -38,7 +61,7 @@ def share(workers: Sequence[Worker], jobs: Iterable[Job], work: Callable[[Worker
 
     threads = torch.get_num_threads()
     try:
-        with ThreadPoolExecutor(len(workers), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(len(workers), initializer=torch.set_num_threads, initargs=(threads_each,)) as pool:
             try:
                 for doing in [pool.submit(do, job) for job in jobs]:
                     doing.result()

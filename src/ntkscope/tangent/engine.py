@@ -102,7 +102,8 @@ class Engine:
 
     def plan(self, n: int, m: int | None, memory: int, kept: int = 1) -> Plan:
         """How a kernel of n inputs with themselves (m None) or with m others is cut to fit `memory` bytes."""
-        return make_plan(n, m, self.footprint, memory, kept)
+        threads = torch.get_num_threads() if self.device.type == "cpu" else 1
+        return make_plan(n, m, self.footprint, memory, kept, threads)
 
     @property
     def footprint(self) -> Footprint:

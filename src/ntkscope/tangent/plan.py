@@ -13,6 +13,7 @@ UNITS = {"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb"
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "t": 1e12, "tb": 1e12, "tib": 2**40}
 SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and libraries take for scratch is not ours to count
 CPU_BLOCK, CUDA_BLOCK = 128, 256
+CREW_BLOCK = 16  # samples of a block from which on a thread of its own is worth it
 
 
 def parse_bytes(memory: str | int | float) -> int:
@@ -93,15 +94,22 @@ def footprint(
 
 @dataclass(frozen=True)
 class Plan:
-    """`resident` samples keep their features while blocks of `block` samples pass by; `workspace` bytes for products."""
+    """`resident` samples keep their features while blocks of `block` samples pass by; `workspace` bytes for products.
+
+    `workers` blocks pass by at once, each with a workspace of its own.
+    """
 
     resident: int
     block: int
     workspace: int
+    workers: int = 1
 
 
-def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1) -> Plan:
-    """Fit (n, m) into `memory`; m None for one set of inputs with itself. `kept`: copies of the result that are held."""
+def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1, threads: int = 1) -> Plan:
+    """Fit (n, m) into `memory`; m None for one set of inputs with itself. `kept`: copies of the result that are held.
+
+    Of `threads`, as many work on blocks of their own as leave room for nearly as many residents and for blocks worth it.
+    """
     result = n * (n if m is None else m) * each.pairs * each.itemsize * kept
     feature, passing = each.feature, each.passing
     available = each.slack * memory - result
@@ -113,26 +121,37 @@ def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1
             f" ({int(least * 1.01)} bytes): raise memory=, choose fewer params= or outputs=, or keep the result on disk"
             " with store="
         )
-    workspace = int(max(2**21, min(available / 8, 2**26 if not each.cuda else 2**33)))
-    side = min(n, m or n)
-    room = available - workspace
-    most = side if m is None else max(n, m)
+    side, most = min(n, m or n), max(n, m or n)
+    alone = _fitted(side, most, each, available, 1)
+    for workers in range(min(threads, most // CREW_BLOCK), 1, -1):
+        together = _fitted(side, most, each, available, workers)
+        if together.resident >= 0.8 * alone.resident and together.block >= min(CREW_BLOCK, alone.block):
+            return together
+    return alone
+
+
+def _fitted(side: int, most: int, each: Footprint, available: float, workers: int) -> Plan:
+    """The plan for so many workers; with several, blocks are short enough that each has one."""
+    usual = 2**33 if each.cuda else 2**26 if workers == 1 else 2**24
+    workspace = int(max(2**21, min(available / 8 / workers, usual)))
+    room = available - workers * workspace
+    longest = min(each.largest_block, most if workers == 1 else -(-most // workers))
     for share in (
         (0.4,) if each.cuda else (0.4, 0.15)
     ):  # where not all can stay, smaller blocks leave room for more residents
-        block = max(1, min(each.largest_block, most, int(room * share / passing)))
-        resident = _resident(room, block, each)
+        block = max(1, min(longest, int(room * share / workers / each.passing)))
+        resident = _resident(room, block, each, workers)
         if resident >= side:
             break
     while resident < 1 and block > 1:
         block //= 2
-        resident = _resident(room, block, each)
-    return Plan(max(1, min(side, resident)), block, workspace)
+        resident = _resident(room, block, each, workers)
+    return Plan(max(1, min(side, resident)), block, workspace, workers)
 
 
-def _resident(room: float, block: int, each: Footprint) -> int:
-    """Samples whose features fit beside a block that passes by and the float64 tile between the two."""
-    return int((room - block * each.passing) / (each.feature + each.tile(1, block)))
+def _resident(room: float, block: int, each: Footprint, workers: int) -> int:
+    """Samples whose features fit beside blocks that pass by and the float64 tiles between the two."""
+    return int((room - workers * block * each.passing) / (each.feature + workers * each.tile(1, block)))
 
 
 def _forming(piece: Piece, heads: int, itemsize: int, storage: int, factors: int) -> int:

@@ -1,21 +1,27 @@
 """Products: exact inner products of parameter gradients between two sets of inputs, formed as one matrix in memory.
 
 Features of some samples stay (the residents) while blocks of the others pass by; each block is harvested once per group
-of residents. With one set of inputs only one triangle is computed. Sites accumulate in float64.
+of residents, on a CPU by several threads, each with blocks of its own. With one set of inputs only one triangle is
+computed. Sites accumulate in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import add
 
 import torch
 from torch import Tensor
 
-from ntkscope.core.progress import counter
+from ntkscope.core.progress import Progress, counter
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.contraction import Column, Features, block_products, cut, flat, hold, passing, ranges, write
+from ntkscope.tangent.contraction import Column, Features, block_products, cut, flat, hold_block, passing, ranges, write
 from ntkscope.tangent.coverage import Coverage
+from ntkscope.tangent.crew import recruit, share
 from ntkscope.tangent.engine import Engine, Heads, probed
 from ntkscope.tangent.harvest import PathChanged
 from ntkscope.tangent.pieces import Piece
@@ -82,31 +88,62 @@ def _run(engine: Engine, x1: Batch, x2: Batch | None, memory: int, per_layer: bo
     sides = [torch.zeros(n, width, dtype=torch.float64, device=subject.device) for _ in range(1 if x2 is None else 2)]
     if x2 is not None:
         sides[1] = torch.zeros(m, width, dtype=torch.float64, device=subject.device)
+    crew = [engine]
+    recruit(crew, plan.workers)
     total = sum(len(rows) * len(cols) for rows, cols in _tiles(n, None if x2 is None else m, plan))
+    began = time.perf_counter()
     with counter(total, "kernel", enabled=progress) as bar:
         for rows in ranges(0, n, plan.resident):
-            inside = slice(rows.start, rows.stop)
-            held = hold(engine, x1[inside], plan.block, sides[0][inside] if x2 is not None else None)
-            for at, column in _columns(engine, held, x1, x2, rows, plan, sides[-1]):
-                _tile(engine, values, parts, held, rows, at, column, plan, symmetric=x2 is None)
-                bar.advance(len(rows) * len(at))
-            del held
+            _residents(crew, x1, x2, rows, plan, values, parts, sides, bar)
+    coverage = functools.reduce(add, [one.coverage() for one in crew])
+    if len(crew) > 1:
+        coverage = coverage.times((time.perf_counter() - began) / max(1e-9, sum(coverage.stages.values())))
     engine.check_finite(values, x1)
     rows_self = values.diagonal().double() if x2 is None else flat(sides[0], engine.full)
     columns_self = rows_self if x2 is None else flat(sides[1], engine.full)
-    return Products(values, rows_self, columns_self, engine.coverage(), engine.chosen, parts, plan)
+    return Products(values, rows_self, columns_self, coverage, engine.chosen, parts, plan)
 
 
-def _columns(
-    engine: Engine, held: Features, x1: Batch, x2: Batch | None, rows: range, plan: Plan, side: Tensor
-) -> Iterator[tuple[range, Column]]:
-    """The blocks that pass by the residents: the residents themselves, then those after them; or all of `x2`."""
-    if x2 is None:
-        for at in ranges(rows.start, rows.stop, plan.block):
-            yield at, cut(held, range(at.start - rows.start, at.stop - rows.start))
+def _residents(
+    crew: list[Engine],
+    x1: Batch,
+    x2: Batch | None,
+    rows: range,
+    plan: Plan,
+    values: Tensor,
+    parts: dict[str, Tensor],
+    sides: list[Tensor],
+    bar: Progress[int],
+) -> None:
+    """One group of residents with all that pass by: themselves and those after them; or all of `x2`."""
+    held: Features = {}
+    inside = x1[rows.start : rows.stop]
+    side = None if x2 is None else sides[0][rows.start : rows.stop]
+    _each(crew, ranges(0, len(inside), plan.block), lambda maker, at: hold_block(maker, held, inside, at, side))
     others, first = (x1, rows.stop) if x2 is None else (x2, 0)
-    for at in ranges(first, len(others), plan.block):
-        yield at, passing(engine, others, at, side if x2 is not None and rows.start == 0 else None)
+    new = sides[1] if x2 is not None and rows.start == 0 else None
+    lock = threading.Lock()
+
+    def work(maker: Engine, at: range) -> None:
+        own = x2 is None and at.stop <= rows.stop
+        column = (
+            cut(held, range(at.start - rows.start, at.stop - rows.start)) if own else passing(maker, others, at, new)
+        )
+        _tile(maker, values, parts, held, rows, at, column, plan, symmetric=x2 is None)
+        with lock:
+            bar.advance(len(rows) * len(at))
+
+    own = list(ranges(rows.start, rows.stop, plan.block)) if x2 is None else []
+    _each(crew, [*own[::-1], *ranges(first, len(others), plan.block)], work)  # of their own, the last are the longest
+
+
+def _each(crew: list[Engine], blocks: Iterable[range], work: Callable[[Engine, range], None]) -> None:
+    """`work` on every block: by one engine in this thread, or by several side by side."""
+    if len(crew) > 1:
+        share(crew, blocks, work, threads_each=max(1, torch.get_num_threads() // len(crew)))
+        return
+    for at in blocks:
+        work(crew[0], at)
 
 
 def _tile(

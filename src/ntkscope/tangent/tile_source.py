@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import contains
+from operator import add, contains
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -35,7 +35,7 @@ from ntkscope.tangent.contraction import (
     write,
 )
 from ntkscope.tangent.coverage import Coverage
-from ntkscope.tangent.crew import share
+from ntkscope.tangent.crew import recruit, share
 from ntkscope.tangent.cut import Cut
 from ntkscope.tangent.engine import Engine, Heads, probed
 from ntkscope.tangent.harvest import PathChanged
@@ -175,7 +175,8 @@ class FeatureTiles:
     def coverage(self) -> Coverage | None:
         """What this process did for every parameter, the seconds of all threads added up; None before its first tile."""
         made = [maker.coverage() for crew in self._crews.values() for maker in crew]
-        return functools.reduce(_added, [found for found in made if found is not None], None)
+        found = [one for one in made if one is not None]
+        return functools.reduce(add, found) if found else None
 
     def _crew(self, func: frozenset[str]) -> list[TileMaker]:
         """As many makers as threads and memory allow, one a thread."""
@@ -184,11 +185,7 @@ class FeatureTiles:
             crew.append(self.recipe.make(probed(self.x1, self.x2), func))
         threads = torch.get_num_threads() if self.device.type == "cpu" else 1
         wanted = self.cut.workers(crew[0].footprint, self.memory, threads)
-        while len(crew) < wanted:
-            try:
-                crew.append(crew[0].twin())
-            except (TypeError, RuntimeError, ValueError, AttributeError):  # a model that cannot be copied
-                break
+        recruit(crew, wanted)
         return crew[: max(1, wanted)]
 
     def _tile(self, crew: Sequence[TileMaker], i: int, j: int, func: frozenset[str]) -> TileValues:
@@ -270,13 +267,3 @@ def _reproducible(device: torch.device) -> Iterator[None]:
         yield
     finally:
         cudnn.deterministic, cudnn.benchmark = before
-
-
-def _added(a: Coverage | None, b: Coverage) -> Coverage:
-    if a is None:
-        return b
-    seconds, stages = (
-        {key: left.get(key, 0.0) + right.get(key, 0.0) for key in {**left, **right}}
-        for left, right in ((a.seconds, b.seconds), (a.stages, b.stages))
-    )
-    return replace(a, seconds=seconds, stages=stages, harvested=a.harvested + b.harvested)
