@@ -19,6 +19,7 @@ from strategies.architectures import (
     sequence_networks,
     vector_networks,
 )
+from strategies.crews import crew_of
 
 FAMILIES = {
     "vectors": vector_networks(),
@@ -76,8 +77,12 @@ def check(data: st.DataObject, family: str, names: Sequence[str]) -> None:
     x2 = None
     if extra.get("form") != "features" and data.draw(st.booleans(), label="two sets of inputs"):
         x2 = architecture.x.flip(0)[: max(1, len(architecture.x) - 1)]
+    threads = data.draw(st.sampled_from([1, 1, 2, 3]), label="threads") if name in GRADIENT_NAMES else 1
     try:
-        compare(name, architecture.model, architecture.x, x2, outputs=outputs, params=params, memory=memory, **extra)
+        with crew_of(threads):
+            compare(
+                name, architecture.model, architecture.x, x2, outputs=outputs, params=params, memory=memory, **extra
+            )
     except NumericalError as error:  # a dead network has no cosine; then the oracle has none either
         selection: dict[str, Any] = {"outputs": outputs, "params": params}
         if expected(name, architecture.model, architecture.x, x2, **selection, **extra).isfinite().all():

@@ -1,0 +1,148 @@
+"""Blocks that pass by side by side, a thread each: the same numbers, the same model afterwards, the same errors."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ntkscope as ns
+from ntkscope.core import MemoryBudgetError
+from ntkscope.tangent.plan import Footprint, make_plan
+from oracles.against import compare, smallest_budget
+from oracles.closeness import assert_kernel_close
+from oracles.snapshots import assert_unchanged, state
+from strategies.crews import crew_of
+from strategies.networks import Case, Net, noise, randomize
+from strategies.traps import TRAPS
+
+SAME = 1e-12
+N = 13  # a prime: no share divides it
+
+
+def convolutional() -> Case:
+    layers = [nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2, groups=2)]
+    return randomize(nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 3))), noise(N, 2, 6, 6)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+@pytest.mark.parametrize("name", ["entk", "trntk", "trntk0", "pntk"])
+def test_the_same_kernel(name: str, threads: int) -> None:
+    model, x = convolutional()
+    for other in (None, x[:5], torch.cat([x, x + 1])):
+        alone = ns.kernel(name, model, x, other)
+        with crew_of(threads):
+            together = ns.kernel(name, model, x, other)
+        assert alone.meta["plan"].workers == 1
+        assert together.meta["plan"].workers == threads
+        assert_kernel_close(together.dense(), alone.dense(), SAME)
+        assert_kernel_close(together.diagonal(), alone.diagonal(), SAME) if other is None else None
+        assert together.coverage is not None
+        assert alone.coverage is not None
+        assert together.coverage.roads == alone.coverage.roads
+        assert together.coverage.harvested == alone.coverage.harvested
+
+
+def test_the_same_shares_of_parameters() -> None:
+    model, x = convolutional()
+    alone = ns.kernel("trntk0", model, x, per_layer=True).meta["contributions"]
+    with crew_of(3):
+        together = ns.kernel("trntk0", model, x, per_layer=True).meta["contributions"]
+    assert together.keys() == alone.keys()
+    for name in alone:
+        assert_kernel_close(together[name], alone[name], SAME)
+
+
+def test_several_groups_of_residents() -> None:
+    model, x = randomize(nn.Sequential(nn.Linear(5, 700), nn.Tanh(), nn.Linear(700, 3))), noise(97, 5)
+    whole = ns.kernel("trntk0", model, x)
+    budget = 2 * smallest_budget(lambda memory: ns.kernel("trntk0", model, x, memory=memory))
+    with crew_of(2):
+        found = ns.kernel("trntk0", model, x, memory=budget)
+        between = ns.kernel("trntk0", model, x, x[:60], memory=budget)
+    assert found.meta["plan"].resident < len(x)
+    assert found.meta["plan"].workers == 2
+    assert_kernel_close(found.dense(), whole.dense(), SAME)
+    assert_kernel_close(between.dense(), whole.dense()[:, :60], SAME)
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_traps(name: str) -> None:
+    model, x = TRAPS[name]()
+    before = state(model)
+    with crew_of(2):
+        compare("trntk0", model, x)
+    assert_unchanged(model, before)
+
+
+class Breaks(nn.Module):
+    """Passes its input on, but raises where a sample holds a large number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x > 50).any()):
+            raise RuntimeError("the network broke")
+        return x
+
+
+def test_an_error_in_one_thread() -> None:
+    model, x = randomize(nn.Sequential(Breaks(), nn.Linear(4, 3))), noise(20, 4)
+    x[11] += 100
+    before, threads = state(model), torch.get_num_threads()
+    with crew_of(2), pytest.raises(RuntimeError, match="the network broke"):
+        ns.kernel("trntk0", model, x)
+    assert_unchanged(model, before)
+    assert torch.get_num_threads() == threads
+
+
+def test_a_later_block_that_takes_another_path() -> None:
+    def run(m: Any, x: Tensor) -> Tensor:
+        h, large = torch.tanh(m.a(x)) * m.scale, (x > 50).any(1, keepdim=True)
+        return m.head(torch.where(large, m.a(h), h) if bool(large.any()) else h)
+
+    parts = {"a": nn.Linear(4, 4), "head": nn.Linear(4, 3), "scale": nn.Parameter(torch.ones(4))}
+    model, x = randomize(Net(run, **parts)), noise(12, 4)
+    x[7] += 100
+    one_by_one = torch.cat([ns.kernel("trntk0", model, row[None], x).dense() for row in x])
+    with crew_of(3):
+        assert_kernel_close(ns.kernel("trntk0", model, x).dense(), one_by_one, 1e-10)
+
+
+def test_a_model_that_cannot_be_copied() -> None:
+    model, x = randomize(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))), noise(9, 4)
+    model.lock = threading.Lock()
+    with crew_of(2):
+        compare("trntk0", model, x)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradients_switched_off_outside(mode: Any) -> None:
+    model, x = convolutional()
+    expected = ns.kernel("trntk0", model, x).dense()
+    with crew_of(2), mode():
+        found = ns.kernel("trntk0", model, x).dense()
+    assert_kernel_close(found.clone(), expected, SAME)
+
+
+def test_few_samples_stay_with_one_thread() -> None:
+    each = Footprint(feature=1000, passing=1000, itemsize=4)
+    assert make_plan(31, None, each, 2**30, threads=2).workers == 1
+    assert make_plan(32, None, each, 2**30, threads=2).workers == 2
+    assert make_plan(400, None, each, 2**30, threads=64).workers == 25
+
+
+@pytest.mark.parametrize("n", [40, 4000])
+@pytest.mark.parametrize("feature", [10**3, 10**7])
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_what_is_held_at_once_fits(n: int, feature: int, threads: int) -> None:
+    each = Footprint(feature=feature, passing=feature // 2, itemsize=4)
+    for memory in (2**27, 2**29, 2**31, 2**34):
+        try:
+            plan = make_plan(n, None, each, memory, threads=threads)
+        except MemoryBudgetError:
+            continue
+        passing = plan.block * each.passing + each.tile(plan.resident, plan.block) + plan.workspace
+        held = 4 * n * n + plan.resident * feature + plan.workers * passing
+        assert held <= memory or plan.resident == plan.block == 1
