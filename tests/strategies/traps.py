@@ -61,6 +61,36 @@ def module_called_on_different_numbers_of_positions() -> Case:
 
 
 @trap
+def in_place_activation_on_positions() -> Case:
+    """The layer's output is a view of a matrix, which is written to."""
+    return Net(lambda m, x: m.head(torch.relu_(m.a(x)).mean(1)), a=nn.Linear(D, D), head=nn.Linear(D, C)), noise(
+        N, T, D
+    )
+
+
+@trap
+def in_place_activation_on_positions_that_lie_otherwise() -> Case:
+    """With several samples the positions come first in memory, and PyTorch takes another road than with one."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        return m.head(torch.relu_(m.a(x.transpose(0, 1).contiguous().transpose(0, 1))).mean(1))
+
+    return Net(run, a=nn.Linear(D, D), head=nn.Linear(D, C)), noise(N, T, D)
+
+
+@trap
+def one_slope_used_three_times() -> Case:
+    """`vmap` fails on it unless there are as many samples as outputs, as there are in the probe."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = m.slope(m.a(x))
+        return m.head(x.mean(1))
+
+    return Net(run, a=nn.Linear(D, D), slope=nn.PReLU(), head=nn.Linear(D, C)), noise(N, 1, D)
+
+
+@trap
 def convolution_called_at_two_resolutions() -> Case:
     def run(m: Any, x: Tensor) -> Tensor:
         fine, coarse = m.conv(x), m.conv(F.avg_pool2d(x, 2))

@@ -125,6 +125,8 @@ class Watch(TorchFunctionMode):
     def _record(self, terms: list[Term], output: Tensor) -> Tensor:
         lead = terms[0].lead_y
         index = len(self.tape.calls)
+        if output._is_view():  # of something inside the function: written to in place, its old edge would see nothing
+            output = torch.ops.aten._unsafe_view(output, output.shape)
         if self.layouts is not None and index < len(self.layouts) and self.layouts[index].axis is None:
             axes = output.dim()
             output = _widened(output, lead, self.n)

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ class Engine:
             self.width = 1 if heads.summed else self.chosen
             guards.check_independence(subject, few, outputs)
             found = probe(subject, few)
-        self.findings = Findings(found.layouts, found.signatures, found.func | func)
+        self.findings = replace(found, func=found.func | func)
         self.graph_bytes, calls = _graph_bytes(subject, few, self.findings)
         self.arrived_bytes = sum(
             call.shape.numel() // len(few) * (precision.factors if call.outer else subject.dtype).itemsize

@@ -14,6 +14,7 @@ from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.subject import Subject
 
 Heads = Callable[[Tensor], Tensor]
+REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)  # of models `vmap` cannot follow
 
 
 def dense(gradient: Tensor | None, leaf: Tensor) -> Tensor:
@@ -54,19 +55,31 @@ def one_by_one(subject: Subject, batch: Batch, names: Sequence[str], heads: Head
 
 
 def choose(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> tuple[str, Params]:
-    """Which of the two works on this model, tried on the probe: the quick one, if it gives what autograd gives."""
+    """Which of the two works on this model, tried on the probe: the quick one, if it gives what autograd gives.
+
+    It is tried on all samples and on one less: some batching rules of PyTorch only work with as many samples as heads.
+    """
     exact = one_by_one(subject, batch, names, heads)
-    try:
-        quick = vectorised(subject, batch, names, heads)
-    except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError):
-        return "loop", exact
     tolerance = 1e-8 if subject.dtype == torch.float64 else 1e-3
-    same = all(
-        quick[name].shape == exact[name].shape
-        and bool((quick[name] - exact[name]).abs().max() <= tolerance * exact[name].abs().max().clamp_min(1e-30))
-        for name in names
-    )
-    return ("vmap" if same else "loop"), exact
+    for n in {len(batch), max(1, len(batch) - 1)}:
+        try:
+            quick = vectorised(subject, batch[:n], names, heads)
+        except REFUSALS:
+            return "loop", exact
+        for name in names:
+            true = exact[name][:n]
+            if quick[name].shape != true.shape:
+                return "loop", exact
+            if not bool((quick[name] - true).abs().max() <= tolerance * true.abs().max().clamp_min(1e-30)):
+                return "loop", exact
+    return "vmap", exact
 
 
-ROADS = {"vmap": vectorised, "loop": one_by_one}
+def gradients(road: str, subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:
+    """Gradients (n, heads, numbers) on the road that was chosen; where the quick one fails after all, on the other."""
+    if road == "vmap":
+        try:
+            return vectorised(subject, batch, names, heads)
+        except REFUSALS:
+            pass
+    return one_by_one(subject, batch, names, heads)

@@ -126,6 +126,7 @@ def harvest(
     headed = heads(outputs)
     used = sorted({k for piece in made for k, _ in piece.members})
     arrived: dict[int, Tensor] = {}
+    reached: set[int] = set()
     count = headed.shape[1]
     weights = torch.zeros_like(headed)
     for head in range(count if used else 0):
@@ -136,15 +137,20 @@ def harvest(
             call = tape.calls[k]
             if cotangent is None:  # this head does not see the call
                 cotangent = headed.new_zeros(call.shape)
+            else:
+                reached.add(k)
             value = findings.layouts[k].written().read(cotangent, len(call.lead), n)
             if k not in arrived:
                 dtype = precision.factors if call.outer else value.dtype
                 arrived[k] = torch.empty(n, count, *value.shape[1:], dtype=dtype, device=value.device)
             arrived[k][:, head] = value
+    lost = {term.slot.name for k in set(used) & findings.reached - reached for term in tape.calls[k].terms}
+    if lost:  # the probe's cotangents came there
+        raise PathChanged(lost)
     gradients: Params = {}
     names = [piece.name for piece in made if piece.road == "func"]
     if names:
-        gradients = func_road.ROADS[func](subject, batch, names, heads)
+        gradients = func_road.gradients(func, subject, batch, names, heads)
     return Harvest(n, tape.calls, findings.layouts, arrived, gradients)
 
 

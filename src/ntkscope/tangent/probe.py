@@ -28,11 +28,13 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3, torch.bfloat16: 1e-1, tor
 
 @dataclass(frozen=True)
 class Findings:
-    """What the probe learned: the layout of every call, in order, and the parameters left to the `func` road."""
+    """What the probe learned: the layout of every call, in order, the parameters left to the `func` road, and the calls
+    that a cotangent reached."""
 
     layouts: list[Layout]
     signatures: list[tuple[object, ...]]
     func: frozenset[str]
+    reached: frozenset[int] = frozenset()
 
 
 def probe(subject: Subject, batch: Batch) -> Findings:
@@ -42,7 +44,7 @@ def probe(subject: Subject, batch: Batch) -> Findings:
     outputs = first
     shared: dict[int, bool] = {}  # calls whose output no sample changes: whether widening it is harmless
     while True:
-        layouts = _layouts(outputs, tape.calls, n)
+        layouts, reached = _layouts(outputs, tape.calls, n)
         fresh = next((k for k, layout in enumerate(layouts) if layout.axis is None and k not in shared), None)
         if fresh is None:
             break
@@ -59,7 +61,7 @@ def probe(subject: Subject, batch: Batch) -> Findings:
     seen = {term.slot.name for call in tape.calls for term in call.terms}
     func |= _mismatches(subject, outputs, tape.calls, chosen, seen - func)
     final = [layout or Layout(0) for layout in chosen]
-    return Findings(final, [call.signature for call in tape.calls], frozenset(func))
+    return Findings(final, [call.signature for call in tape.calls], frozenset(func), reached)
 
 
 def _decided(k: int, layout: Layout, shared: Mapping[int, bool]) -> Layout | None:
@@ -87,16 +89,18 @@ def _unchanged(
     return (widened, again) if bool((widened - outputs).abs().max() <= tolerance * outputs.abs().max()) else None
 
 
-def _layouts(outputs: Tensor, calls: list[Call], n: int) -> list[Layout]:
-    """For each call the first layout under which a sample's cotangent touches that sample's slots alone."""
+def _layouts(outputs: Tensor, calls: list[Call], n: int) -> tuple[list[Layout], frozenset[int]]:
+    """For each call the first layout under which a sample's cotangent touches that sample's slots alone; the calls reached."""
     options = [_options(call.lead, n) for call in calls]
     edges = [call.edge for call in calls]
+    reached = set()
     for i in range(n):
         for k, cotangent in enumerate(cotangents(outputs, _mask(outputs, i), edges, keep=True)):
             if cotangent is not None:
+                reached.add(k)
                 lead = len(calls[k].lead)
                 options[k] = [c for c in options[k] if c.axis is None or _only(c.read(cotangent, lead, n), i)]
-    return [option[0] for option in options]
+    return [option[0] for option in options], frozenset(reached)
 
 
 def _options(lead: tuple[int, ...], n: int) -> list[Layout]:
