@@ -2,10 +2,11 @@
 
     python -m benchmarks.gpu_full_kernel --data-root DATA --folder DIR --out FILE [--weights FILE]
 
-Without weights the network is trained first, as its recipe says. Then, each in a process of its own and each resumable: the
+Without weights the network is trained first, as its recipe says. Then, each in a process of its own: the
 kernel of the 50,000 training images with themselves, that of the 10,000 test images with them, the error of entries drawn
-from everywhere against float64, and a kernel GLM on all of it. Killed at any moment, the same command goes on; seconds of
-all attempts are added up, Python's start, the loading of data and the writing of tiles among them.
+from everywhere against float64, and a kernel GLM on all of it. Killed at any moment, the same command goes on from the last
+tile (training begins again); seconds of all attempts are added up, Python's start, the loading of data and the writing of
+tiles among them.
 """
 
 from __future__ import annotations
@@ -209,8 +210,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--memory", default="128GiB")
     parser.add_argument("--out", type=Path, default=Path("results/gpu/gpu_full_kernel.json"))
     chosen = parser.parse_args(arguments)
-    options = {key: getattr(chosen, key) for key in ("data_root", "train", "test", "precision", "memory")}
-    options |= {"folder": str(chosen.folder), "weights": chosen.weights or str(chosen.folder / "resnet18.safetensors")}
+    options = {key: getattr(chosen, key) for key in ("train", "test", "precision", "memory")}
+    folder = chosen.folder.resolve()  # the legs begin elsewhere
+    weights = Path(chosen.weights).resolve() if chosen.weights else folder / "resnet18.safetensors"
+    root = None if chosen.data_root is None else str(Path(chosen.data_root).resolve())
+    options |= {"data_root": root, "folder": str(folder), "weights": str(weights)}
     record = run(options, chosen.weights)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps(plain(record), indent=1) + "\n")

@@ -146,9 +146,13 @@ def attempt(note: Path, *arguments: str, module: str = "benchmarks.store") -> di
 
     `wall_seconds` adds up over all attempts, the start of Python and the loading of the data included.
     """
-    written: dict[str, Any] = json.loads(note.read_text()) if note.exists() else {"wall_seconds": 0.0, "attempts": 0}
+    asked = [module, *arguments]
+    new = {"wall_seconds": 0.0, "attempts": 0, "arguments": asked}
+    written: dict[str, Any] = json.loads(note.read_text()) if note.exists() else new
+    if written["arguments"] != asked:
+        raise SystemExit(f"{note} was begun with {written['arguments']}; now came {asked}: choose another folder")
     if written.get("done"):
-        return written
+        return _found(written)
     spent, began = float(written["wall_seconds"]), time.perf_counter()
     written["attempts"] += 1
     answer = note.with_suffix(".answer")
@@ -157,7 +161,7 @@ def attempt(note: Path, *arguments: str, module: str = "benchmarks.store") -> di
     try:
         while process.poll() is None:
             time.sleep(min(EVERY, 0.1 + (time.perf_counter() - began) / 20))
-            note.write_text(json.dumps(written | {"wall_seconds": spent + time.perf_counter() - began}))
+            _keep(note, written | {"wall_seconds": spent + time.perf_counter() - began})
     except BaseException:
         process.kill()
         process.wait()
@@ -166,8 +170,19 @@ def attempt(note: Path, *arguments: str, module: str = "benchmarks.store") -> di
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}; what is done stays in {note.parent}")
     wall = {"wall_seconds": spent + time.perf_counter() - began, "done": True}
     found: dict[str, Any] = written | json.loads(answer.read_text()) | wall
-    note.write_text(json.dumps(found))
-    return found
+    _keep(note, found)
+    return _found(found)
+
+
+def _found(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != "arguments"}
+
+
+def _keep(note: Path, values: Mapping[str, Any]) -> None:
+    """The note as a whole or as it was, also when this is killed."""
+    beside = note.with_suffix(".new")
+    beside.write_text(json.dumps(values))
+    beside.replace(note)
 
 
 def curve(folder: Path, sizes: Sequence[int], memory: str) -> dict[int, dict[str, Any]]:

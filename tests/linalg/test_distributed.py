@@ -325,7 +325,7 @@ def test_threads_of_a_worker_work_on_one_tile(tmp_path: Path) -> None:
     assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
 
 
-@pytest.mark.nightly  # failed once on a busy machine: no KeyboardInterrupt came; not yet known why
+@pytest.mark.nightly
 def test_interrupt_stops_the_workers(two: Any, tmp_path: Path) -> None:
     if threading.current_thread() is not threading.main_thread():
         pytest.skip("an interrupt reaches the main thread")

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -23,6 +23,7 @@ import torch
 
 from ntkscope.core import NtkscopeError, Progress, UsageError
 from ntkscope.core.environment import package_version
+from ntkscope.core.interrupts import noted_interrupts
 from ntkscope.core.progress import counter
 from ntkscope.linalg._zarr import optional
 from ntkscope.linalg.filling import outstanding
@@ -111,7 +112,8 @@ def fill_on(
         with counter(len(store.grid), "tiles", progress) as bar:
             bar.skip(len(store.grid) - len(todo))
             if todo:
-                _Filling(client, store, _parcel(source, store), bar).run(todo)
+                with noted_interrupts() as check:
+                    _Filling(client, store, _parcel(source, store), bar, check).run(todo)
                 store.clear_leftovers()  # of workers that were killed while they wrote
     return len(todo)
 
@@ -148,8 +150,10 @@ class _Filling:
     """One filling of a store: rounds of strips until no tile is missing. A second round is there for the case that all
     workers that held the source were lost together, and for tasks Dask gave up because their workers died too often."""
 
-    def __init__(self, client: Any, store: KernelStore, parcel: bytes, bar: Progress[int]) -> None:
-        self.client, self.store, self.parcel, self.bar = client, store, parcel, bar
+    def __init__(
+        self, client: Any, store: KernelStore, parcel: bytes, bar: Progress[int], check: Callable[[], None]
+    ) -> None:
+        self.client, self.store, self.parcel, self.bar, self.check = client, store, parcel, bar, check
         self.name = f"ntkscope-tiles-{uuid.uuid4().hex}"
         self.address = client.scheduler.address
         self.start = time.monotonic()
@@ -162,6 +166,7 @@ class _Filling:
         try:
             while todo:
                 left = self._left(self._round(todo))
+                self.check()
                 barren = 0 if len(left) < len(todo) else barren + 1
                 if barren == BARREN_ROUNDS:
                     raise DistributedError(
@@ -208,6 +213,7 @@ class _Filling:
         whole = True
         try:
             for future in distributed.as_completed(futures, loop=self.client.loop):
+                self.check()
                 if self.client.status != "running":
                     raise self._lost()
                 if future.status == "finished":
@@ -230,6 +236,7 @@ class _Filling:
         """How many workers there are, once there is one; all of them with our versions."""
         start: float | None = time.monotonic()
         while not (workers := self.client.nthreads()):
+            self.check()
             if self.client.status != "running":
                 raise self._lost()
             if start is not None and time.monotonic() - start > PATIENCE_SECONDS:
@@ -256,6 +263,7 @@ class _Filling:
             absent = self.again.union(left)
             return [tile for tile in self.store.grid if tile in absent]
         for seconds in VISIBLE_SECONDS:
+            self.check()
             time.sleep(seconds if left else 0)
             left = self.store.missing() if left else left
         if left:

@@ -32,7 +32,7 @@ def recruit(crew: list[Twin], wanted: int) -> None:
     while len(crew) < wanted:
         try:
             crew.append(crew[0].twin())
-        except (TypeError, RuntimeError, ValueError, AttributeError):  # a model that cannot be copied
+        except Exception:  # a model that cannot be copied, for whatever reason its own methods have
             return
 
 

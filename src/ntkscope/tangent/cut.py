@@ -31,7 +31,7 @@ class Cut:
     def needs(self, each: Footprint, workers: int = 1) -> int:
         """Bytes: the rows' features, the tile, and for every worker a block that passes by and its products."""
         tile = COPIES * self.size**2 * each.pairs * each.itemsize
-        passing = self.block * each.passing + each.tile(self.size, self.block) + self.workspace
+        passing = self.block * each.passing + each.tile(self.size, self.block) + self.workspace + each.worker
         return self.size * each.feature + tile + workers * passing
 
     def workers(self, each: Footprint, memory: int, most: int) -> int:

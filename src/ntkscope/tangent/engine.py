@@ -11,17 +11,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError
+from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.tangent import func_road, guards
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import watch
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.features import Feature, self_products
+from ntkscope.tangent.func_road import dense
 from ntkscope.tangent.harvest import Harvest, harvest
 from ntkscope.tangent.pieces import Piece, pieces
 from ntkscope.tangent.plan import Footprint, Plan, footprint, make_plan
 from ntkscope.tangent.precision import Precision, tensor_cores
-from ntkscope.tangent.probe import SAMPLES, Findings, probe
+from ntkscope.tangent.probe import SAMPLES, TOLERANCE, Findings, probe
+from ntkscope.tangent.quick_convolution import flipped_bytes
 from ntkscope.tangent.subject import Subject
 
 
@@ -64,7 +66,7 @@ class Engine:
     ) -> None:
         self.subject, self.heads, self.full, self.precision = subject, heads, full, precision
         self.profile = profile
-        few = subject.placed(_few(sample))
+        few = self.few = subject.placed(_few(sample))
         self.input_bytes = sum(t[0].numel() * t.element_size() for t in few.tensors())
         with tensor_cores(False):
             outputs = guards.first_outputs(subject, few)
@@ -100,10 +102,10 @@ class Engine:
     def dtype(self) -> torch.dtype:
         return self.subject.dtype
 
-    def plan(self, n: int, m: int | None, memory: int, kept: int = 1) -> Plan:
+    def plan(self, n: int, m: int | None, memory: int, kept: int = 1, threads: int | None = None) -> Plan:
         """How a kernel of n inputs with themselves (m None) or with m others is cut to fit `memory` bytes."""
-        threads = torch.get_num_threads() if self.device.type == "cpu" else 1
-        return make_plan(n, m, self.footprint, memory, kept, threads)
+        most = torch.get_num_threads() if self.device.type == "cpu" else 1
+        return make_plan(n, m, self.footprint, memory, kept, most if threads is None else threads)
 
     @property
     def footprint(self) -> Footprint:
@@ -119,6 +121,7 @@ class Engine:
             storage=self.precision.storage.itemsize,
             factors=self.precision.factors.itemsize,
             cuda=self.subject.device.type == "cuda",
+            worker=flipped_bytes(self.subject.leaves.values(), self.subject.device),
         )
 
     def feature(self, crop: Harvest, piece: Piece) -> Feature:
@@ -141,9 +144,15 @@ class Engine:
         return time.perf_counter()
 
     def twin(self) -> Engine:
-        """The same engine for another thread: its own modules, the parameters shared."""
+        """The same engine for another thread: its own modules, the parameters shared.
+
+        A copy whose gradients are not those of the original is refused: functions that a model keeps (hooks, a patched
+        forward) are not copied and go on using the original's modules.
+        """
         other = copy.copy(self)
         other.subject = self.subject.twin()
+        if not _alike(_answer(self.subject, self.few), _answer(other.subject, self.few)):
+            raise ValueError("a copy of the model does not do what the model does")
         other.seconds, other.stages, other.harvested = dict.fromkeys(self.seconds, 0.0), {}, 0
         return other
 
@@ -162,6 +171,25 @@ class Engine:
             roads[piece.name] = piece.road if known in ("unused", piece.road) else f"{known}+{piece.road}"
         numbers = {name: leaf.numel() for name, leaf in self.subject.leaves.items()}
         return Coverage(roads, numbers, dict(self.seconds), dict(self.stages), self.harvested, self.func)
+
+
+def _answer(subject: Subject, batch: Batch) -> list[Tensor | None]:
+    """The outputs of a batch, and the gradients of a random sum of them."""
+    outputs = subject(batch)
+    weights = torch.randn(outputs.shape, generator=generator(0, "twins"), dtype=torch.float64).to(outputs)
+    leaves = list(subject.leaves.values())
+    return [outputs.detach(), *torch.autograd.grad(outputs, leaves, weights, allow_unused=True)]
+
+
+def _alike(ours: Sequence[Tensor | None], theirs: Sequence[Tensor | None]) -> bool:
+    tolerance = TOLERANCE.get(next(t.dtype for t in ours if t is not None), 1e-3)
+    for one, other in zip(ours, theirs, strict=True):
+        if one is None or other is None:
+            if one is not other:
+                return False
+        elif not bool((dense(one, one) - dense(other, other)).abs().max() <= tolerance * dense(one, one).abs().max()):
+            return False
+    return True
 
 
 def _few(sample: Batch) -> Batch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -33,9 +32,7 @@ def vectorised(subject: Subject, batch: Batch, names: Sequence[str], heads: Head
         one = Batch(*sample).map(lambda t: t.unsqueeze(0))
         return heads(subject(one, {**fixed, **leaves}))[0]
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(chosen, (batch.args, batch.kwargs))
+    jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(chosen, (batch.args, batch.kwargs))
     return {name: value.flatten(2) if value.dim() > 2 else value.unsqueeze(2) for name, value in jacobian.items()}
 
 
@@ -80,6 +77,8 @@ def gradients(road: str, subject: Subject, batch: Batch, names: Sequence[str], h
     if road == "vmap":
         try:
             return vectorised(subject, batch, names, heads)
+        except torch.OutOfMemoryError:
+            raise
         except REFUSALS:
             pass
     return one_by_one(subject, batch, names, heads)

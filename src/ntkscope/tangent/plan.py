@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ntkscope.core import MemoryBudgetError, UsageError
 from ntkscope.tangent.pieces import Piece
@@ -14,6 +14,7 @@ UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "t": 1e12, "tb": 1e12, "tib"
 SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and libraries take for scratch is not ours to count
 CPU_BLOCK, CUDA_BLOCK = 128, 256
 CREW_BLOCK = 16  # samples of a block from which on a thread of its own is worth it
+CREW = 16  # threads at blocks of their own; what Python does between products is done by one at a time
 
 
 def parse_bytes(memory: str | int | float) -> int:
@@ -46,7 +47,8 @@ def show_bytes(count: int | float) -> str:
 class Footprint:
     """What one sample takes, in bytes: `feature` while it stays, `passing` while its block is harvested and formed.
 
-    A pair of samples has `pairs` numbers of `itemsize` bytes in the result and costs `pair_cost` multiply-adds.
+    A pair of samples has `pairs` numbers of `itemsize` bytes in the result and costs `pair_cost` multiply-adds. `worker`:
+    what each thread at blocks of its own takes besides them.
     """
 
     feature: int
@@ -55,6 +57,7 @@ class Footprint:
     pairs: int = 1
     pair_cost: float | int = 1.0
     cuda: bool = False
+    worker: int = 0
 
     @property
     def slack(self) -> float:
@@ -82,6 +85,7 @@ def footprint(
     storage: int,
     factors: int,
     cuda: bool,
+    worker: int = 0,
 ) -> Footprint:
     """Per sample: the features of every piece; while a block is harvested, its graph, inputs and cotangents
     (`arrived_bytes` a head), and what making the largest feature takes."""
@@ -89,7 +93,7 @@ def footprint(
     harvest = graph_bytes + input_bytes + arrived_bytes * heads
     forming = max((_forming(piece, heads, itemsize, storage, factors) for piece in made), default=0)
     cost = sum(piece.pair_cost(heads, full) for piece in made)
-    return Footprint(feature, harvest + forming, itemsize, heads**2 if full else 1, cost, cuda)
+    return Footprint(feature, harvest + forming, itemsize, heads**2 if full else 1, cost, cuda, worker)
 
 
 @dataclass(frozen=True)
@@ -113,28 +117,35 @@ def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1
     result = n * (n if m is None else m) * each.pairs * each.itemsize * kept
     feature, passing = each.feature, each.passing
     available = each.slack * memory - result
-    least = (result + (feature + passing) + 4 * 2**20) / each.slack
-    if available < feature + passing + 4 * 2**20:
+    least = (result + (feature + passing) + each.worker + 4 * 2**20) / each.slack
+    if available < feature + passing + each.worker + 4 * 2**20:
         raise MemoryBudgetError(
             f"memory={show_bytes(memory)} came, but the result takes {show_bytes(result)} and one sample"
-            f" {show_bytes(feature + passing)}; the smallest budget that works is {show_bytes(least * 1.01)}"
+            f" {show_bytes(feature + passing + each.worker)}; the smallest budget that works is {show_bytes(least * 1.01)}"
             f" ({int(least * 1.01)} bytes): raise memory=, choose fewer params= or outputs=, or keep the result on disk"
             " with store="
         )
     side, most = min(n, m or n), max(n, m or n)
     alone = _fitted(side, most, each, available, 1)
-    for workers in range(min(threads, most // CREW_BLOCK), 1, -1):
+    for workers in range(min(threads, CREW, most // CREW_BLOCK), 1, -1):
         together = _fitted(side, most, each, available, workers)
-        if together.resident >= 0.8 * alone.resident and together.block >= min(CREW_BLOCK, alone.block):
+        if together.resident < 1 or together.block < min(CREW_BLOCK, alone.block):
+            continue
+        if together.resident >= 0.8 * alone.resident and (m is None or _groups(side, together) == _groups(side, alone)):
             return together
-    return alone
+    return replace(alone, resident=max(1, alone.resident))
+
+
+def _groups(side: int, plan: Plan) -> int:
+    """How often the other side passes by."""
+    return -(-side // max(1, plan.resident))
 
 
 def _fitted(side: int, most: int, each: Footprint, available: float, workers: int) -> Plan:
-    """The plan for so many workers; with several, blocks are short enough that each has one."""
+    """The plan for so many workers, without residents where none fit; blocks are short enough that each worker has one."""
     usual = 2**33 if each.cuda else 2**26 if workers == 1 else 2**24
     workspace = int(max(2**21, min(available / 8 / workers, usual)))
-    room = available - workers * workspace
+    room = available - workers * (workspace + each.worker)
     longest = min(each.largest_block, most if workers == 1 else -(-most // workers))
     for share in (
         (0.4,) if each.cuda else (0.4, 0.15)
@@ -146,7 +157,7 @@ def _fitted(side: int, most: int, each: Footprint, available: float, workers: in
     while resident < 1 and block > 1:
         block //= 2
         resident = _resident(room, block, each, workers)
-    return Plan(max(1, min(side, resident)), block, workspace, workers)
+    return Plan(max(0, min(side, resident)), block, workspace, workers)
 
 
 def _resident(room: float, block: int, each: Footprint, workers: int) -> int:

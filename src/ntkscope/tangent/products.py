@@ -83,13 +83,16 @@ def _run(engine: Engine, x1: Batch, x2: Batch | None, memory: int, per_layer: bo
     n, m = len(x1), len(x1 if x2 is None else x2)
     names = sorted({piece.name for piece in engine.pieces}) if per_layer else []
     plan = engine.plan(n, None if x2 is None else m, memory, kept=1 + len(names))
+    crew = [engine]
+    recruit(crew, plan.workers)
+    if len(crew) < plan.workers:
+        plan = engine.plan(n, None if x2 is None else m, memory, kept=1 + len(names), threads=len(crew))
+        crew = crew[: plan.workers]
     values = torch.zeros(n * block, m * block, dtype=subject.dtype, device=subject.device)
     parts = {name: torch.zeros_like(values) for name in names}
     sides = [torch.zeros(n, width, dtype=torch.float64, device=subject.device) for _ in range(1 if x2 is None else 2)]
     if x2 is not None:
         sides[1] = torch.zeros(m, width, dtype=torch.float64, device=subject.device)
-    crew = [engine]
-    recruit(crew, plan.workers)
     total = sum(len(rows) * len(cols) for rows, cols in _tiles(n, None if x2 is None else m, plan))
     began = time.perf_counter()
     with counter(total, "kernel", enabled=progress) as bar:

@@ -7,10 +7,11 @@ channels swapped. Exact up to the order of sums. Only cotangents are asked for h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
@@ -37,6 +38,11 @@ class _Flipped(Function):
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         convolve = BY_DIMENSION[ctx.flipped.dim() - 2]
         return convolve(cotangents[0], ctx.flipped, None, 1, ctx.padding, list(ctx.dilation)), None, None, None, None
+
+
+def flipped_bytes(leaves: Iterable[Tensor], device: torch.device) -> int:
+    """At most what the flipped kernels of one forward pass take."""
+    return sum(t.numel() * t.element_size() for t in leaves if t.dim() > 2) if device.type == "cpu" else 0
 
 
 def quick(function: Any, arguments: dict[str, Any]) -> Tensor | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
@@ -132,7 +133,14 @@ def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dic
 
 @contextlib.contextmanager
 def quiet(device: torch.device) -> Iterator[None]:
-    """Gradients on, the caller's random state kept, whatever happens inside."""
+    """Gradients on, mixed precision off, the caller's random state kept, whatever happens inside."""
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad():
+    with (
+        torch.random.fork_rng(devices=devices),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),  # threads of their own know nothing of the caller's
+        warnings.catch_warnings(),  # here, for threads that would set filters side by side lose the caller's
+    ):
+        warnings.filterwarnings("ignore", message=".*performance drop", category=UserWarning)  # of vmap's slower rules
         yield
