@@ -101,13 +101,28 @@ def test_an_impossible_budget_says_which_one_works(
 def test_another_budget_goes_on_with_the_same_bits(kind: str, rooms: list[Room], tmp_path: Path) -> None:
     model, x = lenet()
     options: dict[str, Any] = {"kind": kind, "dim": 1024, "store": tmp_path}
+    ns.kernel("proj-trntk", model, x, memory="96MiB", **options)
+    store = FeatureStore.open(tmp_path)
+    before = store.read(0).clone()
+    store.drop(0)
+    ns.kernel("proj-trntk", model, x, memory="2GiB", **options)
+    assert torch.equal(store.read(0), before)
+    assert rooms[0][1:] == rooms[1][1:]  # all but the block, which is the store's
+
+
+@pytest.mark.parametrize("kind", ["rademacher", "sparse", "kronecker"])
+def test_a_budget_too_small_for_a_store_begun_with_more(kind: str, tmp_path: Path) -> None:
+    model, x = lenet()
+    options: dict[str, Any] = {"kind": kind, "dim": 1024, "store": tmp_path}
     ns.kernel("proj-trntk", model, x, **options)
     store = FeatureStore.open(tmp_path)
     before = store.read(0).clone()
     store.drop(0)
-    ns.kernel("proj-trntk", model, x, memory="48MiB", **options)
+    with pytest.raises(MemoryBudgetError, match="begun with chunks") as refusal:
+        ns.kernel("proj-trntk", model, x, memory="24MiB", **options)
+    least = max(against.stated_sizes(str(refusal.value)))
+    ns.kernel("proj-trntk", model, x, memory=least, **options)
     assert torch.equal(store.read(0), before)
-    assert rooms[0][1:] == rooms[1][1:]  # all but the block, which is the store's
 
 
 def test_a_store_that_does_not_say_its_steps_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ntkscope.core import DamagedTile, StoreError, UsageError
 from ntkscope.core.progress import counter
 from ntkscope.kernels import _tangent
-from ntkscope.kernels._projecting import blocks, project
+from ntkscope.kernels._projecting import blocks, check_room, project
 from ntkscope.kernels._sketching import Room, Sketch, project_block
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg import Gram
@@ -65,6 +65,7 @@ def stored(
         "params": sorted(engine.subject.leaves),
         "precision": engine.precision.name,
         "steps": {name: getattr(room, name) for name in STEPS},
+        "memory": request.memory,
     }
     store = FeatureStore.prepare(
         request.store,
@@ -75,7 +76,10 @@ def stored(
         labels={"name": request.name, "normalize": normalize, "groups": groups, "meta": dict(meta), "recipe": recipe},
         fingerprint=_fingerprint(engine, request, sketch, normalize),
     )
-    _fill(engine, request, sketch, store, room._replace(**_steps(store)))
+    room = room._replace(block=min(rows, len(request.x1)), **_steps(store))
+    if request.memory < int(_recipe(store).get("memory", 0)):  # less than it was begun with
+        check_room(engine, sketch, room, request.memory)
+    _fill(engine, request, sketch, store, room)
     return open_features(store.url, coverage=engine.coverage())
 
 

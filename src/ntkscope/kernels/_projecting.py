@@ -35,17 +35,9 @@ def blocks(engine: Engine, memory: int, sketch: Sketch, kept: int) -> Room:
     size, dim = engine.subject.dtype.itemsize, sketch.dim
     features = kept * engine.width * dim * size
     cuda = engine.subject.device.type == "cuda"
-
-    def sample_bytes(piece: Piece) -> int:
-        formed = 0 if piece.name in sketch.kronecker and piece.road != "func" else 3 * engine.width * piece.numbers
-        return (piece.forming_numbers(engine.width) + formed + product_numbers(engine, sketch, piece)) * size
-
-    func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.road == "func")
-    each = engine.graph_bytes + engine.width * engine.arrived_bytes + func * size
-    each += max(map(sample_bytes, engine.pieces)) + engine.width * dim * size * (1 if sketch.dense else 3)
-    fixed = 64 * dim * (size + 8)
+    each = _each(engine, sketch)
     held, inner = structured_room(engine, sketch)
-    least = each + fixed + (0 if sketch.dense else table_bytes(engine, sketch, held, inner))
+    least = each + _fixed(engine, sketch, 64, held, inner)
     room = (memory - features) * SLACK
     if room < least:
         needed = features + least / SLACK
@@ -55,10 +47,37 @@ def blocks(engine: Engine, memory: int, sketch: Sketch, kept: int) -> Room:
         )
     longest = 2**16 if cuda else 2**13  # fewer, longer products for a GPU
     rows = int(max(64, min(longest, room / 4 / (dim * (size + 8)))))
-    if sketch.dense:
-        fixed = rows * dim * (size + 8)
-    else:
+    if not sketch.dense:
         held, inner = structured_room(engine, sketch, (room - least) / 3)  # and a third for more samples
-        fixed += table_bytes(engine, sketch, held, inner)
+    fixed = _fixed(engine, sketch, rows, held, inner)
     block = max(1, min(BLOCK.get(engine.subject.device.type, 256), int((room - fixed) / each)))
     return Room(block, rows, held, inner)
+
+
+def check_room(engine: Engine, sketch: Sketch, room: Room, memory: int) -> None:
+    """An error that says the smallest budget where blocks and steps that were chosen earlier do not fit."""
+    needed = (room.block * _each(engine, sketch) + _fixed(engine, sketch, room.rows, room.held, room.inner)) / SLACK
+    if needed > 1.01 * memory:
+        raise MemoryBudgetError(
+            f"memory={show_bytes(memory)} came for a store begun with chunks of {room.block} samples; the smallest budget that"
+            f" works is {show_bytes(needed)} ({int(needed)} bytes): raise memory=, or begin a new store, which chooses less"
+        )
+
+
+def _each(engine: Engine, sketch: Sketch) -> int:
+    """Bytes of a sample while its block is projected."""
+    size = engine.subject.dtype.itemsize
+
+    def sample_bytes(piece: Piece) -> int:
+        formed = 0 if piece.name in sketch.kronecker and piece.road != "func" else 3 * engine.width * piece.numbers
+        return (piece.forming_numbers(engine.width) + formed + product_numbers(engine, sketch, piece)) * size
+
+    func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.road == "func")
+    each = engine.graph_bytes + engine.width * engine.arrived_bytes + func * size
+    return each + max(map(sample_bytes, engine.pieces)) + engine.width * sketch.dim * size * (1 if sketch.dense else 3)
+
+
+def _fixed(engine: Engine, sketch: Sketch, rows: int, held: int, inner: int) -> int:
+    """Bytes of signs, places and products, whatever the block."""
+    row = sketch.dim * (engine.subject.dtype.itemsize + 8)
+    return rows * row if sketch.dense else 64 * row + table_bytes(engine, sketch, held, inner)
