@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from contracts.surrogate import ClassifierContract, RegressorContract
 from ntkscope.surrogates import (
     SURROGATES,
@@ -34,6 +36,10 @@ class TestKernelLogistic(ClassifierContract):
 
     def make(self, **options: Any) -> KernelLogistic:
         return KernelLogistic(**options)
+
+    @pytest.mark.nightly
+    def test_scikit_learns_own_checks(self) -> None:
+        super().test_scikit_learns_own_checks()
 
 
 class TestKernelSVM(ClassifierContract):
