@@ -99,6 +99,8 @@ def test_small(name: str, kernel: str) -> None:
         pytest.skip("for time: trntk and proj-trntk make the same sums; all nine nightly")
     if name == "mobilenetv2" and kernel in ("trntk", "proj-trntk", "em"):
         pytest.skip("for time: entk, ck and ptk stay; all nine nightly")
+    if name == "real_resnet20" and kernel in ("entk", "proj-trntk"):
+        pytest.skip("for time: trntk, ck, em and ptk stay; all nine nightly")
     check(name, kernel, single=name not in DEEP or kernel in ("trntk", "ck", "em"))
 
 

@@ -29,7 +29,7 @@ FAMILIES = {
 }
 general = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 quick = settings(
-    general, derandomize=True, max_examples=16, phases=[Phase.explicit, Phase.generate]
+    general, derandomize=True, max_examples=12, phases=[Phase.explicit, Phase.generate]
 )  # shrinking: nightly
 
 
