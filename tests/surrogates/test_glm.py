@@ -88,6 +88,7 @@ def test_without_intercept() -> None:
     np.testing.assert_allclose(glm.predict_proba(K), peer.fit(K, y).predict_proba(K), atol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
 def test_kernels_of_any_size_and_weak_ridges(scale: float) -> None:
     K, y = noisy(450, 3)
@@ -194,6 +195,7 @@ def test_a_real_tangent_kernel() -> None:
     assert glm.score(K_test, split.test.y[:100].numpy()) > 0.8
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("scale", [1e5, 1e8])
 def test_kernels_of_large_values_reach_the_optimum(scale: float, dtype: torch.dtype) -> None:

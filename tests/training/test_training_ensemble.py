@@ -65,6 +65,7 @@ def test_batch_normalisation_keeps_a_running_mean_for_each_member() -> None:
         assert evaluate(member, PART)["loss"] == pytest.approx(evaluate(alone, PART)["loss"], rel=1e-9)
 
 
+@pytest.mark.nightly
 def test_the_regression_task_of_the_benchmark_agrees_after_100_steps() -> None:
     x = torch.linspace(-1, 1, 200)[:, None]
     part = Part(x, torch.exp(torch.sin(2 * torch.pi * x)))
