@@ -16,11 +16,12 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test lint nightly bench docs clean
+.PHONY: help install install-test demo test guard lint nightly bench docs clean
 
 help:
 	@echo "make demo     X-ray a small CNN trained on scikit-learn's digits: summary and page (in runs/)"
 	@echo "make test     lint, types, layers, tests, doctests"
+	@echo "make guard    attack, fuzz and kill tests (up to 20 minutes)"
 	@echo "make nightly  the tests that take minutes"
 	@echo "make bench    the benchmarks"
 	@echo "make docs     run the examples of the docs and check their links"
@@ -64,6 +65,9 @@ test: $(VENV)/installed-test
 	@$(MAKE) --no-print-directory lint & lint=$$!; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS); tests=$$?; \
 	wait $$lint && exit $$tests
+
+guard: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m guard tests
 
 nightly: $(VENV)/installed-test
 	HYPOTHESIS_PROFILE=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m nightly
