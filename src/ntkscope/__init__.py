@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     )
     from ntkscope.core import Claim, NtkscopeError, Record, Registry, Snapshot, Split
     from ntkscope.experiments import EXPERIMENTS, run
-    from ntkscope.kernels import KERNELS, kernel
+    from ntkscope.kernels import KERNELS, OutputSketch, Tangent, kernel
     from ntkscope.linalg import Gram, open_kernel
     from ntkscope.xray import xray
 
@@ -55,6 +55,8 @@ _ROOMS = (
 _NAMES = {
     "EXPERIMENTS": "experiments",
     "KERNELS": "kernels",
+    "OutputSketch": "kernels",
+    "Tangent": "kernels",
     "kernel": "kernels",
     "run": "experiments",
     "Gram": "linalg",
@@ -73,10 +75,12 @@ __all__ = [
     "Claim",
     "Gram",
     "NtkscopeError",
+    "OutputSketch",
     "Record",
     "Registry",
     "Snapshot",
     "Split",
+    "Tangent",
     "data",
     "experiments",
     "explain",

@@ -1,5 +1,6 @@
 """The leaf: what every other room may use and which uses none of them."""
 
+from ntkscope.core.certificate import Certificate
 from ntkscope.core.claims import Claim
 from ntkscope.core.environment import environment
 from ntkscope.core.errors import (
@@ -24,6 +25,7 @@ from ntkscope.core.stage import Stage
 from ntkscope.core.types import Inputs, Params, Part, Snapshot, Split, fingerprint
 
 __all__ = [
+    "Certificate",
     "Claim",
     "DamagedTile",
     "DataCorrupt",

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntkscope.core import NumericalError
+from ntkscope.core import Certificate, NumericalError
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.coverage import Coverage
+from ntkscope.tangent.engine import Detour
+from ntkscope.tangent.feature_audit import AuditedFeatures, Compute
 from ntkscope.tangent.features import Formed
 from ntkscope.tangent.plan import Footprint
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.tile_source import Recipe
 
-Compute: TypeAlias = Callable[[Subject, Batch], list[Tensor]]
 HELD = 6  # times its features, what a sample takes while they are made
 
 
@@ -30,12 +31,12 @@ class FeatureMaker:
 
     width, full = 1, False
 
-    def __init__(self, subject: Subject, compute: Compute, sample: Batch) -> None:
-        self.subject, self.compute = subject, compute
+    def __init__(self, audited: AuditedFeatures, sample: Batch) -> None:
+        self.subject, self.audited = audited.subject, audited
         self.precision = Precision("exact", subject.dtype)
         self.stages: dict[str, float] = {}
         self.harvested = 0
-        probe = self.harvest(sample[:1])
+        probe = self.harvest(sample[: min(3, len(sample))])
         self.pieces = tuple(range(len(probe)))
         self._numbers = sum(layer[0].numel() for layer in probe)
         self._inputs = sum(t[0].numel() * t.element_size() for t in sample.tensors())
@@ -57,7 +58,10 @@ class FeatureMaker:
     def harvest(self, batch: Batch) -> list[Tensor]:
         with self.clock("harvest"):
             self.harvested += len(batch)
-            return self.compute(self.subject, self.subject.placed(batch))
+            return self.audited(batch)
+
+    def settle(self, crop: list[Tensor]) -> None:
+        """They were checked when they were made."""
 
     def feature(self, crop: list[Tensor], piece: int) -> Formed:
         return Formed(crop[piece].flatten(1).unsqueeze(1))
@@ -72,6 +76,9 @@ class FeatureMaker:
         """The same for another thread."""
         other = copy.copy(self)
         other.subject, other.stages, other.harvested = self.subject.twin(), {}, 0
+        audited = self.audited
+        other.audited = AuditedFeatures(other.subject, audited.compute, audited.certify, seed=audited.seed + 1)
+        other.audited.tolerance = audited.tolerance
         return other
 
     def check_finite(self, values: Tensor, x: Batch) -> None:
@@ -80,6 +87,9 @@ class FeatureMaker:
                 "the kernel holds NaN or infinity: some layer's output is not finite, or is zero where it is normalised;"
                 " look at the network's layers on these inputs, or use dtype=torch.float64"
             )
+
+    def certificate(self) -> Certificate:
+        return self.audited.certificate()
 
     def coverage(self) -> Coverage:
         return Coverage({}, {}, {}, dict(self.stages), self.harvested)
@@ -90,7 +100,9 @@ class FeatureRecipe(Recipe):
     """Features that a function of the subject and a batch gives; it pickles."""
 
     compute: Compute
+    certify: str | bool = "every"
+    kinked: bool = False
 
-    def make(self, sample: Batch, func: frozenset[str]) -> FeatureMaker:
+    def make(self, sample: Batch, detour: Detour) -> FeatureMaker:
         subject = Subject(self.model, dtype=self.dtype, device=self.device, still=True)
-        return FeatureMaker(subject, self.compute, sample)
+        return FeatureMaker(AuditedFeatures(subject, self.compute, self.certify, kinked=self.kinked), sample)

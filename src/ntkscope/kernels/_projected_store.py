@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from ntkscope.core import DamagedTile, StoreError, UsageError
 from ntkscope.core.progress import counter
-from ntkscope.kernels import _tangent
 from ntkscope.kernels._projecting import blocks, check_room, project
 from ntkscope.kernels._sketching import Room, Sketch, project_block
 from ntkscope.kernels.registry import Request
@@ -20,7 +19,7 @@ from ntkscope.linalg.feature_store import FeatureStore
 from ntkscope.linalg.stored_features import open_features
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import as_batch
-from ntkscope.tangent.engine import Engine, Heads
+from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.fingerprint import (
     code_fingerprint,
     forward_fingerprint,
@@ -28,7 +27,7 @@ from ntkscope.tangent.fingerprint import (
     model_fingerprint,
     names_fingerprint,
 )
-from ntkscope.tangent.harvest import PathChanged
+from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.plan import parse_bytes
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import quiet
@@ -164,28 +163,26 @@ def extend(
         progress=progress,
         seed=int(recipe["seed"]),
     )
-    where = request.subject(still=True)
-    guards.check_placement(where, request.x1)
-    guards.check_inputs_finite(request.x1)
+    request.check_inputs()
     sketch = Sketch(
         recipe["kind"], recipe["dim"], recipe["seed"], recipe["sparsity"], frozenset(recipe.get("factored", ()))
     )
-    with quiet(where.device):
-        left = _projected(request, Heads(request.outputs, summed=bool(recipe["summed"])), sketch, recipe["precision"])
+    with quiet(request.place()):
+        left = _projected(
+            request, as_heads(request.outputs, summed=bool(recipe["summed"])), sketch, recipe["precision"]
+        )
     return open_features(store.url, left.cpu())
 
 
 def _projected(request: Request, heads: Heads, sketch: Sketch, precision: str) -> Tensor:
-    subject = _tangent.chosen_subject(request)
-    rounding = Precision(precision, subject.dtype)
-    func: frozenset[str] = frozenset()
+    engines = request.engines()
+    rounding = Precision(precision, engines.subject.dtype)
+
+    def work(engine: Engine) -> Tensor:
+        return scaled(engine, project(engine, request, request.x1, sketch))
+
     with rounding.context():
-        while True:
-            engine = Engine(subject, request.x1, heads, full=False, precision=rounding, func=func)
-            try:
-                return scaled(engine, project(engine, request, request.x1, sketch))
-            except PathChanged as change:
-                func |= change.names
+        return engines.run(work, request.x1, heads, full=False, precision=rounding)
 
 
 def _recipe(store: FeatureStore) -> dict[str, Any]:

@@ -7,6 +7,7 @@ its second axis innermost, as the patches of a convolution are.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import NamedTuple
@@ -89,19 +90,52 @@ def _factored(engine: Engine, dim: int, sparsity: int) -> frozenset[str]:
 
 
 def project_block(engine: Engine, crop: Harvest, sketch: Sketch, room: Room) -> Tensor:
-    """The projected gradients (n, heads, dim) of harvested samples, however many they are."""
-    return _dense(engine, crop, sketch, room.rows) if sketch.dense else _structured(engine, crop, sketch, room)
+    """The projected gradients (n, heads, dim) of harvested samples, however many they are.
+
+    Where the block is under audit, what autograd says of a random sum of them is projected beside them, as one row more: the
+    projection is linear, so the same sum of projected gradients must come out.
+    """
+    rows = crop.n * engine.width
+    made = _dense(engine, crop, sketch, room.rows) if sketch.dense else _structured(engine, crop, sketch, room)
+    if crop.check is not None:
+        with engine.clock("certificate"):
+            engine.auditor.finish_projected(crop.check, made[:rows], made[rows], lambda: _each_gradient(engine, crop))
+        crop.check = None
+    return made[:rows].unflatten(0, (crop.n, engine.width))
+
+
+def _each_gradient(engine: Engine, crop: Harvest) -> Iterator[tuple[Piece, Tensor]]:
+    """The gradients of every piece, (n · heads, numbers): which ones are wrong where the projected ones are."""
+    for piece in engine.pieces:
+        yield piece, (crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)).flatten(0, 1)
+
+
+def _truth(engine: Engine, crop: Harvest, piece: Piece, *, innermost: bool) -> Tensor | None:
+    """What autograd says of the sum of the block's gradients, (1, numbers) of a piece; None where it was not asked."""
+    if crop.check is None:
+        return None
+    whole = crop.check.truth[piece.name]
+    rows = whole[piece.start : piece.stop] if whole.dim() else whole.reshape(1)
+    if innermost and rows.dim() > 2:
+        rows = rows.movedim(1, -1)
+    return rows.reshape(1, -1).to(engine.subject.dtype)
+
+
+def _with_truth(values: Tensor, truth: Tensor | None) -> Tensor:
+    return values if truth is None else torch.cat([values, truth.to(values.dtype)])
 
 
 def _dense(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
     """2 n · heads · parameters · dim flops; the projection is drawn `rows` rows at a time."""
     subject, rounding, dim = engine.subject, engine.precision, sketch.dim
-    total = torch.zeros(crop.n * engine.width, dim, dtype=subject.dtype, device=subject.device)
+    rows_all = crop.n * engine.width + (crop.check is not None)
+    total = torch.zeros(rows_all, dim, dtype=subject.dtype, device=subject.device)
     unit = torch.tensor(dim**-0.5, dtype=rounding.storage).double().item()  # all signs are rounded by one factor
     rounded = dim**-0.5 / unit if sketch.kind == "rademacher" and rounding.storage != subject.dtype else 1.0
     for piece in engine.pieces:
         with engine.clock("gradients", piece):
             values = (crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)).flatten(0, 1)
+            values = _with_truth(values, _truth(engine, crop, piece, innermost=False))
         with engine.clock("projection", piece):
             offset = _offset(piece)
             for at in range(0, piece.numbers, rows):
@@ -124,28 +158,32 @@ def _dense(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
                     total += made if scale is None else made * scale[:, None]
     if rounded != 1.0:
         total *= rounded
-    return total.unflatten(0, (crop.n, engine.width))
+    return total
 
 
 def _structured(engine: Engine, crop: Harvest, sketch: Sketch, room: Room) -> Tensor:
     """2 n · heads · parameters · sparsity flops for what is formed, and what `_factored` counts for the rest."""
-    subject = engine.subject
-    total = torch.zeros(crop.n, engine.width, sketch.dim, dtype=subject.dtype, device=subject.device)
+    subject, rows = engine.subject, crop.n * engine.width
+    total = torch.zeros(rows + (crop.check is not None), sketch.dim, dtype=subject.dtype, device=subject.device)
     if any(piece.name in sketch.kronecker for piece in engine.pieces):
         for piece in engine.pieces:
             if piece.name in sketch.kronecker:
                 with engine.clock("projection", piece):
-                    _kronecker(engine, crop, piece, sketch, room.held, total)
+                    samples = total[:rows].unflatten(0, (crop.n, engine.width))
+                    _kronecker(engine, crop, piece, sketch, room.held, samples)
+                    if (truth := _truth(engine, crop, piece, innermost=True)) is not None:
+                        drawn = _drawn(engine, piece, sketch)
+                        _kronecker_formed(engine, piece, truth, drawn, room.held, total[rows:].unsqueeze(0))
         total *= sketch.dim**-0.5
-    blocks = _Blocks(engine, crop.n * engine.width, sketch, room.inner)
+    blocks = _Blocks(engine, len(total), sketch, room.inner)
     for piece in engine.pieces:
         if piece.name not in sketch.kronecker:
             with engine.clock("gradients", piece):
-                values = _gradient(engine, crop, piece)
+                values = _with_truth(_gradient(engine, crop, piece), _truth(engine, crop, piece, innermost=True))
             with engine.clock("projection", piece):
                 blocks.add(piece, values)
     with engine.clock("projection"):
-        return total.add_(blocks.finished().view_as(total), alpha=sketch.sparsity**-0.5)
+        return total.add_(blocks.finished(), alpha=sketch.sparsity**-0.5)
 
 
 class _Blocks:
@@ -205,10 +243,15 @@ def _columns(values: Tensor, index: Tensor, run: int) -> Tensor:
     return wide.view(values.dtype)
 
 
+def _drawn(engine: Engine, piece: Piece, sketch: Sketch) -> KroneckerSketch:
+    leaf = engine.subject.leaves[piece.name]
+    return KroneckerSketch(sketch.seed, piece.name, len(leaf), leaf.numel() // len(leaf), sketch.dim)
+
+
 def _kronecker(engine: Engine, crop: Harvest, piece: Piece, sketch: Sketch, held: int, total: Tensor) -> None:
     """Add the factored projection of a piece, without the factor of its signs; `held` numbers at a time."""
     leaf = engine.subject.leaves[piece.name]
-    drawn = KroneckerSketch(sketch.seed, piece.name, len(leaf), leaf.numel() // len(leaf), sketch.dim)
+    drawn = _drawn(engine, piece, sketch)
     terms = [crop.calls[k].terms[t] for k, t in piece.members]
     if not terms or piece.groups > 1 or not all(isinstance(term, Outer | Lookup) for term in terms):
         _kronecker_formed(engine, piece, _gradient(engine, crop, piece), drawn, held, total)

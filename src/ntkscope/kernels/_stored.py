@@ -15,7 +15,7 @@ from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.tiled import open_kernel
 from ntkscope.tangent.cut import Cut, make_cut
-from ntkscope.tangent.engine import probed
+from ntkscope.tangent.engine import Detour, probed
 from ntkscope.tangent.fingerprint import (
     code_fingerprint,
     forward_fingerprint,
@@ -45,7 +45,7 @@ def stored(
     `normalize`: the values are kept as they are, and opened as cosines.
     """
     assert request.store is not None
-    maker = recipe.make(probed(request.x1, request.x2), frozenset())
+    maker = recipe.make(probed(request.x1, request.x2), Detour())
     found = KernelStore.find(request.store)
     outputs = maker.width if maker.full else 1
     if found is None:
@@ -80,7 +80,7 @@ def stored(
     gram = open_kernel(store.url)
     account = {"tiles": len(store.grid), "computed": computed, "seconds": time.perf_counter() - began}
     here = {} if request.executor is not None else _spent(source, account["seconds"])
-    gram.meta = {**gram.meta, "run": {**account, "spent": here}}
+    gram.meta = {**gram.meta, "run": {**account, "spent": here}, "certificate": source.certificate()}
     coverage = source.coverage()
     gram.coverage = coverage if coverage is not None and coverage.roads else None
     return gram

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from ntkscope.core import UsageError
 from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import Request, describe
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent import guards
-from ntkscope.tangent.engine import Heads, probed
+from ntkscope.tangent.engine import Engines, probed
 from ntkscope.tangent.fingerprint import names_fingerprint
+from ntkscope.tangent.heads import Heads, OutputSketch
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.products import Products, products
-from ntkscope.tangent.readout import find_readout
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.tile_source import TangentRecipe
-
-
-def chosen_subject(request: Request) -> Subject:
-    """The subject with the parameters the request chose; "last" is found by running the model once."""
-    last: tuple[str, ...] = ()
-    if isinstance(request.params, str) and request.params == "last":
-        everything = request.subject()
-        last = find_readout(everything, request.placed(everything, request.x1[:1])).names
-    return request.subject(request.params, last)
 
 
 def kernel(
@@ -39,9 +32,15 @@ def kernel(
 ) -> Gram:
     """`<g_k(x), g_l(x')>` for all samples: summed over k = l, or all pairs (`full`); `mean`: divided by how many outputs
     there are; `normalize`: as cosines. In memory, or in the request's store."""
-    subject = chosen_subject(request)
+    engines = request.engines()
+    subject = engines.subject
+    if full and heads.sketch is not None:
+        raise UsageError(
+            f"got outputs=OutputSketch(...) for {request.name!r}, which holds every pair of outputs; expected the numbers of"
+            " some outputs, or the kernels 'trntk' or 'trntk0'"
+        )
     if request.store is None:
-        made = _products(request, subject, heads, full, precision, per_layer, profile)
+        made = _products(request, engines, heads, full, precision, per_layer, profile)
         outputs = made.values.shape[0] // len(request.x1) if full else 1
         found = gram(request, subject, made, scale=1.0 / made.outputs if mean else 1.0, outputs=outputs)
         return found.normalized() if normalize else found
@@ -49,8 +48,17 @@ def kernel(
         refuse_store(
             request, "per_layer=True", "the shares of parameters are kept in memory only: leave one of them out"
         )
+    if heads.sketch is not None:
+        refuse_store(request, "outputs=OutputSketch(...)", "its errors are kept in memory only: leave one of them out")
     recipe = TangentRecipe(
-        request.model, request.dtype, request.device, frozenset(subject.leaves), heads, full, precision
+        request.model,
+        request.dtype,
+        request.device,
+        frozenset(subject.leaves),
+        heads,
+        full,
+        precision,
+        request.certify,
     )
     scale = 1.0
     if mean:
@@ -62,10 +70,10 @@ def kernel(
 
 
 def _products(
-    request: Request, subject: Subject, heads: Heads, full: bool, precision: str, per_layer: bool, profile: bool
+    request: Request, engines: Engines, heads: Heads, full: bool, precision: str, per_layer: bool, profile: bool
 ) -> Products:
     return products(
-        subject,
+        engines,
         request.x1,
         request.x2,
         heads,
@@ -88,7 +96,9 @@ def gram(request: Request, subject: Subject, made: Products, *, scale: float = 1
             column_diagonal=made.column_diagonal * scale,
             contributions={name: part.mul_(scale) for name, part in made.contributions.items()},
         )
-    meta = describe(subject, plan=made.plan)
+    meta = describe(subject, plan=made.plan, certificate=made.certificate)
+    if made.squares is not None:
+        meta["error"] = sketch_error(made, request.outputs)
     if made.contributions:
         meta["contributions"] = made.contributions
     return DenseGram(
@@ -102,3 +112,18 @@ def gram(request: Request, subject: Subject, made: Products, *, scale: float = 1
         coverage=made.coverage,
         meta=meta,
     )
+
+
+def sketch_error(made: Products, sketch: object) -> dict[str, Any]:
+    """The standard error of a kernel of k random combinations: each is an estimate of its own, k times their share.
+
+    `standard_error` (n, m); intervals use Student's t with `degrees` of freedom. `relative`: root mean square over entries.
+    """
+    assert isinstance(sketch, OutputSketch)
+    assert made.squares is not None
+    k = sketch.k
+    values = made.values.double()
+    variance = (k * made.squares - values.square()).clamp_min(0) / (k - 1)
+    error = variance.sqrt()
+    relative = float((error.square().mean() / values.square().mean()).sqrt())
+    return {"standard_error": error.to(made.values.dtype), "degrees": k - 1, "relative": relative, "combinations": k}

@@ -13,9 +13,9 @@ from ntkscope.kernels._feature_tiles import FeatureRecipe
 from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
-from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.readout import find_readout
+from ntkscope.tangent.feature_audit import AuditedFeatures
+from ntkscope.tangent.readout import locate
 from ntkscope.tangent.subject import Subject
 
 BLOCK = 256
@@ -25,41 +25,40 @@ BLOCK = 256
 def ck(request: Request, *, bias: bool | None = None) -> Gram:
     """`φ(x)·φ(x') + 1`, φ the last hidden representation; `bias=False` leaves the 1 out, None follows the readout."""
     request.unrestricted()
-    subject = request.subject(still=True)
-    few = request.placed(subject, request.x1[:2])
-    guards.first_outputs(subject, few)
+    subject, few = request.still()
+    readout = locate(subject, few)(few)
+    compute = partial(_layers, bias=bias)
     if request.store is not None:
-        recipe = FeatureRecipe(request.model, request.dtype, request.device, partial(_layers, bias=bias))
+        recipe = FeatureRecipe(request.model, request.dtype, request.device, compute, request.certify)
         return stored(request, recipe, {"bias": str(bias)}, meta=describe(subject))
-    request.check_memory(find_readout(subject, few).x[0].numel() + 1, subject.dtype.itemsize)
-    left = embeddings(subject, request, request.x1, bias)
-    right = None if request.x2 is None else embeddings(subject, request, request.x2, bias)
-    return FactoredGram(left, right, name=request.name, meta=describe(subject, features=left.shape[1]))
+    request.check_memory(readout.x[0].numel() + 1, subject.dtype.itemsize)
+    audited = AuditedFeatures(subject, compute, request.certify)
+    left = embeddings(audited, request, request.x1)
+    right = None if request.x2 is None else embeddings(audited, request, request.x2)
+    meta = describe(subject, features=left.shape[1], certificate=audited.certificate())
+    return FactoredGram(left, right, name=request.name, meta=meta)
 
 
-def embeddings(subject: Subject, request: Request, x: Batch, bias: bool | None) -> Tensor:
+def embeddings(audited: AuditedFeatures, request: Request, x: Batch) -> Tensor:
     """The readout's input for every sample, (n, features), a column of ones behind it for the bias."""
-    found = []
+    blocks = []
     with counter(len(x), "embeddings", enabled=request.progress) as bar:
         for start in range(0, len(x), BLOCK):
-            block = request.placed(subject, x[start : start + BLOCK])
-            found.append(_embedding(subject, block, bias))
+            block = x[start : start + BLOCK]
+            blocks += audited(block)
             bar.advance(len(block))
-    return torch.cat(found)
+    return torch.cat(blocks)
 
 
-def _embedding(subject: Subject, block: Batch, bias: bool | None) -> Tensor:
-    readout = find_readout(subject, block)
-    if readout.x.shape[0] != len(block):
+def _layers(subject: Subject, block: Batch, bias: bool | None) -> list[Tensor]:
+    """The readout is located on the first block and checked on every one: its result must give the outputs."""
+    readout = subject.remember("readout", lambda: locate(subject, block))(block)
+    if readout.x.shape[0] != len(block) or readout.x[0].numel() != readout.x.shape[1]:
         raise UsageError(
-            f"the readout's input has shape {tuple(readout.x.shape)} for {len(block)} samples; expected samples along"
-            " the first axis: use the 'em' kernel with layers= naming a module whose output has them there"
+            f"the readout's input has shape {tuple(readout.x.shape)} for {len(block)} samples; expected one vector per sample:"
+            " use the 'em' kernel with layers= naming a module whose output is one"
         )
     features = readout.x.flatten(1)
     if readout.bias if bias is None else bias:
         features = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
-    return features
-
-
-def _layers(subject: Subject, block: Batch, bias: bool | None) -> list[Tensor]:
-    return [_embedding(subject, block, bias)]
+    return [features]

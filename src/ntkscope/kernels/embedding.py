@@ -8,14 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
 from ntkscope.core.progress import counter
 from ntkscope.kernels._feature_tiles import FeatureRecipe
 from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, Gram
-from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.feature_audit import AuditedFeatures
 from ntkscope.tangent.hooks import outputs_of
 from ntkscope.tangent.plan import SLACK, show_bytes
 from ntkscope.tangent.subject import Subject
@@ -35,15 +35,13 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
     the others. Stateless activations inside a stage are not layers of their own.
     """
     request.unrestricted()
-    subject = request.subject(still=True)
-    guards.first_outputs(subject, request.placed(subject, request.x1[:2]))
+    subject, few = request.still()
     if isinstance(layers, str):
         layers = [layers]
-    chosen = list(layers) if layers is not None else stages(subject, request.placed(subject, request.x1[:2]))
+    chosen = list(layers) if layers is not None else stages(subject, few)
+    compute = partial(_layers, layers=tuple(chosen), normalize=normalize)
     if request.store is not None:
-        recipe = FeatureRecipe(
-            request.model, request.dtype, request.device, partial(_layers, layers=tuple(chosen), normalize=normalize)
-        )
+        recipe = FeatureRecipe(request.model, request.dtype, request.device, compute, request.certify)
         options = {"layers": ", ".join(chosen), "normalize": str(normalize)}
         meta = describe(subject, layers=list(chosen), normalized=normalize)
         return stored(request, recipe, options, meta=meta)
@@ -54,17 +52,14 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
     block = _block(request.memory, n * m * subject.dtype.itemsize, each, n, m, largest)
     values = torch.zeros(n, m, dtype=subject.dtype, device=subject.device)
     sides = [torch.zeros(size, dtype=torch.float64, device=subject.device) for size in (n, m)]
+    audited = AuditedFeatures(subject, compute, request.certify)
     with counter(n * m, "embedding kernel", enabled=request.progress) as bar:
         for i in range(0, n, block):
-            left = _layers(subject, request.placed(subject, request.x1[i : i + block]), chosen, normalize)
+            left = audited(request.x1[i : i + block])
             sides[0][i : i + block] = _squares(left)
             for j in range(i if request.x2 is None else 0, m, block):
                 source = request.x1 if request.x2 is None else request.x2
-                right = (
-                    left
-                    if request.x2 is None and j == i
-                    else _layers(subject, request.placed(subject, source[j : j + block]), chosen, normalize)
-                )
+                right = left if request.x2 is None and j == i else audited(source[j : j + block])
                 if i == 0:
                     sides[1][j : j + block] = _squares(right)
                 tile = sum((a @ b.T).double() for a, b in zip(left, right))
@@ -79,14 +74,14 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
         name=request.name,
         row_diagonal=sides[0].to(values.dtype),
         column_diagonal=sides[1].to(values.dtype),
-        meta=describe(subject, layers=tuple(chosen), normalized=normalize),
+        meta=describe(subject, layers=tuple(chosen), normalized=normalize, certificate=audited.certificate()),
     )
 
 
 def stages(subject: Subject, batch: Batch) -> list[str]:
     """The outermost modules that make one tensor a sample, in order, without the one whose output is the model's."""
-    with torch.no_grad(), outputs_of(subject.model) as seen:
-        final = subject(batch)
+    with outputs_of(subject.model) as seen:
+        final = subject(batch).detach()
     names: list[str] = []
 
     def visit(module: nn.Module, prefix: str) -> None:
@@ -109,13 +104,20 @@ def stages(subject: Subject, batch: Batch) -> list[str]:
 def _layers(subject: Subject, batch: Batch, layers: Sequence[str], normalize: bool) -> list[Tensor]:
     found = _features(subject, batch, layers)
     if normalize:
-        found = [features / features.norm(dim=1, keepdim=True) for features in found]
+        norms = [features.norm(dim=1, keepdim=True) for features in found]
+        zero = [k for k, norm in enumerate(norms) if bool((norm == 0).any())]
+        if zero:
+            raise NumericalError(
+                f"layer {layers[min(zero[0], len(layers) - 1)]!r} gives zeros for some sample, which have no direction, so"
+                " normalize=True is not defined there; use normalize=False or leave that layer out with layers="
+            )
+        found = [features / norm for features, norm in zip(found, norms)]
     return found
 
 
 def _features(subject: Subject, batch: Batch, layers: Sequence[str]) -> list[Tensor]:
     """The flattened outputs of the named modules, a module called twice counted twice."""
-    with torch.no_grad(), outputs_of(subject.model, layers) as seen:
+    with outputs_of(subject.model, layers) as seen:
         subject(batch)
     found = []
     for name in layers:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ntkscope.kernels import _tangent
 from ntkscope.kernels.registry import KERNELS, Request
 from ntkscope.linalg import Gram
-from ntkscope.tangent.engine import Heads
+from ntkscope.tangent.heads import as_heads
 
 
 @KERNELS.register("entk")
 def entk(request: Request, *, precision: str = "exact") -> Gram:
     """Shape (n·c, m·c), row `i*c + k` is output k of sample i; `.blocks()` gives (n, m, c, c)."""
-    return _tangent.kernel(request, Heads(request.outputs), full=True, precision=precision)
+    return _tangent.kernel(request, as_heads(request.outputs), full=True, precision=precision)

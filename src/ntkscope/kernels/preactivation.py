@@ -18,10 +18,11 @@ from ntkscope.kernels._feature_tiles import FeatureRecipe
 from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
-from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.engine import Heads
+from ntkscope.tangent.feature_audit import AuditedFeatures
+from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.hooks import outputs_of
+from ntkscope.tangent.pristine import ours
 from ntkscope.tangent.subject import Subject
 
 BLOCK = 128
@@ -43,34 +44,34 @@ def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gr
         raise UsageError(f"form={form!r} came; expected 'dual' (n × m) or 'features' (k × k)")
     if form == "features" and request.x2 is not None:
         raise UsageError("form='features' came with x2; the covariance is over one set of inputs: leave x2 out")
-    subject = request.subject(still=True)
-    few = request.placed(subject, request.x1[:2])
-    outputs = guards.first_outputs(subject, few)
-    heads = Heads(request.outputs)
-    heads.count(outputs.shape[1])
-    guards.check_independence(subject, few, outputs)
+    subject, few = request.still()
+    heads = as_heads(request.outputs)
+    heads.count(subject(few).shape[1])
     layer = layer or last_hidden(subject, few)
     meta = describe(subject, layer=layer, form=form)
     if form == "features":
         refuse_store(request, "form='features'", "its k × k covariance is small: leave store= out, or use form='dual'")
     if request.store is not None:
-        recipe = FeatureRecipe(request.model, request.dtype, request.device, partial(_layers, layer=layer, heads=heads))
+        compute = partial(_layers, layer=layer, heads=heads)
+        recipe = FeatureRecipe(request.model, request.dtype, request.device, compute, request.certify, kinked=True)
         return stored(request, recipe, {"layer": layer}, meta=meta)
-    size = next(iter(tangents(subject, request, request.x1[:1], layer, heads)))[0].numel()
+    audited = AuditedFeatures(subject, partial(_layers, layer=layer, heads=heads), request.certify, kinked=True)
+    size = next(iter(tangents(audited, request, request.x1[:1])))[0].numel()
     request.check_memory(size if form == "dual" else 0, subject.dtype.itemsize)
     if form == "dual":
-        left = torch.cat([block.flatten(1) for block in tangents(subject, request, request.x1, layer, heads)])
+        left = torch.cat([block.flatten(1) for block in tangents(audited, request, request.x1)])
         right = None
         if request.x2 is not None:
-            right = torch.cat([block.flatten(1) for block in tangents(subject, request, request.x2, layer, heads)])
-        return FactoredGram(left, right, name=request.name, meta=meta)
+            right = torch.cat([block.flatten(1) for block in tangents(audited, request, request.x2)])
+        return FactoredGram(left, right, name=request.name, meta=meta | {"certificate": audited.certificate()})
     total: Tensor | None = None
     channel = _channel_axis(subject, layer)
-    for block in tangents(subject, request, request.x1, layer, heads):
+    for block in tangents(audited, request, request.x1):
         rows = block.movedim(channel, -1).flatten(0, -2).double()  # (n · c · positions, k)
         total = rows.T @ rows if total is None else total.addmm_(rows.T, rows)
     assert total is not None
     covariance = (total / len(request.x1)).to(subject.dtype)
+    meta["certificate"] = audited.certificate()
     return DenseGram(covariance, symmetric=True, name=request.name, rows=f"features of {layer}", meta=meta)
 
 
@@ -85,13 +86,12 @@ def last_hidden(subject: Subject, batch: Batch) -> str:
     """The last affine module called before the readout; the readout itself if it is the only one."""
     order: list[str] = []
     handles = [
-        module.register_forward_hook(lambda *_, name=name: order.append(name))
+        module.register_forward_hook(ours(lambda *_, name=name: order.append(name)))
         for name, module in subject.model.named_modules()
         if isinstance(module, AFFINE)
     ]
     try:
-        with torch.no_grad():
-            subject(batch)
+        subject(batch)
     finally:
         for handle in handles:
             handle.remove()
@@ -100,13 +100,13 @@ def last_hidden(subject: Subject, batch: Batch) -> str:
     return order[-2] if len(order) > 1 else order[-1]
 
 
-def tangents(subject: Subject, request: Request, x: Batch, layer: str, heads: Heads) -> list[Tensor]:
+def tangents(audited: AuditedFeatures, request: Request, x: Batch) -> list[Tensor]:
     """`∂f_c/∂h` block by block, each (n, c, *shape of h)."""
     blocks = []
     with counter(len(x), "tangents", enabled=request.progress) as bar:
         for start in range(0, len(x), BLOCK):
-            batch = request.placed(subject, x[start : start + BLOCK])
-            blocks.append(_tangent_block(subject, batch, layer, heads))
+            batch = x[start : start + BLOCK]
+            blocks += audited(batch)
             bar.advance(len(batch))
     return blocks
 
@@ -127,7 +127,7 @@ def _tangent_block(subject: Subject, batch: Batch, layer: str, heads: Heads) -> 
 
     with outputs_of(subject.model, [layer]):  # refuses unknown names
         pass
-    handle = dict(subject.model.named_modules())[layer].register_forward_hook(keep)
+    handle = dict(subject.model.named_modules())[layer].register_forward_hook(ours(keep))
     try:
         outputs = heads(subject(batch))
     finally:
@@ -143,4 +143,4 @@ def _tangent_block(subject: Subject, batch: Batch, layer: str, heads: Heads) -> 
     for k in range(outputs.shape[1]):
         (tangent,) = torch.autograd.grad(outputs[:, k].sum(), [edge], retain_graph=True, allow_unused=True)
         rows.append(outputs.new_zeros(shape) if tangent is None else tangent)
-    return torch.stack(rows, dim=1)
+    return torch.stack(rows, dim=1).detach()

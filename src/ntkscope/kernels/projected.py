@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError, derive_seed, generator
-from ntkscope.kernels import _projected_store, _tangent
+from ntkscope.kernels import _projected_store
 from ntkscope.kernels._projecting import project
 from ntkscope.kernels._sketching import Sketch, make_sketch
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
 from ntkscope.linalg.batch_means import group_count
-from ntkscope.tangent.engine import Engine, Heads
-from ntkscope.tangent.harvest import PathChanged
+from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.precision import Precision
 
 DIM = 10240
@@ -51,7 +51,7 @@ def proj_trntk(
     `precision`: "exact", or on a GPU "tf32", "bf16", "fp16": gradients and projection in that many bits, float32 sums.
     `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
     """
-    return _projected(request, Heads(request.outputs), dim, kind, normalize, precision, sparsity, rtol, profile)
+    return _projected(request, as_heads(request.outputs), dim, kind, normalize, precision, sparsity, rtol, profile)
 
 
 @KERNELS.register("proj-pntk")
@@ -70,7 +70,7 @@ def proj_pntk(
 
     The options are those of `proj_trntk`.
     """
-    heads = Heads(request.outputs, summed=True)
+    heads = as_heads(request.outputs, summed=True)
     return _projected(request, heads, dim, kind, normalize, precision, sparsity, rtol, profile)
 
 
@@ -89,16 +89,16 @@ def _projected(
         raise UsageError(f"rtol={rtol} came with dim={dim}; expected a positive rtol alone, or dim alone")
     if request.store is not None:
         _projected_store.refuse(request)
-    subject = _tangent.chosen_subject(request)
-    func: frozenset[str] = frozenset()
-    rounding = Precision(precision, subject.dtype)
+    if request.store is not None and heads.sketch is not None:
+        raise UsageError("got store= with outputs=OutputSketch(...); leave one of them out")
+    engines = request.engines()
+    rounding = Precision(precision, engines.subject.dtype)
+
+    def work(engine: Engine) -> Gram:
+        return _gram(engine, request, DIM if dim is None else dim, kind, normalize, sparsity, rtol)
+
     with rounding.context():
-        while True:
-            engine = Engine(subject, request.x1, heads, full=False, precision=rounding, func=func, profile=profile)
-            try:
-                return _gram(engine, request, DIM if dim is None else dim, kind, normalize, sparsity, rtol)
-            except PathChanged as change:
-                func |= change.names
+        return engines.run(work, request.x1, heads, full=False, precision=rounding, profile=profile)
 
 
 def _gram(
@@ -158,6 +158,7 @@ def _meta(engine: Engine, request: Request, stages: list[Sketch]) -> dict[str, A
         seed=request.seed,
         precision=engine.precision.name,
         groups=_groups(stages),
+        certificate=engine.certificate(),
     )
     return meta if sketch.dense else meta | {"sparsity": sketch.sparsity, "factored": sorted(sketch.kronecker)}
 

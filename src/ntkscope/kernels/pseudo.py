@@ -5,11 +5,11 @@ from __future__ import annotations
 from ntkscope.kernels import _tangent
 from ntkscope.kernels.registry import KERNELS, Request
 from ntkscope.linalg import Gram
-from ntkscope.tangent.engine import Heads
+from ntkscope.tangent.heads import as_heads
 
 
 @KERNELS.register("pntk")
 def pntk(request: Request, *, precision: str = "exact", per_layer: bool = False) -> Gram:
     """Mohamadi & Sutherland (2022); C counts the chosen outputs."""
-    heads = Heads(request.outputs, summed=True)
+    heads = as_heads(request.outputs, summed=True)
     return _tangent.kernel(request, heads, precision=precision, mean=True, per_layer=per_layer)

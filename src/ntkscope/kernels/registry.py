@@ -11,11 +11,35 @@ from torch import nn
 
 from ntkscope.core import MemoryBudgetError, Registry, UsageError
 from ntkscope.linalg import Gram
+from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.engine import Engines
+from ntkscope.tangent.heads import OutputSketch
 from ntkscope.tangent.plan import show_bytes
-from ntkscope.tangent.subject import Selection, Subject
+from ntkscope.tangent.readout import locate
+from ntkscope.tangent.subject import Selection, Subject, place
 
 KERNELS: Registry[Callable[..., Gram]] = Registry("kernel")
+
+
+class Kept:
+    """What is kept of one model from call to call: the subjects made of it and what their probes found."""
+
+    def __init__(self) -> None:
+        self._engines: Engines | None = None
+        self._still: Subject | None = None
+
+    def engines(self, make: Callable[[], Engines]) -> Engines:
+        """The engines of the chosen parameters; made anew where the model is no longer the same one."""
+        if self._engines is None or not self._engines.subject.refresh():
+            self._engines = make()
+        return self._engines
+
+    def still(self, make: Callable[[], Subject]) -> Subject:
+        """The subject of kernels that differentiate by no parameter."""
+        if self._still is None or not self._still.refresh():
+            self._still = make()
+        return self._still
 
 
 @dataclass(frozen=True)
@@ -26,7 +50,7 @@ class Request:
     model: nn.Module
     x1: Batch
     x2: Batch | None
-    outputs: Sequence[int] | None
+    outputs: Sequence[int] | OutputSketch | None
     params: Selection
     dtype: torch.dtype | None
     device: torch.device | str | None
@@ -35,9 +59,46 @@ class Request:
     seed: int
     store: str | None = None  # where tiles are kept; None: the kernel stays in memory
     executor: Any = None  # who computes them; None: this process
+    certify: str | bool = "every"  # which blocks are held to autograd
+    kept: Kept | None = None  # what an earlier call found out about the model
 
     def subject(self, params: Selection = None, last: Sequence[str] = (), *, still: bool = False) -> Subject:
         return Subject(self.model, params=params, last=last, dtype=self.dtype, device=self.device, still=still)
+
+    def place(self) -> torch.device:
+        """Where it is computed."""
+        return place(self.model, self.device)
+
+    def check_inputs(self) -> None:
+        """Inputs must be where the model is, unless a device was asked for, and finite."""
+        for batch in (self.x1, self.x2):
+            if batch is not None:
+                guards.check_placement(self.place(), self.device is not None, batch)
+                guards.check_inputs_finite(batch)
+
+    def engines(self) -> Engines:
+        """The engines of the parameters that were chosen; "last" is found by running the model once."""
+        kept = self.kept or Kept()
+
+        def make() -> Engines:
+            last: tuple[str, ...] = ()
+            if isinstance(self.params, str) and self.params == "last":
+                everything = self.subject()
+                last = locate(everything, self.placed(everything, self.x1[: min(3, len(self.x1))])).parameters
+            return Engines(self.subject(self.params, last), certify=self.certify)
+
+        engines = kept.engines(make)
+        engines.certify = self.certify
+        return engines
+
+    def still(self) -> tuple[Subject, Batch]:
+        """The subject of a kernel without parameters, checked on a few samples, and these."""
+        subject = (self.kept or Kept()).still(lambda: self.subject(still=True))
+        few = self.placed(subject, self.x1[: min(3, len(self.x1))])
+        outputs = guards.first_outputs(subject, few)
+        guards.check_chance(subject, few, outputs)
+        guards.check_independence(subject, few, outputs)
+        return subject, few
 
     def check_memory(self, features: int, itemsize: int) -> None:
         """Refuse a budget into which the features of all inputs do not fit; `features` numbers a sample."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ntkscope.kernels import _tangent
 from ntkscope.kernels.registry import KERNELS, Request
 from ntkscope.linalg import Gram
-from ntkscope.tangent.engine import Heads
+from ntkscope.tangent.heads import as_heads
 
 
 @KERNELS.register("trntk0")
@@ -15,7 +15,7 @@ def trntk0(request: Request, *, precision: str = "exact", per_layer: bool = Fals
     `precision`: "exact", or on a GPU "tf32", "bf16", "fp16" (faster, with the error docs/science.md states).
     `profile=True` waits for the device around every step, so that the times in `.coverage` are true ones there too.
     """
-    heads = Heads(request.outputs)
+    heads = as_heads(request.outputs)
     return _tangent.kernel(request, heads, precision=precision, per_layer=per_layer, profile=profile)
 
 
@@ -25,4 +25,4 @@ def trntk(request: Request, *, precision: str = "exact") -> Gram:
 
     On disk it is kept unnormalised and divided when it is read, since k(x, x) is known last.
     """
-    return _tangent.kernel(request, Heads(request.outputs), precision=precision, normalize=True)
+    return _tangent.kernel(request, as_heads(request.outputs), precision=precision, normalize=True)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError
+from ntkscope.core import Certificate, NumericalError, UsageError
 from ntkscope.linalg.band import band_eigenvalues, lapack_is_safe
 from ntkscope.linalg.lanczos import top_eigenpairs
 
@@ -80,6 +80,12 @@ class Gram(ABC):
         self.meta: Mapping[str, Any] = dict(meta or {})
         self._row_diagonal = row_diagonal
         self._column_diagonal = row_diagonal if symmetric else column_diagonal
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """How what this was computed from was held to plain autograd; None where nothing was checked."""
+        kept = self.meta.get("certificate")
+        return Certificate.from_json(kept) if isinstance(kept, Mapping) else kept
 
     # -- what a consumer uses ---------------------------------------------------------------------------------------
 

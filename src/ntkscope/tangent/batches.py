@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from ntkscope.core import Part, Split, UsageError
 
@@ -44,54 +45,106 @@ class Batch:
             {key: _map(value, function) for key, value in self.kwargs.items()},
         )
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Batch:
-        """On `device`, floating-point tensors as `dtype`."""
-        return self.map(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
+    def to(self, device: torch.device, dtype: torch.dtype | None) -> Batch:
+        """On `device`, floating-point tensors as `dtype` unless it is None."""
+        return self.map(lambda t: t.to(device=device, dtype=dtype if dtype and t.is_floating_point() else t.dtype))
 
 
 def as_batch(x: Any, model: nn.Module) -> Batch:
     """A `Batch` from a tensor, a tuple or mapping of tensors, a `Part`, a Dataset or a DataLoader.
 
     A tuple becomes positional arguments. A mapping (a tokenizer's output) becomes keyword arguments when `model.forward`
-    takes those names, else it is passed whole. Of a Dataset's or DataLoader's items the labels are dropped: the last
-    member of a tuple of two or more, the entries `label`, `labels`, `target`, `y` of a mapping.
+    takes those names, else it is passed whole. Labels are dropped unless `forward` takes them: the last member of a tuple of
+    a Dataset or DataLoader, the entries `label`, `labels`, `target`, `y` of a mapping.
     """
     if isinstance(x, Split):
-        raise UsageError("a whole Split came as input; expected one part of it: pass split.train or split.test")
+        raise UsageError("got a whole Split as input; expected one part of it: pass split.train or split.test")
     if isinstance(x, Part):
         x = x.x
     elif isinstance(x, DataLoader):
-        if isinstance(x.sampler, RandomSampler):
-            raise UsageError(
-                "a shuffling DataLoader came as input, so the rows of the kernel would have no fixed meaning;"
-                " build it with shuffle=False or pass its dataset"
-            )
-        x = _join((_without_labels(batch) for batch in x), torch.cat)
-    elif isinstance(x, Dataset) and not isinstance(x, Tensor):
-        items = (_without_labels(x[i]) for i in range(len(x)))  # type: ignore[arg-type]
+        _check_order(x)
+        x = _join((_without_labels(batch, model) for batch in x), torch.cat)
+    elif isinstance(x, IterableDataset):
+        items = (_without_labels(item, model) for item in x)
         x = _join(items, lambda parts: torch.stack([torch.as_tensor(part) for part in parts]))
-    return _checked(_arguments(x, model))
+    elif isinstance(x, Dataset) and not isinstance(x, Tensor):
+        _check_items(x)
+        items = (_without_labels(x[i], model) for i in range(len(x)))  # type: ignore[arg-type]
+        x = _join(items, lambda parts: torch.stack([torch.as_tensor(part) for part in parts]))
+    return _checked(_arguments(x, model)).map(_plain)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Numbers alone: no graph of the caller's, no inference tensor, which autograd refuses."""
+    return tensor.clone() if tensor.is_inference() else tensor.detach()
+
+
+def _check_order(loader: DataLoader[Any]) -> None:
+    """The rows of a kernel mean the loader's items, so these must come in the same order every time."""
+    random = isinstance(loader.sampler, RandomSampler)
+    if not random and not isinstance(loader.dataset, IterableDataset):
+        batches = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        with torch.random.fork_rng(devices=[]):
+            orders = [list(_with_seed(batches, seed)) for seed in (0, 1)]
+        random = orders[0] != orders[1]
+    if random:
+        raise UsageError(
+            "got a shuffling DataLoader as input, so the rows of the kernel would have no fixed meaning; build it with"
+            " shuffle=False and a sampler that keeps its order, or pass its dataset"
+        )
+    if not isinstance(loader.dataset, IterableDataset):
+        _check_items(loader.dataset)
+
+
+def _with_seed(batches: Iterable[Any], seed: int) -> Iterable[Any]:
+    torch.manual_seed(seed)
+    yield from batches
+
+
+def _check_items(dataset: Dataset[Any]) -> None:
+    """Items that are drawn anew each time they are asked for (random augmentation) have no kernel."""
+    for i in sorted({0, len(dataset) // 2, len(dataset) - 1} if len(dataset) else ()):  # type: ignore[arg-type]
+        first, second = (list(_tensors(_tensored(dataset[i]))) for _ in range(2))
+        if any(a.shape != b.shape or not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second)):
+            raise UsageError(
+                f"item {i} of the dataset is another one each time it is asked for (random augmentation), so the rows of the"
+                " kernel would have no fixed meaning; expected fixed items: leave the random transforms out"
+            )
+
+
+def _tensored(item: Any) -> Any:
+    if isinstance(item, Mapping):
+        return {key: _tensored(value) for key, value in item.items()}
+    if isinstance(item, tuple | list):
+        return tuple(_tensored(value) for value in item)
+    return torch.as_tensor(item) if isinstance(item, Tensor | np.ndarray | int | float | bool) else item
 
 
 def _arguments(x: Any, model: nn.Module) -> Batch:
     if isinstance(x, Tensor):
         return Batch((x,), {})
     if isinstance(x, Mapping):
-        values = {str(key): value for key, value in x.items() if key not in LABEL_KEYS}
-        return Batch((), values) if _takes(model, values) else Batch((values,), {})
+        named, anything = _takes(model)
+        values = {str(key): value for key, value in x.items() if key not in LABEL_KEYS or anything or str(key) in named}
+        return Batch((), values) if anything or all(key in named for key in values) else Batch((values,), {})
     if isinstance(x, tuple):
         return Batch(x, {})
     raise UsageError(
-        f"inputs of type {type(x).__name__} came; expected a tensor, a tuple or mapping of tensors, a Dataset or a"
+        f"got inputs of type {type(x).__name__}; expected a tensor, a tuple or mapping of tensors, a Dataset or a"
         " DataLoader (stack a list of tensors with torch.stack; turn text into token ids with the model's tokenizer)"
     )
 
 
-def _takes(model: nn.Module, values: Mapping[str, Any]) -> bool:
+def _takes(model: nn.Module) -> tuple[set[str], bool]:
+    """The names `model.forward` takes, and whether it takes any."""
     parameters = inspect.signature(model.forward).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return True
-    return all(key in parameters for key in values)
+    return set(parameters), any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _required(model: nn.Module) -> int:
+    """How many positional arguments `model.forward` cannot do without."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds and p.default is p.empty for p in inspect.signature(model.forward).parameters.values())
 
 
 def _checked(batch: Batch) -> Batch:
@@ -109,11 +162,12 @@ def _checked(batch: Batch) -> Batch:
     return batch
 
 
-def _without_labels(item: Any) -> Any:
+def _without_labels(item: Any, model: nn.Module) -> Any:
     if isinstance(item, Mapping):
-        return {key: value for key, value in item.items() if key not in LABEL_KEYS}
+        named = _takes(model)[0]
+        return {key: value for key, value in item.items() if key not in LABEL_KEYS or str(key) in named}
     if isinstance(item, tuple | list):
-        kept = tuple(item) if len(item) == 1 else tuple(item[:-1])
+        kept = tuple(item) if len(item) == 1 or _required(model) >= len(item) else tuple(item[:-1])
         return kept[0] if len(kept) == 1 else kept
     return item
 

@@ -6,7 +6,7 @@ module, in another one (tied), through `F.linear(x, self.other.weight)`, or in a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ class Call:
     """One call of a function with a rule: its terms and where the cotangent of its output arrives."""
 
     terms: list[Term]
-    edge: GradientEdge
+    edge: GradientEdge | None  # None once the cotangents are there: it holds the whole graph
     shape: torch.Size  # of the output
     lead: tuple[int, ...]  # sizes of its leading, batch-like axes
 
@@ -80,7 +80,8 @@ class Watch(TorchFunctionMode):
                 self._rewriting.discard(func)
         if func not in RULES:
             output = func(*args, **kwargs)
-            if any(isinstance(v, Tensor) and v.requires_grad and self._name(v) is None for v in _flat((output,), {})):
+            made = [v for v in _flat((output,), {}) if isinstance(v, Tensor)]
+            if _writes(func, kwargs) or any(v.requires_grad and self._name(v) is None for v in made):
                 self.tape.unruled |= used
             return output
         rule, names = RULES[func]
@@ -88,7 +89,7 @@ class Watch(TorchFunctionMode):
         output = quick(func, arguments) if self.quickly else None
         if output is None:
             output = func(*args, **kwargs)
-        if not output.requires_grad:
+        if not isinstance(output, Tensor) or not output.requires_grad:
             return output
         terms = rule(arguments, self.find)
         self.tape.unruled |= used - {term.slot.name for term in terms}
@@ -142,6 +143,12 @@ def _widened(output: Tensor, lead: int, n: int) -> Tensor:
     return output.unsqueeze(0).expand(n, *output.shape)
 
 
+def _writes(function: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call puts its arguments into a tensor that is there already (`h[:, 0] = token`)."""
+    name = getattr(function, "__name__", "")
+    return name == "__setitem__" or "out" in kwargs or (name.endswith("_") and not name.endswith("__"))
+
+
 def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     for value in (*args, *kwargs.values()):
         if isinstance(value, list | tuple):
@@ -163,8 +170,12 @@ def watch(
     return outputs, mode.tape
 
 
-def cotangents(outputs: Tensor, weights: Tensor, edges: list[GradientEdge], keep: bool) -> list[Tensor | None]:
-    """`∂ Σ weights·outputs / ∂ edge` for every edge; samples do not mix, so row i holds that of sample i."""
+def cotangents(outputs: Tensor, weights: Tensor, calls: Sequence[Call]) -> list[Tensor | None]:
+    """`∂ Σ weights·outputs / ∂ call` for every call; samples do not mix, so row i holds that of sample i.
+
+    The graph stays: parts of it (views made in `__init__`) may be the caller's. It goes when its outputs go.
+    """
+    edges = [call.edge for call in calls if call.edge is not None]
     if not edges:
         return []
-    return list(torch.autograd.grad(outputs, edges, grad_outputs=weights, retain_graph=keep, allow_unused=True))
+    return list(torch.autograd.grad(outputs, edges, grad_outputs=weights, retain_graph=True, allow_unused=True))

@@ -5,8 +5,10 @@ Both roads use it: the one that forms a whole kernel (`products`) and the one th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.features import Feature, accumulate, self_products
+from ntkscope.tangent.features import Feature, Near, accumulate, self_products
 from ntkscope.tangent.precision import Precision
 
 
@@ -48,11 +50,22 @@ class Maker(Protocol):
 
     def feature(self, crop: Any, piece: Any) -> Feature: ...
 
+    def settle(self, crop: Any) -> None:
+        """After the last feature of a block: raise unless they are what they must be."""
+        ...
+
     def clock(self, stage: str, piece: Any = None) -> AbstractContextManager[None]: ...
 
 
 Features: TypeAlias = dict[Any, Feature]
-Column: TypeAlias = Callable[[Any], Feature]
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A block that meets the samples that stay: its feature for each piece, and what follows the last one."""
+
+    feature: Callable[[Any], Feature]
+    settle: Callable[[], None] = lambda: None
 
 
 def ranges(start: int, stop: int, size: int) -> Iterator[range]:
@@ -74,18 +87,31 @@ def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Tensor |
             if len(x) == len(at):
                 held[piece] = feature
             else:
-                if piece not in held:
-                    held.setdefault(
-                        piece, feature.empty(len(x))
-                    )  # of threads that come together, the first one's stays
-                held[piece].put(at.start, feature)  # type: ignore[arg-type]
+                _put(held, piece, feature, at.start, len(x))
             if side is not None:
                 side[at.start : at.stop] += self_products(feature)
+    maker.settle(crop)
+
+
+_PUTTING = threading.Lock()
+
+
+def _put(held: Features, piece: Any, feature: Feature, start: int, n: int) -> None:
+    """A block's features in their place among those of n samples; where blocks differ in positions, zeros fill up."""
+    with _PUTTING:
+        if piece not in held:
+            held[piece] = feature.empty(n)
+        kept = held[piece]
+        if isinstance(kept, Near) and isinstance(feature, Near):
+            longest = max(kept.positions, feature.positions)
+            kept, feature = kept.stretched(longest), feature.stretched(longest)
+        held[piece] = kept
+        kept.put(start, feature)  # type: ignore[arg-type]
 
 
 def cut(held: Features, at: range) -> Column:
     """A block of the samples that stay, as one that passes by."""
-    return partial(_cut, held, slice(at.start, at.stop))
+    return Column(partial(_cut, held, slice(at.start, at.stop)))
 
 
 def _cut(held: Features, inner: slice, piece: Any) -> Feature:
@@ -102,7 +128,7 @@ def passing(maker: Maker, x: Batch, at: range, side: Tensor | None = None) -> Co
             side[at.start : at.stop] += self_products(feature)
         return feature
 
-    return column
+    return Column(column, partial(maker.settle, crop))
 
 
 def block_products(
@@ -113,19 +139,31 @@ def block_products(
     width: int,
     workspace: int,
     keep: Callable[[Any, Tensor], None] | None = None,
+    by_head: Tensor | None = None,
 ) -> Tensor:
-    """Products of the first `height` held samples with a block of `width`, float64; `keep` sees those of each piece."""
+    """Products of the first `height` held samples with a block of `width`, float64; `keep` sees those of each piece.
+
+    `by_head` (heads, height, width) is filled with those of every head, of which the result is the sum.
+    """
     size = maker.width if maker.full else 1
     total = torch.zeros(height * size, width * size, dtype=torch.float64, device=maker.device)
     for piece in maker.pieces:
-        left, right = held[piece][:height], column(piece)
+        left, right = held[piece][:height], column.feature(piece)
+        if by_head is not None:
+            with maker.clock("products", piece):
+                for k, into in enumerate(by_head):
+                    accumulate(
+                        into, left.head(k), right.head(k), full=False, precision=maker.precision, workspace=workspace
+                    )
+            continue
         with maker.clock("products", piece):
             into = torch.zeros_like(total) if keep is not None else total
             accumulate(into, left, right, full=maker.full, precision=maker.precision, workspace=workspace)
         if keep is not None:
             total += into
             keep(piece, into)
-    return total
+    column.settle()
+    return total if by_head is None else by_head.sum(0)
 
 
 def write(values: Tensor, part: Tensor, row: int, column: int, symmetric: bool, *, add: bool = False) -> None:

@@ -1,98 +1,179 @@
-"""The engine: one model with a choice of outputs and parameters, probed once, that turns blocks of samples into features."""
+"""The engine: one model with a choice of outputs and parameters, probed once, that turns blocks of samples into features.
+
+Every block is held to plain autograd (`audit`). Where that fails, or the model takes another path than the probe saw, a
+`Detour` says which parameters take a slower exact road from then on; where even sample by sample fails, the call is refused.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError, generator
+from ntkscope.core import Certificate, NumericalError, UsageError, generator
 from ntkscope.tangent import func_road, guards
+from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.capture import watch
+from ntkscope.tangent.capture import Call, watch
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.features import Feature, self_products
-from ntkscope.tangent.func_road import dense
 from ntkscope.tangent.harvest import Harvest, harvest
+from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece, pieces
 from ntkscope.tangent.plan import Footprint, Plan, footprint, make_plan
 from ntkscope.tangent.precision import Precision, tensor_cores
 from ntkscope.tangent.probe import SAMPLES, TOLERANCE, Findings, probe
 from ntkscope.tangent.quick_convolution import flipped_bytes
+from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
+
+__all__ = ["Detour", "Engine", "Engines", "Heads", "Probed", "probed"]
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Heads:
-    """Which outputs are differentiated: each of `outputs` (all when None), or their sum."""
+class Detour:
+    """What a run avoids after a check failed: rules for the parameters `func`, `vmap` (`loop`), several threads (`alone`)."""
 
-    outputs: Sequence[int] | None = None
-    summed: bool = False
+    func: frozenset[str] = frozenset()
+    loop: bool = False
+    alone: bool = False
 
-    def __call__(self, values: Tensor) -> Tensor:
-        if self.outputs is not None:
-            values = values[:, list(self.outputs)]
-        return values.sum(1, keepdim=True) if self.summed else values
+    def after(self, change: PathChanged, threads: int = 1) -> Detour:
+        """The next slower way; a refusal where there is none."""
+        if change.suspect and threads > 1 and not self.alone:
+            return replace(self, alone=True)
+        if change.names - self.func:
+            return replace(self, func=self.func | change.names)
+        if not self.loop:
+            return replace(self, loop=True)
+        raise UsageError(change.refusal)
 
-    def count(self, width: int) -> int:
-        """How many outputs are chosen of `width`; a wrong choice is refused."""
-        chosen = list(range(width)) if self.outputs is None else list(self.outputs)
-        bad = [k for k in chosen if not 0 <= k < width]
-        if bad or not chosen:
-            raise UsageError(
-                f"outputs={chosen} came for a model with {width} outputs; expected some of 0 … {width - 1}"
-            )
-        return len(chosen)
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """What a probe of a subject found, whatever the heads: kept from call to call."""
+
+    few: Batch
+    outputs: int
+    findings: Findings
+    graph_bytes: int
+    calls: list[Call]
+
+    @classmethod
+    def of(cls, subject: Subject, sample: Batch) -> Probed:
+        few = subject.placed(_few(sample))
+        with tensor_cores(False):
+            outputs = guards.first_outputs(subject, few)
+            guards.check_differentiable(subject, outputs)
+            guards.check_chance(subject, few, outputs)
+            guards.check_independence(subject, few, outputs)
+            findings = probe(subject, few)
+            graph_bytes, calls = _graph_bytes(subject, few, findings)
+        return cls(few, outputs.shape[1], findings, graph_bytes, calls)
+
+
+class Engines:
+    """The engines of one subject: what a probe found is kept, until the model or its inputs show that it no longer holds."""
+
+    def __init__(self, subject: Subject, *, certify: str | bool = "every") -> None:
+        self.subject, self.certify = subject, certify
+        self.kept: Probed | None = None
+
+    def probe(self, sample: Batch) -> Probed:
+        if self.kept is None:
+            self.kept = Probed.of(self.subject, sample)
+        return self.kept
+
+    def run(self, work: Callable[[Engine], Result], sample: Batch, heads: Heads, **options: Any) -> Result:
+        """`work` with an engine; where a check fails, once more on the next slower road."""
+        detour = Detour()
+        while True:
+            old = self.kept is not None
+            engine = Engine(self.subject, self.probe(sample), heads, detour=detour, certify=self.certify, **options)
+            try:
+                return work(engine)
+            except PathChanged as change:
+                if old and detour == Detour():  # found with other inputs, or other weights
+                    self.kept = None
+                else:
+                    detour = detour.after(change, engine.threads)
 
 
 class Engine:
-    """One model, one choice of outputs and parameters; probes once, then contracts."""
+    """One model, one choice of outputs and parameters; then contracts."""
 
     def __init__(
         self,
         subject: Subject,
-        sample: Batch,
+        sample: Batch | Probed,
         heads: Heads,
         *,
         full: bool,
         precision: Precision,
-        func: frozenset[str] = frozenset(),
+        detour: Detour | None = None,
         profile: bool = False,
+        certify: str | bool = "every",
     ) -> None:
         self.subject, self.heads, self.full, self.precision = subject, heads, full, precision
-        self.profile = profile
-        few = self.few = subject.placed(_few(sample))
+        detour = detour or Detour()
+        self.profile, self.detour, self.certify = profile, detour, certify
+        self.probed = sample if isinstance(sample, Probed) else Probed.of(subject, sample)
+        few, found = self.probed.few, self.probed.findings
+        self.chosen = heads.count(self.probed.outputs)
+        self.width = heads.width(self.probed.outputs)
+        self.findings = replace(found, func=found.func | detour.func)
         self.input_bytes = sum(t[0].numel() * t.element_size() for t in few.tensors())
-        with tensor_cores(False):
-            outputs = guards.first_outputs(subject, few)
-            self.chosen = heads.count(outputs.shape[1])
-            self.width = 1 if heads.summed else self.chosen
-            guards.check_independence(subject, few, outputs)
-            found = probe(subject, few)
-        self.findings = replace(found, func=found.func | func)
-        self.graph_bytes, calls = _graph_bytes(subject, few, self.findings)
         self.arrived_bytes = sum(
             call.shape.numel() // len(few) * (precision.factors if call.outer else subject.dtype).itemsize
-            for call in calls
+            for call in self.probed.calls
             if any(term.slot.name not in self.findings.func for term in call.terms)
         )
-        self.pieces = pieces(subject, calls, self.findings, self.width, full, len(few))
+        self.pieces = pieces(subject, self.probed.calls, self.findings, self.width, full, len(few))
         names = sorted(self.findings.func)
-        self.func = func_road.choose(subject, few, names, heads)[0] if names else ""
+        self.func = ""
+        if names:
+            self.func = (
+                "loop" if detour.loop else func_road.choose(subject, few, names, heads.part(0, min(2, self.width)))[0]
+            )
         self.seconds = dict.fromkeys(subject.leaves, 0.0)
         self.stages: dict[str, float] = {}
         self.harvested = 0
+        self.threads = 1  # that work with copies of this at present
+        self.auditor = self._auditor(0)
+
+    def _auditor(self, seed: int) -> Auditor:
+        auditor = Auditor(self.subject, self.heads, self.certify, self.precision.name, seed)
+        if self.detour.func:
+            auditor.fell_back = [f"{name} ({self.func})" for name in sorted(self.detour.func)]
+        return auditor
 
     def harvest(self, batch: Batch) -> Harvest:
         batch = self.subject.placed(batch)
         self.harvested += len(batch)
         with self.clock("harvest"):
-            return harvest(self.subject, batch, self.findings, self.pieces, self.heads, self.func, self.precision)
+            crop = harvest(self.subject, batch, self.findings, self.pieces, self.heads, self.func, self.precision)
+        with self.clock("certificate"), tensor_cores(False):
+            crop.check = self.auditor.begin(batch, crop.outputs, self._loops)
+        return crop
+
+    @property
+    def _loops(self) -> bool:
+        return self.func == "loop" and not any(piece.members for piece in self.pieces)
+
+    def settle(self, crop: Harvest) -> None:
+        """After the last feature of a block: they must be what autograd says, or a slower road is taken."""
+        if crop.check is not None:
+            with self.clock("certificate"):
+                self.auditor.finish(crop.check, self._loops)
+            crop.check = None
 
     @property
     def device(self) -> torch.device:
@@ -104,29 +185,58 @@ class Engine:
 
     def plan(self, n: int, m: int | None, memory: int, kept: int = 1, threads: int | None = None) -> Plan:
         """How a kernel of n inputs with themselves (m None) or with m others is cut to fit `memory` bytes."""
-        most = torch.get_num_threads() if self.device.type == "cpu" else 1
+        most = torch.get_num_threads() if self.device.type == "cpu" and not self.detour.alone else 1
         return make_plan(n, m, self.footprint, memory, kept, most if threads is None else threads)
 
     @property
     def footprint(self) -> Footprint:
         """What one sample takes."""
+        checks = 0 if self.certify is False else 3 * self.subject.parameters * self.subject.dtype.itemsize
         return footprint(
             self.pieces,
             heads=self.width,
             full=self.full,
-            graph_bytes=self.graph_bytes,
+            graph_bytes=self.probed.graph_bytes,
             input_bytes=self.input_bytes,
             arrived_bytes=self.arrived_bytes,
             itemsize=self.subject.dtype.itemsize,
             storage=self.precision.storage.itemsize,
             factors=self.precision.factors.itemsize,
             cuda=self.subject.device.type == "cuda",
-            worker=flipped_bytes(self.subject.leaves.values(), self.subject.device),
+            worker=flipped_bytes(self.subject.leaves.values(), self.subject.device) + checks,
         )
+
+    @property
+    def graph_bytes(self) -> int:
+        return self.probed.graph_bytes
+
+    def part(self, start: int, stop: int) -> Engine:
+        """The same for some of the heads; the account of its checks is this one's."""
+        other = Engine(
+            self.subject,
+            self.probed,
+            self.heads.part(start, stop),
+            full=self.full,
+            precision=self.precision,
+            detour=self.detour,
+            profile=self.profile,
+            certify=self.certify,
+        )
+        other.chosen = self.chosen
+        return other
 
     def feature(self, crop: Harvest, piece: Piece) -> Feature:
         with self.clock("features", piece):
-            return crop.feature(piece, self.precision)
+            try:
+                made = crop.feature(piece, self.precision)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ValueError, IndexError) as error:  # an input that does not fall into n samples
+                raise PathChanged({piece.name}) from error
+        if crop.check is not None:
+            with self.clock("certificate"):
+                self.auditor.add(crop.check, piece, crop.own_order(piece), made)
+        return made
 
     @contextlib.contextmanager
     def clock(self, stage: str, piece: Piece | None = None) -> Iterator[None]:
@@ -149,11 +259,15 @@ class Engine:
         A copy whose gradients are not those of the original is refused: functions that a model keeps (hooks, a patched
         forward) are not copied and go on using the original's modules.
         """
+        if self.subject.changes:
+            raise ValueError("a model that keeps a state of its own is run by one thread")
         other = copy.copy(self)
         other.subject = self.subject.twin()
-        if not _alike(_answer(self.subject, self.few), _answer(other.subject, self.few)):
+        if not _alike(_answer(self.subject, self.probed.few), _answer(other.subject, self.probed.few)):
             raise ValueError("a copy of the model does not do what the model does")
         other.seconds, other.stages, other.harvested = dict.fromkeys(self.seconds, 0.0), {}, 0
+        other.auditor = other._auditor(self.auditor.seed + 1)
+        other.auditor.fell_back = []
         return other
 
     def check_finite(self, values: Tensor, x: Batch) -> None:
@@ -163,6 +277,9 @@ class Engine:
                 "the kernel holds NaN or infinity though the outputs are finite: a gradient overflowed or is undefined at"
                 f" some input (layers: {_guilty(self, x)}); use dtype=torch.float64 or look at those layers"
             )
+
+    def certificate(self) -> Certificate:
+        return self.auditor.certificate()
 
     def coverage(self) -> Coverage:
         roads: dict[str, str] = dict.fromkeys(self.subject.leaves, "unused")
@@ -177,8 +294,7 @@ def _answer(subject: Subject, batch: Batch) -> list[Tensor | None]:
     """The outputs of a batch, and the gradients of a random sum of them."""
     outputs = subject(batch)
     weights = torch.randn(outputs.shape, generator=generator(0, "twins"), dtype=torch.float64).to(outputs)
-    leaves = list(subject.leaves.values())
-    return [outputs.detach(), *torch.autograd.grad(outputs, leaves, weights, allow_unused=True)]
+    return [outputs.detach(), *pull(subject, outputs, weights, list(subject.leaves.values()))]
 
 
 def _alike(ours: Sequence[Tensor | None], theirs: Sequence[Tensor | None]) -> bool:
@@ -193,8 +309,10 @@ def _alike(ours: Sequence[Tensor | None], theirs: Sequence[Tensor | None]) -> bo
 
 
 def _few(sample: Batch) -> Batch:
-    """The probed samples: the first three, repeated if there are fewer."""
-    index = torch.arange(SAMPLES, device=sample.tensors()[0].device) % len(sample)
+    """The probed samples: the first and two others drawn at random, repeated if there are fewer."""
+    n = len(sample)
+    drawn = torch.randperm(n - 1, generator=generator(0, "probed samples", n))[: SAMPLES - 1] + 1
+    index = torch.cat([torch.zeros(1, dtype=torch.long), drawn]).repeat(SAMPLES)[:SAMPLES]
     return sample.map(lambda t: t[index.to(t.device)])
 
 
@@ -205,20 +323,22 @@ def probed(x1: Batch, x2: Batch | None) -> Batch:
     return x2 if len(x2) >= SAMPLES else x1
 
 
-def _graph_bytes(subject: Subject, batch: Batch, findings: Findings) -> tuple[int, list]:
+def _graph_bytes(subject: Subject, batch: Batch, findings: Findings) -> tuple[int, list[Call]]:
     """What autograd keeps for a sample between the forward and the backward pass, and the probed calls."""
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # a node that kept its own output with its graph would never be freed
 
-    own = {leaf.untyped_storage().data_ptr() for leaf in (*subject.leaves.values(), *subject.rest.values())}
+    state = (*subject.model.parameters(), *subject.model.buffers())
+    own = {tensor.untyped_storage().data_ptr() for tensor in state if not tensor.is_sparse}
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        _, tape = watch(subject, batch, findings.layouts)
+        outputs, tape = watch(subject, batch, findings.layouts)
     size = sum(nbytes for pointer, nbytes in kept.items() if pointer not in own)
-    return 2 * size // len(batch), tape.calls
+    del outputs
+    return 2 * size // len(batch), [replace(call, edge=None) for call in tape.calls]
 
 
 def _guilty(engine: Engine, x: Batch) -> str:

@@ -32,6 +32,16 @@ class Formed:
     def empty(self, n: int) -> Formed:
         return Formed(_empty(self.values, 0, n), None if self.scale is None else _empty(self.scale, 0, n))
 
+    def combined(self, weights: Tensor, rows: int) -> Tensor:
+        """`Σ_ic w_ic g_ic` for weights (n, heads): (numbers,)."""
+        if self.scale is not None:
+            weights = weights * self.scale[:, None]
+        return self.values.flatten(0, 1).T @ weights.to(self.values.dtype).flatten()
+
+    def head(self, k: int) -> Formed:
+        """The same for one head alone."""
+        return Formed(self.values[:, k : k + 1], self.scale)
+
     def put(self, start: int, block: Formed) -> None:
         self.values[start : start + len(block)] = block.values
         if self.scale is not None and block.scale is not None:
@@ -56,6 +66,33 @@ class Near:
         return Near(
             _empty(self.a, 1, n), _empty(self.b, 1, n), None if self.scale is None else _empty(self.scale, 0, n)
         )
+
+    @property
+    def positions(self) -> int:
+        return self.b.shape[2]
+
+    def stretched(self, positions: int) -> Near:
+        """With zeros for further positions, which add nothing."""
+        more = positions - self.positions
+        if not more:
+            return self
+        a = torch.nn.functional.pad(self.a, (0, 0, 0, more) if self.a.is_floating_point() else (0, more))
+        return Near(a, torch.nn.functional.pad(self.b, (0, 0, 0, 0, 0, more)), self.scale)
+
+    def combined(self, weights: Tensor, rows: int) -> Tensor:
+        """`Σ_ic w_ic Σ_s b_ics ⊗ a_is` for weights (n, heads): (g, o, i), or (rows, o) of a table."""
+        if self.scale is not None:
+            weights = weights * self.scale[:, None]
+        b = torch.einsum("gnsco,nc->gnso", self.b, weights.to(self.b.dtype))
+        g, n, s, o = b.shape
+        if self.a.is_floating_point():
+            return torch.bmm(b.reshape(g, n * s, o).transpose(1, 2), self.a.reshape(g, n * s, -1))
+        table = b.new_zeros(rows, o)
+        return table.index_add_(0, self.a.flatten(), b.reshape(n * s, o))
+
+    def head(self, k: int) -> Near:
+        """The same for one head alone."""
+        return Near(self.a, self.b[:, :, :, k : k + 1], self.scale)
 
     def put(self, start: int, block: Near) -> None:
         self.a[:, start : start + len(block)] = block.a

@@ -10,27 +10,20 @@ from torch.func import jacrev, vmap
 
 from ntkscope.core import Params
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
 
 Heads = Callable[[Tensor], Tensor]
 REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)  # of models `vmap` cannot follow
 
 
-def dense(gradient: Tensor | None, leaf: Tensor) -> Tensor:
-    """A gradient as a plain tensor: zeros for an unused parameter, spread out when it came sparse."""
-    if gradient is None:
-        return torch.zeros_like(leaf)
-    return gradient.to_dense() if gradient.is_sparse else gradient
-
-
 def vectorised(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:
     """Gradients (n, heads, numbers) of each named parameter by `vmap(jacrev)` over the samples."""
     chosen = {name: subject.leaves[name].detach() for name in names}
-    fixed = {name: leaf.detach() for name, leaf in subject.leaves.items() if name not in chosen}
 
     def outputs(leaves: Params, sample: tuple[tuple[object, ...], dict[str, object]]) -> Tensor:
         one = Batch(*sample).map(lambda t: t.unsqueeze(0))
-        return heads(subject(one, {**fixed, **leaves}))[0]
+        return heads(subject(one, leaves))[0]
 
     jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(chosen, (batch.args, batch.kwargs))
     return {name: value.flatten(2) if value.dim() > 2 else value.unsqueeze(2) for name, value in jacobian.items()}
@@ -41,11 +34,9 @@ def one_by_one(subject: Subject, batch: Batch, names: Sequence[str], heads: Head
     leaves = [subject.leaves[name] for name in names]
     rows: dict[str, list[Tensor]] = {name: [] for name in names}
     for i in range(len(batch)):
-        outputs = heads(subject(batch[i : i + 1]))[0]
-        grads = [
-            torch.autograd.grad(outputs[k], leaves, retain_graph=k + 1 < len(outputs), allow_unused=True)
-            for k in range(len(outputs))
-        ]
+        outputs = heads(subject(batch[i : i + 1]))
+        one = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+        grads = [pull(subject, outputs, one[k : k + 1], leaves) for k in range(outputs.shape[1])]
         for position, (name, leaf) in enumerate(zip(names, leaves)):
             rows[name].append(torch.stack([dense(g[position], leaf).reshape(-1) for g in grads]))
     return {name: torch.stack(value) for name, value in rows.items()}
@@ -57,6 +48,8 @@ def choose(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -
     It is tried on all samples and on one less: some batching rules of PyTorch only work with as many samples as heads.
     """
     exact = one_by_one(subject, batch, names, heads)
+    if subject.casts:  # replaced parameters cannot be cast
+        return "loop", exact
     tolerance = 1e-8 if subject.dtype == torch.float64 else 1e-3
     for n in {len(batch), max(1, len(batch) - 1)}:
         try:

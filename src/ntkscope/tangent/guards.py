@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import NumericalError, UsageError
+from ntkscope.core import NtkscopeError, NumericalError, UsageError
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.pristine import ours
 from ntkscope.tangent.subject import Subject
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 DROPOUTS = (nn.modules.dropout._DropoutNd,)
+OUTPUTS = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,
+    torch.bfloat16: 6e-2,
+    torch.float16: 1e-2,
+}  # of a batch and of one alone
+MIXED = (
+    "a sample's outputs change with the other samples of the batch (batch statistics, attention or comparisons across samples),"
+    " so a kernel between two samples is not defined; use running statistics or rewrite the model so that each sample is"
+    " computed alone"
+)
+RANDOM = (
+    "the model gives other outputs when it is run twice on the same inputs, or draws from a random generator of its own"
+    " (functional dropout, noise); expected a deterministic one: call model.eval() or switch the noise off"
+)
+SHAPED = (
+    "the model {what}, so its samples are not computed one by one; expected outputs of shape (n, c) for any n, also 1: look for"
+    " .squeeze() without an axis, fixed batch sizes, or statistics over the batch"
+)
 
 
 def check_mode(model: nn.Module) -> None:
@@ -32,13 +55,13 @@ def check_mode(model: nn.Module) -> None:
             )
 
 
-def check_placement(subject: Subject, batch: Batch) -> None:
-    """Inputs must be where the model is, unless a device was asked for."""
+def check_placement(where: torch.device, moved: bool, batch: Batch) -> None:
+    """Inputs must be where the model is, unless a device was asked for (`moved`)."""
     for tensor in batch.tensors():
-        if tensor.device != subject.device and not subject.moved:
+        if tensor.device != where and not moved:
             raise UsageError(
-                f"inputs on {tensor.device} came for a model on {subject.device}; move them with x.to('{subject.device}')"
-                " or pass device= to have both moved"
+                f"got inputs on {tensor.device} for a model on {where}; move them with x.to('{where}') or pass device= to have"
+                " both moved"
             )
 
 
@@ -55,11 +78,12 @@ def check_inputs_finite(batch: Batch) -> None:
 
 def first_outputs(subject: Subject, batch: Batch) -> Tensor:
     """The outputs of a few samples; a failure is told in terms of the inputs that came."""
-    with torch.no_grad():
-        try:
-            outputs = subject(batch)
-        except (RuntimeError, TypeError, IndexError, ValueError) as error:
-            raise UsageError(_explain(subject, batch, error)) from error
+    try:
+        outputs = subject(batch)
+    except NtkscopeError:
+        raise
+    except (RuntimeError, TypeError, IndexError, ValueError, AssertionError) as error:
+        raise UsageError(_explain(subject, batch, error)) from error
     if outputs.dim() != 2 or len(outputs) != len(batch):
         raise UsageError(
             f"the model's outputs have shape {tuple(outputs.shape)} for {len(batch)} samples; expected (n, c) ="
@@ -75,6 +99,39 @@ def first_outputs(subject: Subject, batch: Batch) -> Tensor:
         raise UsageError("the model has no outputs: expected shape (n, c) with c at least 1")
     check_finite(subject, batch, outputs)
     return outputs
+
+
+def check_differentiable(subject: Subject, outputs: Tensor) -> None:
+    """Outputs without a graph have no gradients, and a kernel of zeros says nothing."""
+    if subject.leaves and not outputs.requires_grad:
+        raise UsageError(
+            f"the outputs of {type(subject.original).__name__} do not depend on the chosen parameters ("
+            f"{', '.join(list(subject.leaves)[:4])}{' …' if len(subject.leaves) > 4 else ''}) as far as autograd can see;"
+            " expected outputs with a graph: look for @torch.no_grad(), .detach() or .data in forward, or choose other params="
+        )
+
+
+def check_chance(subject: Subject, batch: Batch, outputs: Tensor) -> None:
+    """A model that draws at random is refused; one that draws but answers the same (it seeds itself) is not."""
+    state = torch.get_rng_state()
+    for seed in (1, 2, 3):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        if differs(subject(batch).detach(), outputs.detach(), 0.0 if subject.device.type == "cpu" else 1e-6):
+            torch.set_rng_state(state)
+            raise UsageError(RANDOM)
+    torch.set_rng_state(state)
+    if subject.draws:
+        raise UsageError(RANDOM)
+
+
+def differs(left: Tensor, right: Tensor, tolerance: float) -> bool:
+    """Whether any entry differs by more than that part of the largest."""
+    if left.shape != right.shape:
+        return True
+    scale = float(right.abs().max()) or 1.0
+    return not float((left - right).abs().max()) <= tolerance * scale
 
 
 def _explain(subject: Subject, batch: Batch, error: Exception) -> str:
@@ -110,10 +167,9 @@ def first_nonfinite(subject: Subject, batch: Batch) -> str:
         if isinstance(output, Tensor) and not found and not bool(torch.isfinite(output).all()):
             found.append(f'{type(module).__name__} (at "{names[module]}")')
 
-    handles = [module.register_forward_hook(look) for module in names]
+    handles = [module.register_forward_hook(ours(look)) for module in names]
     try:
-        with torch.no_grad():
-            subject(batch)
+        subject(batch)
     finally:
         for handle in handles:
             handle.remove()
@@ -121,28 +177,18 @@ def first_nonfinite(subject: Subject, batch: Batch) -> str:
 
 
 def check_independence(subject: Subject, batch: Batch, outputs: Tensor) -> None:
-    """A sample's outputs must not depend on the samples beside it, nor on chance."""
-    tolerance = 1e-3 if subject.dtype != torch.float64 else 1e-8
-    scale = float(outputs.abs().max()) or 1.0
-
-    def differs(left: Tensor, right: Tensor) -> bool:
-        return left.shape != right.shape or float((left - right).abs().max()) > tolerance * scale
-
-    with torch.no_grad():
-        again = subject(batch)
-        if differs(again, outputs):
-            raise UsageError(
-                "the model gives other outputs when it is run twice on the same inputs, so it draws at random (functional"
-                " dropout, noise); expected a deterministic one: call model.eval() or switch the noise off"
-            )
-        for i in range(len(batch)):
-            try:
-                alone = subject(batch[i : i + 1])
-            except (RuntimeError, ValueError):  # cannot even be run on one sample
-                alone = outputs[:0]
-            if differs(alone, outputs[i : i + 1]):
-                raise UsageError(
-                    "a sample's outputs change with the other samples of the batch (batch statistics, attention or"
-                    " comparisons across samples), so a kernel between two samples is not defined; use running statistics"
-                    " or rewrite the model so that each sample is computed alone"
-                )
+    """A sample's outputs must not depend on the samples beside it."""
+    tolerance = OUTPUTS.get(outputs.dtype, 1e-1) * 10
+    outputs = outputs.detach()
+    for i in range(len(batch)):
+        try:
+            alone = subject(batch[i : i + 1]).detach()
+        except NtkscopeError:
+            raise
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise UsageError(SHAPED.format(what=f"cannot be run on one sample alone ({error})")) from error
+        if alone.shape != outputs[i : i + 1].shape:
+            what = f"gives outputs of shape {tuple(alone.shape)} for one sample"
+            raise UsageError(SHAPED.format(what=what))
+        if differs(alone, outputs[i : i + 1], tolerance):
+            raise UsageError(MIXED)

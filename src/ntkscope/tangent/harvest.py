@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from ntkscope.core import NtkscopeError, Params
 from ntkscope.tangent import func_road
+from ntkscope.tangent.audit import Check, PathChanged
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.capture import Call, cotangents, watch
+from ntkscope.tangent.capture import Call, Tape, cotangents, watch
 from ntkscope.tangent.features import Feature, Formed, Near
+from ntkscope.tangent.guards import first_outputs
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.precision import Precision, tensor_cores
 from ntkscope.tangent.probe import Findings, masked_cotangent
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Lookup, Outer, Vector, lookup_gradient, outer_gradient
-
-
-class PathChanged(NtkscopeError):
-    """A later block used parameters in another way than the probe saw; they must take the func road."""
-
-    def __init__(self, names: set[str]) -> None:
-        super().__init__(f"the model used {', '.join(sorted(names))} differently for different inputs")
-        self.names = names
+from ntkscope.tangent.terms import Lookup, Outer, Term, Vector, lookup_gradient, outer_gradient
 
 
 @dataclass
@@ -36,7 +30,9 @@ class Harvest:
     calls: list[Call]
     layouts: list[Layout]
     arrived: dict[int, Tensor]
+    outputs: Tensor  # (n, heads)
     func: Params = field(default_factory=dict)
+    check: Check | None = None
 
     def feature(self, piece: Piece, precision: Precision) -> Feature:
         """The feature of every sample for one piece, on the piece's road."""
@@ -55,6 +51,13 @@ class Harvest:
         if scale is not None and scale_a is not None:
             scale = scale * scale_a
         return Near(a.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous(), scale)
+
+    def own_order(self, piece: Piece) -> Term | None:
+        """A term of the piece where the numbers of its features have the term's order, not the parameter's."""
+        if piece.road == "func" or (piece.road == "direct" and self._mixed(piece)):
+            return None
+        term = self.calls[piece.members[0][0]].terms[piece.members[0][1]]
+        return term if isinstance(term, Outer) else None
 
     def _mixed(self, piece: Piece) -> bool:
         """Whether terms of several kinds add up, so that they must agree on the parameter's own order."""
@@ -120,8 +123,11 @@ def harvest(
 ) -> Harvest:
     """One forward pass, one backward pass a head, and the func road for the parameters that need it."""
     n = len(batch)
+    rules = any(piece.members for piece in made)
     with tensor_cores(False):
-        outputs, tape = watch(subject, batch, findings.layouts, quickly=True)
+        if not rules:  # nothing to watch for
+            return _unwatched(subject, batch, findings, made, heads, func)
+        outputs, tape = _watched(subject, batch, findings)
     _same_path(tape.calls, tape.unruled, findings)
     headed = heads(outputs)
     used = sorted({k for piece in made for k, _ in piece.members})
@@ -132,26 +138,55 @@ def harvest(
     for head in range(count if used else 0):
         weights.zero_()
         weights[:, head] = 1
-        edges = [tape.calls[k].edge for k in used]
-        for k, cotangent in zip(used, cotangents(headed, weights, edges, keep=head + 1 < count)):
+        for k, cotangent in zip(used, cotangents(headed, weights, [tape.calls[k] for k in used])):
             call = tape.calls[k]
             if cotangent is None:  # this head does not see the call
                 cotangent = headed.new_zeros(call.shape)
             else:
                 reached.add(k)
-            value = findings.layouts[k].written().read(cotangent, len(call.lead), n)
+            try:
+                value = findings.layouts[k].written().read(cotangent, len(call.lead), n)
+            except (RuntimeError, ValueError) as error:  # so many positions do not fall into n samples
+                raise PathChanged({term.slot.name for term in call.terms}) from error
             if k not in arrived:
                 dtype = precision.factors if call.outer else value.dtype
                 arrived[k] = torch.empty(n, count, *value.shape[1:], dtype=dtype, device=value.device)
+            if arrived[k][:, head].shape != value.shape:
+                raise PathChanged({term.slot.name for term in call.terms})
             arrived[k][:, head] = value
     lost = {term.slot.name for k in set(used) & findings.reached - reached for term in tape.calls[k].terms}
     if lost:  # the probe's cotangents came there
         raise PathChanged(lost)
-    gradients: Params = {}
+    calls = [replace(call, edge=None) for call in tape.calls]
+    values = headed.detach()
+    del headed, outputs, tape  # and with them the graph
+    return Harvest(n, calls, findings.layouts, arrived, values, _func(subject, batch, made, heads, func))
+
+
+def _watched(subject: Subject, batch: Batch, findings: Findings) -> tuple[Tensor, Tape]:
+    """The watched pass; where it fails and a plain one does not, no rule can be used."""
+    try:
+        return watch(subject, batch, findings.layouts, quickly=True)
+    except NtkscopeError:
+        raise
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, ZeroDivisionError) as error:
+        first_outputs(subject, batch)
+        raise PathChanged(set(subject.leaves)) from error
+
+
+def _func(subject: Subject, batch: Batch, made: list[Piece], heads: func_road.Heads, func: str) -> Params:
     names = [piece.name for piece in made if piece.road == "func"]
-    if names:
-        gradients = func_road.gradients(func, subject, batch, names, heads)
-    return Harvest(n, tape.calls, findings.layouts, arrived, gradients)
+    return func_road.gradients(func, subject, batch, names, heads) if names else {}
+
+
+def _unwatched(
+    subject: Subject, batch: Batch, findings: Findings, made: list[Piece], heads: func_road.Heads, func: str
+) -> Harvest:
+    """A block all of whose parameters take the road for what no rule knows."""
+    values = heads(subject(batch)).detach()
+    return Harvest(len(batch), [], findings.layouts, {}, values, _func(subject, batch, made, heads, func))
 
 
 def _same_path(calls: list[Call], unruled: set[str], findings: Findings) -> None:

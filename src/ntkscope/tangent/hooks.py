@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
+from ntkscope.tangent.pristine import ours
 
 
 def tensor_in(value: Any) -> Tensor | None:
@@ -39,9 +40,11 @@ def outputs_of(model: nn.Module, names: Sequence[str] | None = None) -> Iterator
 
         def keep(module: nn.Module, args: Any, output: Any, name: str = name) -> None:
             value = tensor_in(output)
-            seen.setdefault(name, []).append(None if value is None else value.clone())  # what follows may work in place
+            seen.setdefault(name, []).append(
+                None if value is None else value.detach().clone()
+            )  # what follows may work in place
 
-        handles.append(modules[name].register_forward_hook(keep))
+        handles.append(modules[name].register_forward_hook(ours(keep)))
     try:
         yield seen
     finally:

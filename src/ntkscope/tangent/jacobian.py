@@ -12,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Params, UsageError
+from ntkscope.core import Certificate, Params, UsageError, generator
 from ntkscope.linalg import OperatorGram
 from ntkscope.tangent import guards
+from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch, as_batch
-from ntkscope.tangent.engine import Heads
-from ntkscope.tangent.func_road import dense
-from ntkscope.tangent.subject import Selection, Subject, quiet
+from ntkscope.tangent.heads import Heads, as_heads
+from ntkscope.tangent.reference import dense, pulled
+from ntkscope.tangent.subject import Selection, Subject, place, quiet
 
 
 class Jacobian:
@@ -38,41 +39,80 @@ class Jacobian:
         model: nn.Module,
         x: Any,
         *,
-        outputs: Sequence[int] | None = None,
+        outputs: Sequence[int] | int | None = None,
         params: Selection = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         block: int = 256,
+        certify: str | bool = "every",
     ) -> None:
         guards.check_mode(model)
-        self.subject = Subject(model, params=params, dtype=dtype, device=device)
-        self.batch: Batch = as_batch(x, model)
-        guards.check_placement(self.subject, self.batch)
-        self.heads = Heads(outputs)
-        self.block = block
-        with quiet(self.subject.device):
-            self.width = self.heads.count(guards.first_outputs(self.subject, self._placed(slice(0, 1))).shape[1])
+        batch = as_batch(x, model)
+        guards.check_placement(place(model, device), device is not None, batch)
+        subject = Subject(model, params=params, dtype=dtype, device=device)
+        self._begin(subject, batch, as_heads(outputs), block, certify)
+
+    @classmethod
+    def of(
+        cls, subject: Subject, batch: Batch, heads: Heads, *, block: int = 256, certify: str | bool = "every"
+    ) -> Jacobian:
+        """The same for a subject that is there already."""
+        made = cls.__new__(cls)
+        made._begin(subject, batch, heads, block, certify)
+        return made
+
+    def _begin(self, subject: Subject, batch: Batch, heads: Heads, block: int, certify: str | bool) -> None:
+        self.subject, self.batch, self.heads, self.block, self.certify = subject, batch, heads, block, certify
+        self._auditor = Auditor(subject, heads, certify, "exact")
+        self._pulled: set[int] = set()  # blocks that were checked
+        self._pushed: set[int] = set()
+        self._forward = not subject.casts  # whether forward mode gives what it must
+        with quiet(subject.device):
+            few = self._placed(slice(0, min(3, len(batch))))
+            outputs = guards.first_outputs(subject, few)
+            guards.check_differentiable(subject, outputs)
+            guards.check_chance(subject, few, outputs)
+            guards.check_independence(subject, few, outputs)
+            self.width = heads.count(outputs.shape[1])
 
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.batch) * self.width, self.subject.parameters
 
+    def certificate(self) -> Certificate:
+        """How products were held to plain autograd: every block once."""
+        return self._auditor.certificate()
+
     def vjp(self, cotangent: Tensor) -> Params:
         """`Jᵀ u` for `u` of shape (n, c): a gradient for every chosen parameter. One forward and one backward pass."""
         if cotangent.shape != (len(self.batch), self.width):
             raise UsageError(
-                f"a cotangent of shape {tuple(cotangent.shape)} came; expected (n, c) = ({len(self.batch)}, {self.width})"
+                f"got a cotangent of shape {tuple(cotangent.shape)}; expected (n, c) = ({len(self.batch)}, {self.width})"
             )
         total = {name: torch.zeros_like(leaf) for name, leaf in self.subject.leaves.items()}
-        leaves = list(self.subject.leaves.values())
         with quiet(self.subject.device):
             for rows in self._blocks():
-                values = self.heads(self.subject(self._placed(rows)))
-                weights = cotangent[rows].to(values)
-                grads = torch.autograd.grad(values, leaves, grad_outputs=weights, allow_unused=True)
+                batch = self._placed(rows)
+                values, grads = pulled(self.subject, batch, self.heads, cotangent[rows])
+                if rows.start not in self._pulled:
+                    self._check_pulled(batch, values)
+                    self._pulled.add(rows.start)
                 for name, grad in zip(total, grads):
                     total[name] += dense(grad, total[name])
         return {name: value.detach() for name, value in total.items()}
+
+    def _check_pulled(self, batch: Batch, values: Tensor) -> None:
+        """Gradients of the whole block must be those of its samples without one, and of that one alone."""
+        check = self._auditor.begin(batch, values, loop=False)
+        if check is None:
+            return
+        grads = pulled(self.subject, batch, self.heads, check.weights)[1]
+        for (name, leaf), grad in zip(self.subject.leaves.items(), grads):
+            check.sums[name] += dense(grad, leaf)
+        try:
+            self._auditor.finish(check, loop=True)
+        except PathChanged as change:
+            raise UsageError(change.refusal) from change
 
     def jvp(self, direction: Params) -> Tensor:
         """`J v` for `v` a direction in parameter space (missing parameters stand still): (n, c)."""
@@ -81,29 +121,66 @@ class Jacobian:
             raise UsageError(
                 f"no chosen parameter is called {', '.join(unknown)}; there are: {', '.join(self.subject.leaves)}"
             )
-        leaves = {name: leaf.detach() for name, leaf in self.subject.leaves.items()}
         moving = {
-            name: direction[name].to(leaf) if name in direction else torch.zeros_like(leaf)
-            for name, leaf in leaves.items()
+            name: direction[name].detach().to(leaf) if name in direction else torch.zeros_like(leaf)
+            for name, leaf in self.subject.leaves.items()
         }
         with quiet(self.subject.device):
-            return torch.cat([self._push(self._placed(rows), leaves, moving) for rows in self._blocks()])
+            return torch.cat([self._push(rows, moving) for rows in self._blocks()])
 
-    def _push(self, batch: Batch, leaves: Params, moving: Params) -> Tensor:
-        try:
-            pushed = torch.func.jvp(lambda state: self.heads(self.subject(batch, state)), (leaves,), (moving,))[1]
-            return pushed.detach()
-        except (NotImplementedError, RuntimeError):  # an operation without forward mode: differentiate Jᵀu by u instead
-            return self._push_by_two_backward_passes(batch, moving)
+    def _push(self, rows: slice, moving: Params) -> Tensor:
+        batch = self._placed(rows)
+        if self._forward:
+            leaves = {name: leaf.detach() for name, leaf in self.subject.leaves.items()}
+            try:
+                pushed = torch.func.jvp(lambda state: self.heads(self.subject(batch, state)), (leaves,), (moving,))[1]
+                if rows.start in self._pushed or self._adjoint(batch, moving, pushed):
+                    self._pushed.add(rows.start)
+                    return pushed.detach()
+            except torch.OutOfMemoryError:
+                raise
+            except (NotImplementedError, RuntimeError, UsageError):  # no forward mode, or a model that cannot be copied
+                pass
+            self._forward = False
+        return self._push_by_two_backward_passes(batch, moving)
+
+    def _adjoint(self, batch: Batch, moving: Params, pushed: Tensor) -> bool:
+        """`<u, J v> = <Jᵀ u, v>` for a random u, with `Jᵀ u` from plain autograd on the model itself."""
+        if self.certify is False:
+            return True
+        draw = generator(0, "adjoint", len(self._pushed))
+        weights = torch.randn(pushed.shape, generator=draw, dtype=torch.float64).to(pushed)
+        grads = pulled(self.subject, batch, self.heads, weights)[1]
+        pairs = [(g, moving[name]) for name, g in zip(self.subject.leaves, grads) if g is not None]
+        right = sum(float((dense(g, v).double() * v.double()).sum()) for g, v in pairs)
+        left = float((weights.double() * pushed.double()).sum())
+        scale = float((weights.double() * pushed.double()).norm()) + abs(right)
+        self._auditor.checked += 1
+        self._auditor.blocks += 1
+        return abs(left - right) <= self._auditor.tolerance * (scale or 1.0)
 
     def _push_by_two_backward_passes(self, batch: Batch, moving: Params) -> Tensor:
+        """Differentiate `Jᵀ u` by u, on the model itself."""
         values = self.heads(self.subject(batch))
         dummy = torch.zeros_like(values, requires_grad=True)
-        pulled = torch.autograd.grad(
+        grads = torch.autograd.grad(
             values, list(self.subject.leaves.values()), grad_outputs=dummy, create_graph=True, allow_unused=True
         )
-        pairs = [(grad, moving[name]) for name, grad in zip(self.subject.leaves, pulled) if grad is not None]
-        (pushed,) = torch.autograd.grad([grad for grad, _ in pairs], [dummy], grad_outputs=[v for _, v in pairs])
+        pairs = [
+            (grad, moving[name])
+            for name, grad in zip(self.subject.leaves, grads)
+            if grad is not None and grad.requires_grad
+        ]
+        if not pairs:
+            return torch.zeros_like(values).detach()
+        (pushed,) = torch.autograd.grad(
+            [grad for grad, _ in pairs], [dummy], grad_outputs=[v for _, v in pairs], allow_unused=True
+        )
+        if pushed is None or not self._adjoint(batch, moving, pushed):
+            raise UsageError(
+                "J v cannot be computed for this model: an operation of it has neither forward mode nor second derivatives;"
+                " use ns.kernel, which needs first derivatives alone"
+            )
         return pushed.detach()
 
     def _blocks(self) -> Iterator[slice]:
@@ -111,9 +188,7 @@ class Jacobian:
             yield slice(start, min(len(self.batch), start + self.block))
 
     def _placed(self, rows: slice) -> Batch:
-        batch = self.batch[rows]
-        moved = self.subject.cast or self.subject.moved
-        return batch.to(self.subject.device, self.subject.dtype) if moved else batch
+        return self.subject.placed(self.batch[rows])
 
 
 def entk_operator(model: nn.Module, x1: Any, x2: Any = None, **options: Any) -> OperatorGram:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ntkscope.core import MemoryBudgetError, UsageError
 from ntkscope.tangent.pieces import Piece
@@ -23,12 +26,16 @@ def parse_bytes(memory: str | int | float) -> int:
     >>> parse_bytes("2GiB"), parse_bytes("1.5 kB"), parse_bytes(100)
     (2147483648, 1500, 100)
     """
-    if isinstance(memory, int | float):
-        return int(memory)
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", memory)
-    if not match or match[2].lower() not in UNITS:
-        raise UsageError(f"memory={memory!r} came; expected a size such as '2GiB' or '500MB'")
-    return int(float(match[1]) * UNITS[match[2].lower()])
+    size = float("nan")
+    if isinstance(memory, int | float | np.integer | np.floating) and not isinstance(memory, bool):
+        size = float(memory)
+    elif isinstance(memory, str):
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([a-zA-Z]*)\s*", memory)
+        if match and match[2].lower() in UNITS:
+            size = float(match[1]) * UNITS[match[2].lower()]
+    if not (math.isfinite(size) and size >= 1):
+        raise UsageError(f"got memory={memory!r}; expected a size such as '2GiB' or '500MB', or a number of bytes")
+    return int(size)
 
 
 def show_bytes(count: int | float) -> str:

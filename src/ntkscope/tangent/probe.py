@@ -16,8 +16,8 @@ from torch import Tensor
 from ntkscope.core import generator
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, Tape, cotangents, watch
-from ntkscope.tangent.func_road import dense
 from ntkscope.tangent.layout import Layout, candidates
+from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Lookup, Outer, Term, lookup_gradient, outer_gradient
 
@@ -45,12 +45,15 @@ def probe(subject: Subject, batch: Batch) -> Findings:
     shared: dict[int, bool] = {}  # calls whose output no sample changes: whether widening it is harmless
     while True:
         layouts, reached = _layouts(outputs, tape.calls, n)
-        fresh = next((k for k, layout in enumerate(layouts) if layout.axis is None and k not in shared), None)
-        if fresh is None:
+        fresh = [k for k, layout in enumerate(layouts) if layout.axis is None and k not in shared]
+        if not fresh:
             break
-        trial = _widening([*(k for k, good in shared.items() if good), fresh])
-        widened = _unchanged(subject, batch, trial, first, tape)
-        shared[fresh] = widened is not None
+        kept = [k for k, good in shared.items() if good]
+        widened = _unchanged(subject, batch, _widening([*kept, *fresh]), first, tape)
+        if widened is None and len(fresh) > 1:  # perhaps one of them is harmful: the first half alone
+            fresh = fresh[: len(fresh) // 2]
+            widened = _unchanged(subject, batch, _widening([*kept, *fresh]), first, tape)
+        shared.update(dict.fromkeys(fresh, widened is not None))
         if widened is not None:
             outputs, tape = widened
     chosen = [_decided(k, layout, shared) for k, layout in enumerate(layouts)]
@@ -58,8 +61,7 @@ def probe(subject: Subject, batch: Batch) -> Findings:
     for call, layout in zip(tape.calls, chosen):
         if layout is None:
             func |= {term.slot.name for term in call.terms}
-    seen = {term.slot.name for call in tape.calls for term in call.terms}
-    func |= _mismatches(subject, outputs, tape.calls, chosen, seen - func)
+    func |= _mismatches(subject, outputs, tape.calls, chosen, set(subject.leaves) - func)
     final = [layout or Layout(0) for layout in chosen]
     return Findings(final, [call.signature for call in tape.calls], frozenset(func), reached)
 
@@ -92,10 +94,9 @@ def _unchanged(
 def _layouts(outputs: Tensor, calls: list[Call], n: int) -> tuple[list[Layout], frozenset[int]]:
     """For each call the first layout under which a sample's cotangent touches that sample's slots alone; the calls reached."""
     options = [_options(call.lead, n) for call in calls]
-    edges = [call.edge for call in calls]
     reached = set()
     for i in range(n):
-        for k, cotangent in enumerate(cotangents(outputs, _mask(outputs, i), edges, keep=True)):
+        for k, cotangent in enumerate(cotangents(outputs, _mask(outputs, i), calls)):
             if cotangent is not None:
                 reached.add(k)
                 lead = len(calls[k].lead)
@@ -134,8 +135,8 @@ def _mismatches(
     for i in range(n if leaves else 0):
         weights = _mask(outputs, i)
         # two sweeps: asking for leaves and edges at once would stop the first at the second
-        truth = torch.autograd.grad(outputs, leaves, grad_outputs=weights, retain_graph=True, allow_unused=True)
-        arrived = cotangents(outputs, weights, [call.edge for call in calls], keep=True)
+        truth = pull(subject, outputs, weights, leaves)
+        arrived = cotangents(outputs, weights, calls)
         formed = {name: torch.zeros_like(leaf) for name, leaf in zip(ordered, leaves)}
         for call, layout, cotangent in zip(calls, layouts, arrived):
             for term in call.terms if layout is not None and cotangent is not None else ():
@@ -143,7 +144,7 @@ def _mismatches(
                     rows = formed[term.slot.name]
                     if rows.dim():
                         rows = rows[term.slot.start : term.slot.stop]
-                    rows += gradient(term, layout, cotangent, len(call.lead), n)[i].view_as(rows)  # type: ignore[arg-type]
+                    rows += gradient(term, layout, cotangent, len(call.lead), n)[i].view_as(rows)
         for name, exact in zip(ordered, truth):
             exact = dense(exact, formed[name])
             worst[name] = max(worst[name], float((formed[name] - exact).abs().max()))

@@ -1,7 +1,12 @@
-"""The readout: the last affine map a model applies, its input and its parameters."""
+"""The readout: the affine map whose result the outputs are, its input and its parameters.
+
+It is found by what the outputs do, not by the order of calls: a candidate's result is moved a little, and the outputs must
+follow it linearly, by the same amount for every sample, and depend on nothing else.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,56 +15,160 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ntkscope.core import UsageError
+from ntkscope.core import UsageError, generator
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.guards import OUTPUTS
 from ntkscope.tangent.rules import RULES
 from ntkscope.tangent.rules.registry import bind
 from ntkscope.tangent.subject import Subject
 
 WEIGHTS = {"weight", "mat2", "other"}
 AFFINE = (F.linear, F.conv1d, F.conv2d, F.conv3d)  # always a layer; a matrix product only when it holds a parameter
+CANDIDATES = 12  # affine maps tried, the last one first
 
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """The input of the last affine map, whether it adds a bias, and the names of its parameters."""
+    """The input and the result of an affine map, whether it adds a bias, and the names of its parameters."""
 
     x: Tensor
     bias: bool
     names: tuple[str, ...]
+    result: Tensor
 
 
-class _Last(TorchFunctionMode):
-    def __init__(self, names: dict[int, str]) -> None:
+class _Affine(TorchFunctionMode):
+    """Keeps what affine maps are called with; the result of call `moved` is shifted."""
+
+    def __init__(self, names: dict[int, str], moved: int | None = None, shift: Tensor | None = None) -> None:
         super().__init__()
-        self.names = names
-        self.found: Readout | None = None
+        self.names, self.moved, self.shift = names, moved, shift
+        self.found: list[Readout] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in RULES:
-            bound = bind(RULES[func][1], args, kwargs)
-            weight = next((bound[key] for key in WEIGHTS if key in bound), None)
-            if func in AFFINE or (id(weight) in self.names and "mat1" in bound) or self._product(func, bound):
-                x = bound["mat1"] if "mat1" in bound else bound["input"]
-                bias = bound["input"] if "mat1" in bound else bound.get("bias")
-                names = tuple(self.names[id(t)] for t in (weight, bias) if id(t) in self.names)
-                self.found = Readout(x.detach(), bias is not None, names)
-        return func(*args, **kwargs)
+        output = func(*args, **kwargs)
+        if func not in RULES:
+            return output
+        bound = bind(RULES[func][1], args, kwargs)
+        weight = next((bound[key] for key in WEIGHTS if key in bound), None)
+        if not (func in AFFINE or (id(weight) in self.names and "mat1" in bound) or self._product(bound)):
+            return output
+        x = bound["mat1"] if "mat1" in bound else bound["input"]
+        bias = bound["input"] if "mat1" in bound else bound.get("bias")
+        names = tuple(self.names[id(t)] for t in (weight, bias) if id(t) in self.names)
+        if self.moved == len(self.found) and self.shift is not None:
+            output = output + self.shift
+        self.found.append(Readout(x.detach().clone(), bias is not None, names, output.detach().clone()))
+        return output
 
-    def _product(self, func: Any, bound: dict[str, Any]) -> bool:
+    def _product(self, bound: dict[str, Any]) -> bool:
         return "other" in bound and id(bound["other"]) in self.names and bound["other"].dim() == 2
 
 
-def find_readout(subject: Subject, batch: Batch) -> Readout:
-    """Run the model once and look at the last affine map."""
-    names = {id(value): name for name, value in (*subject.rest.items(), *subject.leaves.items())}
-    mode = _Last(names)
-    with torch.no_grad(), mode:
-        subject(batch)
-    if mode.found is None:
+@dataclass(frozen=True, eq=False)
+class Locator:
+    """Which of a model's affine maps is its readout, and how the outputs follow from its result: `f = z A + b`."""
+
+    subject: Subject
+    names: dict[int, str]
+    number: int
+    slope: Tensor
+    offset: Tensor
+    parameters: tuple[str, ...]
+
+    def __call__(self, batch: Batch) -> Readout:
+        """The readout of a batch; the outputs are compared with what it says they are."""
+        with _Affine(self.names) as mode:
+            outputs = self.subject(batch).detach()
+        readout = mode.found[self.number] if self.number < len(mode.found) else None
+        if readout is None or len(readout.result) != len(batch) or not self._holds(readout.result, outputs):
+            raise UsageError(
+                f"the outputs of {type(self.subject.original).__name__} do not follow from its readout for all inputs as they"
+                " did for the first ones, so it has no conjugate kernel; use the 'em' kernel with layers="
+            )
+        return readout
+
+    def _holds(self, result: Tensor, outputs: Tensor) -> bool:
+        if result[0].numel() != len(self.slope):
+            return False
+        said = result.flatten(1) @ self.slope + self.offset
+        scale = outputs.abs().amax().clamp_min(1e-30)
+        return bool(((said - outputs).abs() <= 10 * OUTPUTS.get(outputs.dtype, 1e-1) * scale).all())
+
+
+def locate(subject: Subject, batch: Batch) -> Locator:
+    """Find the readout on a few samples, at least two if they can be had."""
+    names = {id(value): name for name, value in subject.model.named_parameters()}
+    with _Affine(names) as mode:
+        outputs = subject(batch).detach()
+    if not mode.found:
         raise UsageError(
-            f"{type(subject.model).__name__} calls no affine map (Linear, Conv, a product with a parameter), so it has no"
+            f"{type(subject.original).__name__} calls no affine map (Linear, Conv, a product with a parameter), so it has no"
             " readout; name a layer with layers= and use the 'em' kernel, or wrap the model with a linear head"
         )
-    return mode.found
+    for number in range(len(mode.found) - 1, max(-1, len(mode.found) - 1 - CANDIDATES), -1):
+        found = _affine_in(subject, batch, names, number, mode.found, outputs)
+        if found is not None:
+            return Locator(subject, names, number, *found, mode.found[number].names)
+    raise UsageError(
+        f"the outputs of {type(subject.original).__name__} are an affine function of none of its last layers alone (a softmax"
+        " after the last one, several heads added, a product of heads); expected outputs of one linear readout: return its"
+        " outputs, or use the 'em' kernel with layers="
+    )
+
+
+def _affine_in(
+    subject: Subject, batch: Batch, names: dict[int, str], number: int, calls: Sequence[Readout], outputs: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """`(A, b)` with outputs = z A + b for the result z of call `number`, or None where there are none."""
+    result = calls[number].result
+    if result.dim() < 2 or len(result) != len(batch) or not result.is_floating_point():
+        return None
+    tolerance = 10 * OUTPUTS.get(outputs.dtype, 1e-1)
+    flat = result.flatten(1)
+    if flat.shape == outputs.shape and torch.allclose(
+        flat, outputs, rtol=0, atol=float(outputs.abs().max()) * tolerance
+    ):
+        return torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device), flat.new_zeros(flat.shape[1])
+    draw = generator(0, "readout", number)
+    size = float(result.abs().amax()) or 1.0
+    shift = torch.randn(result.shape[1:], generator=draw, dtype=torch.float64).to(result) * size
+    moves = []
+    for factor in (1.0, 2.0):
+        with _Affine(names, number, factor * shift) as mode:
+            moved = subject(batch).detach()
+        if len(mode.found) != len(calls):
+            return None
+        moves.append(moved - outputs)
+    scale = moves[0].abs().amax()
+    if not float(scale) > 0:
+        return None
+    straight = (moves[1] - 2 * moves[0]).abs().amax() <= 4 * tolerance * scale
+    alike = (moves[0] - moves[0][:1]).abs().amax() <= 4 * tolerance * scale
+    if not (straight and alike):
+        return None
+    slope = _slope(subject, batch, names, number, flat, outputs)
+    rest = outputs - flat @ slope
+    spread = (rest - rest[:1]).abs().amax()
+    if len(batch) < 2 or not bool(spread <= 10 * tolerance * outputs.abs().amax()):
+        return None
+    return slope, rest[0]
+
+
+def _slope(subject: Subject, batch: Batch, names: dict[int, str], number: int, flat: Tensor, outputs: Tensor) -> Tensor:
+    """How the outputs follow the result of a call, (numbers of the result, outputs), from one backward pass an output."""
+    zero = torch.zeros(flat.shape[1], dtype=flat.dtype, device=flat.device, requires_grad=True)
+    shape = (len(batch), *_shape_of(subject, batch, names, number))
+    with _Affine(names, number, zero.view(shape[1:])):
+        values = subject(batch)
+    grads = [
+        torch.autograd.grad(values[0, k], zero, retain_graph=True, allow_unused=True)[0] for k in range(values.shape[1])
+    ]
+    return torch.stack([torch.zeros_like(zero) if g is None else g for g in grads], dim=1).detach()
+
+
+def _shape_of(subject: Subject, batch: Batch, names: dict[int, str], number: int) -> torch.Size:
+    with _Affine(names) as mode:
+        subject(batch)
+    return mode.found[number].result.shape[1:]

@@ -1,30 +1,36 @@
-"""A model held still: its parameters as fresh leaves, its outputs as a function of them and of the inputs.
+"""A model held still: its chosen parameters, its outputs as a function of them and of the inputs.
 
-The model itself is never changed. Each call swaps detached copies in for its length (`torch.func.functional_call`), so
-parameters, gradients and buffers stay as they were, also when the call fails; the random state is restored by whoever
-opens `quiet()`.
+The caller's own model is run, with its own parameters, so that a gradient is what plain autograd says it is, wherever a
+parameter is kept (a list, a view made long ago, a module registered twice). After every pass the model is put back as it
+was (`Pristine`); inputs are copied before each. Only where another dtype or device is asked for, or where parameters must
+be replaced (`vmap`, `jvp`), a deep copy is run instead.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import reduce
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Params, UsageError
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.pristine import Pristine
 
 Selection: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None
+UNCOPIED = (RuntimeError, TypeError, AttributeError, ValueError, NotImplementedError, RecursionError)
 
 
 class Subject:
-    """`f(θ, x)` of a model with `θ` split into the chosen parameters (`leaves`, which ask for gradients) and the rest.
+    """`f(θ, x)` of a model with the chosen parameters `leaves`, which ask for gradients.
 
     A tied parameter is one leaf, under its first name. Parameters that do not require a gradient are never chosen.
     """
@@ -39,45 +45,118 @@ class Subject:
         device: torch.device | str | None = None,
         still: bool = False,
     ) -> None:
-        """`still`: no parameter is asked for a gradient, whatever the model says."""
-        self.model = model
-        own = next((p for p in model.parameters() if p.is_floating_point()), None)
-        self.dtype = dtype or (own.dtype if own is not None else torch.get_default_dtype())
-        self.device = (
-            torch.device(device) if device is not None else (own.device if own is not None else torch.device("cpu"))
-        )
-        self.native = own is None or (own.dtype == self.dtype and own.device == self.device)
-        self.moved = device is not None
-        self.cast = dtype is not None
+        """`still`: no parameter is differentiated by, whatever the model says."""
+        self.original = model
+        own = [t for t in model.parameters() if t.is_floating_point()]
+        self.device = place(model, device)
+        self.moved, self.cast = device is not None, dtype is not None
         chosen = {} if still else select(model, params, last)
-        self.leaves: Params = {name: self._held(p).requires_grad_() for name, p in chosen.items()}
-        self.rest: Params = {name: self._held(p) for name, p in model.named_parameters() if name not in chosen}
-        self.rest.update({name: self._held(b).clone() for name, b in model.named_buffers()})
-
-    def _held(self, value: Tensor) -> Tensor:
-        value = value.detach()
-        held = value.to(device=self.device, dtype=self.dtype if value.is_floating_point() else None)
-        return held.clone() if held.is_inference() else held.contiguous()
+        elsewhere = self.moved and any(t.device != self.device for t in (*model.parameters(), *model.buffers()))
+        recast = dtype is not None and any(
+            t.dtype != dtype for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()
+        )
+        self.native = not (elsewhere or recast or any(t.is_inference() for t in model.parameters()))
+        self.model = model if self.native else _converted(model, dtype, self.device if self.moved else None)
+        parameters = dict(self.model.named_parameters())
+        self.leaves: Params = {name: parameters[name] for name in chosen if parameters[name].numel()}
+        if not self.native:
+            for name, leaf in parameters.items():
+                leaf.requires_grad_(name in chosen or (leaf.is_floating_point() and dict(_flags(model))[name]))
+        kinds = [leaf.dtype for leaf in self.leaves.values()] or [t.dtype for t in own[:1]]
+        self.dtype: torch.dtype = dtype or (reduce(torch.promote_types, kinds) if kinds else torch.get_default_dtype())
+        self.structure = _structure(model)
+        self._pristine: Pristine | None = None
+        self._spare: tuple[nn.Module, Pristine] | None = None
+        self._remembered: dict[str, Any] = {}
+        self._written: frozenset[str] | None = None  # tensors that a forward pass writes to
+        self.changes: set[str] = set()  # what the model itself changed while it was run
+        self.casts = False  # whether a forward pass casts modules
+        self.draws = False  # whether it draws from a random generator of its own
 
     def __call__(self, batch: Batch, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The outputs, (n, c)."""
-        state = {**self.rest, **(self.leaves if leaves is None else leaves)}
-        value = torch.func.functional_call(self.model, state, batch.args, batch.kwargs)
-        return logits(value)
+        """The outputs, (n, c); with `leaves` in the place of the chosen parameters, on a copy of the model."""
+        if leaves is None:
+            return logits(self.run(batch))
+        spare, before = self.spare()
+        try:
+            with swapped(spare, leaves):
+                return logits(spare(*batch.args, **batch.kwargs))
+        finally:
+            before.restore()
+
+    def run(self, batch: Batch) -> Any:
+        """Whatever the model answers; the model is put back as it was, the inputs are left alone."""
+        fresh = batch.map(_copied)
+        if self._pristine is None:
+            return self._first_run(fresh)
+        try:
+            return self.model(*fresh.args, **fresh.kwargs)
+        finally:
+            self.changes.update(self._pristine.restore())
+
+    def _first_run(self, batch: Batch) -> Any:
+        """The same, and looks whether the model writes to its own tensors and casts its own modules."""
+        self._pristine = before = Pristine(self.model, written=self._written)
+        if self._written is None:
+            before.watch_values()
+        try:
+            with _casts_seen() as casts:
+                return self.model(*batch.args, **batch.kwargs)
+        finally:
+            self.casts |= bool(casts)
+            self.draws |= bool(before.drew())
+            if self._written is None:
+                self._written = frozenset(before.settle())
+            self.changes.update((*self._written, *before.restore()))
+
+    def spare(self) -> tuple[nn.Module, Pristine]:
+        """A copy of the model whose parameters may be replaced; a model that cannot be copied is refused."""
+        if self._spare is None:
+            copied = duplicate(self.model).requires_grad_(False)
+            for mine, theirs in zip(copied.parameters(), self.model.parameters()):
+                mine.data = theirs.data
+            self._spare = copied, Pristine(copied, classes=False)
+        return self._spare
 
     def placed(self, batch: Batch) -> Batch:
         """A batch where this is, in its dtype, as far as the caller asked for that."""
-        return batch.to(self.device, self.dtype) if self.cast or self.moved else batch
+        if not (self.cast or self.moved):
+            return batch
+        return batch.to(self.device, self.dtype if self.cast else None)
+
+    def refresh(self) -> bool:
+        """Before another call: follow what the caller did to the weights; False if the model is another one now."""
+        if _structure(self.original) != self.structure:
+            return False
+        self._pristine = self._spare = None
+        self._remembered = {}
+        if not self.native:
+            with torch.no_grad():
+                for mine, theirs in zip(_state(self.model), _state(self.original), strict=True):
+                    mine.copy_(theirs)
+        return True
 
     def twin(self) -> Subject:
-        """The same for another thread: modules of its own, since a call swaps parameters into them; the numbers are shared."""
+        """The same for another thread, with modules of its own; the parameters' numbers are shared."""
         other = copy.copy(self)
-        state = {id(t): t for t in (*self.model.parameters(), *self.model.buffers())}
-        other.model = copy.deepcopy(self.model, memo=dict(state))
-        other.leaves = {name: leaf.detach().requires_grad_() for name, leaf in self.leaves.items()}
-        buffers = {name for name, _ in self.model.named_buffers()}
-        other.rest = {name: value.clone() if name in buffers else value for name, value in self.rest.items()}
+        other.model = duplicate(self.model)
+        for mine, theirs in zip(other.model.parameters(), self.model.parameters()):
+            mine.data = theirs.data
+        other._remembered = {}
+        parameters = dict(other.model.named_parameters())
+        other.leaves = {name: parameters[name] for name in self.leaves}
+        other._pristine, other._spare, other.changes = (
+            Pristine(other.model, classes=False, written=self._written),
+            None,
+            set(),
+        )
         return other
+
+    def remember(self, key: str, make: Callable[[], Any]) -> Any:
+        """What `make` gave when it was first asked for."""
+        if key not in self._remembered:
+            self._remembered[key] = make()
+        return self._remembered[key]
 
     @property
     def parameters(self) -> int:
@@ -87,6 +166,117 @@ class Subject:
     def layer_of(self, name: str) -> str:
         """The module a parameter belongs to, as a person would name it."""
         return name.rpartition(".")[0] or "(the model itself)"
+
+
+def place(model: nn.Module, device: torch.device | str | None = None) -> torch.device:
+    """Where a model is computed: on `device`, or where its first parameter is."""
+    if device is None:
+        return next((p.device for p in model.parameters()), torch.device("cpu"))
+    where = torch.device(device)
+    if where.type == "cuda" and where.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return where
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.clone()
+
+
+def _flags(model: nn.Module) -> Iterator[tuple[str, bool]]:
+    return ((name, p.requires_grad) for name, p in model.named_parameters())
+
+
+def _state(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def _structure(model: nn.Module) -> tuple[Any, ...]:
+    """What a kept engine relies on: which modules there are, their mode, which parameters they hold."""
+    modules = tuple((id(module), module.training) for module in model.modules())
+    return modules, tuple(
+        (id(t), t.requires_grad, t.dtype, t.device, t.shape) for t in (*model.parameters(), *model.buffers())
+    )
+
+
+def duplicate(model: nn.Module) -> nn.Module:
+    """A deep copy; a model that cannot be copied is refused."""
+    try:
+        return copy.deepcopy(model)
+    except UNCOPIED as error:
+        raise UsageError(
+            f"{type(model).__name__} cannot be copied ({error}); a copy is needed to compute in another dtype or on another"
+            " device: convert the model itself with model.to(...), and leave dtype= and device= out"
+        ) from error
+
+
+def _converted(model: nn.Module, dtype: torch.dtype | None, device: torch.device | None) -> nn.Module:
+    """A copy on `device` with floating-point parameters and buffers as `dtype`, neither of them inference tensors."""
+    made = duplicate(model)
+    with torch.inference_mode(False), torch.no_grad():
+        for tensor in _state(made):
+            value = tensor.detach()
+            kind = dtype if dtype is not None and value.is_floating_point() else value.dtype
+            if dtype is not None and value.is_complex():
+                kind = torch.complex128 if dtype == torch.float64 else torch.complex64
+            converted = value.to(device=device or value.device, dtype=kind)
+            tensor.data = converted.clone() if converted.is_inference() else converted
+    if any(tensor.is_inference() for tensor in _state(made)):
+        _replace_inference(made)
+    return made
+
+
+def _replace_inference(model: nn.Module) -> None:
+    """Inference tensors cannot be differentiated by: ordinary ones take their places, the same for tied ones."""
+    fresh: dict[int, Tensor] = {}
+    for module in model.modules():
+        for slots, kind in ((module._parameters, nn.Parameter), (module._buffers, torch.Tensor)):
+            for name, tensor in slots.items():
+                if tensor is not None and tensor.is_inference():
+                    if id(tensor) not in fresh:
+                        value = tensor.detach().clone()
+                        fresh[id(tensor)] = value if kind is torch.Tensor else nn.Parameter(value, tensor.requires_grad)
+                    slots[name] = fresh[id(tensor)]  # type: ignore[assignment]
+        if isinstance(module, nn.RNNBase):
+            module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+
+
+@contextlib.contextmanager
+def swapped(model: nn.Module, state: Mapping[str, Tensor]) -> Iterator[None]:
+    """While open, the tensors of `state` stand in for the parameters of those names, wherever modules hold them."""
+    parameters = dict(model.named_parameters())
+    new = {id(parameters[name]): value for name, value in state.items()}
+    undo: list[tuple[dict[str, Any], str, Any]] = []
+    try:
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                if id(parameter) in new:
+                    undo.append((module._parameters, name, parameter))
+                    module._parameters[name] = new[id(parameter)]  # type: ignore[assignment]
+            for name, value in list(vars(module).items()):
+                if isinstance(value, list | tuple) and any(id(member) in new for member in value):
+                    undo.append((vars(module), name, value))
+                    vars(module)[name] = type(value)(new.get(id(member), member) for member in value)
+        yield
+    finally:
+        for slots, name, value in undo:
+            slots[name] = value
+
+
+@contextlib.contextmanager
+def _casts_seen() -> Iterator[list[bool]]:
+    """Notes whether modules are cast or moved while this is open."""
+    seen: list[bool] = []
+    original = nn.Module._apply
+
+    def noted(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        seen.append(True)
+        return original(module, *args, **kwargs)
+
+    nn.Module._apply = noted  # type: ignore[method-assign, assignment]
+    try:
+        yield seen
+    finally:
+        nn.Module._apply = original  # type: ignore[method-assign]
 
 
 def logits(value: Any) -> Tensor:
@@ -104,15 +294,38 @@ def logits(value: Any) -> Tensor:
 
 def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dict[str, nn.Parameter]:
     """The trainable parameters that `params` names: a glob or globs, "last", a predicate on the name, or None for all."""
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad and p.is_floating_point()}
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise UsageError(
+            f"got a model wrapped in {type(model).__name__}, which runs copies of it; expected the model itself: pass"
+            " model.module"
+        )
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not trainable:
         raise UsageError(
             f"{type(model).__name__} has no trainable parameter; a tangent kernel needs at least one: build the model with"
             " parameters, or unfreeze some with model.requires_grad_(True)"
         )
+    chosen = _chosen(model, trainable, params, last)
+    for name, parameter in chosen.items():
+        if not parameter.is_floating_point():
+            raise UsageError(
+                f"parameter {name} holds {str(parameter.dtype).removeprefix('torch.')} numbers; expected real floating-point"
+                " ones: keep it as torch.view_as_real(...), or leave it out with params="
+            )
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise UsageError(
+                f"parameter {name} has a gradient hook, so its gradient is not that of the outputs; expected none: remove the"
+                " hook (handle.remove()), or leave the parameter out with params="
+            )
+    return chosen
+
+
+def _chosen(
+    model: nn.Module, trainable: dict[str, nn.Parameter], params: Selection, last: Sequence[str]
+) -> dict[str, nn.Parameter]:
     if params is None:
         return trainable
-    if params == "last":
+    if isinstance(params, str) and params == "last":
         chosen = {name: p for name, p in trainable.items() if name in set(last)}
         wanted = "the last affine layer"
     elif callable(params):
@@ -120,8 +333,18 @@ def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dic
         wanted = "the predicate"
     else:
         globs = [params] if isinstance(params, str) else list(params)
-        chosen = {name: p for name, p in trainable.items() if any(fnmatchcase(name, glob) for glob in globs)}
-        unmatched = [glob for glob in globs if not any(fnmatchcase(name, glob) for name in trainable)]
+        if not globs or not all(isinstance(glob, str) for glob in globs):
+            raise UsageError(
+                f"got params={params!r}, which chooses no parameter; expected a name or glob, several of them, a predicate on"
+                " names, or None for all trainable parameters"
+            )
+        every = _all_names(model)
+        chosen = {
+            name: p for name, p in trainable.items() if any(fnmatchcase(n, g) for n in every[id(p)] for g in globs)
+        }
+        unmatched = [
+            glob for glob in globs if not any(fnmatchcase(n, glob) for p in trainable.values() for n in every[id(p)])
+        ]
         wanted = ", ".join(map(repr, unmatched))
         if not unmatched:
             return chosen
@@ -131,10 +354,19 @@ def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dic
     return chosen
 
 
+def _all_names(model: nn.Module) -> dict[int, list[str]]:
+    """Every name of every parameter: a tied one has several."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return names
+
+
 @contextlib.contextmanager
 def quiet(device: torch.device) -> Iterator[None]:
-    """Gradients on, mixed precision off, the caller's random state kept, whatever happens inside."""
+    """Gradients on, mixed precision off; the caller's random states and default dtype are kept, whatever happens inside."""
     devices = [device] if device.type == "cuda" else []
+    dtype, python, arrays = torch.get_default_dtype(), random.getstate(), np.random.get_state()  # noqa: NPY002
     with (
         torch.random.fork_rng(devices=devices),
         torch.inference_mode(False),
@@ -143,4 +375,9 @@ def quiet(device: torch.device) -> Iterator[None]:
         warnings.catch_warnings(),  # here, for threads that would set filters side by side lose the caller's
     ):
         warnings.filterwarnings("ignore", message=".*performance drop", category=UserWarning)  # of vmap's slower rules
-        yield
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            random.setstate(python)
+            np.random.set_state(arrays)  # noqa: NPY002

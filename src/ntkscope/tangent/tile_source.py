@@ -21,7 +21,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from ntkscope.core import Certificate
 from ntkscope.linalg.tiling import Grid, TileValues
+from ntkscope.tangent.audit import PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.contraction import (
     Features,
@@ -37,8 +39,7 @@ from ntkscope.tangent.contraction import (
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.crew import recruit, share
 from ntkscope.tangent.cut import Cut
-from ntkscope.tangent.engine import Engine, Heads, probed
-from ntkscope.tangent.harvest import PathChanged
+from ntkscope.tangent.engine import Detour, Engine, Heads, probed
 from ntkscope.tangent.plan import Footprint
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import Subject, quiet
@@ -57,6 +58,8 @@ class TileMaker(Maker, Protocol):
 
     def coverage(self) -> Coverage | None: ...
 
+    def certificate(self) -> Certificate: ...
+
 
 @dataclass(frozen=True, eq=False)
 class Recipe(ABC):
@@ -67,8 +70,8 @@ class Recipe(ABC):
     device: torch.device | str | None
 
     @abstractmethod
-    def make(self, sample: Batch, func: frozenset[str]) -> TileMaker:
-        """A maker that was probed on `sample`, with the parameters `func` on the road for what no rule knows."""
+    def make(self, sample: Batch, detour: Detour) -> TileMaker:
+        """A maker that was probed on `sample` and avoids what `detour` says."""
 
     def travelling(self, device: torch.device) -> Recipe:
         """The same with a model on the CPU, to be computed on `device` where it arrives."""
@@ -85,12 +88,13 @@ class TangentRecipe(Recipe):
     heads: Heads
     full: bool
     precision: str
+    certify: str | bool = "every"
 
-    def make(self, sample: Batch, func: frozenset[str]) -> Engine:
+    def make(self, sample: Batch, detour: Detour) -> Engine:
         chosen = functools.partial(contains, self.names)
         subject = Subject(self.model, params=chosen, dtype=self.dtype, device=self.device)
         road = Precision(self.precision, subject.dtype)
-        return Engine(subject, sample, self.heads, full=self.full, precision=road, func=func)
+        return Engine(subject, sample, self.heads, full=self.full, precision=road, detour=detour, certify=self.certify)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +102,7 @@ class Row:
     """The features of one row of tiles, and the self products (n, heads) where the two sides differ."""
 
     number: int
-    func: frozenset[str]
+    detour: Detour
     held: Features
     side: Tensor | None
 
@@ -131,12 +135,12 @@ class FeatureTiles:
         self.device = maker.device
         n, m = len(x1) * self.heads, len(x1 if x2 is None else x2) * self.heads
         self.grid = Grid(n, m, cut.size * self.heads, symmetric=x2 is None)
-        self._begin({frozenset(): [maker]})
+        self._begin({Detour(): [maker]})
 
-    def _begin(self, crews: dict[frozenset[str], list[TileMaker]]) -> None:
-        self._crews = crews  # by the parameters that take the func road, which nearly always are none
+    def _begin(self, crews: dict[Detour, list[TileMaker]]) -> None:
+        self._crews = crews  # by what they avoid, which nearly always is nothing
         self._row: Row | None = None
-        self._paths: dict[int, frozenset[str]] = {}
+        self._paths: dict[int, Detour] = {}
         self._lock = threading.Lock()
         self._seconds = 0.0
 
@@ -152,14 +156,14 @@ class FeatureTiles:
     def tile(self, i: int, j: int) -> TileValues:
         """Tile (i, j) and `k(x, x)` of its inputs; parameters used in new ways by these inputs take the func road."""
         with self._lock, quiet(self.device), _reproducible(self.device), self._clock():
-            func = self._paths.get(i, frozenset())
+            detour = self._paths.get(i, Detour())
             while True:
-                crew = self._crew(func)
+                crew = self._crew(detour)
                 try:
                     with crew[0].precision.context():
-                        return self._tile(crew, i, j, func)
+                        return self._tile(crew, i, j, detour)
                 except PathChanged as change:
-                    func |= change.names
+                    detour = detour.after(change, len(crew))
 
     @property
     def seconds(self) -> float:
@@ -178,18 +182,23 @@ class FeatureTiles:
         found = [one for one in made if one is not None]
         return functools.reduce(add, found) if found else None
 
-    def _crew(self, func: frozenset[str]) -> list[TileMaker]:
+    def certificate(self) -> Certificate:
+        """What this process checked."""
+        made = [maker.certificate() for crew in self._crews.values() for maker in crew]
+        return functools.reduce(add, made, Certificate())
+
+    def _crew(self, detour: Detour) -> list[TileMaker]:
         """As many makers as threads and memory allow, one a thread."""
-        crew = self._crews.setdefault(func, [])
+        crew = self._crews.setdefault(detour, [])
         if not crew:
-            crew.append(self.recipe.make(probed(self.x1, self.x2), func))
-        threads = torch.get_num_threads() if self.device.type == "cpu" else 1
+            crew.append(self.recipe.make(probed(self.x1, self.x2), detour))
+        threads = torch.get_num_threads() if self.device.type == "cpu" and not detour.alone else 1
         wanted = self.cut.workers(crew[0].footprint, self.memory, threads)
         recruit(crew, wanted)
         return crew[: max(1, wanted)]
 
-    def _tile(self, crew: Sequence[TileMaker], i: int, j: int, func: frozenset[str]) -> TileValues:
-        row = self._held(crew, i, func)
+    def _tile(self, crew: Sequence[TileMaker], i: int, j: int, detour: Detour) -> TileValues:
+        row = self._held(crew, i, detour)
         rows, columns = self._samples(self.grid.rows(i)), self._samples(self.grid.columns(j))
         n, m = rows.stop - rows.start, columns.stop - columns.start
         others = (self.x1 if self.x2 is None else self.x2)[columns]
@@ -217,9 +226,9 @@ class FeatureTiles:
         assert side is not None
         return TileValues(values, *(flat(s * self.scale, crew[0].full).cpu() for s in (row.side, side)))
 
-    def _held(self, crew: Sequence[TileMaker], i: int, func: frozenset[str]) -> Row:
+    def _held(self, crew: Sequence[TileMaker], i: int, detour: Detour) -> Row:
         """The features of row i, which are kept until another row is asked for."""
-        if self._row is None or (self._row.number, self._row.func) != (i, func):
+        if self._row is None or (self._row.number, self._row.detour) != (i, detour):
             self._row = None  # makes room
             x = self.x1[self._samples(self.grid.rows(i))]
             held: Features = {}
@@ -228,19 +237,19 @@ class FeatureTiles:
                 side = torch.zeros(len(x), crew[0].width, dtype=torch.float64, device=self.device)
             blocks = list(ranges(0, len(x), self.cut.block))
             self._share(crew, blocks, lambda maker, at: hold_block(maker, held, x, at, side))
-            self._paths.setdefault(i, func)  # what its own blocks ask for, not what a column asked for later
-            self._row = Row(i, func, held, side)
+            self._paths.setdefault(i, detour)  # what its own blocks ask for, not what a column asked for later
+            self._row = Row(i, detour, held, side)
         return self._row
 
     def _share(self, crew: Sequence[TileMaker], blocks: Sequence[range], work: Any) -> None:
         """All blocks, also when some find parameters used in new ways: which ones is said of all of them together."""
-        changed: set[str] = set()
+        changed: list[PathChanged] = []
 
         def watched(maker: TileMaker, at: range) -> None:
             try:
                 work(maker, at)
             except PathChanged as change:
-                changed.update(change.names)
+                changed.append(change)
 
         if self.device.type == "cpu":
             share(crew, blocks, watched)
@@ -248,7 +257,9 @@ class FeatureTiles:
             for at in blocks:
                 watched(crew[0], at)
         if changed:
-            raise PathChanged(changed)
+            names = {name for change in changed for name in change.names}
+            suspect = all(change.suspect for change in changed)
+            raise PathChanged(names, suspect=suspect, refusal=changed[0].refusal)
 
     def _samples(self, rows: slice) -> slice:
         return slice(rows.start // self.heads, rows.stop // self.heads)

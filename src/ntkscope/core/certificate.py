@@ -1,0 +1,69 @@
+"""The certificate of a kernel: how its blocks were held to plain autograd, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was checked while a kernel was computed.
+
+    `worst`: the largest relative discrepancy between what the kernel was made from and plain autograd on the caller's own
+    model, of all checks that passed; `tolerance`: what was allowed. `checked` of `blocks` blocks were held to it, and `alone`
+    samples were run by themselves. `fell_back`: parameters that took a slower exact road because a check failed, and why.
+    `changes`: what the model itself writes to during a forward pass (it was put back). `seconds`: what the checks cost.
+
+    >>> one = Certificate(worst=1e-7, tolerance=1e-3, checked=2, blocks=2, alone=2)
+    >>> print(one + Certificate(worst=2e-7, tolerance=1e-3, checked=1, blocks=1, alone=1))
+    3 of 3 blocks agree with autograd to 2.0e-07 (allowed: 1e-03), 3 samples checked alone
+    """
+
+    worst: float = 0.0
+    tolerance: float = 0.0
+    checked: int = 0
+    blocks: int = 0
+    alone: int = 0
+    fell_back: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    against: str = "autograd"
+
+    def __add__(self, other: Certificate) -> Certificate:
+        """Both together."""
+        return Certificate(
+            max(self.worst, other.worst),
+            max(self.tolerance, other.tolerance),
+            self.checked + other.checked,
+            self.blocks + other.blocks,
+            self.alone + other.alone,
+            tuple(dict.fromkeys((*self.fell_back, *other.fell_back))),
+            tuple(dict.fromkeys((*self.changes, *other.changes))),
+            self.seconds + other.seconds,
+            self.against if self.checked else other.against,
+        )
+
+    def __str__(self) -> str:
+        if not self.checked:
+            return f"not certified: none of {self.blocks} blocks was checked"
+        text = (
+            f"{self.checked} of {self.blocks} blocks agree with {self.against} to {self.worst:.1e}"
+            f" (allowed: {self.tolerance:.0e}), {self.alone} samples checked alone"
+        )
+        if self.fell_back:
+            text += f"; on a slower exact road: {', '.join(self.fell_back)}"
+        if self.changes:
+            text += f"; the model itself changes {', '.join(self.changes)} (put back)"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"fell_back": list(self.fell_back), "changes": list(self.changes)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Certificate:
+        """A certificate that was written to a store or a record."""
+        known = {field.name for field in fields(cls)}
+        kept = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key in known}
+        return cls(**kept)

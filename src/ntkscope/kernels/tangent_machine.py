@@ -1,0 +1,163 @@
+"""`Tangent`: a model that was probed once and answers many questions about its gradients."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ntkscope.core import Params, UsageError
+from ntkscope.kernels.registry import KERNELS, Kept, Request
+from ntkscope.linalg import Gram
+from ntkscope.tangent import guards
+from ntkscope.tangent.audit import CERTIFY
+from ntkscope.tangent.batches import as_batch
+from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.heads import OutputSketch, as_heads, chosen_outputs
+from ntkscope.tangent.jacobian import Jacobian
+from ntkscope.tangent.plan import parse_bytes
+from ntkscope.tangent.precision import PRECISIONS, Precision
+from ntkscope.tangent.subject import Selection, quiet
+
+
+class Tangent:
+    """The tangent features of one model with one choice of outputs and parameters, kept between calls.
+
+    `sample`: inputs to probe the model with now; left out, the first call does it with its own. Weights may change in place
+    between calls. Another mode, other modules or another graph are noticed, and the model is probed again.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> tangent = Tangent(model)
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    >>> tangent.kernel("trntk0", x).dense()
+    tensor([[1., 1.],
+            [1., 2.]])
+    >>> tangent.features(x)["weight"].shape
+    torch.Size([2, 1, 1, 2])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sample: Any = None,
+        *,
+        outputs: Sequence[int] | int | OutputSketch | None = None,
+        params: Selection = None,
+        precision: str = "exact",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        memory: str | int | float = "2GiB",
+        certify: str | bool = "every",
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
+        if certify not in CERTIFY or certify is True:
+            raise UsageError(f"got certify={certify!r}; expected 'every', 'sampled' or False")
+        if precision not in PRECISIONS:
+            raise UsageError(f"got precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
+        self.model, self.params, self.precision = model, params, precision
+        if not (outputs is None or isinstance(outputs, OutputSketch)):
+            outputs = chosen_outputs(outputs)
+        self.outputs: list[int] | OutputSketch | None = outputs
+        self.dtype, self.device, self.certify = dtype, device, certify
+        self.memory = parse_bytes(memory)
+        self._kept = Kept()
+        if sample is not None:
+            request = self._request("trntk0", sample, None, {})
+            with quiet(request.place()):
+                request.engines().probe(request.x1)
+
+    def kernel(
+        self,
+        name: str,
+        x1: Any,
+        x2: Any = None,
+        *,
+        memory: str | int | float | None = None,
+        store: str | os.PathLike[str] | None = None,
+        executor: Any = None,
+        progress: bool = False,
+        seed: int = 0,
+        **options: Any,
+    ) -> Gram:
+        """The kernel `name` between `x1` and `x2`, as `ntkscope.kernel` gives it."""
+        make = KERNELS[name]
+        if store is None and executor is not None:
+            raise UsageError(
+                "executor= came without store=; expected a folder that the workers write tiles to: pass store="
+            )
+        known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        unknown = [key for key in options if key not in known]
+        if unknown:
+            raise UsageError(
+                f"kernel {name!r} has no option {', '.join(unknown)}; its options: {', '.join(known) or 'none'}"
+            )
+        if "precision" in known:
+            options = {"precision": self.precision, **options}
+        chosen = {"store": None if store is None else os.fspath(store), "executor": executor, "progress": progress}
+        if memory is not None:
+            chosen["memory"] = parse_bytes(memory)
+        request = self._request(name, x1, x2, {**chosen, "seed": seed})
+        with quiet(request.place()):
+            return make(request, **options)
+
+    def features(self, x: Any) -> Params:
+        """`∂f_c(x_i)/∂θ` of every chosen parameter, (n, c, *shape), for all samples at once."""
+        request = self._request("trntk0", x, None, {})
+        engines = request.engines()
+        rounding = Precision("exact", engines.subject.dtype)
+
+        def work(engine: Engine) -> Params:
+            crop = engine.harvest(request.x1)
+            made = {
+                name: torch.zeros(crop.n, engine.width, leaf.numel(), dtype=leaf.dtype, device=leaf.device)
+                for name, leaf in engine.subject.leaves.items()
+            }
+            for piece in engine.pieces:
+                engine.feature(crop, piece)
+                values = crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)
+                each = piece.numbers // max(1, piece.stop - piece.start)
+                made[piece.name][:, :, piece.start * each : piece.start * each + piece.numbers] = values
+            engine.settle(crop)
+            leaves = engine.subject.leaves
+            return {name: value.unflatten(2, leaves[name].shape or (1,)).detach() for name, value in made.items()}
+
+        with quiet(engines.subject.device):
+            return engines.run(work, request.x1, as_heads(self.outputs), full=False, precision=rounding)
+
+    def jvp(self, x: Any, direction: Params) -> Tensor:
+        """`J v`, (n, c): how the outputs at `x` change along a direction in parameter space."""
+        return self._jacobian(x).jvp(direction)
+
+    def vjp(self, x: Any, cotangent: Tensor) -> Params:
+        """`Jᵀ u` for `u` of shape (n, c): a gradient for every chosen parameter."""
+        return self._jacobian(x).vjp(cotangent)
+
+    def _jacobian(self, x: Any) -> Jacobian:
+        if isinstance(self.outputs, OutputSketch):
+            raise UsageError("got outputs=OutputSketch(...) for a Jacobian product; expected the numbers of outputs")
+        request = self._request("trntk0", x, None, {})
+        return Jacobian.of(request.engines().subject, request.x1, as_heads(self.outputs), certify=self.certify)
+
+    def _request(self, name: str, x1: Any, x2: Any, options: dict[str, Any]) -> Request:
+        guards.check_mode(self.model)
+        made: dict[str, Any] = {"memory": self.memory, "progress": False, "seed": 0, **options}
+        request = Request(
+            name=next(key for key in KERNELS if key.lower() == name.lower()),
+            model=self.model,
+            x1=as_batch(x1, self.model),
+            x2=None if x2 is None else as_batch(x2, self.model),
+            outputs=self.outputs,
+            params=self.params,
+            dtype=self.dtype,
+            device=self.device,
+            certify=self.certify,
+            kept=self._kept,
+            **made,
+        )
+        request.check_inputs()
+        return request
