@@ -16,7 +16,7 @@ from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engines
 from ntkscope.tangent.heads import OutputSketch
 from ntkscope.tangent.plan import show_bytes
-from ntkscope.tangent.readout import locate
+from ntkscope.tangent.readout import last_parameters
 from ntkscope.tangent.subject import Selection, Subject, place
 
 KERNELS: Registry[Callable[..., Gram]] = Registry("kernel")
@@ -84,7 +84,7 @@ class Request:
             last: tuple[str, ...] = ()
             if isinstance(self.params, str) and self.params == "last":
                 everything = self.subject()
-                last = locate(everything, self.placed(everything, self.x1[: min(3, len(self.x1))])).parameters
+                last = last_parameters(everything, self.placed(everything, self.x1[: min(3, len(self.x1))]))
             return Engines(self.subject(self.params, last), certify=self.certify)
 
         engines = kept.engines(make)

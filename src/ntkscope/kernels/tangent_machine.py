@@ -59,6 +59,13 @@ class Tangent:
             raise UsageError(f"got certify={certify!r}; expected 'every', 'sampled' or False")
         if precision not in PRECISIONS:
             raise UsageError(f"got precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise UsageError(f"got dtype={dtype!r}; expected a floating-point torch.dtype such as torch.float64")
+        if device is not None:
+            try:
+                torch.device(device)
+            except (RuntimeError, TypeError) as error:
+                raise UsageError(f"got device={device!r}; expected a device such as 'cpu' or 'cuda:0'") from error
         self.model, self.params, self.precision = model, params, precision
         if not (outputs is None or isinstance(outputs, OutputSketch)):
             outputs = chosen_outputs(outputs)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from ntkscope.core import Part, Split, UsageError
+from ntkscope.tangent.chance import kept_randomness, reseed
 
 LABEL_KEYS = ("label", "labels", "label_ids", "target", "targets", "y")
 
@@ -57,6 +58,11 @@ def as_batch(x: Any, model: nn.Module) -> Batch:
     takes those names, else it is passed whole. Labels are dropped unless `forward` takes them: the last member of a tuple of
     a Dataset or DataLoader, the entries `label`, `labels`, `target`, `y` of a mapping.
     """
+    with kept_randomness():
+        return _as_batch(x, model)
+
+
+def _as_batch(x: Any, model: nn.Module) -> Batch:
     if isinstance(x, Split):
         raise UsageError("got a whole Split as input; expected one part of it: pass split.train or split.test")
     if isinstance(x, Part):
@@ -84,8 +90,7 @@ def _check_order(loader: DataLoader[Any]) -> None:
     random = isinstance(loader.sampler, RandomSampler)
     if not random and not isinstance(loader.dataset, IterableDataset):
         batches = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-        with torch.random.fork_rng(devices=[]):
-            orders = [list(_with_seed(batches, seed)) for seed in (0, 1)]
+        orders = [list(_with_seed(batches, seed)) for seed in (0, 1)]
         random = orders[0] != orders[1]
     if random:
         raise UsageError(
@@ -97,7 +102,7 @@ def _check_order(loader: DataLoader[Any]) -> None:
 
 
 def _with_seed(batches: Iterable[Any], seed: int) -> Iterable[Any]:
-    torch.manual_seed(seed)
+    reseed(seed)
     yield from batches
 
 

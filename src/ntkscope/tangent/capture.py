@@ -91,7 +91,10 @@ class Watch(TorchFunctionMode):
             output = func(*args, **kwargs)
         if not isinstance(output, Tensor) or not output.requires_grad:
             return output
-        terms = rule(arguments, self.find)
+        try:
+            terms = rule(arguments, self.find)
+        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError):
+            terms = []  # called in a way the rule does not know
         self.tape.unruled |= used - {term.slot.name for term in terms}
         return self._record(terms, output) if terms else output
 
@@ -164,7 +167,7 @@ def watch(
 
     `quickly`: the graph serves cotangents alone, so calls may be made whose weights get no gradient.
     """
-    mode = Watch(subject.leaves, len(batch), layouts, quickly)
+    mode = Watch(subject.leaves, len(batch), layouts, quickly and subject.quickly)
     with mode:
         outputs = subject(batch)
     return outputs, mode.tape

@@ -50,6 +50,8 @@ class Detour:
         """The next slower way; a refusal where there is none."""
         if change.suspect and threads > 1 and not self.alone:
             return replace(self, alone=True)
+        if not change.names:  # once more: what was in the way has been switched off
+            return self
         if change.names - self.func:
             return replace(self, func=self.func | change.names)
         if not self.loop:
@@ -75,6 +77,7 @@ class Probed:
             guards.check_differentiable(subject, outputs)
             guards.check_chance(subject, few, outputs)
             guards.check_independence(subject, few, outputs)
+            guards.check_used(subject, few)
             findings = probe(subject, few)
             graph_bytes, calls = _graph_bytes(subject, few, findings)
         return cls(few, outputs.shape[1], findings, graph_bytes, calls)
@@ -334,9 +337,14 @@ def _graph_bytes(subject: Subject, batch: Batch, findings: Findings) -> tuple[in
 
     state = (*subject.model.parameters(), *subject.model.buffers())
     own = {tensor.untyped_storage().data_ptr() for tensor in state if not tensor.is_sparse}
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            outputs, tape = watch(subject, batch, findings.layouts)
+        size = sum(nbytes for pointer, nbytes in kept.items() if pointer not in own)
+    except RuntimeError:  # a model that differentiates inside, where such hooks are not allowed: a guess
         outputs, tape = watch(subject, batch, findings.layouts)
-    size = sum(nbytes for pointer, nbytes in kept.items() if pointer not in own)
+        size = 8 * sum(call.shape.numel() * outputs.element_size() for call in tape.calls)
+        size += 16 * sum(t.numel() * t.element_size() for t in batch.tensors())
     del outputs
     return 2 * size // len(batch), [replace(call, edge=None) for call in tape.calls]
 

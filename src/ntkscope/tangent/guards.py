@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
-
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, NumericalError, UsageError
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.chance import Extreme, kept_randomness, reseed
 from ntkscope.tangent.pristine import ours
+from ntkscope.tangent.reference import pull
 from ntkscope.tangent.subject import Subject
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -111,17 +110,32 @@ def check_differentiable(subject: Subject, outputs: Tensor) -> None:
         )
 
 
+def check_used(subject: Subject, batch: Batch) -> None:
+    """Chosen parameters that no output depends on give a kernel of zeros."""
+    outputs = subject(batch)
+    grads = pull(subject, outputs, torch.ones_like(outputs), list(subject.leaves.values()))
+    if subject.leaves and all(grad is None for grad in grads):
+        raise UsageError(
+            f"no output depends on the chosen parameters ({', '.join(list(subject.leaves)[:4])}), so their kernel is zero;"
+            " choose parameters that the forward pass uses with params="
+        )
+
+
 def check_chance(subject: Subject, batch: Batch, outputs: Tensor) -> None:
-    """A model that draws at random is refused; one that draws but answers the same (it seeds itself) is not."""
-    state = torch.get_rng_state()
-    for seed in (1, 2, 3):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
-        if differs(subject(batch).detach(), outputs.detach(), 0.0 if subject.device.type == "cpu" else 1e-6):
-            torch.set_rng_state(state)
-            raise UsageError(RANDOM)
-    torch.set_rng_state(state)
+    """A model whose outputs depend on chance is refused; one that draws but answers the same is not."""
+    tolerance = 0.0 if subject.device.type == "cpu" else 1e-6
+    first = outputs.detach()
+    with kept_randomness([subject.device] if subject.device.type == "cuda" else []):
+        for seed in (1, 2):
+            reseed(seed)
+            before = torch.get_rng_state()
+            if differs(subject(batch).detach(), first, tolerance):
+                raise UsageError(RANDOM)
+        drew = subject.draws or not torch.equal(torch.get_rng_state(), before)
+        for high in (False, True) if drew else ():
+            with Extreme(high):
+                if differs(subject(batch).detach(), first, OUTPUTS.get(first.dtype, 1e-1)):
+                    raise UsageError(RANDOM)
     if subject.draws:
         raise UsageError(RANDOM)
 

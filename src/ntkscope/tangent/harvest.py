@@ -128,6 +128,8 @@ def harvest(
         if not rules:  # nothing to watch for
             return _unwatched(subject, batch, findings, made, heads, func)
         outputs, tape = _watched(subject, batch, findings)
+    if not outputs.requires_grad:
+        raise PathChanged(set(subject.leaves))
     _same_path(tape.calls, tape.unruled, findings)
     headed = heads(outputs)
     used = sorted({k for piece in made for k, _ in piece.members})
@@ -138,7 +140,7 @@ def harvest(
     for head in range(count if used else 0):
         weights.zero_()
         weights[:, head] = 1
-        for k, cotangent in zip(used, cotangents(headed, weights, [tape.calls[k] for k in used])):
+        for k, cotangent in zip(used, _cotangents(subject, headed, weights, [tape.calls[k] for k in used])):
             call = tape.calls[k]
             if cotangent is None:  # this head does not see the call
                 cotangent = headed.new_zeros(call.shape)
@@ -157,10 +159,23 @@ def harvest(
     lost = {term.slot.name for k in set(used) & findings.reached - reached for term in tape.calls[k].terms}
     if lost:  # the probe's cotangents came there
         raise PathChanged(lost)
+    subject.restore()
     calls = [replace(call, edge=None) for call in tape.calls]
     values = headed.detach()
     del headed, outputs, tape  # and with them the graph
     return Harvest(n, calls, findings.layouts, arrived, values, _func(subject, batch, made, heads, func))
+
+
+def _cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]) -> list[Tensor | None]:
+    """Where the pass back fails (recomputed calls that were made in another way), calls are made as the model makes them."""
+    try:
+        return cotangents(headed, weights, calls)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        names = set(subject.leaves) if not subject.quickly else set()
+        subject.quickly = False
+        raise PathChanged(names) from error
 
 
 def _watched(subject: Subject, batch: Batch, findings: Findings) -> tuple[Tensor, Tape]:

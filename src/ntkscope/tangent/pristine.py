@@ -11,6 +11,8 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -49,21 +51,24 @@ class Pristine:
         self._tensors: list[_Held] = []
         self._generators: list[tuple[str, Any, Any]] = []
         self._classes: list[tuple[type, dict[str, Any]]] = []
+        self._cells: list[tuple[str, CellType, Any]] = []
         self._values: dict[int, Tensor] | None = None
         self._names = {id(module): name for name, module in model.named_modules(remove_duplicate=True)}
         own = {type(module).__module__.split(".")[0] for module in model.modules()} - set(FOREIGN)
-        self._walk(model, own)
+        kinds: set[type] = set()
+        if classes:
+            kinds = {k for module in model.modules() for k in type(module).__mro__ if _package(k) not in FOREIGN}
+            self._classes = [(kind, _plain(kind)) for kind in sorted(kinds, key=lambda k: k.__qualname__)]
+        shared = [(f"{kind.__qualname__}.{key}", value) for kind, data in self._classes for key, value in data.items()]
+        self._walk([("", model), *shared], own)
         self._keep_values(model)
         for held in self._tensors:
             if written and held.name in written:
                 held.value, held.written = held.alias.clone(), True
-        if classes:
-            kinds = {k for module in model.modules() for k in type(module).__mro__ if _package(k) not in FOREIGN}
-            self._classes = [(kind, _plain(kind)) for kind in sorted(kinds, key=lambda k: k.__qualname__)]
 
-    def _walk(self, model: nn.Module, own: set[str]) -> None:
+    def _walk(self, roots: list[tuple[str, Any]], own: set[str]) -> None:
         seen: set[int] = set()
-        queue: deque[tuple[str, Any]] = deque([("", model)])
+        queue: deque[tuple[str, Any]] = deque(roots)
         while queue and len(seen) < MOST:
             name, value = queue.popleft()
             if id(value) in seen:
@@ -86,6 +91,15 @@ class Pristine:
                 if not isinstance(value, tuple):
                     self._sequences.append((name, value, list(value)))
                 queue.extend((_joined(name, k), member) for k, member in enumerate(value))
+            elif isinstance(value, FunctionType):
+                for cell in value.__closure__ or ():
+                    self._cells.append((_joined(name, "closure"), cell, _content(cell)))
+                    queue.append((_joined(name, "closure"), _content(cell)))
+                queue.extend((_joined(name, "default"), member) for member in value.__defaults__ or ())
+            elif isinstance(value, partial):
+                queue.extend([(name, value.func), (name, value.args), (name, value.keywords)])
+            elif isinstance(value, MethodType):
+                queue.append((name, value.__self__))
             elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or _followed(value, own)):
                 slots = vars(value)
                 self._mappings.append((name, slots, list(slots), list(slots.values())))
@@ -138,6 +152,10 @@ class Pristine:
             if not _same_state(_state(generator), state):
                 changed.append(name)
                 _set_state(generator, state)
+        for name, cell, content in self._cells:
+            if _content(cell) is not content and content is not _MISSING:
+                changed.append(name)
+                cell.cell_contents = content
         for kind, members in self._classes:
             now = _plain(kind)
             for key in {**members, **now}:
@@ -217,7 +235,15 @@ def _package(kind: type) -> str:
 
 def _followed(value: Any, own: set[str]) -> bool:
     """Plain objects of the model's own packages; classes, functions and other programs' objects are left alone."""
-    return not isinstance(value, type) and not callable(value) and _package(type(value)) in own
+    kind = type(value)
+    return not isinstance(value, type | ModuleType) and (_package(kind) in own or kind.__module__ == "__main__")
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing in it yet
+        return _MISSING
 
 
 def _plain(kind: type) -> dict[str, Any]:

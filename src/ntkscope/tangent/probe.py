@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ntkscope.core import generator
+from ntkscope.core import NtkscopeError, generator
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, Tape, cotangents, watch
 from ntkscope.tangent.layout import Layout, candidates
@@ -39,6 +39,15 @@ class Findings:
 
 def probe(subject: Subject, batch: Batch) -> Findings:
     """Run the probe; at worst every parameter ends on the `func` road."""
+    try:
+        return _probe(subject, batch)
+    except (NtkscopeError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError):  # what a watched pass cannot be differentiated through
+        return Findings([], [], frozenset(subject.leaves))
+
+
+def _probe(subject: Subject, batch: Batch) -> Findings:
     n = len(batch)
     first, tape = watch(subject, batch)
     outputs = first
@@ -144,7 +153,11 @@ def _mismatches(
                     rows = formed[term.slot.name]
                     if rows.dim():
                         rows = rows[term.slot.start : term.slot.stop]
-                    rows += gradient(term, layout, cotangent, len(call.lead), n)[i].view_as(rows)
+                    part = _formed(term, layout, cotangent, len(call.lead), n)
+                    if part is None or part[i].numel() != rows.numel():
+                        worst[term.slot.name] = float("inf")
+                    else:
+                        rows += part[i].view_as(rows)
         for name, exact in zip(ordered, truth):
             exact = dense(exact, formed[name])
             worst[name] = max(worst[name], float((formed[name] - exact).abs().max()))
@@ -152,6 +165,14 @@ def _mismatches(
     # a gradient that is zero up to rounding (the bias of an attention's keys) has no digits of its own to compare
     least = NOISE * max(largest.values(), default=0.0)
     return {name for name in ordered if not worst[name] <= tolerance * max(largest[name], least)}
+
+
+def _formed(term: Term, layout: Layout, cotangent: Tensor, lead: int, n: int) -> Tensor | None:
+    """A gradient, or None where the numbers do not fit together (mixed kinds, odd shapes)."""
+    try:
+        return gradient(term, layout, cotangent, lead, n)
+    except (RuntimeError, ValueError, IndexError):
+        return None
 
 
 def gradient(term: Term, layout: Layout, cotangent: Tensor, lead: int, n: int) -> Tensor:

@@ -18,8 +18,9 @@ from operator import add
 import torch
 from torch import Tensor
 
-from ntkscope.core import Certificate, MemoryBudgetError
+from ntkscope.core import Certificate, MemoryBudgetError, NtkscopeError
 from ntkscope.core.progress import Progress, counter
+from ntkscope.tangent.audit import PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.contraction import Column, Features, block_products, cut, flat, hold_block, passing, ranges, write
 from ntkscope.tangent.coverage import Coverage
@@ -224,7 +225,12 @@ def _residents(
 def _each(crew: list[Engine], blocks: Iterable[range], work: Callable[[Engine, range], None]) -> None:
     """`work` on every block: by one engine in this thread, or by several side by side."""
     if len(crew) > 1:
-        share(crew, blocks, work, threads_each=max(1, torch.get_num_threads() // len(crew)))
+        try:
+            share(crew, blocks, work, threads_each=max(1, torch.get_num_threads() // len(crew)))
+        except (NtkscopeError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # of the model's own code: threads may have disturbed each other
+            raise PathChanged(set(), suspect=True) from error
         return
     for at in blocks:
         work(crew[0], at)

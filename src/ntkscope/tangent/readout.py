@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from ntkscope.core import UsageError, generator
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.guards import OUTPUTS
+from ntkscope.tangent.reference import dense
 from ntkscope.tangent.rules import RULES
 from ntkscope.tangent.rules.registry import bind
 from ntkscope.tangent.subject import Subject
@@ -40,9 +41,11 @@ class Readout:
 class _Affine(TorchFunctionMode):
     """Keeps what affine maps are called with; the result of call `moved` is shifted."""
 
-    def __init__(self, names: dict[int, str], moved: int | None = None, shift: Tensor | None = None) -> None:
+    def __init__(
+        self, names: dict[int, str], moved: int | None = None, shift: Tensor | None = None, *, fixed: bool = False
+    ) -> None:
         super().__init__()
-        self.names, self.moved, self.shift = names, moved, shift
+        self.names, self.moved, self.shift, self.fixed = names, moved, shift, fixed
         self.found: list[Readout] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -59,6 +62,8 @@ class _Affine(TorchFunctionMode):
         names = tuple(self.names[id(t)] for t in (weight, bias) if id(t) in self.names)
         if self.moved == len(self.found) and self.shift is not None:
             output = output + self.shift
+        if self.moved == len(self.found) and self.fixed:
+            output = output.detach()
         self.found.append(Readout(x.detach().clone(), bias is not None, names, output.detach().clone()))
         return output
 
@@ -172,3 +177,36 @@ def _shape_of(subject: Subject, batch: Batch, names: dict[int, str], number: int
     with _Affine(names) as mode:
         subject(batch)
     return mode.found[number].result.shape[1:]
+
+
+def last_parameters(subject: Subject, batch: Batch) -> tuple[str, ...]:
+    """The parameters of the last affine map that everything the outputs depend on goes through."""
+    names = {id(value): name for name, value in subject.model.named_parameters()}
+    with _Affine(names) as mode:
+        subject(batch)
+    leaves = list(subject.leaves.values())
+    for number in range(len(mode.found) - 1, max(-1, len(mode.found) - 1 - CANDIDATES), -1):
+        found = mode.found[number].names
+        own = [leaf for name, leaf in subject.leaves.items() if name in found]
+        if not own or not _reaches(subject, batch, names, own, None):
+            continue
+        others = [leaf for leaf in leaves if not any(leaf is mine for mine in own)]
+        if not _reaches(subject, batch, names, others, number):
+            return found
+        break
+    raise UsageError(
+        f'params="last" came, but the outputs of {type(subject.original).__name__} do not all go through one last affine layer'
+        " with parameters (several heads added, a skip to the outputs); name the parameters, params='head.*'"
+    )
+
+
+def _reaches(subject: Subject, batch: Batch, names: dict[int, str], leaves: list[Tensor], cut: int | None) -> bool:
+    """Whether the outputs depend on any of these, also where the result of call `cut` is held fixed."""
+    with _Affine(names, cut, None, fixed=cut is not None):
+        outputs = subject(batch)
+    if not outputs.requires_grad or not leaves:
+        return False
+    draw = torch.randn(outputs.shape, generator=generator(0, "last"), dtype=torch.float64).to(outputs)
+    grads = torch.autograd.grad(outputs, leaves, draw, allow_unused=True, retain_graph=True)
+    subject.restore()
+    return any(grad is not None and bool(dense(grad, grad).any()) for grad in grads)

@@ -26,8 +26,10 @@ def pull(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Ten
     try:
         return list(torch.autograd.grad(values, leaves, weights, retain_graph=True, allow_unused=True))
     except RuntimeError as error:
-        if "heckpoint" not in str(error):
+        if "use_reentrant" not in str(error):
             raise
+    finally:
+        subject.restore()
     return _by_backward(subject, values, weights, leaves)
 
 
@@ -49,6 +51,7 @@ def _by_backward(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequ
     finally:
         for p, grad in zip(everything, before):
             p.grad = grad
+        subject.restore()
 
 
 def pulled(subject: Subject, batch: Batch, heads: Heads, weights: Tensor) -> tuple[Tensor, list[Tensor | None]]:

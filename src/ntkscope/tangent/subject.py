@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import reduce
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Params, UsageError
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.chance import kept_randomness
 from ntkscope.tangent.pristine import Pristine
 
 Selection: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None
@@ -47,6 +46,7 @@ class Subject:
     ) -> None:
         """`still`: no parameter is differentiated by, whatever the model says."""
         self.original = model
+        check_built(model)
         own = [t for t in model.parameters() if t.is_floating_point()]
         self.device = place(model, device)
         self.moved, self.cast = device is not None, dtype is not None
@@ -71,6 +71,7 @@ class Subject:
         self._written: frozenset[str] | None = None  # tensors that a forward pass writes to
         self.changes: set[str] = set()  # what the model itself changed while it was run
         self.casts = False  # whether a forward pass casts modules
+        self.quickly = True  # whether calls may be made in another, equal way
         self.draws = False  # whether it draws from a random generator of its own
 
     def __call__(self, batch: Batch, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -123,6 +124,11 @@ class Subject:
         if not (self.cast or self.moved):
             return batch
         return batch.to(self.device, self.dtype if self.cast else None)
+
+    def restore(self) -> None:
+        """Put back what backward passes and hooks changed."""
+        if self._pristine is not None:
+            self.changes.update(self._pristine.restore())
 
     def refresh(self) -> bool:
         """Before another call: follow what the caller did to the weights; False if the model is another one now."""
@@ -299,6 +305,7 @@ def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dic
             f"got a model wrapped in {type(model).__name__}, which runs copies of it; expected the model itself: pass"
             " model.module"
         )
+    check_built(model)
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not trainable:
         raise UsageError(
@@ -312,12 +319,17 @@ def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dic
                 f"parameter {name} holds {str(parameter.dtype).removeprefix('torch.')} numbers; expected real floating-point"
                 " ones: keep it as torch.view_as_real(...), or leave it out with params="
             )
-        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-            raise UsageError(
-                f"parameter {name} has a gradient hook, so its gradient is not that of the outputs; expected none: remove the"
-                " hook (handle.remove()), or leave the parameter out with params="
-            )
     return chosen
+
+
+def check_built(model: nn.Module) -> None:
+    """Lazy modules have no parameters before they were run."""
+    lazy = [name for name, p in model.named_parameters() if nn.parameter.is_lazy(p)]
+    if lazy:
+        raise UsageError(
+            f"parameters {', '.join(lazy)} of {type(model).__name__} are not there yet (lazy modules); expected a model that"
+            " is built: run it once on a sample of its inputs first"
+        )
 
 
 def _chosen(
@@ -332,7 +344,7 @@ def _chosen(
         chosen = {name: p for name, p in trainable.items() if params(name)}
         wanted = "the predicate"
     else:
-        globs = [params] if isinstance(params, str) else list(params)
+        globs = [params] if isinstance(params, str) else list(params) if isinstance(params, Iterable) else [params]
         if not globs or not all(isinstance(glob, str) for glob in globs):
             raise UsageError(
                 f"got params={params!r}, which chooses no parameter; expected a name or glob, several of them, a predicate on"
@@ -364,11 +376,10 @@ def _all_names(model: nn.Module) -> dict[int, list[str]]:
 
 @contextlib.contextmanager
 def quiet(device: torch.device) -> Iterator[None]:
-    """Gradients on, mixed precision off; the caller's random states and default dtype are kept, whatever happens inside."""
-    devices = [device] if device.type == "cuda" else []
-    dtype, python, arrays = torch.get_default_dtype(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    """Gradients on, mixed precision off; the caller's random states and settings are kept, whatever happens inside."""
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     with (
-        torch.random.fork_rng(devices=devices),
+        kept_randomness([device] if device.type == "cuda" else []),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autocast(device.type, enabled=False),  # threads of their own know nothing of the caller's
@@ -379,5 +390,5 @@ def quiet(device: torch.device) -> Iterator[None]:
             yield
         finally:
             torch.set_default_dtype(dtype)
-            random.setstate(python)
-            np.random.set_state(arrays)  # noqa: NPY002
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)

@@ -21,7 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Certificate
+from ntkscope.core import Certificate, NtkscopeError
 from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.tangent.audit import PathChanged
 from ntkscope.tangent.batches import Batch
@@ -252,7 +252,14 @@ class FeatureTiles:
                 changed.append(change)
 
         if self.device.type == "cpu":
-            share(crew, blocks, watched)
+            try:
+                share(crew, blocks, watched)
+            except (NtkscopeError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # of the model's own code: threads may have disturbed each other
+                if len(crew) == 1:
+                    raise
+                raise PathChanged(set(), suspect=True) from error
         else:
             for at in blocks:
                 watched(crew[0], at)
