@@ -15,6 +15,7 @@ from benchmarks.outcome import Check, as_outcome, table, write
 
 COMPARISONS = (
     "trace_ntk",
+    "certificate",
     "growth",
     "memory",
     "projection",

@@ -99,7 +99,9 @@ def project_block(engine: Engine, crop: Harvest, sketch: Sketch, room: Room) -> 
     made = _dense(engine, crop, sketch, room.rows) if sketch.dense else _structured(engine, crop, sketch, room)
     if crop.check is not None:
         with engine.clock("certificate"):
-            engine.auditor.finish_projected(crop.check, made[:rows], made[rows], lambda: _each_gradient(engine, crop))
+            engine.auditor.finish_projected(
+                crop.check, made[:rows], made[rows], lambda: _each_gradient(engine, crop), engine.loops
+            )
         crop.check = None
     return made[:rows].unflatten(0, (crop.n, engine.width))
 

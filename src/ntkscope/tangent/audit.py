@@ -1,10 +1,9 @@
 """The audit: every block of features is held to plain autograd on the caller's own model before it is used.
 
-For random weights w, `Σ_ic w_ic g_ic` from the features must be what backward passes of `Σ_ic w_ic f_c(x_i)` give, over all
-chosen parameters, also those no rule has seen. The reference runs the block in another composition: without one sample drawn
-at random, which is run alone. So a model that mixes samples, draws at random or was read with a wrong layout is found out.
-Where the two differ the same block is run once more as it was: float32 sums of another batch size may put an activation on
-the other side of a kink, which is no error.
+Three things are asked of each block. For random weights w, `Σ_ic w_ic g_ic` from the features must be what one backward pass of
+`Σ_ic w_ic f_c(x_i)` gives, over all chosen parameters, also those no rule has seen: a lost use, a wrong layout, samples that
+mix. One sample drawn at random, run alone and unwatched, must have the gradients it had in the block. And the outputs of
+others, run once more without it, must be the same: batch statistics, chance, threads that disturb each other.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NtkscopeError, NumericalError, UsageError, generator
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.features import Feature
+from ntkscope.tangent.features import Feature, Formed, Near
 from ntkscope.tangent.guards import MIXED, OUTPUTS, RANDOM, SHAPED, check_finite
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.reference import Heads, dense, pulled
@@ -29,14 +29,16 @@ CERTIFY = ("every", "sampled", False)
 SAMPLED = 8  # one block in so many is checked, and the first
 NOISE = 1e-3  # of the largest gradient: below this, differences are judged beside that one
 SUMS = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 1.5e-1, torch.float16: 3e-2}
-KINK = 5e-2  # what activations on the other side of a kink may change of a sum
+KINK = 5e-2  # what an activation on the other side of a kink may change of a gradient, in numbers shorter than float64
 SHORT = {"exact": 0.0, "tf32": 2e-2, "bf16": 5e-2, "fp16": 2e-2}  # of features that are rounded on purpose
+LEAST = 16  # other samples up to which all are run again; of more, an eighth
 
 
 class PathChanged(NtkscopeError):
     """A block used parameters in another way than the probe saw; they must take a slower road.
 
-    `suspect`: found by its numbers, so that threads that disturb each other may be the cause.
+    `suspect`: found by its numbers, so that threads that disturb each other may be the cause. `refusal`: what to say if no
+    road is left.
     """
 
     def __init__(self, names: set[str], *, suspect: bool = False, refusal: str = "") -> None:
@@ -48,15 +50,21 @@ class PathChanged(NtkscopeError):
         )
 
 
+Sizes: TypeAlias = tuple[str, Tensor]  # a parameter, and the norms of our side, of autograd's, and of their difference
+
+
 @dataclass
 class Check:
-    """One block under audit: the weights, what the features gave so far, and what autograd says."""
+    """One block under audit."""
 
     weights: Tensor  # (n, heads)
-    sums: dict[str, Tensor]  # of the features, float64
-    truth: Mapping[str, Tensor]
-    batch: Batch
-    composed: bool  # whether the reference ran another composition
+    one: int  # the sample that is run alone
+    seed: int
+    truth: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives
+    alone: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives for the one alone
+    block: list[Sizes] = field(default_factory=list)  # how the features compare, piece by piece
+    own: list[Sizes] = field(default_factory=list)  # and those of the one
+    covered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # rows that some piece answers for
 
 
 @dataclass
@@ -79,102 +87,135 @@ class Auditor:
     def tolerance(self) -> float:
         return max(self.narrowest(SUMS), SHORT[self.precision])
 
+    @property
+    def kink(self) -> float:
+        """What a gradient alone may differ from that in a block, whose sums are rounded otherwise."""
+        return max(self.tolerance, KINK if self.narrowest(SUMS) > 1e-8 else 0.0)
+
     def narrowest(self, table: Mapping[torch.dtype, float]) -> float:
         """The tolerance of the shortest numbers a chosen parameter has."""
         kinds = {leaf.dtype for leaf in self.subject.leaves.values()} or {self.subject.dtype}
         return max(table.get(kind, 1.5e-1) for kind in kinds)
 
-    def begin(self, batch: Batch, outputs: Tensor, loop: bool) -> Check | None:
-        """The reference of a block, its outputs compared at once; None where this block is not to be checked."""
+    def draw(self, n: int, heads: int) -> Check | None:
+        """Weights and a sample for the next block; None where it is not to be checked."""
         number = self.blocks
         self.blocks += 1
         if self.mode is False or (self.mode == "sampled" and number % SAMPLED):
             return None
+        drawn = generator(self.seed, "certificate", number)
+        signs = torch.randint(0, 2, (n, heads), generator=drawn, dtype=torch.float64) * 2 - 1
+        weights = signs * 2.0 ** torch.randint(-3, 4, (n, heads), generator=drawn)  # powers of two: nothing is rounded
+        return Check(weights.to(self.subject.device), int(torch.randint(n, (1,), generator=drawn)), number)
+
+    def begin(self, check: Check, batch: Batch, outputs: Tensor, truth: Mapping[str, Tensor]) -> None:
+        """Take what autograd said of the block, and run the one alone and the others without it."""
         began = time.perf_counter()
-        n, heads = outputs.shape
-        draw = generator(self.seed, "certificate", number)
-        signs = torch.randint(0, 2, (n, heads), generator=draw, dtype=torch.float64) * 2 - 1
-        weights = signs * (0.5 + torch.rand(n, heads, generator=draw, dtype=torch.float64))
-        one = int(torch.randint(n, (1,), generator=draw))
-        others = [i for i in range(n) if i != one]
-        parts = [torch.tensor(part) for part in ([one], others) if part]
-        values, truth = self._reference(batch, parts, weights)
-        self._compare_outputs(batch, outputs, values, weights)
+        check_finite(self.subject, batch, outputs)
+        check.truth = truth
+        values, grads = self._run(batch, [check.one], check.weights)
+        check.alone = grads
+        self._compare(batch, [check.one], outputs, values)
+        others = [i for i in range(len(batch)) if i != check.one]
+        if len(others) > LEAST:
+            others = others[check.one % 8 :: 8]
+        if others:
+            self._compare(batch, others, outputs, self._outputs(batch, others))
         self.alone += 1
         self.seconds += time.perf_counter() - began
-        where = outputs.device
-        sums = {name: torch.zeros(leaf.shape, dtype=_wide(leaf), device=where) for name, leaf in self._leaves()}
-        return Check(weights.to(where), sums, truth, batch, len(parts) > 1 and not loop)
 
-    def _leaves(self) -> list[tuple[str, Tensor]]:
-        return list(self.subject.leaves.items())
+    def _taken(self, batch: Batch, rows: list[int]) -> Batch:
+        index = torch.tensor(rows, device=batch.tensors()[0].device)
+        return batch.map(lambda t: t[index.to(t.device)])
 
-    def _reference(self, batch: Batch, parts: Sequence[Tensor], weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        total: dict[str, Tensor] = {}
-        values: Tensor | None = None
-        for part in parts:
-            where = batch.tensors()[0].device
-            taken = batch if len(part) == len(batch) else batch[part.to(where)]
-            try:
-                outputs, grads = pulled(self.subject, taken, self.heads, weights[part])
-            except (RuntimeError, ValueError, IndexError) as error:
-                if isinstance(error, NtkscopeError | torch.OutOfMemoryError) or len(part) == len(batch):
-                    raise
-                what = f"cannot be run on {len(part)} of {len(batch)} samples it was given together ({error})"
-                raise UsageError(SHAPED.format(what=what)) from error
-            if outputs.shape[0] != len(part) or (values is not None and outputs.shape[1] != values.shape[1]):
-                what = f"gives outputs of shape {tuple(outputs.shape)} for {len(part)} samples"
-                raise UsageError(SHAPED.format(what=what))
-            if values is None:
-                values = outputs.new_empty(len(batch), outputs.shape[1])
-            values[part.to(values.device)] = outputs
-            for (name, leaf), grad in zip(self._leaves(), grads):
-                value = dense(grad, leaf).to(_wide(leaf))
-                total[name] = value if name not in total else total[name] + value
-        assert values is not None
-        return values, total
+    def _run(self, batch: Batch, rows: list[int], weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Outputs and weighted gradient sums of some of a batch, by plain autograd."""
+        with _told(len(rows), len(batch)):
+            values, grads = pulled(self.subject, self._taken(batch, rows), self.heads, weights[rows])
+        return values, {
+            name: dense(grad, leaf).to(_wide(leaf)) for (name, leaf), grad in zip(self.subject.leaves.items(), grads)
+        }
 
-    def _compare_outputs(self, batch: Batch, ours: Tensor, plain: Tensor, weights: Tensor) -> None:
-        """Outputs in the block, without a sample and alone must agree; if not, chance or mixing is named."""
-        check_finite(self.subject, batch, plain)
-        tolerance = self.narrowest(OUTPUTS)
-        if _close(ours, plain, tolerance):
+    def _outputs(self, batch: Batch, rows: list[int]) -> Tensor:
+        with _told(len(rows), len(batch)):
+            return self.heads(self.subject(self._taken(batch, rows))).detach()
+
+    def _compare(self, batch: Batch, rows: list[int], outputs: Tensor, values: Tensor) -> None:
+        """Outputs of some samples, run apart, must be those they had in the block; if not, chance or mixing is named."""
+        if values.shape != (len(rows), outputs.shape[1]):
+            what = f"gives outputs of shape {tuple(values.shape)} for {len(rows)} samples"
+            raise UsageError(SHAPED.format(what=what))
+        tolerance, names = self.narrowest(OUTPUTS), set(self.subject.leaves)
+        scale = outputs.abs().amax()
+        if _close(outputs[rows], values, tolerance, scale):
             return
-        every = [torch.arange(len(batch))]
-        again = self._reference(batch, every, weights)[0]
-        if not _close(again, self._reference(batch, every, weights)[0], tolerance):
-            raise PathChanged(set(self.subject.leaves), suspect=True, refusal=RANDOM)
-        if not _close(again, plain, tolerance):
-            raise PathChanged(set(self.subject.leaves), suspect=True, refusal=MIXED)
-        raise PathChanged(set(self.subject.leaves), suspect=True)  # rules changed what the model computes
+        every = list(range(len(batch)))
+        plain = self._outputs(batch, every)
+        if not _close(plain, self._outputs(batch, every), tolerance, scale):
+            raise PathChanged(names, suspect=True, refusal=RANDOM)
+        if not _close(plain[rows], values, tolerance, scale):
+            raise PathChanged(names, suspect=True, refusal=MIXED)
+        raise PathChanged(names, suspect=True)  # watching changed what the model computes
 
     def add(self, check: Check, piece: Piece, term: Term | None, feature: Feature) -> None:
-        """What one piece's features give."""
+        """What one piece's features give, beside what autograd says.
+
+        Where a feature keeps the two sides of an outer product apart, both matrices are compared by what they do to a random
+        vector: that costs in + out instead of in · out per position.
+        """
         began = time.perf_counter()
-        total = check.sums[piece.name]
-        rows = total[piece.start : piece.stop] if total.dim() else total
-        summed = feature.combined(check.weights, piece.stop - piece.start)
-        rows += in_parameter_order(summed, piece, term).reshape(rows.shape)
+        check.covered.setdefault(piece.name, []).append((piece.start, piece.stop))
+        along = inner = None
+        if isinstance(feature, Near) and feature.a.is_floating_point():
+            assert isinstance(term, Outer)
+            drawn = generator(self.seed, "along", check.seed, piece.inside)
+            along = torch.randn(piece.inside, generator=drawn, dtype=torch.float64).to(feature.a.device)
+            inner = along
+            if term.reorder is not None:
+                inner = torch.empty_like(along)
+                inner[term.reorder(torch.arange(len(along), device=along.device))] = along
+        one = slice(check.one, check.one + 1)
+        for sizes, truth, part, weights in (
+            (check.block, check.truth[piece.name], feature, check.weights),
+            (check.own, check.alone[piece.name], feature[one], check.weights[one]),
+        ):
+            ours = part.combined(weights, piece.stop - piece.start, inner)
+            theirs = truth[piece.start : piece.stop] if truth.dim() else truth
+            if along is None:
+                ours = in_parameter_order(ours, piece, term).reshape(theirs.shape)
+            else:
+                assert isinstance(term, Outer)
+                theirs = _through(theirs, piece, term, along.to(theirs.dtype))
+            ours = ours.to(theirs.dtype)
+            sizes.append((piece.name, torch.stack([ours.norm(), theirs.norm(), (ours - theirs).norm()])))
         self.seconds += time.perf_counter() - began
 
+    def _unseen(self, check: Check) -> None:
+        """Rows of parameters that no piece answers for must have no gradient."""
+        for sizes, truth in ((check.block, check.truth), (check.own, check.alone)):
+            for name, value in truth.items():
+                covered = check.covered.get(name, [])
+                rows = len(value) if value.dim() else 1
+                if sum(stop - start for start, stop in covered) >= rows:
+                    continue
+                rest = value.clone()
+                for start, stop in covered:
+                    rest[start:stop] = 0
+                norm = rest.norm()
+                sizes.append((name, torch.stack([torch.zeros_like(norm), norm, norm])))
+
     def finish(self, check: Check, loop: bool) -> None:
-        """Both sides side by side: parameters that differ must take a slower road."""
+        """Both sides side by side: parameters that differ must take a slower road. `loop`: samples were run one by one."""
         began = time.perf_counter()
         self._check_finite(check)
-        bad, worst = self._differing(check.sums, check.truth, KINK if loop else self.tolerance)
-        if bad and check.composed:
-            every = [torch.arange(len(check.batch))]
-            whole = self._reference(check.batch, every, check.weights.cpu())[1]
-            wrong, near = self._differing(check.sums, whole, self.tolerance)
-            apart, _ = self._differing(whole, check.truth, KINK)
-            if not wrong and not apart:
-                bad, worst = set(), near
-            elif not wrong:
-                raise PathChanged(apart, suspect=True, refusal=MIXED)
+        self._unseen(check)
+        bad, worst = self.differing(check.block, self.kink if loop else self.tolerance)
+        apart, near = self.differing(check.own, self.kink)
         self.seconds += time.perf_counter() - began
-        if bad:
-            raise PathChanged(bad, suspect=True)
-        self.worst = max(self.worst, worst)
+        if bad or apart:
+            mixed = loop or (not bad and bool(apart))
+            raise PathChanged(bad | apart, suspect=True, refusal=MIXED if mixed else "")
+        self.worst = max(self.worst, worst, near if self.kink == self.tolerance else 0.0)
         self.checked += 1
 
     def finish_projected(
@@ -183,25 +224,22 @@ class Auditor:
         projected: Tensor,
         truth: Tensor,
         gradients: Callable[[], Iterable[tuple[Piece, Tensor]]],
+        loop: bool,
     ) -> None:
         """The same for projected gradients (n · heads, dim): their sum must be the projection of what autograd says."""
-        began = time.perf_counter()
         self._check_finite(check)
         summed = projected.T.double() @ check.weights.double().flatten()
         scale = max(float(summed.norm()), float(truth.double().norm()), 1e-300)
         relative = float((summed - truth.double()).norm()) / scale
-        self.seconds += time.perf_counter() - began
-        if relative <= self.tolerance:
-            self.worst = max(self.worst, relative)
-            self.checked += 1
-            return
-        for piece, values in gradients():  # whose fault is it?
-            total = check.sums[piece.name]
-            rows = total[piece.start : piece.stop] if total.dim() else total
-            rows += (values.T @ check.weights.to(values.dtype).flatten()).reshape(rows.shape)
-        self.finish(check, loop=False)
-        if relative > KINK:
-            raise PathChanged(set(self.subject.leaves), suspect=True)
+        if not relative <= self.tolerance:
+            for piece, values in gradients():  # whose fault is it?
+                self.add(check, piece, None, Formed(values.unflatten(0, check.weights.shape)))
+            self._unseen(check)
+            bad = self.differing(check.block, self.kink if loop else self.tolerance)[0]
+            if bad or not relative <= self.kink:
+                raise PathChanged(bad or set(self.subject.leaves), suspect=True)
+        self.worst = max(self.worst, relative)
+        self.checked += 1
 
     def _check_finite(self, check: Check) -> None:
         infinite = [name for name, value in check.truth.items() if not bool(torch.isfinite(value.sum()))]
@@ -212,19 +250,19 @@ class Auditor:
                 f" (layers: {layers}); use dtype=torch.float64 or look at those layers"
             )
 
-    def _differing(
-        self, ours: Mapping[str, Tensor], truth: Mapping[str, Tensor], tolerance: float
-    ) -> tuple[set[str], float]:
-        """The parameters whose sums differ, and the largest relative difference of the others."""
-        sizes = {
-            name: torch.stack([value.norm(), truth[name].norm(), (value - truth[name]).norm()]).double()
-            for name, value in ours.items()
-        }
-        table = torch.stack(list(sizes.values())).cpu()
-        least = NOISE * float(table[:, :2].max()) if len(table) else 0.0
-        scale = table[:, :2].amax(1).clamp_min(least).clamp_min(1e-300)
-        relative = (table[:, 2] / scale).tolist()
-        bad = {name for name, value in zip(sizes, relative) if not value <= tolerance}
+    def differing(self, sizes: Sequence[Sizes], tolerance: float) -> tuple[set[str], float]:
+        """The parameters that differ, and the largest relative difference of the others."""
+        if not sizes:
+            return set(), 0.0
+        table = torch.stack([norms.double() for _, norms in sizes]).square().cpu()
+        names = list(dict.fromkeys(name for name, _ in sizes))
+        place = {name: k for k, name in enumerate(names)}
+        total = torch.zeros(len(names), 3, dtype=torch.float64)
+        total.index_add_(0, torch.tensor([place[name] for name, _ in sizes]), table)
+        total = total.sqrt()
+        scale = total[:, :2].amax(1).clamp_min(NOISE * float(total[:, :2].max())).clamp_min(1e-300)
+        relative = (total[:, 2] / scale).tolist()
+        bad = {name for name, value in zip(names, relative) if not value <= tolerance}
         return bad, max((value for value in relative if value <= tolerance), default=0.0)
 
     def certificate(self) -> Certificate:
@@ -240,28 +278,44 @@ class Auditor:
         )
 
 
-def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    if one.shape != other.shape:
-        return False
-    scale = torch.maximum(one.abs(), other.abs()).amax().clamp_min(1e-30)
-    return bool(((one - other).abs() <= tolerance * scale).all())
+class _told:
+    """A failure on some of a batch is told as what it is."""
+
+    def __init__(self, few: int, all_of: int) -> None:
+        self.few, self.all_of = few, all_of
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, NtkscopeError | torch.OutOfMemoryError):
+            return
+        if isinstance(error, RuntimeError | ValueError | IndexError) and self.few < self.all_of:
+            what = f"cannot be run on {self.few} of {self.all_of} samples it was given together ({error})"
+            raise UsageError(SHAPED.format(what=what)) from error
 
 
 def _wide(leaf: Tensor) -> torch.dtype:
     return torch.promote_types(leaf.dtype, torch.float32)
 
 
+def _close(one: Tensor, other: Tensor, tolerance: float, scale: Tensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    return bool(((one - other).abs() <= tolerance * scale.clamp_min(1e-30)).all())
+
+
+def _through(truth: Tensor, piece: Piece, term: Outer, along: Tensor) -> Tensor:
+    """A parameter's gradient applied to a vector along its inner side: (g, o)."""
+    if term.transposed:
+        return torch.einsum("gio,i->go", truth.reshape(piece.groups, piece.inside, -1), along)
+    return truth.reshape(piece.groups, -1, piece.inside) @ along
+
+
 def in_parameter_order(summed: Tensor, piece: Piece, term: Term | None) -> Tensor:
-    """A sum of features as the parameter has its numbers; `term` is given where its own order is another one."""
-    if term is None or summed.dim() == 2:
+    """A sum of formed features as the parameter has its numbers; `term` is given where its own order is another one."""
+    if not isinstance(term, Outer) or term.reorder is None or summed.dim() == 2:
         return summed
-    assert isinstance(term, Outer)
-    if summed.dim() == 1:  # formed: turned round already where the parameter is
-        if term.reorder is None:
-            return summed
-        shape = (piece.groups, piece.inside, -1) if term.transposed else (piece.groups, -1, piece.inside)
-        summed = summed.view(shape)
-        summed = summed.transpose(1, 2) if term.transposed else summed
-    if term.reorder is not None:  # (g, o, i)
-        summed = term.reorder(summed)
+    shape = (piece.groups, piece.inside, -1) if term.transposed else (piece.groups, -1, piece.inside)
+    summed = summed.view(shape)
+    summed = term.reorder(summed.transpose(1, 2) if term.transposed else summed)
     return summed.transpose(1, 2) if term.transposed else summed

@@ -161,21 +161,28 @@ class Engine:
     def harvest(self, batch: Batch) -> Harvest:
         batch = self.subject.placed(batch)
         self.harvested += len(batch)
+        check = self.auditor.draw(len(batch), self.width)
+        weights = None if check is None else check.weights
         with self.clock("harvest"):
-            crop = harvest(self.subject, batch, self.findings, self.pieces, self.heads, self.func, self.precision)
-        with self.clock("certificate"), tensor_cores(False):
-            crop.check = self.auditor.begin(batch, crop.outputs, self._loops)
+            crop = harvest(
+                self.subject, batch, self.findings, self.pieces, self.heads, self.func, self.precision, weights
+            )
+        if check is not None:
+            with self.clock("certificate"), tensor_cores(False):
+                self.auditor.begin(check, batch, crop.outputs, crop.truth)
+            crop.check, crop.truth = check, {}
         return crop
 
     @property
-    def _loops(self) -> bool:
+    def loops(self) -> bool:
+        """Whether samples are run one by one."""
         return self.func == "loop" and not any(piece.members for piece in self.pieces)
 
     def settle(self, crop: Harvest) -> None:
         """After the last feature of a block: they must be what autograd says, or a slower road is taken."""
         if crop.check is not None:
             with self.clock("certificate"):
-                self.auditor.finish(crop.check, self._loops)
+                self.auditor.finish(crop.check, self.loops)
             crop.check = None
 
     @property

@@ -32,7 +32,7 @@ class Formed:
     def empty(self, n: int) -> Formed:
         return Formed(_empty(self.values, 0, n), None if self.scale is None else _empty(self.scale, 0, n))
 
-    def combined(self, weights: Tensor, rows: int) -> Tensor:
+    def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> Tensor:
         """`Σ_ic w_ic g_ic` for weights (n, heads): (numbers,)."""
         if self.scale is not None:
             weights = weights * self.scale[:, None]
@@ -79,14 +79,16 @@ class Near:
         a = torch.nn.functional.pad(self.a, (0, 0, 0, more) if self.a.is_floating_point() else (0, more))
         return Near(a, torch.nn.functional.pad(self.b, (0, 0, 0, 0, 0, more)), self.scale)
 
-    def combined(self, weights: Tensor, rows: int) -> Tensor:
-        """`Σ_ic w_ic Σ_s b_ics ⊗ a_is` for weights (n, heads): (g, o, i), or (rows, o) of a table."""
+    def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> Tensor:
+        """`Σ_ic w_ic Σ_s b_ics (a_is · v)` for weights (n, heads) and v `along` the inside: (g, o); or (rows, o) of a table."""
         if self.scale is not None:
             weights = weights * self.scale[:, None]
         b = torch.einsum("gnsco,nc->gnso", self.b, weights.to(self.b.dtype))
         g, n, s, o = b.shape
         if self.a.is_floating_point():
-            return torch.bmm(b.reshape(g, n * s, o).transpose(1, 2), self.a.reshape(g, n * s, -1))
+            assert along is not None
+            near = self.a @ along.to(self.a.dtype)  # (g, n, s)
+            return torch.bmm(near.reshape(g, 1, n * s), b.reshape(g, n * s, o))[:, 0]
         table = b.new_zeros(rows, o)
         return table.index_add_(0, self.a.flatten(), b.reshape(n * s, o))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,6 +19,8 @@ from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.precision import Precision, tensor_cores
 from ntkscope.tangent.probe import Findings, masked_cotangent
+from ntkscope.tangent.quick_convolution import weights_too
+from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Lookup, Outer, Term, Vector, lookup_gradient, outer_gradient
 
@@ -32,6 +35,7 @@ class Harvest:
     arrived: dict[int, Tensor]
     outputs: Tensor  # (n, heads)
     func: Params = field(default_factory=dict)
+    truth: Params = field(default_factory=dict)  # `Σ_ic w_ic ∂f_c(x_i)/∂θ` for the weights that were asked for
     check: Check | None = None
 
     def feature(self, piece: Piece, precision: Precision) -> Feature:
@@ -120,28 +124,64 @@ def harvest(
     heads: func_road.Heads,
     func: str,
     precision: Precision,
+    weights: Tensor | None = None,
 ) -> Harvest:
-    """One forward pass, one backward pass a head, and the func road for the parameters that need it."""
+    """One forward pass, one backward pass a head, and the func road for the parameters that need it.
+
+    With `weights` (n, heads) one more backward pass gives `Σ_ic w_ic ∂f_c(x_i)/∂θ` of all chosen parameters (`truth`).
+    """
     n = len(batch)
-    rules = any(piece.members for piece in made)
-    with tensor_cores(False):
-        if not rules:  # nothing to watch for
-            return _unwatched(subject, batch, findings, made, heads, func)
-        outputs, tape = _watched(subject, batch, findings)
-    if not outputs.requires_grad:
-        raise PathChanged(set(subject.leaves))
-    _same_path(tape.calls, tape.unruled, findings)
-    headed = heads(outputs)
+    if not any(piece.members for piece in made):  # nothing to watch for
+        headed, calls, arrived, truth = heads(subject(batch)), [], {}, None
+    else:
+        with tensor_cores(False):
+            outputs, tape = _watched(subject, batch, findings)
+        if not outputs.requires_grad:
+            raise PathChanged(set(subject.leaves))
+        _same_path(tape.calls, tape.unruled, findings)
+        headed = heads(outputs)
+        arrived, truth = _arrived(subject, headed, tape.calls, findings, made, precision, weights)
+        calls = [replace(call, edge=None) for call in tape.calls]
+        del outputs, tape
+    if truth is None:
+        truth = {} if weights is None else _truth(subject, headed, weights)
+    values = headed.detach()
+    del headed  # and with it the graph
+    return Harvest(n, calls, findings.layouts, arrived, values, _func(subject, batch, made, heads, func), truth)
+
+
+def _arrived(
+    subject: Subject,
+    headed: Tensor,
+    calls: list[Call],
+    findings: Findings,
+    made: list[Piece],
+    precision: Precision,
+    sums: Tensor | None,
+) -> tuple[dict[int, Tensor], Params | None]:
+    """The cotangents of every call that a piece needs, (n, heads, q, …).
+
+    Of a single head, the pass that gives them gives the sums with the weights `sums` too: samples do not mix, so the
+    cotangents come multiplied by their sample's weight, a power of two, and are divided by it without rounding.
+    """
+    n = len(headed)
+    both = sums is not None and headed.shape[1] == 1
+    truth: Params | None = None
     used = sorted({k for piece in made for k, _ in piece.members})
     arrived: dict[int, Tensor] = {}
     reached: set[int] = set()
     count = headed.shape[1]
     weights = torch.zeros_like(headed)
-    for head in range(count if used else 0):
+    for head in range(count):
         weights.zero_()
         weights[:, head] = 1
-        for k, cotangent in zip(used, _cotangents(subject, headed, weights, [tape.calls[k] for k in used])):
-            call = tape.calls[k]
+        if both and sums is not None:
+            weights[:] = sums
+            arriving, truth = _with_truth(subject, headed, weights, [calls[k] for k in used])
+        else:
+            arriving = _cotangents(subject, headed, weights, [calls[k] for k in used])
+        for k, cotangent in zip(used, arriving):
+            call = calls[k]
             if cotangent is None:  # this head does not see the call
                 cotangent = headed.new_zeros(call.shape)
             else:
@@ -150,20 +190,50 @@ def harvest(
                 value = findings.layouts[k].written().read(cotangent, len(call.lead), n)
             except (RuntimeError, ValueError) as error:  # so many positions do not fall into n samples
                 raise PathChanged({term.slot.name for term in call.terms}) from error
+            if both:
+                value = value / weights.view(n, *[1] * (value.dim() - 1)).to(value.dtype)
             if k not in arrived:
                 dtype = precision.factors if call.outer else value.dtype
                 arrived[k] = torch.empty(n, count, *value.shape[1:], dtype=dtype, device=value.device)
             if arrived[k][:, head].shape != value.shape:
                 raise PathChanged({term.slot.name for term in call.terms})
             arrived[k][:, head] = value
-    lost = {term.slot.name for k in set(used) & findings.reached - reached for term in tape.calls[k].terms}
+    subject.restore()
+    lost = {term.slot.name for k in set(used) & findings.reached - reached for term in calls[k].terms}
     if lost:  # the probe's cotangents came there
         raise PathChanged(lost)
-    subject.restore()
-    calls = [replace(call, edge=None) for call in tape.calls]
-    values = headed.detach()
-    del headed, outputs, tape  # and with them the graph
-    return Harvest(n, calls, findings.layouts, arrived, values, _func(subject, batch, made, heads, func))
+    return arrived, truth
+
+
+def _with_truth(
+    subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]
+) -> tuple[list[Tensor | None], Params | None]:
+    """Cotangents and gradients of one backward pass."""
+    leaves = list(subject.leaves.values())
+    edges = [call.edge for call in calls if call.edge is not None]
+    try:
+        with tensor_cores(False), weights_too():
+            found = torch.autograd.grad(headed, [*edges, *leaves], weights, retain_graph=True, allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise _failed(subject) from error
+    return list(found[: len(edges)]), _named(subject, found[len(edges) :])
+
+
+def _truth(subject: Subject, headed: Tensor, weights: Tensor) -> Params:
+    """What autograd says of a weighted sum of all heads; calls made in another, equal way give their weights' share too."""
+    leaves = subject.leaves
+    if not headed.requires_grad:
+        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    with tensor_cores(False), weights_too():
+        grads = pull(subject, headed, weights.to(headed), list(leaves.values()))
+    return _named(subject, grads)
+
+
+def _named(subject: Subject, grads: Sequence[Tensor | None]) -> Params:
+    wide = {name: torch.promote_types(leaf.dtype, torch.float32) for name, leaf in subject.leaves.items()}
+    return {name: dense(grad, leaf).to(wide[name]) for (name, leaf), grad in zip(subject.leaves.items(), grads)}
 
 
 def _cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]) -> list[Tensor | None]:
@@ -173,9 +243,13 @@ def _cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[C
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        names = set(subject.leaves) if not subject.quickly else set()
-        subject.quickly = False
-        raise PathChanged(names) from error
+        raise _failed(subject) from error
+
+
+def _failed(subject: Subject) -> PathChanged:
+    names = set(subject.leaves) if not subject.quickly else set()
+    subject.quickly = False
+    return PathChanged(names)
 
 
 def _watched(subject: Subject, batch: Batch, findings: Findings) -> tuple[Tensor, Tape]:
@@ -194,14 +268,6 @@ def _watched(subject: Subject, batch: Batch, findings: Findings) -> tuple[Tensor
 def _func(subject: Subject, batch: Batch, made: list[Piece], heads: func_road.Heads, func: str) -> Params:
     names = [piece.name for piece in made if piece.road == "func"]
     return func_road.gradients(func, subject, batch, names, heads) if names else {}
-
-
-def _unwatched(
-    subject: Subject, batch: Batch, findings: Findings, made: list[Piece], heads: func_road.Heads, func: str
-) -> Harvest:
-    """A block all of whose parameters take the road for what no rule knows."""
-    values = heads(subject(batch)).detach()
-    return Harvest(len(batch), [], findings.layouts, {}, values, _func(subject, batch, made, heads, func))
 
 
 def _same_path(calls: list[Call], unruled: set[str], findings: Findings) -> None:

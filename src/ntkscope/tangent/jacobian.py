@@ -103,16 +103,32 @@ class Jacobian:
 
     def _check_pulled(self, batch: Batch, values: Tensor) -> None:
         """Gradients of the whole block must be those of its samples without one, and of that one alone."""
-        check = self._auditor.begin(batch, values, loop=False)
+        auditor = self._auditor
+        check = auditor.draw(*values.shape)
         if check is None:
             return
+        leaves = self.subject.leaves
         grads = pulled(self.subject, batch, self.heads, check.weights)[1]
-        for (name, leaf), grad in zip(self.subject.leaves.items(), grads):
-            check.sums[name] += dense(grad, leaf)
+        whole = {name: dense(grad, leaf) for (name, leaf), grad in zip(leaves.items(), grads)}
+        total = {name: torch.zeros_like(value) for name, value in whole.items()}
         try:
-            self._auditor.finish(check, loop=True)
+            auditor.begin(check, batch, values, whole)
+            for rows in ([check.one], [i for i in range(len(batch)) if i != check.one]):
+                part = batch[torch.tensor(rows, device=batch.tensors()[0].device)] if rows else None
+                found = pulled(self.subject, part, self.heads, check.weights[rows])[1] if part is not None else []
+                for (name, leaf), grad in zip(leaves.items(), found):
+                    total[name] += dense(grad, leaf)
         except PathChanged as change:
             raise UsageError(change.refusal) from change
+        sizes = [
+            (name, torch.stack([total[name].norm(), value.norm(), (total[name] - value).norm()]))
+            for name, value in whole.items()
+        ]
+        bad, worst = auditor.differing(sizes, auditor.kink)
+        if bad:
+            raise UsageError(guards.MIXED)
+        auditor.worst = max(auditor.worst, worst)
+        auditor.checked += 1
 
     def jvp(self, direction: Params) -> Tensor:
         """`J v` for `v` a direction in parameter space (missing parameters stand still): (n, c)."""

@@ -9,6 +9,7 @@ the first pass was seen to write also by value. So each pass starts from the sam
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -22,7 +23,21 @@ from torch import Tensor, nn
 from ntkscope.core import UsageError
 
 MOST = 50_000  # containers followed: a model that holds a whole program (a trainer, a data set) is not walked for ever
-FOREIGN = ("torch", "numpy", "builtins", "lightning", "pytorch_lightning", "functools", "collections", "typing", "abc")
+FOREIGN = (set(sys.stdlib_module_names) - {"__main__"}) | {
+    *(
+        "torch",
+        "numpy",
+        "scipy",
+        "sklearn",
+        "pandas",
+        "PIL",
+        "lightning",
+        "pytorch_lightning",
+        "accelerate",
+        "datasets",
+    ),
+    *("tokenizers", "dask", "distributed", "matplotlib", "wandb", "tensorboard", "ntkscope"),
+}  # whose objects are not the model's own
 KEPT = 2**26  # bytes: a larger tensor that is no parameter is kept by value only if the first pass wrote to it
 MARK = "_belongs_to_ntkscope"
 _MISSING = object()
@@ -54,19 +69,18 @@ class Pristine:
         self._cells: list[tuple[str, CellType, Any]] = []
         self._values: dict[int, Tensor] | None = None
         self._names = {id(module): name for name, module in model.named_modules(remove_duplicate=True)}
-        own = {type(module).__module__.split(".")[0] for module in model.modules()} - set(FOREIGN)
         kinds: set[type] = set()
         if classes:
             kinds = {k for module in model.modules() for k in type(module).__mro__ if _package(k) not in FOREIGN}
             self._classes = [(kind, _plain(kind)) for kind in sorted(kinds, key=lambda k: k.__qualname__)]
         shared = [(f"{kind.__qualname__}.{key}", value) for kind, data in self._classes for key, value in data.items()]
-        self._walk([("", model), *shared], own)
+        self._walk([("", model), *shared])
         self._keep_values(model)
         for held in self._tensors:
             if written and held.name in written:
                 held.value, held.written = held.alias.clone(), True
 
-    def _walk(self, roots: list[tuple[str, Any]], own: set[str]) -> None:
+    def _walk(self, roots: list[tuple[str, Any]]) -> None:
         seen: set[int] = set()
         queue: deque[tuple[str, Any]] = deque(roots)
         while queue and len(seen) < MOST:
@@ -100,7 +114,7 @@ class Pristine:
                 queue.extend([(name, value.func), (name, value.args), (name, value.keywords)])
             elif isinstance(value, MethodType):
                 queue.append((name, value.__self__))
-            elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or _followed(value, own)):
+            elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or _followed(value)):
                 slots = vars(value)
                 self._mappings.append((name, slots, list(slots), list(slots.values())))
                 queue.extend((_joined(name, key), member) for key, member in slots.items())
@@ -224,19 +238,19 @@ def _address(tensor: Tensor) -> tuple[Any, ...]:
 def _same(one: Tensor, other: Tensor) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    if torch.equal(one, other):
-        return True
-    return bool(((one == other) | ((one != one) & (other != other))).all())
+    if one.layout != torch.strided or one.is_quantized:
+        return torch.equal(one, other)
+    bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (one, other)]  # -0 and NaN are numbers like others
+    return torch.equal(*bits)
 
 
 def _package(kind: type) -> str:
     return kind.__module__.split(".")[0]
 
 
-def _followed(value: Any, own: set[str]) -> bool:
-    """Plain objects of the model's own packages; classes, functions and other programs' objects are left alone."""
-    kind = type(value)
-    return not isinstance(value, type | ModuleType) and (_package(kind) in own or kind.__module__ == "__main__")
+def _followed(value: Any) -> bool:
+    """Objects of the caller's own classes; classes, modules and other libraries' objects are left alone."""
+    return not isinstance(value, type | ModuleType) and _package(type(value)) not in FOREIGN
 
 
 def _content(cell: CellType) -> Any:

@@ -2,12 +2,15 @@
 
 CPU libraries tune the forward convolution (blocked, Winograd); their input gradient is often two to three times slower for
 the same work. With stride 1 the input gradient is itself a forward convolution of the cotangent with the flipped kernel,
-channels swapped. Exact up to the order of sums. Only cotangents are asked for here, so the weight needs no gradient.
+channels swapped. Exact up to the order of sums. Mostly cotangents alone are asked for; gradients of weights are computed
+while `weights_too()` is open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -23,6 +26,19 @@ BY_DIMENSION = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 GROWTH = 1.3  # positions the flipped convolution may compute for each one that is needed
 
 
+_ASKED = threading.local()
+
+
+@contextlib.contextmanager
+def weights_too() -> Iterator[None]:
+    """While open, backward passes of this thread also give the gradients of weights and biases."""
+    _ASKED.weights = True
+    try:
+        yield
+    finally:
+        _ASKED.weights = False
+
+
 class _Flipped(Function):
     @staticmethod
     def forward(
@@ -31,13 +47,24 @@ class _Flipped(Function):
         dims = weight.dim() - 2
         ctx.flipped = weight.flip(list(range(2, 2 + dims))).transpose(0, 1).contiguous()
         ctx.padding = [d * (k - 1) - p for d, k, p in zip(dilation, weight.shape[2:], padding)]
-        ctx.dilation = dilation
+        ctx.dilation, ctx.own, ctx.bias = dilation, padding, bias is not None
+        ctx.save_for_backward(x, weight)
         return BY_DIMENSION[dims](x, weight, bias, 1, list(padding), list(dilation))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        convolve = BY_DIMENSION[ctx.flipped.dim() - 2]
-        return convolve(cotangents[0], ctx.flipped, None, 1, ctx.padding, list(ctx.dilation)), None, None, None, None
+        dims = ctx.flipped.dim() - 2
+        cotangent = cotangents[0]
+        onward = BY_DIMENSION[dims](cotangent, ctx.flipped, None, 1, ctx.padding, list(ctx.dilation))
+        if not getattr(_ASKED, "weights", False):
+            return onward, None, None, None, None
+        x, weight = ctx.saved_tensors
+        mask = [False, True, ctx.bias]
+        sizes = [weight.shape[0]] if ctx.bias else None
+        _, of_weight, of_bias = torch.ops.aten.convolution_backward(
+            *(cotangent, x, weight, sizes, [1] * dims, list(ctx.own), list(ctx.dilation), False, [0] * dims, 1, mask)
+        )
+        return onward, of_weight, of_bias, None, None
 
 
 def flipped_bytes(leaves: Iterable[Tensor], device: torch.device) -> int:
@@ -64,4 +91,4 @@ def quick(function: Any, arguments: dict[str, Any]) -> Tensor | None:
     if prod(x.shape[2:]) > GROWTH * prod(size - lost for size, lost in zip(x.shape[2:], shrink)):
         return None
     bias = arguments.get("bias")
-    return _Flipped.apply(x, weight.detach(), None if bias is None else bias.detach(), padding, dilation)
+    return _Flipped.apply(x, weight, bias, padding, dilation)
