@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import DamagedTile, StoreError, UsageError
+from ntkscope.core import StoreError, UsageError
+from ntkscope.core.identity import drawn
 from ntkscope.core.progress import counter
 from ntkscope.kernels import _tangent
 from ntkscope.kernels._projecting import blocks, check_room, project
@@ -17,16 +19,17 @@ from ntkscope.kernels._sketching import Room, Sketch, project_block
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg import Gram
 from ntkscope.linalg.feature_store import FeatureStore
+from ntkscope.linalg.filling import DamageWarning
 from ntkscope.linalg.stored_features import open_features
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import as_batch
 from ntkscope.tangent.engine import Engine, Heads
 from ntkscope.tangent.fingerprint import (
     code_fingerprint,
-    forward_fingerprint,
     inputs_fingerprint,
-    model_fingerprint,
     names_fingerprint,
+    network_answers,
+    network_identity,
 )
 from ntkscope.tangent.harvest import PathChanged
 from ntkscope.tangent.plan import parse_bytes
@@ -75,6 +78,7 @@ def stored(
         dtype=engine.subject.dtype,
         labels={"name": request.name, "normalize": normalize, "groups": groups, "meta": dict(meta), "recipe": recipe},
         fingerprint=_fingerprint(engine, request, sketch, normalize),
+        answers=lambda: network_answers(request.model, request.x1, dtype=request.dtype, device=request.device),
     )
     room = room._replace(block=min(rows, len(request.x1)), **_steps(store))
     if request.memory < int(_recipe(store).get("memory", 0)):  # less than it was begun with
@@ -84,18 +88,30 @@ def stored(
 
 
 def _fill(engine: Engine, request: Request, sketch: Sketch, store: FeatureStore, room: Room) -> None:
-    for k in sorted(store.done()):
-        try:
-            store.read(k)
-        except DamagedTile:
-            store.drop(k)
+    def made(k: int) -> Tensor:
+        crop = engine.harvest(request.x1[store.span(k)])
+        return scaled(engine, project_block(engine, crop, sketch, room))
+
+    damaged = store.damaged()
+    for k in damaged:
+        store.drop(k)
+    if damaged:
+        warnings.warn(
+            f"{store.url}: chunks {', '.join(map(str, damaged[:10]))} are damaged (not the bytes that were written) and are"
+            " computed again",
+            DamageWarning,
+            stacklevel=2,
+        )
     missing = store.missing()
+    there = sorted(store.done())
+    if there:  # one of them, another each time, is computed again: features of two networks never mix
+        chosen = drawn(there)
+        store.compare_chunk(chosen, made(chosen), engine.subject.device)
     with counter(len(missing), "projection", enabled=request.progress) as bar:
         for k in missing:
-            crop = engine.harvest(request.x1[store.span(k)])
-            made = scaled(engine, project_block(engine, crop, sketch, room))
+            features = made(k)
             with engine.clock("writing"):
-                store.write(k, made)
+                store.write(k, features, engine.subject.device)
             bar.advance(1)
 
 
@@ -108,8 +124,7 @@ def _fingerprint(engine: Engine, request: Request, sketch: Sketch, normalize: bo
     chosen = request.outputs
     return {
         "kernel": request.name,
-        "model": model_fingerprint(request.model),
-        "code of the model": forward_fingerprint(request.model),
+        **network_identity(request.model),
         "inputs": inputs_fingerprint(request.x1),
         "outputs": "all" if chosen is None else ", ".join(map(str, chosen)),
         "parameters": names_fingerprint(list(engine.subject.leaves)),
@@ -139,11 +154,7 @@ def extend(
     """
     store = FeatureStore.open(url)
     recipe = _recipe(store)
-    own = {
-        "model": model_fingerprint(model),
-        "code of the model": forward_fingerprint(model),
-        "maps": code_fingerprint(MAPS),
-    }
+    own = {**network_identity(model), "maps": code_fingerprint(MAPS)}
     wrong = [name for name, value in own.items() if store.fingerprint.get(name) != value]
     if wrong:
         raise StoreError(

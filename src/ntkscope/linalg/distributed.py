@@ -21,14 +21,14 @@ from typing import Any, Literal
 
 import torch
 
-from ntkscope.core import NtkscopeError, Progress, UsageError
+from ntkscope.core import NtkscopeError, Progress, StoreError, UsageError
 from ntkscope.core.environment import package_version
 from ntkscope.core.interrupts import noted_interrupts
 from ntkscope.core.progress import counter
 from ntkscope.linalg._zarr import optional
-from ntkscope.linalg.filling import outstanding
+from ntkscope.linalg.filling import outstanding, to_check
 from ntkscope.linalg.store import KernelStore
-from ntkscope.linalg.tiling import TileSource
+from ntkscope.linalg.tiling import Answering, TileSource
 
 LONGEST_STRIP = 8  # tiles: the features of a row are made at most once for eight tiles
 SHARES = 16  # strips a worker gets at least, where there are so many tiles, so that all end at about the same time
@@ -103,17 +103,19 @@ def fill_on(
     Every worker process gets the source once, makes its engine once, and writes each tile at once, so a worker's death
     costs the tile it was at. The folder of the store must be the same one on all machines. A lost scheduler is a
     `DistributedError`, and the same call again goes on. Each worker computes one tile at a time with as many threads as
-    Dask gave it.
+    Dask gave it. Before its first tile it takes the fingerprint of its own code and asks the network itself: a worker with
+    another version of either is refused. Of a store with tiles, a worker computes one again, as `fill` does.
     """
     with as_client(executor) as client:
         if client is None:
             raise UsageError("executor= came as None; expected a dask.distributed.Client or a scheduler's address")
         todo = outstanding(store, verify=verify)
+        chosen = to_check(store, todo)
         with counter(len(store.grid), "tiles", progress) as bar:
             bar.skip(len(store.grid) - len(todo))
-            if todo:
+            if todo or chosen:
                 with noted_interrupts() as check:
-                    _Filling(client, store, _parcel(source, store), bar, check).run(todo)
+                    _Filling(client, store, _parcel(source, store), bar, check).run(todo, chosen)
                 store.clear_leftovers()  # of workers that were killed while they wrote
     return len(todo)
 
@@ -160,10 +162,13 @@ class _Filling:
         self.before = bar.done
         self.again: set[tuple[int, int]] = set()  # damaged tiles that nobody brought yet
 
-    def run(self, todo: dict[tuple[int, int], bool]) -> None:
+    def run(self, todo: dict[tuple[int, int], bool], chosen: tuple[int, int] | None = None) -> None:
+        """Every tile of `todo`, after `chosen`, which is there, was computed again and compared."""
         barren = 0
         self.again = {tile for tile, damaged in todo.items() if damaged}
         try:
+            if chosen is not None:
+                self._verify(chosen)
             while todo:
                 left = self._left(self._round(todo))
                 self.check()
@@ -180,6 +185,34 @@ class _Filling:
             if self.client.status == "running":
                 with suppress(Exception):  # the tiles are what counts; the next filling clears a worker's memory too
                     self.client.run(_leave, self.name, on_error="ignore")
+
+    def _verify(self, chosen: tuple[int, int]) -> None:
+        """Have one worker compute a tile again and compare it."""
+        for _ in range(BARREN_ROUNDS):
+            try:
+                self._workers()
+                parcel = self.client.scatter(self.parcel, broadcast=True, hash=False)
+                future = self.client.submit(
+                    _compare, chosen, name=self.name, parcel=parcel, retries=RETRIES, pure=False
+                )
+                while not future.done():
+                    self.check()
+                    time.sleep(0.01)
+            except NtkscopeError:
+                raise
+            except OSError:  # as in a round
+                time.sleep(1)
+            else:
+                if future.status == "finished":
+                    return
+                if future.status == "error":
+                    self._raise(future.exception())
+            if self.client.status != "running":
+                raise self._lost()
+        raise DistributedError(
+            f"the workers at {self.address} were lost before tile {chosen} was computed again; {self._safe()}; the workers'"
+            " logs say more"
+        )
 
     def _round(self, todo: dict[tuple[int, int], bool]) -> bool:
         """Every missing tile once; whether all strips came to their end."""
@@ -354,11 +387,20 @@ def _compute(strip: Strip, *, name: str, parcel: bytes) -> int:
             if name in _ENDED:
                 break
             if j in strip.again or not post.store.has(strip.row, j):  # a worker that died may have brought it
-                post.store.write(strip.row, j, post.source.tile(strip.row, j))
+                tile = post.source.tile(strip.row, j)
+                post.store.write(strip.row, j, tile, getattr(post.source, "device", "cpu"))
                 computed += 1
         if name in _ENDED:
             _POSTS.pop(name, None)
     return computed
+
+
+def _compare(tile: tuple[int, int], *, name: str, parcel: bytes) -> None:
+    """Compute one tile that is there again, and compare."""
+    worker = _distributed().get_worker()
+    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
+        post = _post(name, parcel, worker.address)
+        post.store.compare_tile(*tile, post.source.tile(*tile), getattr(post.source, "device", "cpu"))
 
 
 def _post(name: str, parcel: bytes, address: str) -> _Post:
@@ -382,7 +424,14 @@ def _post(name: str, parcel: bytes, address: str) -> _Post:
                 f"{where} sees no kernel store at {store.url}; expected one folder that all machines share, under the same"
                 " path, or an fsspec URL such as s3://bucket/kernel"
             )
-        seen.require(source)
+        try:
+            seen.require(source)
+            seen.compare_answers(source.answers() if isinstance(source, Answering) else None)
+        except StoreError as error:
+            raise DistributedError(
+                f"{where} would compute something else: {error}; expected the same code of ntkscope and of the model there as"
+                " here: install the same versions for all workers"
+            ) from error
         post = _POSTS[name] = _Post(source, seen)
     return post
 
