@@ -1,8 +1,8 @@
 """`FeatureStore`: features of inputs on disk, some rows a chunk, with what their numbers depend on.
 
 A zarr version 3 group: array `features` (n, width), chunks of whole rows, and `squared_norms` (n,) in float64, crc32c after
-each chunk. The group's attributes say the rest in JSON, with a checksum. Rows are there whole or not at all, and sealed to their
-place and store, as the tiles of a kernel store are.
+each chunk. The group's attributes say the rest in JSON, with a checksum. A chunk is there whole or not at all, and sealed to
+its place and store, as the tiles of a kernel store are.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ class FeatureStore:
     def compare_answers(self, now: Answers | None) -> None:
         """An error unless the network gives the answers that were kept when the store was begun."""
         if (self.answers is None) != (now is None):
-            raise StoreError(f"{self.url} {'has no' if self.answers is None else 'has'} answers of a network; {DIFFERENT}")
+            raise StoreError(
+                f"{self.url} {'has no' if self.answers is None else 'has'} answers of a network; {DIFFERENT}"
+            )
         if self.answers is not None and now is not None:
             self.answers.compare(now, self.url, self._coarse)
 
@@ -216,7 +218,9 @@ class FeatureStore:
 
     @cached_property
     def _features(self) -> ChunkedArray:
-        return ChunkedArray(self.folder, "features", (self.n, self.width), (self.rows, self.width), self.dtype, self._id)
+        return ChunkedArray(
+            self.folder, "features", (self.n, self.width), (self.rows, self.width), self.dtype, self._id
+        )
 
     @cached_property
     def _norms(self) -> ChunkedArray:

@@ -127,7 +127,9 @@ class KernelStore:
     def compare_answers(self, now: Answers | None) -> None:
         """An error unless the network gives the answers that were kept when the store was begun."""
         if (self.answers is None) != (now is None):
-            raise StoreError(f"{self.url} {'has no' if self.answers is None else 'has'} answers of a network; {DIFFERENT}")
+            raise StoreError(
+                f"{self.url} {'has no' if self.answers is None else 'has'} answers of a network; {DIFFERENT}"
+            )
         if self.answers is not None and now is not None:
             self.answers.compare(now, self.url, self._coarse)
 
@@ -139,7 +141,9 @@ class KernelStore:
         allowed = 0.0 if exact else tolerance(self.dtype, self._coarse)
         found = disagreement(self.read(i, j), tile.values.to(self.dtype), allowed)
         if found:
-            raise StoreError(f"{self.url}: tile {(i, j)}, computed again, and the one that is there {found}; {DIFFERENT}")
+            raise StoreError(
+                f"{self.url}: tile {(i, j)}, computed again, and the one that is there {found}; {DIFFERENT}"
+            )
 
     @property
     def _coarse(self) -> bool:
@@ -248,7 +252,9 @@ class KernelStore:
     @cached_property
     def _values(self) -> ChunkedArray:
         g = self.grid
-        return ChunkedArray(self.folder, "values", (g.n, g.m), (min(g.size, g.n), min(g.size, g.m)), self.dtype, self._id)
+        return ChunkedArray(
+            self.folder, "values", (g.n, g.m), (min(g.size, g.n), min(g.size, g.m)), self.dtype, self._id
+        )
 
     @cached_property
     def _row_diagonal(self) -> ChunkedArray:

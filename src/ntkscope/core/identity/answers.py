@@ -107,7 +107,9 @@ def disagreement(then: Tensor, now: Tensor, allowed: float | int) -> str | None:
         return None
     worst = int(gap.nan_to_num(nan=math.inf).argmax())
     share = float(gap[worst]) / largest if largest else math.inf
-    return f"differ by {share:.2g} of the largest number (got {float(new[worst]):.9g}, expected {float(old[worst]):.9g})"
+    return (
+        f"differ by {share:.2g} of the largest number (got {float(new[worst]):.9g}, expected {float(old[worst]):.9g})"
+    )
 
 
 def tolerance(dtype: torch.dtype, coarse: bool = False) -> float:
@@ -149,4 +151,5 @@ def _processor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")), "")
+    names = ("model name", "CPU implementer", "CPU part")
+    return " ".join(sorted({line.partition(":")[2].strip() for line in text.splitlines() if line.startswith(names)}))

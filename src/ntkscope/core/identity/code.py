@@ -89,9 +89,7 @@ def facts(code: CodeType) -> Facts:
             recent.append((step.opname in FIELDS, name if step.opname in VARIABLES | FIELDS else ""))
         if chain:
             chains[tuple(chain)] = None
-    variables, fields = (
-        Written(frozenset(stored[field]), frozenset(mutated[field] - {""})) for field in (False, True)
-    )
+    variables, fields = (Written(frozenset(stored[field]), frozenset(mutated[field] - {""})) for field in (False, True))
     return Facts(tuple(chains), frozenset(attributes), variables, fields)
 
 

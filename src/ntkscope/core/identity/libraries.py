@@ -23,7 +23,19 @@ VERSIONED = {
     "skimage", "sympy", "tensorflow", "timm", "tokenizers", "torchaudio", "torchmetrics", "torchtext", "torchvision",
     "transformers", "xarray", "zarr",
 }  # fmt: skip
-TOOLS = {"_pytest", "pytest", "pluggy", "hypothesis", "IPython", "ipykernel", "typer", "click", "rich", "tqdm", "loguru"}
+TOOLS = {
+    "_pytest",
+    "pytest",
+    "pluggy",
+    "hypothesis",
+    "IPython",
+    "ipykernel",
+    "typer",
+    "click",
+    "rich",
+    "tqdm",
+    "loguru",
+}
 
 
 def top(module: str | None) -> str:

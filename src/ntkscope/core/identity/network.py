@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ntkscope.core.identity.libraries import DIGITS
@@ -70,11 +72,11 @@ def _overlaps(model: nn.Module) -> list[tuple[str, str]]:
     """Names of different parameters and buffers that lie on the same memory, so that changing one changes the other."""
     spans = []
     for name, value in _numbers(model):
-        if nn.parameter.is_lazy(value) or value.is_meta or value.layout.__str__() != "torch.strided" or not value.numel():
+        if nn.parameter.is_lazy(value) or value.is_meta or value.layout is not torch.strided or not value.numel():
             continue
         reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride())) + 1
         start = value.data_ptr()
         spans.append((str(value.device), start, start + reach * value.element_size(), name))
     spans.sort()
-    found = [(a[3], b[3]) for a, b in zip(spans, spans[1:]) if a[0] == b[0] and b[1] < a[2]]
+    found = [(a[3], b[3]) for a, b in itertools.pairwise(spans) if a[0] == b[0] and b[1] < a[2]]
     return sorted((min(pair), max(pair)) for pair in found)

@@ -47,7 +47,17 @@ BOOKKEEPING = {
     "__parameters__", "__qualname__", "__slotnames__", "__static_attributes__", "__weakref__", "_abc_impl", "__hash__",
     "__match_args__", "__dataclass_params__", "__dataclass_fields__", "__annotate__", "__annotations_cache__",
 }  # fmt: skip
-OPAQUE = {"lightning", "pytorch_lightning", "lightning_fabric", "_pytest", "pytest", "IPython", "tqdm", "loguru", "logging"}
+OPAQUE = {
+    "lightning",
+    "pytorch_lightning",
+    "lightning_fabric",
+    "_pytest",
+    "pytest",
+    "IPython",
+    "tqdm",
+    "loguru",
+    "logging",
+}
 INTERNAL = {
     "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook", "_compiled_call_impl",
     "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
@@ -156,7 +166,8 @@ class Walk:
             return _tag("set", kind, *sorted(map(self.digest, value)))
         if isinstance(value, PLAIN):  # a subclass of a number or a text
             base = next(base for base in PLAIN if isinstance(value, base))
-            return _tag("number", kind, _plain(base(value)), self._own(value))  # type: ignore[call-arg]
+            text = float.hex(value) if isinstance(value, float) else base.__repr__(value)
+            return _tag("number", kind, text, self._own(value))
         if isinstance(value, types.SimpleNamespace | argparse.Namespace):
             return _tag("namespace", kind, self._own(value))
         return None
@@ -282,7 +293,9 @@ class Walk:
         for kind in ("_parameters", "_buffers", "_modules"):
             for name, item in (own.get(kind) or {}).items():
                 parts += [kind.encode(), str(name).encode(), self.digest(item)]
-        plain = {key: item for key, item in own.items() if key not in INTERNAL and key not in HOOKS and key not in FLAGS}
+        plain = {
+            key: item for key, item in own.items() if key not in INTERNAL and key not in HOOKS and key not in FLAGS
+        }
         generated = module.code if isinstance(module, torch.fx.GraphModule) else ""
         for skipped in ("_graph", "_code", "_tracer_cls") if generated else ():
             plain.pop(skipped, None)
@@ -343,7 +356,7 @@ def tensor_bytes(value: Tensor) -> bytes:
     if value.layout is not torch.strided:
         value = value.to_dense()
     plain = value.resolve_conj().resolve_neg().cpu().contiguous()
-    return hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy()).digest()
+    return hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy().data).digest()
 
 
 def _attributes(value: Any) -> dict[str, Any]:
