@@ -166,7 +166,7 @@ class Walk:
             return _tag("set", kind, *sorted(map(self.digest, value)))
         if isinstance(value, PLAIN):  # a subclass of a number or a text
             base = next(base for base in PLAIN if isinstance(value, base))
-            text = float.hex(value) if isinstance(value, float) else base.__repr__(value)
+            text = float.hex(value) if isinstance(value, float) else base.__repr__(value)  # type: ignore[call-arg]
             return _tag("number", kind, text, self._own(value))
         if isinstance(value, types.SimpleNamespace | argparse.Namespace):
             return _tag("namespace", kind, self._own(value))
@@ -188,7 +188,8 @@ class Walk:
         parts = []
         for name in sorted(members, key=str):
             item = members[name]
-            parts += [str(name).encode(), STATE if written.holds(name, item) else self.digest(item)]
+            if not written.holds(name, item):
+                parts += [str(name).encode(), self.digest(item)]
         return _tag("attributes", *parts) if parts else b""
 
     # -- code -------------------------------------------------------------------------------------------------------
