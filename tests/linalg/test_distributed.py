@@ -442,8 +442,7 @@ def test_tile_that_kills_its_workers(tmp_path: Path) -> None:
 
 
 def test_model_no_worker_can_load(two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "only_here.py").write_text("from oracles import resumed
-from oracles.slow_tiles import SlowTiles\nclass Here(SlowTiles): pass\n")
+    (tmp_path / "only_here.py").write_text("from oracles.slow_tiles import SlowTiles\nclass Here(SlowTiles): pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     import only_here  # type: ignore[import-not-found]
 

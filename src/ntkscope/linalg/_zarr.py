@@ -160,7 +160,8 @@ def array_document(shape: Index, chunks: Index, dtype: torch.dtype) -> bytes:
 def put_attributes(place: Folder, attributes: Mapping[str, Any]) -> bool:
     """Make `place` a zarr group with these attributes and their checksum; False if it is a group already, which stays."""
     zarr = optional("zarr")
-    text = strict_json({**attributes, CHECKED: attributes_checksum(attributes)})
+    plain = json.loads(strict_json(attributes))
+    text = strict_json({**plain, CHECKED: attributes_checksum(plain)})
     memory: dict[str, Any] = {}
     zarr.create_group(zarr.storage.MemoryStore(memory), attributes=json.loads(text), zarr_format=3)
     return place.put(DOCUMENT, bytes(memory[DOCUMENT].to_bytes()), new=True)
@@ -201,7 +202,7 @@ def attributes_of(place: Folder, kind: str, schema: int) -> dict[str, Any] | Non
 def attributes_checksum(attributes: Mapping[str, Any]) -> str:
     """A hash of all attributes but the checksum itself."""
     rest = {name: value for name, value in attributes.items() if name != CHECKED}
-    text = json.dumps(json.loads(strict_json(rest)), sort_keys=True, allow_nan=False)
+    text = json.dumps(json.loads(json.dumps(rest)), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
