@@ -6,8 +6,10 @@ Each change is refused (the files stay as they were), and what is unchanged resu
 from __future__ import annotations
 
 import functools
+import os
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,14 @@ from oracles.resumed import CHANGES, NOTHING, Reading, changed, inputs, made
 
 EXACT = ("trntk0", "trntk", "pntk", "entk", "ck", "em", "ptk")
 PROJECTED = ("proj-trntk", "proj-pntk")
-QUICK = ("activation swapped", "digits beyond six", "closure variable", "helper of the helper", "global constant", "hook")
+QUICK = (
+    "activation swapped",
+    "digits beyond six",
+    "closure variable",
+    "helper of the helper",
+    "global constant",
+    "hook",
+)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -67,7 +76,7 @@ STORES: dict[str, Store] = {
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A folder of each kind, filled by the unchanged network."""
     folders: dict[str, Path] = {}
 
@@ -77,7 +86,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
             STORES[kind].call(made(), items(kind), folders[kind])
         return folders[kind]
 
-    yield find
+    return find
 
 
 def items(kind: str) -> Tensor:
@@ -370,3 +379,48 @@ def test_new_inputs_meet_the_features_of_the_same_network_only(tmp_path: Path) -
         with pytest.raises(StoreError, match="was made with another"):
             ns.kernels.extend(tmp_path / "f", changed(change), inputs(3))
     assert ns.kernels.extend(tmp_path / "f", made(), inputs(3)).shape == (3, 9)
+
+
+# -- the command line ----------------------------------------------------------------------------------------------------------
+
+
+def test_options_of_the_command_line_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that the network does not show, and the factory's own code."""
+    from ntkscope.cli.kernel import kernel as command
+
+    name = f"made_here_{os.getpid()}"
+    text = """
+from oracles import resumed
+from ntkscope.core import Part
+
+def network(width=6, remark="", bent=False):
+    model = resumed.made(width=width)
+    if bent:
+        model.activation = resumed.torch.sin
+    return model
+
+def data():
+    return resumed.inputs(), resumed.inputs(3)
+"""
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*options: str) -> None:
+        command(
+            "trntk0",
+            model=f"{name}:network",
+            data=f"{name}:data",
+            store=str(tmp_path / "k"),
+            device="cpu",
+            model_option=list(options),
+        )
+
+    run("remark='first'")
+    before = files(tmp_path / "k")
+    for other in (("remark='second'",), ("remark='first'", "bent=True"), ("remark='first'", "width=7"), ()):
+        with pytest.raises(StoreError, match="structure of the model is"):
+            run(*other)
+        assert files(tmp_path / "k") == before
+    run("remark='first'")
+    assert files(tmp_path / "k") == before
+    monkeypatch.delitem(sys.modules, name)

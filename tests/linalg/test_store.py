@@ -435,7 +435,7 @@ class TestUntrustedAttributes:
     def test_an_older_schema_says_to_compute_again(self, tmp_path: Path) -> None:
         zarr.create_group(str(tmp_path / "k"), attributes=mangled({"schema": 1}))
         for act in (open_kernel, KernelStore.find, lambda url: KernelStore.prepare(url, symmetric())):
-            with pytest.raises(StoreError, match="schema 1 by an earlier ntkscope.* compute it again in a new folder"):
+            with pytest.raises(StoreError, match=r"schema 1 by an earlier ntkscope.* compute it again in a new folder"):
                 act(tmp_path / "k")
 
     @pytest.mark.parametrize(
