@@ -114,6 +114,13 @@ def loop() -> list[Any]:
     return made
 
 
+def nested(depth: int) -> list[Any]:
+    made: list[Any] = []
+    for _ in range(depth):
+        made = [made, None]
+    return made
+
+
 ANYTHING: dict[str, Any] = {
     "None": None,
     "a lock": threading.Lock(),
@@ -147,6 +154,7 @@ ANYTHING: dict[str, Any] = {
     "a cached function": functools.lru_cache(resumed.made),
     "a context manager": contextlib.nullcontext(),
     "not a number": float("nan"),
+    "lists in lists in lists": nested(5000),
 }
 
 
@@ -181,6 +189,29 @@ def test_two_values_have_one_identity_only_if_they_look_alike(one: Any, two: Any
         return f"{type(value).__name__} {value!r}"
 
     assert (identity(one) == identity(two)) == (shown(one) == shown(two))
+
+
+def test_a_function_is_judged_by_where_its_code_is() -> None:
+    """Not by the name it was given, nor by the library that wrapped it."""
+
+    def wrapped(factor: float) -> Any:
+        @functools.wraps(torch.nn.functional.gelu)
+        def mine(x: Tensor) -> Tensor:
+            return torch.nn.functional.relu(x) * factor
+
+        return mine
+
+    assert mine_is(wrapped(2.0)) == mine_is(wrapped(2.0)) != mine_is(wrapped(3.0))
+    assert mine_is(torch.func.vmap(wrapped(2.0))) != mine_is(torch.func.vmap(wrapped(3.0)))
+    assert mine_is(torch.no_grad()(wrapped(2.0))) != mine_is(torch.no_grad()(wrapped(3.0)))
+    assert mine_is(functools.lru_cache(wrapped(2.0))) != mine_is(functools.lru_cache(wrapped(3.0)))
+    assert mine_is(torch.nn.functional.max_pool2d) != mine_is(torch.nn.functional.max_pool1d)
+
+
+def mine_is(function: Any) -> str:
+    model = nn.Identity()
+    model.function = function
+    return identity(model)
 
 
 def test_who_shares_what_matters() -> None:

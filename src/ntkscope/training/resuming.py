@@ -12,7 +12,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, RecordError, Snapshot, StoreError
 from ntkscope.core.identity import Answers, code_fingerprint, drawn, identity, machine, network_identity, tolerance
 from ntkscope.core.identity.answers import MOST
-from ntkscope.core.identity.walk import tensor_bytes
+from ntkscope.core.identity.pieces import tensor_bytes
 from ntkscope.training.batches import call
 from ntkscope.training.evaluation import evaluating
 from ntkscope.training.run import Run

@@ -64,6 +64,14 @@ def is_followed(module: str | None) -> bool:
 
 
 @functools.cache
+def is_installed(module: str | None) -> bool:
+    """Whether a module that is followed lies among installed packages: of its globals, code and plain values count."""
+    found = sys.modules.get(top(module))
+    places = [getattr(found, "__file__", None) or "", *map(str, getattr(found, "__path__", ()))]
+    return any(f"{name}-packages" in Path(place).parts for place in places for name in ("site", "dist"))
+
+
+@functools.cache
 def version_of(module: str) -> str:
     """What stands for a library's code: its version; for ntkscope, the bytes of the room's files."""
     parts = module.split(".")

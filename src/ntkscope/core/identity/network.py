@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core.identity.libraries import DIGITS
-from ntkscope.core.identity.walk import Walk, tensor_bytes
+from ntkscope.core.identity.pieces import room, tensor_bytes
+from ntkscope.core.identity.walk import Walk
 
 COUNTER = "num_batches_tracked"  # of normalisation layers, which only counts
 
@@ -27,8 +28,9 @@ def identity(*values: Any) -> str:
     """
     walk = Walk()
     hasher = hashlib.sha256()
-    for value in values:
-        hasher.update(walk.digest(value))
+    with room():
+        for value in values:
+            hasher.update(walk.digest(value))
     return hasher.hexdigest()[:DIGITS]
 
 
@@ -49,7 +51,8 @@ def network_identity(model: nn.Module) -> dict[str, str]:
         if not name.endswith(COUNTER):
             shape = "" if nn.parameter.is_lazy(value) else f"{value.dtype} {tuple(value.shape)}"
             numbers.update(f"{name}\0{shape}\0".encode() + tensor_bytes(value))
-    structure = hashlib.sha256(walk.digest(model))
+    with room():
+        structure = hashlib.sha256(walk.digest(model))
     structure.update(repr(_overlaps(model)).encode())
     return {
         "model": numbers.hexdigest()[:DIGITS],

@@ -15,6 +15,7 @@ import enum
 import fractions
 import functools
 import hashlib
+import inspect
 import pathlib
 import re
 import types
@@ -28,7 +29,17 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core.identity.code import Written, code_digest, facts
-from ntkscope.core.identity.libraries import is_followed, is_standard, top, version_of
+from ntkscope.core.identity.libraries import OWN_NAME, is_followed, is_installed, is_standard, top, version_of
+from ntkscope.core.identity.pieces import (
+    DEEPEST,
+    attributes_of,
+    contents,
+    is_foreign,
+    name_of,
+    plain,
+    tag,
+    tensor_bytes,
+)
 from ntkscope.core.registry import Registry
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -41,6 +52,7 @@ NATIVE = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
     types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodWrapperType, np.ufunc,
 )  # fmt: skip
+CODE = (types.FunctionType, type, functools.partial)
 SCRIPTED = (torch.jit.ScriptModule, torch.jit.ScriptFunction)
 BOOKKEEPING = {
     "__abstractmethods__", "__annotations__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__",
@@ -82,12 +94,12 @@ class Walk:
     def digest(self, value: Any) -> bytes:
         """The description of any value."""
         if type(value) in PLAIN:
-            return _plain(value)
+            return plain(value)
         key = id(value)
         if key in self._known:
             return self._known[key]
-        if key in self._open:
-            return _tag("a value this one is part of", type(value).__qualname__)
+        if key in self._open or len(self._open) > DEEPEST:
+            return tag("too deep" if key not in self._open else "a value this one is part of", type(value).__qualname__)
         self._open.add(key)
         self._alive.append(value)
         try:
@@ -112,64 +124,64 @@ class Walk:
         if isinstance(value, nn.Module):
             return self._module(value)
         if isinstance(value, enum.Enum):
-            return _tag("enum", self._type_name(type(value)), value.name, self.digest(value.value))
+            return tag("enum", self._type_name(type(value)), value.name, self.digest(value.value))
         if isinstance(value, type):
             return self._class(value)
         if isinstance(value, BY_REPR):
-            return _tag("text", type(value).__qualname__, repr(value))
+            return tag("text", type(value).__qualname__, repr(value))
         return self._callable(value) or self._container(value) or self._object(value)
 
     def _callable(self, value: Any) -> bytes | None:
         if isinstance(value, types.FunctionType):
             return self._function(value)
         if isinstance(value, types.MethodType):
-            return _tag("method", self.digest(value.__func__), self.digest(value.__self__))
+            return tag("method", self.digest(value.__func__), self.digest(value.__self__))
         if isinstance(value, functools.partial | functools.partialmethod):
             inner = (value.func, list(value.args), dict(value.keywords))
-            return _tag("partial", *map(self.digest, inner), self._own(value))
+            return tag("partial", *map(self.digest, inner), self._own(value))
         if isinstance(value, staticmethod | classmethod):
-            return _tag(type(value).__name__, self.digest(value.__func__))
+            return tag(type(value).__name__, self.digest(value.__func__))
         if isinstance(value, property):
-            return _tag("property", *(self.digest(one) for one in (value.fget, value.fset)))
+            return tag("property", *(self.digest(one) for one in (value.fget, value.fset)))
         if isinstance(value, functools.cached_property):
-            return _tag("cached property", self.digest(value.func))
+            return tag("cached property", self.digest(value.func))
         if isinstance(value, SCRIPTED):
             return self._scripted(value)
         if isinstance(value, NATIVE):
             bound = getattr(value, "__self__", None)
             own = b"" if bound is None or isinstance(bound, types.ModuleType) else self.digest(bound)
             owner = getattr(getattr(value, "__objclass__", None), "__qualname__", "")
-            return _tag("native", getattr(value, "__module__", None) or "", owner, _name(value), own)
+            return tag("native", getattr(value, "__module__", None) or "", owner, name_of(value), own)
         if isinstance(value, functools._lru_cache_wrapper):
-            return _tag("cached", self.digest(value.__wrapped__))
+            return tag("cached", self.digest(value.__wrapped__))
         return None
 
     def _container(self, value: Any) -> bytes | None:
         if isinstance(value, Registry):  # of ntkscope: its version says what is in it
-            return _tag("registry", value.kind if hasattr(value, "kind") else "")
+            return tag("registry", value.kind if hasattr(value, "kind") else "")
         if isinstance(value, types.ModuleType):
-            return _tag("module", value.__name__, version_of(value.__name__))
+            return tag("module", value.__name__, version_of(value.__name__))
         if isinstance(value, re.Pattern):
-            return _tag("pattern", value.pattern, value.flags)
+            return tag("pattern", value.pattern, value.flags)
         if isinstance(value, bytearray | memoryview):
-            return _tag("bytes", bytes(value))
+            return tag("bytes", bytes(value))
         kind = self._type_name(type(value))
         if isinstance(value, dict | types.MappingProxyType):
             default = self.digest(getattr(value, "default_factory", None))
             pairs = (part for key, item in value.items() for part in (self.digest(key), self.digest(item)))
-            return _tag("mapping", kind, default, *pairs, self._own(value))
+            return tag("mapping", kind, default, *pairs, self._own(value))
         if isinstance(value, list | tuple | collections.deque):
             if all(type(item) in PLAIN for item in value):  # at once, for there may be millions
-                return _tag("row", kind, repr(tuple(value)), self._own(value))
-            return _tag("sequence", kind, *map(self.digest, value), self._own(value))
+                return tag("row", kind, repr(tuple(value)), self._own(value))
+            return tag("sequence", kind, *map(self.digest, value), self._own(value))
         if isinstance(value, set | frozenset):
-            return _tag("set", kind, *sorted(map(self.digest, value)))
+            return tag("set", kind, *sorted(map(self.digest, value)))
         if isinstance(value, PLAIN):  # a subclass of a number or a text
             base = next(base for base in PLAIN if isinstance(value, base))
             text = float.hex(value) if isinstance(value, float) else base.__repr__(value)  # type: ignore[call-arg]
-            return _tag("number", kind, text, self._own(value))
+            return tag("number", kind, text, self._own(value))
         if isinstance(value, types.SimpleNamespace | argparse.Namespace):
-            return _tag("namespace", kind, self._own(value))
+            return tag("namespace", kind, self._own(value))
         return None
 
     def _object(self, value: Any) -> bytes:
@@ -177,12 +189,12 @@ class Walk:
         kind = type(value)
         module = kind.__module__
         if is_standard(module) or top(module) in OPAQUE or isinstance(value, torch.Generator):
-            return _tag("something", module, kind.__qualname__)
-        return _tag("object", self.digest(kind), self._own(value, self._written(kind)))
+            return tag("something", module, kind.__qualname__)
+        return tag("object", self.digest(kind), self._own(value, self._written(kind)))
 
     def _own(self, value: Any, written: Written = NOTHING) -> bytes:
         """The attributes of one object, by name."""
-        return self._attributes(_attributes(value), written)
+        return self._attributes(attributes_of(value), written)
 
     def _attributes(self, members: Mapping[str, Any], written: Written = NOTHING) -> bytes:
         parts = []
@@ -190,20 +202,26 @@ class Walk:
             item = members[name]
             if not written.holds(name, item):
                 parts += [str(name).encode(), self.digest(item)]
-        return _tag("attributes", *parts) if parts else b""
+        return tag("attributes", *parts) if parts else b""
 
     # -- code -------------------------------------------------------------------------------------------------------
 
     def _function(self, value: types.FunctionType) -> bytes:
-        if not is_followed(value.__module__):
-            return self._library("function", value.__module__ or "", value.__qualname__)
+        """A function by its code and all it refers to; a library's by its name and version, and by what it was made with."""
+        home = str(value.__globals__.get("__name__") or value.__module__)  # where its code is, whatever it claims
+        if not is_followed(home):
+            ours = top(home) == OWN_NAME
+            plain_one = inspect.unwrap(value) if ours else value  # without the type checks of tests
+            own = code_digest(plain_one.__code__) if ours else b""
+            cells = [self.digest(contents(cell)) for cell in plain_one.__closure__ or ()]
+            return tag("library", self._library("function", home, value.__qualname__), own, *cells)
         code = value.__code__
         documented = value.__doc__ is not None and code.co_consts[:1] == (value.__doc__,)
         own = code_digest(code, documented)
-        self.code.update(f"{value.__module__} {value.__qualname__}\0".encode() + own)
+        self.code.update(f"{home} {value.__qualname__}\0".encode() + own)
         known = facts(code)
         closure = [
-            self._variable(name, cell.cell_contents if _filled(cell) else None, known.variables)
+            self._variable(name, contents(cell), known.variables)
             for name, cell in zip(code.co_freevars, value.__closure__ or ())
         ]
         named = []
@@ -212,23 +230,25 @@ class Walk:
                 item = value.__globals__[chain[0]]
                 if isinstance(item, types.ModuleType):
                     named.append(self._through(item, chain))
+                elif is_installed(home) and not isinstance(item, (*PLAIN, *CODE, list, tuple, dict, set)):
+                    named.append(tag("variable of a package", chain[0], type(item).__qualname__))
                 else:
                     named.append(self._variable(chain[0], item, known.variables))
         parts = (value.__defaults__, value.__kwdefaults__)
-        return _tag(
+        return tag(
             "function", value.__module__, value.__qualname__, own, *map(self.digest, parts), *closure, b"|", *named,
             self._own(value),
         )  # fmt: skip
 
     def _library(self, kind: str, module: str, name: str) -> bytes:
         """A library's function or class, for which name and version stand."""
-        found = _tag(kind, module, name, version_of(module))
+        found = tag(kind, module, name, version_of(module))
         self.code.update(found)
         return found
 
     def _variable(self, name: str, value: Any, written: Written) -> bytes:
         """A variable a function sees from outside; one it writes itself is state."""
-        return _tag("variable", name, STATE if written.holds(name, value) else self.digest(value))
+        return tag("variable", name, STATE if written.holds(name, value) else self.digest(value))
 
     def _through(self, module: types.ModuleType, chain: tuple[str, ...]) -> bytes:
         """What `module.a.b` names, without asking for what the module has not loaded."""
@@ -237,9 +257,9 @@ class Walk:
             if not isinstance(item, types.ModuleType):
                 break
             if name not in vars(item):
-                return _tag("name", item.__name__, name)
+                return tag("name", item.__name__, name)
             item = vars(item)[name]
-        return _tag("name", *chain, self.digest(item))
+        return tag("name", *chain, self.digest(item))
 
     def _class(self, kind: type) -> bytes:
         """A class by its name, its code, its plain attributes and its bases; a library's by its name and version."""
@@ -247,10 +267,10 @@ class Walk:
         members = {key: item for key, item in vars(kind).items() if key not in BOOKKEEPING}
         if not is_followed(kind.__module__):
             foreign = {key: item for key, item in members.items() if is_foreign(item, kind)}
-            return _tag("library", self._library("class", *name), self._attributes(foreign))
+            return tag("library", self._library("class", *name), self._attributes(foreign))
         plain = {key: item for key, item in members.items() if not isinstance(item, types.MemberDescriptorType)}
         bases = [self.digest(base) for base in kind.__bases__ if base is not object]
-        return _tag("class", *name, type(kind).__qualname__, *bases, b"|", self._attributes(plain, self._written(kind)))
+        return tag("class", *name, type(kind).__qualname__, *bases, b"|", self._attributes(plain, self._written(kind)))
 
     def _written(self, kind: type) -> Written:
         """The attributes that a class's own code writes when it is called."""
@@ -301,7 +321,7 @@ class Walk:
         for skipped in ("_graph", "_code", "_tracer_cls") if generated else ():
             plain.pop(skipped, None)
         attributes = self._attributes(plain, written)
-        return _tag("network", self.digest(type(module)), generated, *parts, b"|", attributes, *hooks)
+        return tag("network", self.digest(type(module)), generated, *parts, b"|", attributes, *hooks)
 
     def _scripted(self, value: Any) -> bytes:
         """TorchScript, by the code it prints."""
@@ -313,7 +333,7 @@ class Walk:
             text = ""
         members = [part for name, item in children + numbers for part in (name.encode(), self.digest(item))]
         training = bool(getattr(value, "training", False))
-        return _tag("script", getattr(value, "original_name", ""), text, repr(training), *members)
+        return tag("script", getattr(value, "original_name", ""), text, repr(training), *members)
 
     def _tensor(self, value: Tensor, name: str | None = None) -> bytes:
         """Kind, shape and flags of a tensor, a number of its own, and its numbers unless they are described elsewhere."""
@@ -323,82 +343,19 @@ class Walk:
             for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")
             for hook in (getattr(value, kind, None) or {}).values()
         ]
-        kind = _tag(type(value).__qualname__, self._tensors, value.dtype, bool(value.requires_grad))
+        kind = tag(type(value).__qualname__, self._tensors, value.dtype, bool(value.requires_grad))
         extra = self._own(value)
         if nn.parameter.is_lazy(value):
-            return _tag("tensor", kind, "not made yet", *hooks, extra)
+            return tag("tensor", kind, "not made yet", *hooks, extra)
         own = b"" if name is not None else tensor_bytes(value)
-        return _tag("tensor", kind, name or "", repr(tuple(value.shape)), own, *hooks, extra)
+        return tag("tensor", kind, name or "", repr(tuple(value.shape)), own, *hooks, extra)
 
     def _array(self, value: np.ndarray | np.generic) -> bytes:
         array = np.asarray(value)
         shape = f"{array.dtype.str} {array.shape}"
         if array.dtype.hasobject:
-            return _tag("array", type(value).__qualname__, shape, *map(self.digest, array.ravel().tolist()))
-        return _tag("array", type(value).__qualname__, shape, np.ascontiguousarray(array).tobytes())
+            return tag("array", type(value).__qualname__, shape, *map(self.digest, array.ravel().tolist()))
+        return tag("array", type(value).__qualname__, shape, np.ascontiguousarray(array).tobytes())
 
     def _type_name(self, kind: type) -> bytes:
         return self.digest(kind) if is_followed(kind.__module__) else f"{kind.__module__}.{kind.__qualname__}".encode()
-
-
-def is_foreign(item: Any, kind: type) -> bool:
-    """Whether a member of a library's class was put there by somebody else: a method replaced at run time."""
-    function = getattr(item, "__func__", getattr(item, "fget", item))
-    return isinstance(function, types.FunctionType) and is_followed(function.__globals__.get("__name__"))
-
-
-def tensor_bytes(value: Tensor) -> bytes:
-    """A sha256 of a tensor's numbers as they lie in memory; nothing of one that has none."""
-    if value.is_meta or nn.parameter.is_lazy(value):
-        return b"no numbers"
-    value = value.detach()
-    if value.is_quantized:
-        return _tag("quantized", str(value.qscheme()), tensor_bytes(value.dequantize()))
-    if value.layout is not torch.strided:
-        value = value.to_dense()
-    plain = value.resolve_conj().resolve_neg().cpu().contiguous()
-    return hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy().data).digest()
-
-
-def _attributes(value: Any) -> dict[str, Any]:
-    """What an object holds: its `__dict__` and its slots, without asking properties."""
-    try:
-        found = dict(object.__getattribute__(value, "__dict__"))
-    except AttributeError:  # it has none
-        found = {}
-    for kind in type(value).__mro__:
-        for name, member in vars(kind).items():
-            if isinstance(member, types.MemberDescriptorType) and is_followed(kind.__module__):
-                try:
-                    found[name] = member.__get__(value)
-                except AttributeError:  # never assigned
-                    continue
-    return found
-
-
-def _filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - empty ones raise
-    except ValueError:
-        return False
-    return True
-
-
-def _name(value: Any) -> str:
-    return str(getattr(value, "__qualname__", getattr(value, "__name__", "")))
-
-
-def _plain(value: Any) -> bytes:
-    if isinstance(value, float):
-        return _tag("float", value.hex())
-    return _tag(type(value).__name__, value if isinstance(value, bytes) else repr(value))
-
-
-def _tag(kind: str, *parts: Any) -> bytes:
-    """A sha256 over the parts, each with its length, so that no two lists of parts look alike."""
-    hasher = hashlib.sha256(kind.encode())
-    for part in parts:
-        raw = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
-        hasher.update(b"%d:" % len(raw))
-        hasher.update(raw)
-    return hasher.digest()
