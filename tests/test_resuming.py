@@ -193,6 +193,46 @@ def test_an_option_of_the_optimizer_and_of_a_loss(tmp_path: Path) -> None:
     refused("fit", tmp_path / "run", made(), **base, loss=smooth)
 
 
+def test_a_loss_that_answers_differently_is_noticed(tmp_path: Path) -> None:
+    """The network's outputs are the same; the first update, made again, is not."""
+    number = tmp_path / "number"
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return quadratic(outputs, targets) * float(number.read_text())
+
+    number.write_text("1.0")
+    trained(made(), inputs(), tmp_path / "run", loss=loss, measure=False)
+    number.write_text("1.0000001")
+    text = refused("fit", tmp_path / "run", made(), loss=loss, measure=False)
+    assert "its first update, made again, gives other parameters" in text
+    number.write_text("1.0")
+    trained(made(), inputs(), tmp_path / "run", loss=loss, measure=False)
+
+
+def test_the_metrics_of_a_snapshot_are_computed_again(tmp_path: Path) -> None:
+    number = tmp_path / "number"
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        factor = 1.0 if torch.is_grad_enabled() else float(number.read_text())
+        return quadratic(outputs, targets) * factor
+
+    number.write_text("1.0")
+    trained(made(), inputs(), tmp_path / "run", loss=loss)
+    number.write_text("1.1")
+    assert "computed again, is" in refused("fit", tmp_path / "run", made(), loss=loss)
+
+
+def test_a_network_with_sparse_gradients_resumes(tmp_path: Path) -> None:
+    def words() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.EmbeddingBag(11, 4, sparse=True), nn.Linear(4, 3))
+
+    part = Part(torch.arange(36).reshape(9, 4) % 11, torch.arange(9) % 3)
+    first, again = (fit(words(), part, lr=0.1, steps=3, store=tmp_path / "run").final() for _ in range(2))
+    assert all(torch.equal(first.params[name], again.params[name]) for name in first.params)
+
+
 @pytest.mark.guard
 def test_another_recipe_of_an_xray_is_refused(begun: Callable[[str], Path]) -> None:
     other: dict[str, dict[str, Any]] = {
@@ -235,7 +275,7 @@ INFINITE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["ntk", "nngp"])
+@pytest.mark.parametrize("kind", ["ntk", pytest.param("nngp", marks=pytest.mark.guard)])
 def test_another_infinite_network_is_refused(kind: str, tmp_path: Path) -> None:
     x = images()
     first = ns.infinite.kernel(wide(), x, kind=kind, store=tmp_path / "k").dense()

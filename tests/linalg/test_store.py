@@ -438,37 +438,33 @@ class TestUntrustedAttributes:
             with pytest.raises(StoreError, match=r"schema 1 by an earlier ntkscope.* compute it again in a new folder"):
                 act(tmp_path / "k")
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"labels.name": "other"},
-            {"labels.outputs": 1},
-            {"labels.rows": "samples"},
-            {"labels.meta": {"seed": 4, "nested": [1.5, None]}},
-            {"labels.normalize": True},
-            {"fingerprint": {"features": "b"}},
-            {"dtype": "float32"},
-            {"answers": {}},
-            {"checksum": ...},
-            {"checksum": "0"},
-        ],
-    )
-    def test_what_was_edited_is_refused(self, tmp_path: Path, change: dict[str, Any]) -> None:
+    def test_what_was_edited_is_refused(self, tmp_path: Path) -> None:
         """As a text editor does it, which leaves the checksum."""
         filled(tmp_path / "k", symmetric())
-        document = json.loads((tmp_path / "k/zarr.json").read_text())
-        for path, value in change.items():
+        text = (tmp_path / "k/zarr.json").read_text()
+        for path, value in (
+            ("labels.name", "other"),
+            ("labels.outputs", 1),
+            ("labels.rows", "samples"),
+            ("labels.meta", {"seed": 4, "nested": [1.5, None]}),
+            ("labels.normalize", True),
+            ("fingerprint", {"features": "b"}),
+            ("dtype", "float32"),
+            ("answers", {}),
+            ("checksum", "0"),
+        ):
+            document = json.loads(text)
             *parents, last = path.split(".")
             place = document["attributes"]
             for parent in parents:
                 place = place[parent]
             place[last] = value
-            if value is ...:
-                del place[last]
-        (tmp_path / "k/zarr.json").write_text(json.dumps(document))
-        for act in (open_kernel, lambda url: KernelStore.prepare(url, symmetric())):
-            with pytest.raises(StoreError, match="is not what was written"):
-                act(tmp_path / "k")
+            (tmp_path / "k/zarr.json").write_text(json.dumps(document))
+            for act in (open_kernel, lambda url: KernelStore.prepare(url, symmetric())):
+                with pytest.raises(StoreError, match="is not what was written"):
+                    act(tmp_path / "k")
+        (tmp_path / "k/zarr.json").write_text(text)
+        assert open_kernel(tmp_path / "k").name == "linear"
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '{"attributes": 3}', "[" * 100_000, "\x00\xff"])
     def test_documents_that_are_no_zarr(self, tmp_path: Path, text: str) -> None:

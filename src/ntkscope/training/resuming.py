@@ -37,7 +37,7 @@ def answers(run: Run) -> Answers:
     def ask(items: list[int]) -> Tensor:
         few = run.part.take(items).to(run.device)
         with evaluating(run.model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # of a network that draws even then
+            torch.default_generator.manual_seed(0)  # for a network that draws even then
             return call(run.model, few.x)
 
     return Answers.of(ask, len(run.part), run.device)
@@ -45,13 +45,17 @@ def answers(run: Run) -> Answers:
 
 def first_update(run: Run) -> dict[str, Any]:
     """What a run's first update did: gradients to be compared up to rounding, and a hash of the parameters after it."""
-    gradients = [p.grad.detach().reshape(-1) for p in run.model.parameters() if p.grad is not None]
-    flat = torch.cat([g.to(run.device, torch.float64) for g in gradients]) if gradients else torch.zeros(0)
-    some = flat[:: max(1, -(-len(flat) // MOST))].cpu()
+    gradients = [_dense(p.grad.detach()) for p in run.model.parameters() if p.grad is not None]
+    step = max(1, -(-sum(map(len, gradients)) // MOST))
+    some: list[float] = []
+    before = 0
+    for gradient in gradients:
+        some += gradient[-before % step :: step].double().tolist()
+        before += len(gradient)
     hasher = hashlib.sha256()
     for name, value in (*run.model.named_parameters(), *run.model.named_buffers()):
         hasher.update(name.encode() + tensor_bytes(value))
-    kept = Answers((), tuple(some.tolist()), "float32", "rounding")
+    kept = Answers((), tuple(some), "float32", "rounding")
     return {**kept.to_json(), "parameters": hasher.hexdigest(), "machine": _machine(run)}
 
 
@@ -83,6 +87,10 @@ def verify(run: Run, store: SnapshotStore) -> None:
     if snapshot.metrics:
         restore(run.model, snapshot)
         _compare_metrics(store, snapshot, run.metrics(run.part))
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return (gradient if gradient.layout is torch.strided else gradient.to_dense()).reshape(-1)
 
 
 def _compare_metrics(store: SnapshotStore, snapshot: Snapshot, now: Mapping[str, float]) -> None:
