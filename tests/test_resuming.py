@@ -419,6 +419,18 @@ def test_new_inputs_meet_the_features_of_the_same_network_only(tmp_path: Path) -
         with pytest.raises(StoreError, match="was made with another"):
             ns.kernels.extend(tmp_path / "f", changed(change), inputs(3))
     assert ns.kernels.extend(tmp_path / "f", made(), inputs(3)).shape == (3, 9)
+    number = tmp_path / "number"
+    number.write_text("1.0")
+    kernel("proj-trntk", Reading(number), inputs(), tmp_path / "g")
+    expected = ns.kernels.extend(tmp_path / "g", Reading(number), inputs(3)).dense()
+    number.write_text("1.0000001")
+    with pytest.raises(StoreError, match="answers differently"):
+        ns.kernels.extend(tmp_path / "g", Reading(number), inputs(3))
+    number.write_text("1.0")
+    torch.testing.assert_close(ns.kernels.extend(tmp_path / "g", Reading(number), inputs(1)).dense(), expected[:1])
+    (tmp_path / "g/features/asked").write_bytes(b"something else")
+    with pytest.raises(StoreError, match="is not what was written"):
+        ns.kernels.extend(tmp_path / "g", Reading(number), inputs(3))
 
 
 # -- the command line ----------------------------------------------------------------------------------------------------------

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import StoreError, UsageError
-from ntkscope.core.identity import drawn
+from ntkscope.core.identity import asked_items, drawn
 from ntkscope.core.progress import counter
 from ntkscope.kernels import _tangent
 from ntkscope.kernels._projecting import blocks, check_room, project
@@ -22,7 +24,7 @@ from ntkscope.linalg.feature_store import FeatureStore
 from ntkscope.linalg.filling import DamageWarning
 from ntkscope.linalg.stored_features import open_features
 from ntkscope.tangent import guards
-from ntkscope.tangent.batches import as_batch
+from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.engine import Engine, Heads
 from ntkscope.tangent.fingerprint import (
     code_fingerprint,
@@ -40,6 +42,7 @@ CHUNK = 1 << 28  # bytes of a chunk at most
 SOURCES = ("tangent", "kernels", "linalg/*sketch*.py")  # the files that decide the numbers
 STEPS = ("rows", "held", "inner")  # of a room: they decide the rounding, so a store keeps those it was begun with
 MAPS = "linalg/*sketch*.py"  # those that decide what a projection is
+ASKED = "features/asked"  # the inputs whose answers a store keeps: `extend` asks the network for them again
 
 
 def recorded_factored(request: Request) -> frozenset[str] | None:
@@ -54,6 +57,7 @@ def stored(
     """The projected features of `request.x1` in `request.store`, the chunks that were missing or damaged computed."""
     assert request.store is not None
     width = engine.width * sketch.dim
+    asked = _packed(request.x1)
     found = FeatureStore.find(request.store)
     room = blocks(engine, request.memory, sketch, 0)
     rows = max(1, min(room.block, CHUNK // (width * engine.subject.dtype.itemsize))) if found is None else found.rows
@@ -76,10 +80,19 @@ def stored(
         width=width,
         rows=rows,
         dtype=engine.subject.dtype,
-        labels={"name": request.name, "normalize": normalize, "groups": groups, "meta": dict(meta), "recipe": recipe},
+        labels={
+            "name": request.name,
+            "normalize": normalize,
+            "groups": groups,
+            "meta": dict(meta),
+            "recipe": recipe,
+            "asked": hashlib.sha256(asked).hexdigest(),
+        },
         fingerprint=_fingerprint(engine, request, sketch, normalize),
         answers=lambda: network_answers(request.model, request.x1, dtype=request.dtype, device=request.device),
     )
+    if store.folder.size(ASKED) is None:
+        store.folder.put(ASKED, asked)
     room = room._replace(block=min(rows, len(request.x1)), **_steps(store))
     if request.memory < int(_recipe(store).get("memory", 0)):  # less than it was begun with
         check_room(engine, sketch, room, request.memory)
@@ -175,6 +188,9 @@ def extend(
         progress=progress,
         seed=int(recipe["seed"]),
     )
+    numbers = None if store.answers is None else store.answers.items
+    few = _unpacked(store, request.x1)
+    store.compare_answers(network_answers(model, few, dtype=store.dtype, device=device, numbers=numbers))
     where = request.subject(still=True)
     guards.check_placement(where, request.x1)
     guards.check_inputs_finite(request.x1)
@@ -184,6 +200,32 @@ def extend(
     with quiet(where.device):
         left = _projected(request, Heads(request.outputs, summed=bool(recipe["summed"])), sketch, recipe["precision"])
     return open_features(store.url, left.cpu())
+
+
+def _packed(x: Batch) -> bytes:
+    """The inputs that `network_answers` asks the network about."""
+    few = x[torch.tensor(asked_items(len(x)))]
+    return bytes(safetensors.torch.save({str(k): t.cpu().contiguous() for k, t in enumerate(few.tensors())}))
+
+
+def _unpacked(store: FeatureStore, like: Batch) -> Batch:
+    """Those inputs again, arranged as the inputs of this call are."""
+    size = store.folder.size(ASKED)
+    data = None if size is None else store.folder.get(ASKED, size)
+    if data is None or hashlib.sha256(data).hexdigest() != store.labels.get("asked"):
+        raise StoreError(
+            f"{store.folder.name(ASKED)} is not what was written, so nobody can tell whether this is the store's network:"
+            " fill the store again, or project the inputs into a new one"
+        )
+    kept = iter(safetensors.torch.load(bytes(data)).items())
+    tensors = [value for _, value in sorted(kept, key=lambda pair: int(pair[0]))]
+    if len(tensors) != len(like.tensors()):
+        raise StoreError(
+            f"inputs of {len(like.tensors())} tensors came; {store.url} was made with {len(tensors)}: give inputs of its kind"
+        )
+    place = like.tensors()[0].device
+    rest = iter(tensors)
+    return like[:1].map(lambda t: next(rest).to(place))
 
 
 def _projected(request: Request, heads: Heads, sketch: Sketch, precision: str) -> Tensor:

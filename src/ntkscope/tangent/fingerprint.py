@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +26,24 @@ SHOWN = 6  # names a list shows before its fingerprint speaks for the rest
 
 
 def network_answers(
-    model: nn.Module, x: Batch, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    model: nn.Module,
+    x: Batch,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    numbers: Sequence[int] | None = None,
 ) -> Answers:
-    """The network's outputs for a few of its inputs, to tell later whether it still answers so."""
+    """The network's outputs for a few of its inputs, to tell later whether it still answers so; `numbers`: `x` is those
+    few alone, of these numbers."""
     subject = Subject(model, dtype=dtype, device=device, still=True)
 
     def ask(items: list[int]) -> Tensor:
-        few = subject.placed(x[torch.tensor(items)])
+        few = subject.placed(x if numbers is not None else x[torch.tensor(items)])
         with quiet(subject.device), torch.no_grad():
             return subject(few)
 
-    return Answers.of(ask, len(x), subject.device)
+    found = Answers.of(ask, len(x), subject.device)
+    return found if numbers is None else replace(found, items=tuple(numbers))
 
 
 def inputs_fingerprint(batch: Batch | None) -> str:

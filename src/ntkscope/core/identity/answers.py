@@ -23,8 +23,7 @@ from torch import Tensor
 
 from ntkscope.core.errors import StoreError
 
-ITEMS = 3  # whose outputs are kept: the first, the middle and the last
-MOST = 256  # numbers of them
+MOST = 256  # numbers of outputs that are kept
 # Of the largest number: float32 sums of some thousand terms in another order differ by about 1e-6 of it, through deep
 # networks by 1e-5; double precision by 1e-14 and 1e-13; half the digits of products in tf32, bf16 or fp16 are rounding.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -48,7 +47,7 @@ class Answers:
     @classmethod
     def of(cls, ask: Callable[[list[int]], Tensor], count: int, device: torch.device | str = "cpu") -> Answers:
         """Ask for the outputs of the first, the middle and the last of `count` items, in one thread."""
-        items = sorted({0, count // 2, count - 1})[:ITEMS]
+        items = asked_items(count)
         with one_thread():
             outputs = ask(items).detach().cpu()
         flat = outputs.reshape(-1)
@@ -84,6 +83,15 @@ class Answers:
         found = disagreement(then, here, 0.0 if exact else tolerance(dtype, coarse))
         if found:
             raise StoreError(f"{where}: outputs of items {list(self.items)} {found}; {DIFFERENT}")
+
+
+def asked_items(count: int) -> list[int]:
+    """Whose outputs are kept, of so many: the first, the middle and the last.
+
+    >>> asked_items(9), asked_items(1)
+    ([0, 4, 8], [0])
+    """
+    return sorted({0, count // 2, count - 1})
 
 
 def disagreement(then: Tensor, now: Tensor, allowed: float | int) -> str | None:
