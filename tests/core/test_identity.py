@@ -191,6 +191,27 @@ def test_two_values_have_one_identity_only_if_they_look_alike(one: Any, two: Any
     assert (identity(one) == identity(two)) == (shown(one) == shown(two))
 
 
+def test_what_a_function_imports_itself_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not it was loaded before."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "package_of_mine").mkdir()
+    for name, text in (("__init__", ""), ("inner", "FACTOR = 2.0\n")):
+        (tmp_path / "package_of_mine" / f"{name}.py").write_text(text)
+
+    def late(x: Tensor) -> Tensor:
+        from package_of_mine import inner
+
+        return x * inner.FACTOR
+
+    before = identity(late)
+    late(torch.ones(1))
+    assert identity(late) == before
+    (tmp_path / "package_of_mine" / "inner.py").write_text("FACTOR = 3.0\n")
+    assert identity(late) != before
+    for name in ("package_of_mine.inner", "package_of_mine"):
+        monkeypatch.delitem(sys.modules, name)
+
+
 def test_a_function_is_judged_by_where_its_code_is() -> None:
     """Not by the name it was given, nor by the library that wrapped it."""
 

@@ -41,13 +41,15 @@ class Facts:
     """What a function's code does with names; of code nested in it too.
 
     `chains`: a global name and the attributes read from it, such as ("helpers", "scale"). `attributes`: all it reads.
-    `variables`, `fields`: which globals and closure variables, and which attributes, it writes.
+    `variables`, `fields`: which globals and closure variables, and which attributes, it writes. `imports`: modules it
+    imports itself, each with its level (dots) and the names taken from it.
     """
 
     chains: tuple[tuple[str, ...], ...]
     attributes: frozenset[str]
     variables: Written
     fields: Written
+    imports: tuple[tuple[int, str, tuple[str, ...]], ...] = ()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -65,9 +67,11 @@ def facts(code: CodeType) -> Facts:
     attributes: set[str] = set()
     stored: dict[bool, set[str]] = {False: set(), True: set()}  # by whether it is an attribute
     mutated: dict[bool, set[str]] = {False: set(), True: set()}
+    imports: dict[tuple[int, str, tuple[str, ...]], None] = {}
     for nested in _nested(code):
         chain: list[str] = []
         recent: list[tuple[bool, str]] = []  # what the instructions before have loaded
+        constants: list[Any] = [0, None]
         for step in dis.get_instructions(nested):
             name = step.argval if isinstance(step.argval, str) else ""
             if step.opname in FIELDS:
@@ -79,6 +83,9 @@ def facts(code: CodeType) -> Facts:
                 if chain:
                     chains[tuple(chain)] = None
                 chain = [name] if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") else []
+            if step.opname == "IMPORT_NAME":
+                imports[(int(constants[-2] or 0), name, tuple(constants[-1] or ()))] = None
+            constants.append(step.argval if step.opname == "LOAD_CONST" else None)
             if step.opname == "STORE_GLOBAL" or (step.opname == "STORE_DEREF" and name in nested.co_freevars):
                 stored[False].add(name)
             if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
@@ -90,7 +97,7 @@ def facts(code: CodeType) -> Facts:
         if chain:
             chains[tuple(chain)] = None
     variables, fields = (Written(frozenset(stored[field]), frozenset(mutated[field] - {""})) for field in (False, True))
-    return Facts(tuple(chains), frozenset(attributes), variables, fields)
+    return Facts(tuple(chains), frozenset(attributes), variables, fields, tuple(imports))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import metadata
@@ -66,8 +67,11 @@ def is_followed(module: str | None) -> bool:
 @functools.cache
 def is_installed(module: str | None) -> bool:
     """Whether a module that is followed lies among installed packages: of its globals, code and plain values count."""
-    found = sys.modules.get(top(module))
-    places = [getattr(found, "__file__", None) or "", *map(str, getattr(found, "__path__", ()))]
+    try:
+        spec = importlib.util.find_spec(top(module)) if top(module) else None
+    except ValueError:  # __main__, and modules made at run time
+        return False
+    places = [] if spec is None else [spec.origin or "", *(spec.submodule_search_locations or ())]
     return any(f"{name}-packages" in Path(place).parts for place in places for name in ("site", "dist"))
 
 
@@ -83,6 +87,22 @@ def version_of(module: str) -> str:
         return metadata.version({"PIL": "pillow", "sklearn": "scikit-learn"}.get(parts[0], parts[0]))
     except metadata.PackageNotFoundError:
         return str(getattr(sys.modules.get(parts[0]), "__version__", ""))
+
+
+def imported_files(level: int, name: str, taken: Iterable[str], package: str | None) -> Iterator[Path]:
+    """The source files of a module that is followed and of the submodules taken from it, found without running them."""
+    try:
+        whole = importlib.util.resolve_name("." * level + name, package or "") if level else name
+    except ImportError:
+        return
+    for each in (whole, *(f"{whole}.{item}" for item in taken)):
+        if is_followed(each) and not is_installed(each):
+            try:
+                spec = importlib.util.find_spec(each)
+            except (ImportError, ValueError, AttributeError):  # no such module: the code that asks for it says so
+                continue
+            if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+                yield Path(spec.origin)
 
 
 @functools.cache

@@ -29,7 +29,15 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core.identity.code import Written, code_digest, facts
-from ntkscope.core.identity.libraries import OWN_NAME, is_followed, is_installed, is_standard, top, version_of
+from ntkscope.core.identity.libraries import (
+    OWN_NAME,
+    imported_files,
+    is_followed,
+    is_installed,
+    is_standard,
+    top,
+    version_of,
+)
 from ntkscope.core.identity.pieces import (
     DEEPEST,
     attributes_of,
@@ -234,6 +242,11 @@ class Walk:
                     named.append(tag("variable of a package", chain[0], type(item).__qualname__))
                 else:
                     named.append(self._variable(chain[0], item, known.variables))
+        package = value.__globals__.get("__package__") or home.rpartition(".")[0]
+        for imported in known.imports:  # inside the function: perhaps not loaded yet, so by the bytes of its file
+            for path in imported_files(*imported, package):
+                named.append(tag("file", path.name, path.read_bytes()))
+                self.code.update(named[-1])
         parts = (value.__defaults__, value.__kwdefaults__)
         return tag(
             "function", value.__module__, value.__qualname__, own, *map(self.digest, parts), *closure, b"|", *named,
@@ -270,7 +283,9 @@ class Walk:
             return tag("library", self._library("class", *name), self._attributes(foreign))
         plain = {key: item for key, item in members.items() if not isinstance(item, types.MemberDescriptorType)}
         bases = [self.digest(base) for base in kind.__bases__ if base is not object]
-        return tag("class", *name, type(kind).__qualname__, *bases, b"|", self._attributes(plain, self._written(kind)))
+        return tag(
+            "class", *name, self._type_name(type(kind)), *bases, b"|", self._attributes(plain, self._written(kind))
+        )
 
     def _written(self, kind: type) -> Written:
         """The attributes that a class's own code writes when it is called."""
