@@ -154,6 +154,7 @@ ANYTHING: dict[str, Any] = {
     "a cached function": functools.lru_cache(resumed.made),
     "a context manager": contextlib.nullcontext(),
     "not a number": float("nan"),
+    "a traced network": torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU())),
     "lists in lists in lists": nested(5000),
 }
 
@@ -245,6 +246,29 @@ def test_who_shares_what_matters() -> None:
     alone = network_identity(view)
     view[1].weight = nn.Parameter(a.weight.data)  # other parameters on the same memory
     assert network_identity(view) != alone
+
+
+@pytest.mark.guard
+def test_compiled_networks_are_what_they_were() -> None:
+    model = resumed.made()
+    assert network_identity(torch.compile(model)) == network_identity(torch.compile(resumed.made()))
+    other = torch.compile(resumed.changed("closure variable"))
+    assert network_identity(torch.compile(model)) != network_identity(other)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_networks() -> None:
+    class Scaled(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+            self.inner = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) * self.factor
+
+    one, same, two = (torch.jit.trace(Scaled(factor), torch.ones(2)) for factor in (1.5, 1.5, 2.5))
+    assert network_identity(one) == network_identity(same) != network_identity(two)
 
 
 def test_parametrisations_and_replaced_methods(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,7 @@ INTERNAL = {
 }  # fmt: skip
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 FLAGS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
+MANGLED = re.compile(r"___torch_mangle_\d+\.")
 STATE = b"state"
 NOTHING = Written()
 
@@ -308,11 +309,11 @@ class Walk:
     # -- PyTorch and NumPy ------------------------------------------------------------------------------------------
 
     def _module(self, module: nn.Module) -> bytes:
+        if isinstance(module, SCRIPTED):
+            return self._scripted(module)
         original = vars(module).get("_modules", {}).get("_orig_mod")
         if isinstance(original, nn.Module) and type(module).__name__ == "OptimizedModule":  # torch.compile
             return self.digest(original)
-        if isinstance(module, SCRIPTED):
-            return self._scripted(module)
         own = vars(module)
         hooks = []
         for name in HOOKS:
@@ -343,12 +344,14 @@ class Walk:
         children = list(value.named_children()) if isinstance(value, nn.Module) else []
         numbers = list(value.named_parameters()) + list(value.named_buffers()) if isinstance(value, nn.Module) else []
         try:
-            text = str(value.code)
+            text, constants = value.code_with_constants
         except (RuntimeError, AttributeError):  # a module without a forward of its own
-            text = ""
+            text, constants = "", None
+        known = self.digest(dict(getattr(constants, "const_mapping", {})))
+        text = MANGLED.sub("", str(text))  # numbers that only count what a process has compiled
         members = [part for name, item in children + numbers for part in (name.encode(), self.digest(item))]
         training = bool(getattr(value, "training", False))
-        return tag("script", getattr(value, "original_name", ""), text, repr(training), *members)
+        return tag("script", getattr(value, "original_name", ""), text, known, repr(training), *members)
 
     def _tensor(self, value: Tensor, name: str | None = None) -> bytes:
         """Kind, shape and flags of a tensor, a number of its own, and its numbers unless they are described elsewhere."""
