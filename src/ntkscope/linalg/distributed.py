@@ -7,28 +7,25 @@ workers. Here is only what one task does, and what is said when something is los
 from __future__ import annotations
 
 import logging
-import platform
-import socket
-import threading
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
 import torch
 
-from ntkscope.core import NtkscopeError, Progress, StoreError, UsageError
+from ntkscope.core import NtkscopeError, Progress, UsageError
 from ntkscope.core.environment import package_version
 from ntkscope.core.interrupts import noted_interrupts
 from ntkscope.core.progress import counter
 from ntkscope.linalg._zarr import optional
 from ntkscope.linalg.filling import outstanding, to_check
 from ntkscope.linalg.store import KernelStore
-from ntkscope.linalg.tiling import Answering, TileSource
+from ntkscope.linalg.tiling import TileSource
+from ntkscope.linalg.worker import DistributedError, Strip, compare, compute, distributed_package, leave
 
 LONGEST_STRIP = 8  # tiles: the features of a row are made at most once for eight tiles
 SHARES = 16  # strips a worker gets at least, where there are so many tiles, so that all end at about the same time
@@ -37,10 +34,6 @@ CONNECT_SECONDS = 15
 PATIENCE_SECONDS = 20  # without a worker, before that is said
 VISIBLE_SECONDS = (0, 1, 4, 10, 20, 30)  # a network folder shows other machines' files within about a minute
 BARREN_ROUNDS = 3  # times that all workers are lost without one tile more before that is an error
-
-
-class DistributedError(NtkscopeError, RuntimeError):
-    """A cluster that cannot be reached, was lost or cannot do the work; the message says what is safe."""
 
 
 class ClusterWarning(RuntimeWarning):
@@ -60,7 +53,7 @@ def as_client(executor: Any) -> Iterator[Any]:
     if executor is None:
         yield None
         return
-    distributed = _distributed()
+    distributed = distributed_package()
     if isinstance(executor, distributed.Client):
         if executor.asynchronous or executor.status != "running":
             kind = "asynchronous" if executor.asynchronous else executor.status
@@ -120,15 +113,6 @@ def fill_on(
     return len(todo)
 
 
-@dataclass(frozen=True)
-class Strip:
-    """Consecutive tiles `(row, ·)` that one task computes; the `again` ones even where a file is in their place."""
-
-    row: int
-    columns: tuple[int, ...]
-    again: frozenset[int] = frozenset()
-
-
 def strips(tiles: Iterable[tuple[int, int]], length: int, again: Iterable[tuple[int, int]] = ()) -> list[Strip]:
     """Tiles in grid order as strips of at most `length` tiles of one row.
 
@@ -184,7 +168,7 @@ class _Filling:
         finally:
             if self.client.status == "running":
                 with suppress(Exception):  # the tiles are what counts; the next filling clears a worker's memory too
-                    self.client.run(_leave, self.name, on_error="ignore")
+                    self.client.run(leave, self.name, on_error="ignore")
 
     def _verify(self, chosen: tuple[int, int]) -> None:
         """Have one worker compute a tile again and compare it."""
@@ -192,9 +176,7 @@ class _Filling:
             try:
                 self._workers()
                 parcel = self.client.scatter(self.parcel, broadcast=True, hash=False)
-                future = self.client.submit(
-                    _compare, chosen, name=self.name, parcel=parcel, retries=RETRIES, pure=False
-                )
+                future = self.client.submit(compare, chosen, name=self.name, parcel=parcel, retries=RETRIES, pure=False)
                 while not future.done():
                     self.check()
                     time.sleep(0.01)
@@ -227,14 +209,14 @@ class _Filling:
             return False
 
     def _strips(self, todo: dict[tuple[int, int], bool]) -> bool:
-        distributed = _distributed()
+        distributed = distributed_package()
         workers = self._workers()
         length = max(1, min(LONGEST_STRIP, len(todo) // (SHARES * workers)))
         parts = strips(todo, length, self.again)
         parcel = self.client.scatter(self.parcel, broadcast=True, hash=False)
         name = f"{self.name}-{uuid.uuid4().hex[:8]}"
         futures = self.client.map(
-            _compute,
+            compute,
             parts,
             key=[(name, part.row, part.columns[0]) for part in parts],
             name=self.name,
@@ -308,7 +290,7 @@ class _Filling:
 
     def _raise(self, error: BaseException) -> None:
         """Say what a strip failed of, unless its workers died, for which there is another round."""
-        distributed = _distributed()
+        distributed = distributed_package()
         if isinstance(error, distributed.KilledWorker):
             return
         if isinstance(error, NtkscopeError):
@@ -350,103 +332,3 @@ def _versions() -> dict[str, str]:
 def _release(found: str | None) -> str:
     """A version without its build: a machine without a GPU may send tiles to machines with one."""
     return str(found or "").partition("+")[0]
-
-
-def _distributed() -> Any:
-    try:
-        return optional("distributed", "distributed")
-    except NtkscopeError as error:
-        raise DistributedError(
-            "executor= needs the packages dask and distributed; pip install 'ntkscope[distributed]'"
-        ) from error
-
-
-# -- the workers' side --------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Post:
-    """What a worker process keeps from one strip to the next: the source with its engine, and the store."""
-
-    source: TileSource
-    store: KernelStore
-
-
-_POSTS: dict[str, _Post] = {}  # one at most: the engine of another filling makes room
-_ENDED: set[str] = set()  # fillings that are over, also for a worker that is only beginning its first strip
-_ONE_AT_A_TIME = threading.Lock()  # a source computes one tile at a time, with all of the worker's threads
-
-
-def _compute(strip: Strip, *, name: str, parcel: bytes) -> int:
-    """Compute a strip's tiles and keep each at once, but for those that are there; how many were computed."""
-    worker = _distributed().get_worker()
-    computed = 0
-    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
-        post = _post(name, parcel, worker.address)
-        for j in strip.columns:
-            if name in _ENDED:
-                break
-            if j in strip.again or not post.store.has(strip.row, j):  # a worker that died may have brought it
-                tile = post.source.tile(strip.row, j)
-                post.store.write(strip.row, j, tile, getattr(post.source, "device", "cpu"))
-                computed += 1
-        if name in _ENDED:
-            _POSTS.pop(name, None)
-    return computed
-
-
-def _compare(tile: tuple[int, int], *, name: str, parcel: bytes) -> None:
-    """Compute one tile that is there again, and compare."""
-    worker = _distributed().get_worker()
-    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
-        post = _post(name, parcel, worker.address)
-        post.store.compare_tile(*tile, post.source.tile(*tile), getattr(post.source, "device", "cpu"))
-
-
-def _post(name: str, parcel: bytes, address: str) -> _Post:
-    post = _POSTS.get(name)
-    if post is None:
-        where = f"worker {address} on {socket.gethostname()} (Python {platform.python_version()})"
-        _POSTS.clear()
-        try:
-            source, store = optional("cloudpickle", "distributed").loads(parcel)
-        except Exception as error:
-            raise DistributedError(
-                f"{where} cannot load the model and inputs: {type(error).__name__}: {error}; expected the modules that define"
-                " them to be importable there: install them for all workers, or start these with the same PYTHONPATH"
-            ) from error
-        try:
-            seen = KernelStore.find(store.url)
-        except NtkscopeError as error:
-            raise DistributedError(f"{where} cannot read the store: {error}") from error
-        if seen is None:
-            raise DistributedError(
-                f"{where} sees no kernel store at {store.url}; expected one folder that all machines share, under the same"
-                " path, or an fsspec URL such as s3://bucket/kernel"
-            )
-        try:
-            seen.require(source)
-            seen.compare_answers(source.answers() if isinstance(source, Answering) else None)
-        except StoreError as error:
-            raise DistributedError(
-                f"{where} would compute something else: {error}; expected the same code of ntkscope and of the model there as"
-                " here: install the same versions for all workers"
-            ) from error
-        post = _POSTS[name] = _Post(source, seen)
-    return post
-
-
-def _leave(name: str) -> None:
-    """End a filling on one worker: a strip it is at stops after its tile, and model and engine are let go."""
-    _ENDED.add(name)
-    _POSTS.pop(name, None)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
