@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, StoreError
 from ntkscope.kernels import _projected_store, _projecting, _sketching
 from ntkscope.kernels._sketching import Room
+from ntkscope.linalg._zarr import attributes_checksum
 from ntkscope.linalg.feature_store import FeatureStore
 from oracles import against
 from oracles.closeness import relative_error
@@ -130,6 +132,8 @@ def test_a_store_that_does_not_say_its_steps_is_refused(tmp_path: Path) -> None:
     options: dict[str, Any] = {"kind": "sparse", "dim": 64, "store": tmp_path}
     ns.kernel("proj-trntk", model, x, **options)
     said = tmp_path / "zarr.json"
-    said.write_text(said.read_text().replace('"inner"', '"outer"'))
+    document = json.loads(said.read_text().replace('"inner"', '"outer"'))
+    document["attributes"]["checksum"] = attributes_checksum(document["attributes"])
+    said.write_text(json.dumps(document))
     with pytest.raises(StoreError, match="in what steps"):
         ns.kernel("proj-trntk", model, x, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from ntkscope.linalg.distributed import DistributedError, as_client, fill_on, st
 from ntkscope.linalg.filling import fill
 from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.tiling import Grid, TileValues
+from oracles import resumed
 from oracles.slow_tiles import SlowTiles, notes
 
 dask = pytest.importorskip("dask")
@@ -108,10 +110,11 @@ def test_same_bytes_as_in_this_process(two: Any, tmp_path: Path, grid: Grid) -> 
     assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
     assert sorted(notes(tmp_path / "log", "tile"))[0][:2] == [0, 0]
     assert len(notes(tmp_path / "log", "tile")) == len(grid), "a tile was computed twice"
-    assert fill(store, source, executor=two) == 0
     engines = [pid for (pid,) in notes(tmp_path / "log", "engine")]
     assert len(engines) == len(set(engines)) == 2, "each worker builds its engine once"
-    assert os.getpid() not in engines
+    assert fill(store, source, executor=two) == 0
+    assert len(notes(tmp_path / "log", "tile")) == len(grid) + 1, "one tile is computed again and compared"
+    assert os.getpid() not in {pid for *_, pid in notes(tmp_path / "log", "tile")}
 
 
 def watch_engines() -> None:
@@ -194,8 +197,9 @@ def test_only_missing_and_damaged_tiles_are_computed(two: Any, tmp_path: Path) -
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     with pytest.warns(RuntimeWarning, match=r"\(1, 4\)"):
         assert fill(store, source, executor=two) == 3
-    assert sorted(notes(tmp_path / "log", "tile"))[0][:2] == [0, 3]
-    assert sorted(line[:2] for line in notes(tmp_path / "log", "tile")) == [[0, 3], [1, 4], [2, 2]]
+    computed = [line[:2] for line in notes(tmp_path / "log", "tile")]
+    assert sorted(computed[1:]) == [[0, 3], [1, 4], [2, 2]]
+    assert computed[0] not in computed[1:], "first one that is there, to compare"
     assert content(tmp_path / "local") == expected
 
 
@@ -277,7 +281,7 @@ def test_scheduler_killed_and_resumed_here(tmp_path: Path) -> None:
     safe = len(store.done())
     assert 6 <= safe < len(grid)
     again = SlowTiles(grid, str(tmp_path / "again"))
-    assert fill(store, again) == len(grid) - safe == len(notes(tmp_path / "again", "tile"))
+    assert fill(store, again) == len(grid) - safe == len(notes(tmp_path / "again", "tile")) - 1  # one is compared
     assert content(tmp_path / "store") == local_bytes(tmp_path, grid)
 
 
@@ -465,6 +469,53 @@ def test_an_error_of_a_tile_is_the_error_one_sees(two: Any, tmp_path: Path) -> N
         fill(store, source, executor=two)
     assert "are safe" in caught.value.__notes__[0]
     assert (1, 2) in store.missing()
+
+
+def edit_path(folder: str) -> None:
+    """Let this process import from a folder, and forget the network it knew."""
+    sys.path.insert(0, folder)
+    sys.modules.pop("somebodys_network", None)
+
+
+def test_a_worker_with_other_code_of_the_model_refuses(
+    two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network's file is another one there: in the last line of a helper of a helper, in the kernel all the same."""
+    for where in ("here", "there", "same"):
+        (tmp_path / where).mkdir()
+        resumed.written(tmp_path / where, resumed.TEXT["helper of the helper"] if where == "there" else ("", ""))
+    monkeypatch.syspath_prepend(tmp_path / "here")
+    monkeypatch.delitem(sys.modules, "somebodys_network", raising=False)
+    model = importlib.import_module("somebodys_network").network()
+    register_pickle_by_value(sys.modules[__name__])
+    two.wait_for_workers(2)
+    two.run(edit_path, str(tmp_path / "there"))
+    with pytest.raises(DistributedError, match=r"would compute something else.* code of the model is") as caught:
+        ns.kernel("trntk0", model, resumed.inputs(), store=tmp_path / "k", executor=two)
+    assert "install the same versions" in str(caught.value)
+    assert KernelStore.open(tmp_path / "k").done() == set()
+    two.run(edit_path, str(tmp_path / "same"))
+    found = ns.kernel("trntk0", model, resumed.inputs(), store=tmp_path / "k", executor=two)
+    torch.testing.assert_close(found.dense(), ns.kernel("trntk0", model, resumed.inputs()).dense())
+
+
+class Other(SlowTiles):
+    """Says it is the same and computes something else."""
+
+    def tile(self, i: int, j: int) -> TileValues:
+        tile = super().tile(i, j)
+        return TileValues(tile.values * 1.5, tile.row_diagonal, tile.column_diagonal)
+
+
+def test_a_worker_that_computes_another_tile_is_noticed(two: Any, tmp_path: Path) -> None:
+    register_pickle_by_value(sys.modules[__name__])
+    grid = Grid(12, 12, 3)
+    local_bytes(tmp_path, grid)
+    store = KernelStore.open(tmp_path / "local")
+    store.drop(0, 0)
+    with pytest.raises(StoreError, match="answers differently from the one the store was begun with"):
+        fill(store, Other(grid, str(tmp_path / "log")), executor=two)
+    assert store.missing() == [(0, 0)]
 
 
 def test_another_kernel_is_refused(two: Any, tmp_path: Path) -> None:

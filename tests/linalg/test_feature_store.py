@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,27 @@ def test_other_features_are_refused(tmp_path: Path) -> None:
         kept(tmp_path, features(12, 6))
     with pytest.raises(NumericalError, match=r"\[2\]"):
         kept(tmp_path / "new", features(4, 2).index_fill(0, torch.tensor([2]), torch.nan))
+
+
+@pytest.mark.parametrize("with_seal", [False, True])
+def test_features_belong_to_their_place_and_their_store(tmp_path: Path, with_seal: bool) -> None:
+    store = kept(tmp_path / "k", features(11, 6))
+    kept(tmp_path / "other", features(11, 6, seed=1), name="other")
+    for where, name in (("k", "1"), ("other", "0")):
+        good = {kind: (tmp_path / f"k/features/{kind}/0/0").read_bytes() for kind in ("c", "seal")}
+        for kind in ("c", "seal") if with_seal else ("c",):
+            shutil.copy(tmp_path / f"{where}/features/{kind}/{name}/0", tmp_path / f"k/features/{kind}/0/0")
+        assert store.damaged() == [0]
+        with pytest.raises(DamagedTile, match="was not written for this place of this store"):
+            open_features(tmp_path / "k").dense()
+        for kind, content in good.items():
+            (tmp_path / f"k/features/{kind}/0/0").write_bytes(content)
+        assert store.damaged() == []
+
+
+def test_features_computed_again_are_compared(tmp_path: Path) -> None:
+    values = features(11, 6)
+    store = kept(tmp_path, values)
+    store.compare_chunk(1, values[4:8])
+    with pytest.raises(StoreError, match=r"chunk 1, computed again.* answers differently from the one"):
+        store.compare_chunk(1, values[4:8] * (1 + 1e-12))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from contracts.gram import features
 from ntkscope.core import DamagedTile, NtkscopeError, NumericalError, StoreError, UsageError
 from ntkscope.linalg import Grid, KernelStore, TileValues, fill, open_kernel
 from ntkscope.linalg._files import LocalFolder, RemoteFolder, folder
+from ntkscope.linalg._zarr import attributes_checksum
 from oracles.tiles import NetworkTiles, Products
 
 LABELS = {"name": "linear", "rows": "sample*2 + output", "outputs": 2, "meta": {"seed": 3, "nested": [1.5, None]}}
@@ -81,11 +83,14 @@ class TestContents:
             np.testing.assert_array_equal(group["row_diagonal"][:], store.row_diagonal().numpy())
             assert group.attrs["kind"] == "ntkscope kernel"
 
-    def test_zarr_writes_what_this_reads(self, tmp_path: Path) -> None:
+    def test_what_others_write_is_noticed(self, tmp_path: Path) -> None:
+        """zarr puts the right checksum, and no seal."""
         store = filled(tmp_path / "k", cross())
         values = zarr.open_array(str(tmp_path / "k" / "values"), mode="r+")
         values[3:6, 0:3] = np.arange(9.0).reshape(3, 3)
-        assert torch.equal(store.read(1, 0), torch.arange(9.0).double().reshape(3, 3))
+        with pytest.raises(DamagedTile, match="was not written for this place of this store"):
+            store.read(1, 0)
+        assert store.damaged() == [(1, 0)]
 
     def test_zeros_are_kept_like_any_other_numbers(self, tmp_path: Path) -> None:
         store = filled(tmp_path / "k", Products(torch.zeros(6, 2), size=2))
@@ -103,8 +108,13 @@ class TestContents:
             if path.name == "zarr.json":
                 json.loads(path.read_text())
             elif path.is_file():
-                assert path.relative_to(tmp_path / "k").parts[:2] in [("values", "c"), ("row_diagonal", "c")]
-                assert path.stat().st_size in (3 * 3 * 8 + 4, 3 * 8 + 4)
+                array, kind = path.relative_to(tmp_path / "k").parts[:2]
+                assert array in ("values", "row_diagonal")
+                if kind == "c":
+                    assert path.stat().st_size in (3 * 3 * 8 + 4, 3 * 8 + 4)
+                else:
+                    assert kind == "seal"
+                    assert path.stat().st_size <= 64
         assert store.missing() == []
 
     def test_diagonals_nobody_knows_are_none(self, tmp_path: Path) -> None:
@@ -151,8 +161,10 @@ class TestFilling:
         store.write(0, 1, source.tile(0, 1))
         asked.clear()
         assert fill(store, source) == 5
-        assert asked == [tile for tile in source.grid if tile != (0, 1)]
+        assert asked == [(0, 1), *(tile for tile in source.grid if tile != (0, 1))]  # the one that is there, to compare
+        asked.clear()
         assert fill(store, source) == 0
+        assert len(asked) == 1
 
     def test_progress_counts_what_was_there(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert fill(KernelStore.prepare(tmp_path / "k", symmetric()), symmetric(), progress=True) == 6
@@ -162,6 +174,64 @@ class TestFilling:
         store = filled(tmp_path / "k", symmetric())
         with pytest.raises(StoreError, match="features is 'b' now and 'a' in the store"):
             fill(store, replace(symmetric(), fingerprint={"features": "b"}))
+
+
+class TestPlaces:
+    """A tile belongs to its place and its store: copied elsewhere, it is noticed and computed again."""
+
+    @pytest.mark.parametrize("with_seal", [False, True])
+    @pytest.mark.parametrize("make", [symmetric, cross])
+    def test_a_tile_copied_over_another(self, tmp_path: Path, make: Any, with_seal: bool) -> None:
+        source = make(12, 4) if make is symmetric else make(12, 12, 4)
+        store = filled(tmp_path / "k", source)
+        pairs = [((0, 1), (1, 2)), ((0, 0), (2, 2))] if make is symmetric else [((0, 1), (1, 0)), ((2, 2), (0, 2))]
+        for (a, b), (i, j) in pairs:
+            for kind in ("c", "seal") if with_seal else ("c",):
+                shutil.copy(tmp_path / f"k/values/{kind}/{a}/{b}", tmp_path / f"k/values/{kind}/{i}/{j}")
+            with pytest.raises(DamagedTile, match="was not written for this place of this store"):
+                store.read(i, j)
+            assert store.damaged() == [(i, j)]
+            with pytest.warns(RuntimeWarning, match="damaged"):
+                assert fill(store, source) == 1
+            assert torch.equal(store.read(i, j), source.tile(i, j).values)
+
+    @pytest.mark.parametrize("with_seal", [False, True])
+    def test_a_tile_of_another_store(self, tmp_path: Path, with_seal: bool) -> None:
+        other = replace(symmetric(), left=2 * symmetric().left, fingerprint={"features": "b"})
+        store = filled(tmp_path / "k", symmetric())
+        filled(tmp_path / "other", other)
+        for kind in ("c", "seal") if with_seal else ("c",):
+            shutil.copy(tmp_path / f"other/values/{kind}/0/1", tmp_path / f"k/values/{kind}/0/1")
+            shutil.copy(tmp_path / f"other/row_diagonal/{kind}/2", tmp_path / f"k/row_diagonal/{kind}/2")
+        assert store.damaged() == [(0, 1), (2, 2)]
+        with pytest.raises(DamagedTile):
+            open_kernel(tmp_path / "k").dense()
+        with pytest.warns(RuntimeWarning, match="damaged"):
+            assert fill(store, symmetric()) == 2
+
+    def test_a_lost_seal(self, tmp_path: Path) -> None:
+        store = filled(tmp_path / "k", symmetric())
+        (tmp_path / "k/values/seal/0/1").unlink()
+        assert store.damaged() == [(0, 1)]
+
+    def test_another_source_under_the_same_name_is_refused(self, tmp_path: Path) -> None:
+        """It says it computes the same numbers; the tile computed again is another one, by its last digits."""
+        store = filled(tmp_path / "k", symmetric())
+        store.drop(1, 2)
+        moved = symmetric().left * (1 + 1e-14)
+        with pytest.raises(StoreError, match=r"tile \(\d, \d\), computed again.* answers differently from the one"):
+            fill(store, replace(symmetric(), left=moved))
+        assert store.missing() == [(1, 2)]
+
+    def test_another_machine_may_round_otherwise(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = filled(tmp_path / "k", symmetric())
+        moved = replace(symmetric(), left=symmetric().left * (1 + 1e-12))
+        with pytest.raises(StoreError, match="answers differently"):
+            fill(store, moved)
+        monkeypatch.setattr("ntkscope.linalg.store.machine", lambda device: "cpu-of-another-kind")
+        assert fill(store, moved) == 0
+        with pytest.raises(StoreError, match="answers differently"):
+            fill(store, replace(symmetric(), left=symmetric().left * (1 + 1e-6)))
 
 
 class TestRefusals:
@@ -288,7 +358,7 @@ def mangled(change: dict[str, Any]) -> dict[str, Any]:
     """The attributes of a good store with some of them changed; keys with dots reach inside, `...` removes."""
     attributes: dict[str, Any] = {
         "kind": "ntkscope kernel",
-        "schema": 1,
+        "schema": 2,
         "grid": {"n": 8, "m": 8, "size": 3, "symmetric": True},
         "dtype": "float64",
         "labels": json.loads(json.dumps(LABELS)),
@@ -303,7 +373,7 @@ def mangled(change: dict[str, Any]) -> dict[str, Any]:
             del place[last]
         else:
             place[last] = value
-    return attributes
+    return {**attributes, "checksum": attributes_checksum(attributes)}
 
 
 class TestUntrustedAttributes:
@@ -358,9 +428,43 @@ class TestUntrustedAttributes:
         assert KernelStore.open(tmp_path / "k").grid == Grid(8, 8, 3, symmetric=True)
 
     def test_a_newer_schema_says_to_update(self, tmp_path: Path) -> None:
-        zarr.create_group(str(tmp_path / "k"), attributes=mangled({"schema": 2}))
-        with pytest.raises(StoreError, match="schema 2; this version reads up to 1: update ntkscope"):
+        zarr.create_group(str(tmp_path / "k"), attributes=mangled({"schema": 3}))
+        with pytest.raises(StoreError, match="schema 3; this version reads up to 2: update ntkscope"):
             open_kernel(tmp_path / "k")
+
+    def test_an_older_schema_says_to_compute_again(self, tmp_path: Path) -> None:
+        zarr.create_group(str(tmp_path / "k"), attributes=mangled({"schema": 1}))
+        for act in (open_kernel, KernelStore.find, lambda url: KernelStore.prepare(url, symmetric())):
+            with pytest.raises(StoreError, match=r"schema 1 by an earlier ntkscope.* compute it again in a new folder"):
+                act(tmp_path / "k")
+
+    def test_what_was_edited_is_refused(self, tmp_path: Path) -> None:
+        """As a text editor does it, which leaves the checksum."""
+        filled(tmp_path / "k", symmetric())
+        text = (tmp_path / "k/zarr.json").read_text()
+        for path, value in (
+            ("labels.name", "other"),
+            ("labels.outputs", 1),
+            ("labels.rows", "samples"),
+            ("labels.meta", {"seed": 4, "nested": [1.5, None]}),
+            ("labels.normalize", True),
+            ("fingerprint", {"features": "b"}),
+            ("dtype", "float32"),
+            ("answers", {}),
+            ("checksum", "0"),
+        ):
+            document = json.loads(text)
+            *parents, last = path.split(".")
+            place = document["attributes"]
+            for parent in parents:
+                place = place[parent]
+            place[last] = value
+            (tmp_path / "k/zarr.json").write_text(json.dumps(document))
+            for act in (open_kernel, lambda url: KernelStore.prepare(url, symmetric())):
+                with pytest.raises(StoreError, match="is not what was written"):
+                    act(tmp_path / "k")
+        (tmp_path / "k/zarr.json").write_text(text)
+        assert open_kernel(tmp_path / "k").name == "linear"
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '{"attributes": 3}', "[" * 100_000, "\x00\xff"])
     def test_documents_that_are_no_zarr(self, tmp_path: Path, text: str) -> None:

@@ -13,13 +13,13 @@ import ntkscope as ns
 from ntkscope.cli._factories import data_of, imported, model_of, tokenizer_of
 from ntkscope.cli.demo import demo_folder
 from ntkscope.cli.xray import stoppable, xray
-from ntkscope.core import UsageError
+from ntkscope.core import RecordError, UsageError
 
 MINE = """
 import torch
 from torch import nn
 
-def network(width=8):
+def network(width=8, remark=0):
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
 
@@ -31,7 +31,7 @@ def data():
 """
 
 
-def test_a_network_and_data_of_ones_own(tmp_path: Path) -> None:
+def test_a_network_and_data_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     sys.path.insert(0, str(tmp_path))
     try:
@@ -58,6 +58,15 @@ def test_a_network_and_data_of_ones_own(tmp_path: Path) -> None:
     ]
     page = (tmp_path / "x" / "page.html").read_text()
     assert "no <b>" not in page
+    monkeypatch.chdir(tmp_path)
+    weights = tmp_path / "w.safetensors"
+    given = {"weights": weights, "initial_weights": weights, "out": tmp_path / "x", "memory": "1GiB", "device": "cpu"}
+    given |= {"model": "mine:network", "data": "mine:data", "time": "5m", "kernels": "ck,em"}
+    before = (tmp_path / "x" / "record.json").read_bytes()
+    with pytest.raises(RecordError, match=r"another config \(options\.model remark: \(absent\) -> '1'\)"):
+        xray(**given, model_option=["width=6", "remark=1"])  # an option the network does not show
+    xray(**given, model_option=["width=6"])  # in another process the same
+    assert (tmp_path / "x" / "record.json").read_bytes() == before
 
 
 def test_what_a_factory_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

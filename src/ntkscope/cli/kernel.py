@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset
 
 import ntkscope as ns
 from ntkscope.cli._factories import data_of, model_of, options
-from ntkscope.cli.xray import CHOICE, MEMORY, stoppable
+from ntkscope.cli.xray import CHOICE, MEMORY, made_with, stoppable
 from ntkscope.core import Part, UsageError
 from ntkscope.core.progress import duration
 
@@ -55,6 +55,7 @@ def kernel(
 ) -> None:
     """Compute a kernel into a folder of tiles; stopped or killed, the same command computes only what is missing."""
     network = model_of(model, options(model_option))
+    network.made_with = made_with(model, model_option)  # part of its identity, by which a store knows it again
     if weights is not None:
         ns.models.load_weights(network, weights)
     root = None if data_root is None else str(data_root)

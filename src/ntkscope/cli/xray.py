@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
-from ntkscope.cli._factories import data_of, model_of, options, tokenizer_of
+from ntkscope.cli._factories import data_of, imported, model_of, options, tokenizer_of
 from ntkscope.cli.demo import demo_folder, demo_xray
 from ntkscope.core import UsageError
+from ntkscope.core.identity import identity
 
 TIME, MEMORY = "10m", "2GiB"
 CHOICE = "package.module:factory, or a name `ntkscope list` knows"
@@ -65,6 +66,7 @@ def xray(
         return
     if model is None or data is None:
         raise UsageError("--model and --data are needed (or --demo alone); see ntkscope xray --help")
+    told = made_with(model, model_option)
     network, words = model_of(model, options(model_option)), tokenizer_of(tokenizer)
     if isinstance(network, tuple) and len(network) == 2:  # a factory may bring the tokenizer along
         network, words = network[0], words or network[1]
@@ -89,9 +91,20 @@ def xray(
             kernels=chosen,
             name=model,
             data_name=data,
+            options=told | {f"data {key}": value for key, value in options(data_option).items()},
             say=typer.echo,
         )
     show(record)
+
+
+def made_with(model: str, model_option: list[str] | None) -> dict[str, Any]:
+    """What the command line makes a network with: the factory, its code and its options; another one is another network."""
+    factory = identity(imported(model, "model")) if ":" in model else ""
+    return {
+        "factory": model,
+        "code": factory,
+        **{f"model {key}": value for key, value in options(model_option).items()},
+    }
 
 
 @contextmanager

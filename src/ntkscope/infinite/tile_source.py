@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError, StoreError, fingerprint
+from ntkscope.core.identity import DIGITS, Answers, code_fingerprint, identity
 from ntkscope.infinite.pairs import Network
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.tangent.crew import share
-from ntkscope.tangent.fingerprint import ADDRESS, DIGITS, code_fingerprint
 from ntkscope.tangent.plan import show_bytes
 
 LARGEST = 2048  # inputs of a tile
@@ -115,7 +115,7 @@ class PairTiles:
         cut = self.cut
         return {
             "kernel": f"infinite-{self.kind}",
-            "network": fingerprint(ADDRESS.sub("", repr(self.network)))[:DIGITS],
+            "network": identity(self.network),
             "parametrization": "standard" if self.network.standard else "ntk",
             "row inputs": fingerprint(self.left)[:DIGITS],
             "column inputs": "the same inputs" if self.right is None else fingerprint(self.right)[:DIGITS],
@@ -126,8 +126,21 @@ class PairTiles:
         }
 
     def __getstate__(self) -> dict[str, Any]:
+        """Without its fingerprint: where it arrives, that is taken of the code there."""
         right = None if self.right is None else self.right.cpu()
-        return vars(self) | {"left": self.left.cpu(), "right": right}
+        kept = {name: value for name, value in vars(self).items() if name != "fingerprint"}
+        return kept | {"left": self.left.cpu(), "right": right}
+
+    def answers(self) -> Answers:
+        """The kernel of a few of the row inputs."""
+
+        def ask(items: list[int]) -> Tensor:
+            few = self.left[items].to(self.device)
+            with torch.no_grad():
+                made = self.compute(self.network, few, few, True, (self.kind,), self.cut.memory, False)
+            return made[self.kind].dense()
+
+        return Answers.of(ask, len(self.left), self.device)
 
     def tile(self, i: int, j: int) -> TileValues:
         """Tile (i, j), and `k(x, x)` of its inputs where the network knows them without pairs."""

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import DamagedTile, StoreError, UsageError
+from ntkscope.core import StoreError, UsageError
+from ntkscope.core.identity import asked_items, drawn
 from ntkscope.core.progress import counter
 from ntkscope.kernels._projecting import blocks, check_room, project
 from ntkscope.kernels._sketching import Room, Sketch, project_block
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg import Gram
+from ntkscope.linalg.certified import add_certificate
 from ntkscope.linalg.feature_store import FeatureStore
+from ntkscope.linalg.filling import DamageWarning
 from ntkscope.linalg.stored_features import open_features
 from ntkscope.tangent import guards
-from ntkscope.tangent.batches import as_batch
+from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.fingerprint import (
     code_fingerprint,
-    forward_fingerprint,
     inputs_fingerprint,
-    model_fingerprint,
     names_fingerprint,
+    network_answers,
+    network_identity,
 )
 from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.plan import parse_bytes
@@ -36,6 +42,7 @@ CHUNK = 1 << 28  # bytes of a chunk at most
 SOURCES = ("tangent", "kernels", "linalg/*sketch*.py")  # the files that decide the numbers
 STEPS = ("rows", "held", "inner")  # of a room: they decide the rounding, so a store keeps those it was begun with
 MAPS = "linalg/*sketch*.py"  # those that decide what a projection is
+ASKED = "features/asked"  # the inputs whose answers a store keeps: `extend` asks the network for them again
 
 
 def recorded_factored(request: Request) -> frozenset[str] | None:
@@ -50,6 +57,7 @@ def stored(
     """The projected features of `request.x1` in `request.store`, the chunks that were missing or damaged computed."""
     assert request.store is not None
     width = engine.width * sketch.dim
+    asked = _packed(request.x1)
     found = FeatureStore.find(request.store)
     room = blocks(engine, request.memory, sketch, 0)
     rows = max(1, min(room.block, CHUNK // (width * engine.subject.dtype.itemsize))) if found is None else found.rows
@@ -72,29 +80,52 @@ def stored(
         width=width,
         rows=rows,
         dtype=engine.subject.dtype,
-        labels={"name": request.name, "normalize": normalize, "groups": groups, "meta": dict(meta), "recipe": recipe},
+        labels={
+            "name": request.name,
+            "normalize": normalize,
+            "groups": groups,
+            "meta": dict(meta),
+            "recipe": recipe,
+            "asked": hashlib.sha256(asked).hexdigest(),
+        },
         fingerprint=_fingerprint(engine, request, sketch, normalize),
+        answers=lambda: network_answers(request.model, request.x1, dtype=request.dtype, device=request.device),
     )
+    if store.folder.size(ASKED) is None:
+        store.folder.put(ASKED, asked)
     room = room._replace(block=min(rows, len(request.x1)), **_steps(store))
     if request.memory < int(_recipe(store).get("memory", 0)):  # less than it was begun with
         check_room(engine, sketch, room, request.memory)
     _fill(engine, request, sketch, store, room)
+    add_certificate(store.folder, engine.certificate())
     return open_features(store.url, coverage=engine.coverage())
 
 
 def _fill(engine: Engine, request: Request, sketch: Sketch, store: FeatureStore, room: Room) -> None:
-    for k in sorted(store.done()):
-        try:
-            store.read(k)
-        except DamagedTile:
-            store.drop(k)
+    def made(k: int) -> Tensor:
+        crop = engine.harvest(request.x1[store.span(k)])
+        return scaled(engine, project_block(engine, crop, sketch, room))
+
+    damaged = store.damaged()
+    for k in damaged:
+        store.drop(k)
+    if damaged:
+        warnings.warn(
+            f"{store.url}: chunks {', '.join(map(str, damaged[:10]))} are damaged (not the bytes that were written) and are"
+            " computed again",
+            DamageWarning,
+            stacklevel=2,
+        )
     missing = store.missing()
+    there = sorted(store.done())
+    if there:  # one of them, another each time, is computed again: features of two networks never mix
+        chosen = drawn(there)
+        store.compare_chunk(chosen, made(chosen), engine.subject.device)
     with counter(len(missing), "projection", enabled=request.progress) as bar:
         for k in missing:
-            crop = engine.harvest(request.x1[store.span(k)])
-            made = scaled(engine, project_block(engine, crop, sketch, room))
+            features = made(k)
             with engine.clock("writing"):
-                store.write(k, made)
+                store.write(k, features, engine.subject.device)
             bar.advance(1)
 
 
@@ -107,8 +138,7 @@ def _fingerprint(engine: Engine, request: Request, sketch: Sketch, normalize: bo
     chosen = request.outputs
     return {
         "kernel": request.name,
-        "model": model_fingerprint(request.model),
-        "code of the model": forward_fingerprint(request.model),
+        **network_identity(request.model),
         "inputs": inputs_fingerprint(request.x1),
         "outputs": "all" if chosen is None else ", ".join(map(str, chosen)),
         "parameters": names_fingerprint(list(engine.subject.leaves)),
@@ -138,11 +168,7 @@ def extend(
     """
     store = FeatureStore.open(url)
     recipe = _recipe(store)
-    own = {
-        "model": model_fingerprint(model),
-        "code of the model": forward_fingerprint(model),
-        "maps": code_fingerprint(MAPS),
-    }
+    own = {**network_identity(model), "maps": code_fingerprint(MAPS)}
     wrong = [name for name, value in own.items() if store.fingerprint.get(name) != value]
     if wrong:
         raise StoreError(
@@ -163,6 +189,9 @@ def extend(
         progress=progress,
         seed=int(recipe["seed"]),
     )
+    numbers = None if store.answers is None else store.answers.items
+    few = _unpacked(store, request.x1)
+    store.compare_answers(network_answers(model, few, dtype=store.dtype, device=device, numbers=numbers))
     request.check_inputs()
     sketch = Sketch(
         recipe["kind"], recipe["dim"], recipe["seed"], recipe["sparsity"], frozenset(recipe.get("factored", ()))
@@ -172,6 +201,32 @@ def extend(
             request, as_heads(request.outputs, summed=bool(recipe["summed"])), sketch, recipe["precision"]
         )
     return open_features(store.url, left.cpu())
+
+
+def _packed(x: Batch) -> bytes:
+    """The inputs that `network_answers` asks the network about."""
+    few = x[torch.tensor(asked_items(len(x)))]
+    return bytes(safetensors.torch.save({str(k): t.cpu().contiguous() for k, t in enumerate(few.tensors())}))
+
+
+def _unpacked(store: FeatureStore, like: Batch) -> Batch:
+    """Those inputs again, arranged as the inputs of this call are."""
+    size = store.folder.size(ASKED)
+    data = None if size is None else store.folder.get(ASKED, size)
+    if data is None or hashlib.sha256(data).hexdigest() != store.labels.get("asked"):
+        raise StoreError(
+            f"{store.folder.name(ASKED)} is not what was written, so nobody can tell whether this is the store's network:"
+            " fill the store again, or project the inputs into a new one"
+        )
+    kept = iter(safetensors.torch.load(bytes(data)).items())
+    tensors = [value for _, value in sorted(kept, key=lambda pair: int(pair[0]))]
+    if len(tensors) != len(like.tensors()):
+        raise StoreError(
+            f"inputs of {len(like.tensors())} tensors came; {store.url} was made with {len(tensors)}: give inputs of its kind"
+        )
+    place = like.tensors()[0].device
+    rest = iter(tensors)
+    return like[:1].map(lambda t: next(rest).to(place))
 
 
 def _projected(request: Request, heads: Heads, sketch: Sketch, precision: str) -> Tensor:

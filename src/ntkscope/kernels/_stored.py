@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from ntkscope.core import UsageError
+from ntkscope.core.identity import Answers
 from ntkscope.kernels.registry import KERNELS, Request
+from ntkscope.linalg.certified import add_certificate
 from ntkscope.linalg.filling import fill
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.store import KernelStore
@@ -18,9 +20,10 @@ from ntkscope.tangent.cut import Cut, make_cut
 from ntkscope.tangent.engine import Detour, probed
 from ntkscope.tangent.fingerprint import (
     code_fingerprint,
-    forward_fingerprint,
+    code_identity,
     inputs_fingerprint,
-    model_fingerprint,
+    network_answers,
+    network_identity,
 )
 from ntkscope.tangent.tile_source import FeatureTiles, Recipe, TileMaker
 
@@ -62,7 +65,7 @@ def stored(
         "cut": cut.to_json(),
         "meta": {**meta, "torch": ".".join(torch.__version__.split(".")[:2])},
     }
-    source = FeatureTiles(
+    source = NetworkTiles(
         recipe,
         request.x1,
         request.x2,
@@ -80,10 +83,24 @@ def stored(
     gram = open_kernel(store.url)
     account = {"tiles": len(store.grid), "computed": computed, "seconds": time.perf_counter() - began}
     here = {} if request.executor is not None else _spent(source, account["seconds"])
-    gram.meta = {**gram.meta, "run": {**account, "spent": here}, "certificate": source.certificate()}
+    certificate = add_certificate(store.folder, source.certificate())
+    gram.meta = {**gram.meta, "run": {**account, "spent": here}, "certificate": certificate}
     coverage = source.coverage()
     gram.coverage = coverage if coverage is not None and coverage.roads else None
     return gram
+
+
+class NetworkTiles(FeatureTiles):
+    """Feature tiles that know whose they are: where they are unpickled, the code of that process counts, not the sender's."""
+
+    def answers(self) -> Answers:
+        """What the network says to a few of the row inputs."""
+        return network_answers(self.recipe.model, self.x1, dtype=self.recipe.dtype, device=self.recipe.device)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        own = {"code of the model": code_identity(self.recipe.model), "ntkscope": _own_code(self.labels["name"])}
+        self.fingerprint = {**self.fingerprint, **own}
 
 
 def refuse_store(request: Request, what: str, remedy: str) -> None:
@@ -94,11 +111,10 @@ def refuse_store(request: Request, what: str, remedy: str) -> None:
 
 def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker, cut: Cut) -> dict[str, str]:
     """All that the numbers depend on. PyTorch's version is not among it: it may change last digits, and is a label."""
-    chosen, own = request.outputs, KERNELS[request.name].__module__
+    chosen = request.outputs
     return {
         "kernel": request.name,
-        "model": model_fingerprint(request.model),
-        "code of the model": forward_fingerprint(request.model),
+        **network_identity(request.model),
         "row inputs": inputs_fingerprint(request.x1),
         "column inputs": inputs_fingerprint(request.x2),
         "outputs": "all" if chosen is None else ", ".join(map(str, chosen)),
@@ -106,8 +122,14 @@ def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker,
         "computed in": str(maker.dtype).removeprefix("torch."),
         "computed on": maker.device.type,
         "cut": f"tiles of {cut.size} samples, blocks of {cut.block}, {cut.workspace} bytes for products",
-        "ntkscope": code_fingerprint(*SOURCES, own.removeprefix("ntkscope.").replace(".", "/") + ".py"),
+        "ntkscope": _own_code(request.name),
     }
+
+
+def _own_code(name: str) -> str:
+    """The files that decide the numbers of the kernel `name`."""
+    own = KERNELS[name].__module__.removeprefix("ntkscope.").replace(".", "/")
+    return code_fingerprint(*SOURCES, f"{own}.py")
 
 
 def _spent(source: FeatureTiles, seconds: float) -> dict[str, float]:

@@ -110,7 +110,8 @@ def _gram(
         kept = _projected_store.recorded_factored(request)
         sketch = make_sketch(engine, kind, dim, request.seed, sparsity, kept)
         groups = _groups([sketch])
-        return _projected_store.stored(engine, request, sketch, normalize, groups, _meta(engine, request, [sketch]))
+        meta = {key: value for key, value in _meta(engine, request, [sketch]).items() if key != "certificate"}
+        return _projected_store.stored(engine, request, sketch, normalize, groups, meta)
     stages: list[Sketch] = []
     left = right = None
     while True:

@@ -3,10 +3,14 @@
 zarr writes the metadata, so any zarr reader opens what is written here. The chunks are put by this file: the values in
 row-major little-endian order, and their crc32c after them, which is what zarr's `bytes` and `crc32c` codecs say. So a
 chunk of zeros is written like any other, an absent one is seen as absent, and a damaged one has a name.
+
+Beside each chunk, where zarr readers do not look, lies its seal: a hash of the store, the array, the chunk's place and its
+crc32c, and the kind of machine that computed it. A chunk that was copied from another place or another store is noticed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import sys
@@ -26,6 +30,9 @@ Index: TypeAlias = tuple[int, ...]
 DTYPES = {torch.float16: "<f2", torch.float32: "<f4", torch.float64: "<f8"}
 DOCUMENT = "zarr.json"
 CHECKSUM = 4  # bytes of the crc32c after the values of a chunk
+SEAL = 16  # bytes of the hash that binds a chunk to its place; the machine's name follows
+LARGEST_SEAL = 64
+CHECKED = "checksum"  # the attribute with the checksum of all others
 LARGEST_DOCUMENT = 1 << 26  # bytes of a zarr.json that is read
 LARGEST = 1 << 48  # no side, chunk or count of a store that is believed is larger
 REMEDY = "fill the store again, which computes this piece anew"
@@ -40,10 +47,16 @@ class ChunkedArray:
     shape: Index
     chunks: Index
     dtype: torch.dtype
+    store: str = ""
+    """What the seals bind a chunk to: the checksum of the store's attributes."""
 
     def key(self, index: Index) -> str:
         """The file of a chunk, as zarr's default encoding names it."""
         return "/".join([self.name, "c", *map(str, index)])
+
+    def seal_key(self, index: Index) -> str:
+        """The file of a chunk's seal."""
+        return "/".join([self.name, "seal", *map(str, index)])
 
     @property
     def size(self) -> int:
@@ -58,15 +71,17 @@ class ChunkedArray:
         if stored is None or bytes(stored) != document:
             self.folder.put(key, document)
 
-    def put(self, index: Index, values: Tensor) -> None:
-        """Write one chunk; `values` may be smaller than a chunk at the array's end."""
+    def put(self, index: Index, values: Tensor, machine: str = "") -> None:
+        """Write one chunk; `values` may be smaller than a chunk at the array's end. `machine`: what computed them."""
         array = values.detach().to("cpu", self.dtype).contiguous().numpy().astype(DTYPES[self.dtype], copy=False)
         if array.shape != self.chunks:
             whole = np.full(self.chunks, np.nan, dtype=DTYPES[self.dtype])
             whole[tuple(map(slice, array.shape))] = array
             array = whole
         raw = array.reshape(-1).view(np.uint8)
-        self.folder.put(self.key(index), raw, checksum(raw))
+        summed = checksum(raw)
+        self.folder.put(self.seal_key(index), self._seal(index, summed, machine.encode()))
+        self.folder.put(self.key(index), raw, summed)  # last: where a chunk is, its seal is
 
     def get(self, index: Index) -> Tensor | None:
         """One chunk, its checksum verified, cut to the array's end; None where it is absent."""
@@ -80,10 +95,27 @@ class ChunkedArray:
         raw = np.frombuffer(data, dtype=np.uint8)
         if checksum(raw[:-CHECKSUM]) != bytes(data[-CHECKSUM:]):
             raise DamagedTile(f"{where} is not what was written (its crc32c differs): {REMEDY}")
+        if self.computed_on(index, bytes(data[-CHECKSUM:])) is None:
+            raise DamagedTile(
+                f"{where} was not written for this place of this store (its seal differs), but copied there: {REMEDY}"
+            )
         stored = raw[:-CHECKSUM].view(DTYPES[self.dtype])
         values = stored if sys.byteorder == "little" else stored.astype(stored.dtype.newbyteorder("="))
         ends = (min(c, s - i * c) for i, c, s in zip(index, self.chunks, self.shape))
         return torch.from_numpy(values.reshape(self.chunks))[tuple(map(slice, ends))]
+
+    def computed_on(self, index: Index, summed: bytes | None = None) -> str | None:
+        """The machine that computed a chunk, as its seal says; None where the seal is not this chunk's."""
+        if summed is None:
+            data = self.folder.get(self.key(index), self.size + 1)
+            summed = b"" if data is None else bytes(data[-CHECKSUM:])
+        seal = bytes(self.folder.get(self.seal_key(index), LARGEST_SEAL) or b"")
+        machine = seal[SEAL:]
+        return machine.decode("ascii", "replace") if seal == self._seal(index, summed, machine) else None
+
+    def _seal(self, index: Index, summed: bytes, machine: bytes) -> bytes:
+        bound = f"{self.store} {self.name} {index} {summed.hex()} ".encode() + machine
+        return hashlib.blake2b(bound, digest_size=SEAL).digest() + machine
 
     def present(self) -> dict[Index, int]:
         """The chunks that are there, and the bytes of each; names that are no chunk of this array are left out."""
@@ -100,6 +132,7 @@ class ChunkedArray:
     def remove(self, index: Index) -> None:
         """Make a chunk absent."""
         self.folder.remove(self.key(index))
+        self.folder.remove(self.seal_key(index))
 
 
 def checksum(data: np.ndarray) -> bytes:
@@ -125,9 +158,10 @@ def array_document(shape: Index, chunks: Index, dtype: torch.dtype) -> bytes:
 
 
 def put_attributes(place: Folder, attributes: Mapping[str, Any]) -> bool:
-    """Make `place` a zarr group with these attributes; False if it is a group already, which is left as it is."""
+    """Make `place` a zarr group with these attributes and their checksum; False if it is a group already, which stays."""
     zarr = optional("zarr")
-    text = strict_json(attributes)
+    plain = json.loads(strict_json(attributes))
+    text = strict_json({**plain, CHECKED: attributes_checksum(plain)})
     memory: dict[str, Any] = {}
     zarr.create_group(zarr.storage.MemoryStore(memory), attributes=json.loads(text), zarr_format=3)
     return place.put(DOCUMENT, bytes(memory[DOCUMENT].to_bytes()), new=True)
@@ -152,7 +186,24 @@ def attributes_of(place: Folder, kind: str, schema: int) -> dict[str, Any] | Non
         raise StoreError(
             f"{place.url} was written with schema {version}; this version reads up to {schema}: update ntkscope"
         )
+    if version < schema:
+        raise StoreError(
+            f"{place.url} was written with schema {version} by an earlier ntkscope, which did not keep what tells one network"
+            f" from another; expected schema {schema}: compute it again in a new folder"
+        )
+    if attributes.get(CHECKED) != attributes_checksum(attributes):
+        raise StoreError(
+            f"{place.name(DOCUMENT)} is not what was written (the checksum of its labels and fingerprint differs); expected it"
+            " unchanged: put it back as it was, or compute the store again in a new folder"
+        )
     return attributes
+
+
+def attributes_checksum(attributes: Mapping[str, Any]) -> str:
+    """A hash of all attributes but the checksum itself."""
+    rest = {name: value for name, value in attributes.items() if name != CHECKED}
+    text = json.dumps(json.loads(json.dumps(rest)), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def kind_of(place: Folder) -> str | None:

@@ -7,15 +7,11 @@ workers. Here is only what one task does, and what is said when something is los
 from __future__ import annotations
 
 import logging
-import platform
-import socket
-import threading
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
@@ -26,9 +22,10 @@ from ntkscope.core.environment import package_version
 from ntkscope.core.interrupts import noted_interrupts
 from ntkscope.core.progress import counter
 from ntkscope.linalg._zarr import optional
-from ntkscope.linalg.filling import outstanding
+from ntkscope.linalg.filling import outstanding, to_check
 from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.tiling import TileSource
+from ntkscope.linalg.worker import DistributedError, Strip, compare, compute, distributed_package, leave
 
 LONGEST_STRIP = 8  # tiles: the features of a row are made at most once for eight tiles
 SHARES = 16  # strips a worker gets at least, where there are so many tiles, so that all end at about the same time
@@ -37,10 +34,6 @@ CONNECT_SECONDS = 15
 PATIENCE_SECONDS = 20  # without a worker, before that is said
 VISIBLE_SECONDS = (0, 1, 4, 10, 20, 30)  # a network folder shows other machines' files within about a minute
 BARREN_ROUNDS = 3  # times that all workers are lost without one tile more before that is an error
-
-
-class DistributedError(NtkscopeError, RuntimeError):
-    """A cluster that cannot be reached, was lost or cannot do the work; the message says what is safe."""
 
 
 class ClusterWarning(RuntimeWarning):
@@ -60,7 +53,7 @@ def as_client(executor: Any) -> Iterator[Any]:
     if executor is None:
         yield None
         return
-    distributed = _distributed()
+    distributed = distributed_package()
     if isinstance(executor, distributed.Client):
         if executor.asynchronous or executor.status != "running":
             kind = "asynchronous" if executor.asynchronous else executor.status
@@ -103,28 +96,21 @@ def fill_on(
     Every worker process gets the source once, makes its engine once, and writes each tile at once, so a worker's death
     costs the tile it was at. The folder of the store must be the same one on all machines. A lost scheduler is a
     `DistributedError`, and the same call again goes on. Each worker computes one tile at a time with as many threads as
-    Dask gave it.
+    Dask gave it. Before its first tile it takes the fingerprint of its own code and asks the network itself: a worker with
+    another version of either is refused. Of a store with tiles, a worker computes one again, as `fill` does.
     """
     with as_client(executor) as client:
         if client is None:
             raise UsageError("executor= came as None; expected a dask.distributed.Client or a scheduler's address")
         todo = outstanding(store, verify=verify)
+        chosen = to_check(store, todo)
         with counter(len(store.grid), "tiles", progress) as bar:
             bar.skip(len(store.grid) - len(todo))
-            if todo:
+            if todo or chosen:
                 with noted_interrupts() as check:
-                    _Filling(client, store, _parcel(source, store), bar, check).run(todo)
+                    _Filling(client, store, _parcel(source, store), bar, check).run(todo, chosen)
                 store.clear_leftovers()  # of workers that were killed while they wrote
     return len(todo)
-
-
-@dataclass(frozen=True)
-class Strip:
-    """Consecutive tiles `(row, ·)` that one task computes; the `again` ones even where a file is in their place."""
-
-    row: int
-    columns: tuple[int, ...]
-    again: frozenset[int] = frozenset()
 
 
 def strips(tiles: Iterable[tuple[int, int]], length: int, again: Iterable[tuple[int, int]] = ()) -> list[Strip]:
@@ -160,10 +146,13 @@ class _Filling:
         self.before = bar.done
         self.again: set[tuple[int, int]] = set()  # damaged tiles that nobody brought yet
 
-    def run(self, todo: dict[tuple[int, int], bool]) -> None:
+    def run(self, todo: dict[tuple[int, int], bool], chosen: tuple[int, int] | None = None) -> None:
+        """Every tile of `todo`, after `chosen`, which is there, was computed again and compared."""
         barren = 0
         self.again = {tile for tile, damaged in todo.items() if damaged}
         try:
+            if chosen is not None:
+                self._verify(chosen)
             while todo:
                 left = self._left(self._round(todo))
                 self.check()
@@ -179,7 +168,33 @@ class _Filling:
         finally:
             if self.client.status == "running":
                 with suppress(Exception):  # the tiles are what counts; the next filling clears a worker's memory too
-                    self.client.run(_leave, self.name, on_error="ignore")
+                    self.client.run(leave, self.name, on_error="ignore")
+
+    def _verify(self, chosen: tuple[int, int]) -> None:
+        """Have one worker compute a tile again and compare it."""
+        for _ in range(BARREN_ROUNDS):
+            try:
+                self._workers()
+                parcel = self.client.scatter(self.parcel, broadcast=True, hash=False)
+                future = self.client.submit(compare, chosen, name=self.name, parcel=parcel, retries=RETRIES, pure=False)
+                while not future.done():
+                    self.check()
+                    time.sleep(0.01)
+            except NtkscopeError:
+                raise
+            except OSError:  # as in a round
+                time.sleep(1)
+            else:
+                if future.status == "finished":
+                    return
+                if future.status == "error":
+                    self._raise(future.exception())
+            if self.client.status != "running":
+                raise self._lost()
+        raise DistributedError(
+            f"the workers at {self.address} were lost before tile {chosen} was computed again; {self._safe()}; the workers'"
+            " logs say more"
+        )
 
     def _round(self, todo: dict[tuple[int, int], bool]) -> bool:
         """Every missing tile once; whether all strips came to their end."""
@@ -194,14 +209,14 @@ class _Filling:
             return False
 
     def _strips(self, todo: dict[tuple[int, int], bool]) -> bool:
-        distributed = _distributed()
+        distributed = distributed_package()
         workers = self._workers()
         length = max(1, min(LONGEST_STRIP, len(todo) // (SHARES * workers)))
         parts = strips(todo, length, self.again)
         parcel = self.client.scatter(self.parcel, broadcast=True, hash=False)
         name = f"{self.name}-{uuid.uuid4().hex[:8]}"
         futures = self.client.map(
-            _compute,
+            compute,
             parts,
             key=[(name, part.row, part.columns[0]) for part in parts],
             name=self.name,
@@ -275,7 +290,7 @@ class _Filling:
 
     def _raise(self, error: BaseException) -> None:
         """Say what a strip failed of, unless its workers died, for which there is another round."""
-        distributed = _distributed()
+        distributed = distributed_package()
         if isinstance(error, distributed.KilledWorker):
             return
         if isinstance(error, NtkscopeError):
@@ -317,87 +332,3 @@ def _versions() -> dict[str, str]:
 def _release(found: str | None) -> str:
     """A version without its build: a machine without a GPU may send tiles to machines with one."""
     return str(found or "").partition("+")[0]
-
-
-def _distributed() -> Any:
-    try:
-        return optional("distributed", "distributed")
-    except NtkscopeError as error:
-        raise DistributedError(
-            "executor= needs the packages dask and distributed; pip install 'ntkscope[distributed]'"
-        ) from error
-
-
-# -- the workers' side --------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Post:
-    """What a worker process keeps from one strip to the next: the source with its engine, and the store."""
-
-    source: TileSource
-    store: KernelStore
-
-
-_POSTS: dict[str, _Post] = {}  # one at most: the engine of another filling makes room
-_ENDED: set[str] = set()  # fillings that are over, also for a worker that is only beginning its first strip
-_ONE_AT_A_TIME = threading.Lock()  # a source computes one tile at a time, with all of the worker's threads
-
-
-def _compute(strip: Strip, *, name: str, parcel: bytes) -> int:
-    """Compute a strip's tiles and keep each at once, but for those that are there; how many were computed."""
-    worker = _distributed().get_worker()
-    computed = 0
-    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
-        post = _post(name, parcel, worker.address)
-        for j in strip.columns:
-            if name in _ENDED:
-                break
-            if j in strip.again or not post.store.has(strip.row, j):  # a worker that died may have brought it
-                post.store.write(strip.row, j, post.source.tile(strip.row, j))
-                computed += 1
-        if name in _ENDED:
-            _POSTS.pop(name, None)
-    return computed
-
-
-def _post(name: str, parcel: bytes, address: str) -> _Post:
-    post = _POSTS.get(name)
-    if post is None:
-        where = f"worker {address} on {socket.gethostname()} (Python {platform.python_version()})"
-        _POSTS.clear()
-        try:
-            source, store = optional("cloudpickle", "distributed").loads(parcel)
-        except Exception as error:
-            raise DistributedError(
-                f"{where} cannot load the model and inputs: {type(error).__name__}: {error}; expected the modules that define"
-                " them to be importable there: install them for all workers, or start these with the same PYTHONPATH"
-            ) from error
-        try:
-            seen = KernelStore.find(store.url)
-        except NtkscopeError as error:
-            raise DistributedError(f"{where} cannot read the store: {error}") from error
-        if seen is None:
-            raise DistributedError(
-                f"{where} sees no kernel store at {store.url}; expected one folder that all machines share, under the same"
-                " path, or an fsspec URL such as s3://bucket/kernel"
-            )
-        seen.require(source)
-        post = _POSTS[name] = _Post(source, seen)
-    return post
-
-
-def _leave(name: str) -> None:
-    """End a filling on one worker: a strip it is at stops after its tile, and model and engine are let go."""
-    _ENDED.add(name)
-    _POSTS.pop(name, None)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

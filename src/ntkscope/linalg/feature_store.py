@@ -1,14 +1,15 @@
 """`FeatureStore`: features of inputs on disk, some rows a chunk, with what their numbers depend on.
 
 A zarr version 3 group: array `features` (n, width), chunks of whole rows, and `squared_norms` (n,) in float64, crc32c after
-each chunk. The group's attributes say the rest in JSON. Rows are there whole or not at all, as the tiles of a kernel store are.
+each chunk. The group's attributes say the rest in JSON, with a checksum. A chunk is there whole or not at all, and sealed to
+its place and store, as the tiles of a kernel store are.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +17,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import NumericalError, StoreError, UsageError
+from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
+from ntkscope.core.identity import Answers, disagreement, machine, tolerance
+from ntkscope.core.identity.answers import DIFFERENT
 from ntkscope.linalg._files import Folder, folder
 from ntkscope.linalg._zarr import (
     DTYPES,
     ChunkedArray,
+    attributes_checksum,
     attributes_of,
     differences,
     dtype_named,
@@ -29,7 +33,7 @@ from ntkscope.linalg._zarr import (
 )
 
 KIND = "ntkscope features"
-SCHEMA = 1
+SCHEMA = 2
 LARGEST_CHUNK = 1 << 34  # bytes of a chunk that is believed
 
 
@@ -44,6 +48,7 @@ class FeatureStore:
     dtype: torch.dtype
     labels: Mapping[str, Any]
     fingerprint: Mapping[str, str]
+    answers: Answers | None = None
 
     @classmethod
     def prepare(
@@ -56,14 +61,21 @@ class FeatureStore:
         dtype: torch.dtype,
         labels: Mapping[str, Any],
         fingerprint: Mapping[str, str],
+        answers: Callable[[], Answers] | None = None,
     ) -> FeatureStore:
-        """A new store, or the one that is there if nothing the numbers depend on differs."""
+        """A new store, or the one that is there if nothing the numbers depend on differs and the network still gives the
+        `answers` that were kept when it was begun."""
         if dtype not in DTYPES:
             raise UsageError(f"features in {dtype} came for a store; expected one of {', '.join(map(str, DTYPES))}")
         place = folder(url)
         new = cls(place, n, width, min(rows, n), dtype, dict(labels), dict(fingerprint))
+        before = attributes_of(place, KIND, SCHEMA)
+        if before is not None:
+            _validated(place, before)._require(new)  # before the network is asked anything
+        now = None if answers is None else answers()
+        new = replace(new, answers=now)
         _validated(place, new._attributes())  # what could not be read again is not written
-        if attributes_of(place, KIND, SCHEMA) is None:
+        if before is None:
             names = place.names()
             if names and attributes_of(place, KIND, SCHEMA) is None:  # else somebody has begun it this moment
                 raise StoreError(
@@ -72,13 +84,8 @@ class FeatureStore:
                 )
             put_attributes(place, new._attributes())
         stored = cls.open(url)
-        found = differences(stored.fingerprint, new.fingerprint)
-        found += differences(*({"inputs": s.n, "width": s.width, "dtype": str(s.dtype)} for s in (stored, new)))
-        if found:
-            raise StoreError(
-                f"{place.url} holds other features: {'; '.join(found)}; continue with what they were made from, or choose"
-                " another folder"
-            )
+        stored._require(new)
+        stored.compare_answers(now)
         for array in (stored._features, stored._norms):
             array.put_metadata()
         return stored
@@ -97,6 +104,39 @@ class FeatureStore:
         place = folder(url)
         attributes = attributes_of(place, KIND, SCHEMA)
         return None if attributes is None else _validated(place, attributes)
+
+    def _require(self, other: FeatureStore) -> None:
+        found = differences(self.fingerprint, other.fingerprint)
+        found += differences(*({"inputs": s.n, "width": s.width, "dtype": str(s.dtype)} for s in (self, other)))
+        if found:
+            raise StoreError(
+                f"{self.url} holds other features: {'; '.join(found)}; continue with what they were made from, or choose"
+                " another folder"
+            )
+
+    def compare_answers(self, now: Answers | None) -> None:
+        """An error unless the network gives the answers that were kept when the store was begun."""
+        if (self.answers is None) != (now is None):
+            raise StoreError(
+                f"{self.url} {'has no' if self.answers is None else 'has'} answers of a network; {DIFFERENT}"
+            )
+        if self.answers is not None and now is not None:
+            self.answers.compare(now, self.url, self._coarse)
+
+    def compare_chunk(self, k: int, features: Float[Tensor, "rows width"], device: torch.device | str = "cpu") -> None:
+        """An error unless these are the features of chunk k: to the bit where the same kind of machine computed them on a
+        CPU, else up to rounding."""
+        here = machine(device)
+        exact = here.startswith("cpu") and self._features.computed_on((k, 0)) == here and not self._coarse
+        allowed = 0.0 if exact else tolerance(self.dtype, self._coarse)
+        found = disagreement(self.read(k), features.to(self.dtype).cpu(), allowed)
+        if found:
+            raise StoreError(f"{self.url}: chunk {k}, computed again, and the one that is there {found}; {DIFFERENT}")
+
+    @property
+    def _coarse(self) -> bool:
+        """Whether products were computed in fewer digits than the numbers have."""
+        return self.fingerprint.get("precision", "exact") != "exact"
 
     @property
     def url(self) -> str:
@@ -123,8 +163,8 @@ class FeatureStore:
         done = self.done()
         return [k for k in range(len(self)) if k not in done]
 
-    def write(self, k: int, features: Float[Tensor, "rows width"]) -> None:
-        """Keep one chunk; what is there already is replaced by the same bits."""
+    def write(self, k: int, features: Float[Tensor, "rows width"], device: torch.device | str = "cpu") -> None:
+        """Keep one chunk; what is there already is replaced by the same bits. `device`: where it was computed."""
         span = self.span(k)
         expected = (span.stop - span.start, self.width)
         if tuple(features.shape) != expected or features.dtype != self.dtype:
@@ -136,8 +176,9 @@ class FeatureStore:
         if not bool(torch.isfinite(norms).all()):
             bad = (~torch.isfinite(norms)).nonzero().flatten()[:10] + span.start
             raise NumericalError(f"the features of inputs {bad.tolist()} hold NaN or infinity; look at those inputs")
-        self._norms.put((k,), norms)
-        self._features.put((k, 0), features)  # last: where the features are, their norms are
+        here = machine(device)
+        self._norms.put((k,), norms, here)
+        self._features.put((k, 0), features, here)  # last: where the features are, their norms are
 
     def read(self, k: int) -> Float[Tensor, "rows width"]:
         """One chunk, its checksum verified."""
@@ -147,6 +188,17 @@ class FeatureStore:
                 f"chunk {k} of {self.url} is not there ({len(self.done())} of {len(self)} are): run again what filled it"
             )
         return values
+
+    def damaged(self) -> list[int]:
+        """The chunks that are there and whose bytes, or those of their norms, are wrong; reads everything."""
+        bad = []
+        for k in sorted(self.done()):
+            try:
+                self.read(k)
+                self._norms.get((k,))
+            except DamagedTile:
+                bad.append(k)
+        return bad
 
     def drop(self, k: int) -> None:
         """Forget one chunk."""
@@ -161,12 +213,18 @@ class FeatureStore:
         return torch.cat([piece for piece in pieces if piece is not None])
 
     @cached_property
+    def _id(self) -> str:
+        return attributes_checksum(self._attributes())
+
+    @cached_property
     def _features(self) -> ChunkedArray:
-        return ChunkedArray(self.folder, "features", (self.n, self.width), (self.rows, self.width), self.dtype)
+        return ChunkedArray(
+            self.folder, "features", (self.n, self.width), (self.rows, self.width), self.dtype, self._id
+        )
 
     @cached_property
     def _norms(self) -> ChunkedArray:
-        return ChunkedArray(self.folder, "squared_norms", (self.n,), (self.rows,), torch.float64)
+        return ChunkedArray(self.folder, "squared_norms", (self.n,), (self.rows,), torch.float64, self._id)
 
     def _attributes(self) -> dict[str, Any]:
         return {
@@ -178,6 +236,7 @@ class FeatureStore:
             "dtype": str(self.dtype).split(".")[1],
             "labels": dict(self.labels),
             "fingerprint": dict(self.fingerprint),
+            "answers": None if self.answers is None else self.answers.to_json(),
         }
 
 
@@ -196,4 +255,6 @@ def _validated(place: Folder, attributes: Mapping[str, Any]) -> FeatureStore:
     groups = whole_number(labels.get("groups", 1), "labels.groups", where)
     if width % groups:
         raise StoreError(f"{where}: labels.groups is {groups} for {width} features; expected a divisor")
-    return FeatureStore(place, n, width, rows, dtype, dict(labels), dict(fingerprint))
+    answers = attributes.get("answers")
+    kept = None if answers is None else Answers.from_json(answers, where)
+    return FeatureStore(place, n, width, rows, dtype, dict(labels), dict(fingerprint), kept)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from ntkscope.core.identity import drawn
 from ntkscope.core.progress import counter
 from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.tiling import TileSource
@@ -27,7 +29,9 @@ def fill(
 
     Tiles go to the disk one by one, whole or not at all, so a run killed at any moment goes on from where it was.
     Tiles that are there are read and checked first (`verify`), and the damaged are named in a `DamageWarning` and
-    computed again. `executor`: None for this process, or a `dask.distributed.Client`. Memory: what the source needs.
+    computed again. Where there are tiles, one of them, drawn anew each time, is computed again and compared: a source that
+    gives another tile is refused, so that tiles of two networks never mix. `executor`: None for this process, or a
+    `dask.distributed.Client`. Memory: what the source needs.
     """
     store.require(source)
     if executor is not None:
@@ -35,16 +39,26 @@ def fill(
 
         return int(fill_on(executor, store, source, progress=progress, verify=verify))
     todo = outstanding(store, verify=verify)
+    device = getattr(source, "device", "cpu")
+    chosen = to_check(store, todo)
+    if chosen is not None:
+        store.compare_tile(*chosen, source.tile(*chosen), device)
     with counter(len(store.grid), "tiles", progress) as bar:
         bar.skip(len(store.grid) - len(todo))
         computed, start = 0, time.monotonic()
         for (i, j), damaged in todo.items():
             if damaged or not store.has(i, j):  # another process may have brought it meanwhile
-                store.write(i, j, source.tile(i, j))
+                store.write(i, j, source.tile(i, j), device)
                 computed += 1
                 bar.message(f"{computed / (time.monotonic() - start):.3g} tiles a second")
             bar.advance()
     return computed
+
+
+def to_check(store: KernelStore, todo: Mapping[tuple[int, int], bool]) -> tuple[int, int] | None:
+    """One of the tiles that are there, to be computed again and compared; None where there is none."""
+    there = sorted(tile for tile in store.done() if tile not in todo)
+    return drawn(there) if there else None
 
 
 def outstanding(store: KernelStore, *, verify: bool = True) -> dict[tuple[int, int], bool]:

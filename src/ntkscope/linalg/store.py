@@ -2,7 +2,9 @@
 
 A zarr version 3 group: array `values` (n, m), one tile a chunk, crc32c after each; arrays `row_diagonal` and, for a cross
 kernel, `column_diagonal` in float64, one chunk a row (column) of tiles. The group's attributes say the rest in JSON:
-`kind`, `schema`, `grid`, `dtype`, `labels`, `fingerprint`. A symmetric kernel keeps the tiles of its upper triangle.
+`kind`, `schema`, `grid`, `dtype`, `labels`, `fingerprint`, `answers` of the network to a few items, and a `checksum` of all
+of them. A seal beside each tile binds it to its place and to these attributes. A symmetric kernel keeps the tiles of its
+upper triangle.
 """
 
 from __future__ import annotations
@@ -19,10 +21,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
+from ntkscope.core.identity import Answers, disagreement, machine, tolerance
+from ntkscope.core.identity.answers import DIFFERENT
 from ntkscope.linalg._zarr import (
     DTYPES,
     ChunkedArray,
     Folder,
+    attributes_checksum,
     attributes_of,
     differences,
     dtype_named,
@@ -30,10 +35,10 @@ from ntkscope.linalg._zarr import (
     put_attributes,
     whole_number,
 )
-from ntkscope.linalg.tiling import Grid, TileSource, TileValues
+from ntkscope.linalg.tiling import Answering, Grid, TileSource, TileValues
 
 KIND = "ntkscope kernel"
-SCHEMA = 1
+SCHEMA = 2
 LARGEST_TILE = 1 << 34  # bytes of a tile that is believed
 MOST_TILES = 1 << 24  # tiles of a store that is believed
 
@@ -51,20 +56,26 @@ class KernelStore:
     dtype: torch.dtype
     labels: Mapping[str, Any]
     fingerprint: Mapping[str, str]
+    answers: Answers | None = None
 
     # -- finding one ------------------------------------------------------------------------------------------------
 
     @classmethod
     def prepare(cls, url: str | os.PathLike[str], source: TileSource) -> KernelStore:
-        """The store for this source's tiles: a new one, or the one that is there if nothing the numbers depend on differs."""
+        """The store for this source's tiles: a new one, or the one that is there if nothing the numbers depend on differs and
+        the source still gives the answers that were kept when it was begun."""
         if source.dtype not in DTYPES:
             raise UsageError(
                 f"a kernel in {source.dtype} came for a store; expected one of {', '.join(map(str, DTYPES))}"
             )
         place = folder(url)
-        new = cls(place, source.grid, source.dtype, dict(source.labels), dict(source.fingerprint))
+        found = attributes_of(place, KIND, SCHEMA)
+        if found is not None:
+            _validated(place, found).require(source)  # before the network is asked anything
+        answers = source.answers() if isinstance(source, Answering) else None
+        new = cls(place, source.grid, source.dtype, dict(source.labels), dict(source.fingerprint), answers)
         _validated(place, new._attributes())  # what could not be read again is not written
-        if attributes_of(place, KIND, SCHEMA) is None:
+        if found is None:
             names = place.names()
             if names and attributes_of(place, KIND, SCHEMA) is None:  # else somebody has begun it this moment
                 raise StoreError(
@@ -74,6 +85,7 @@ class KernelStore:
             put_attributes(place, new._attributes())  # one of several that come at once is first; the others compare
         stored = cls.open(url)
         stored.require(source)
+        stored.compare_answers(answers)
         for array in stored._arrays:
             array.put_metadata()
         return stored
@@ -112,6 +124,32 @@ class KernelStore:
                 " another folder"
             )
 
+    def compare_answers(self, now: Answers | None) -> None:
+        """An error unless the network gives the answers that were kept when the store was begun."""
+        if (self.answers is None) != (now is None):
+            raise StoreError(
+                f"{self.url} {'has no' if self.answers is None else 'has'} answers of a network; {DIFFERENT}"
+            )
+        if self.answers is not None and now is not None:
+            self.answers.compare(now, self.url, self._coarse)
+
+    def compare_tile(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None:
+        """An error unless this is the tile that is there: to the bit where the same kind of machine computed it on a CPU,
+        else up to rounding."""
+        here = machine(device)
+        exact = here.startswith("cpu") and self._values.computed_on((i, j)) == here and not self._coarse
+        allowed = 0.0 if exact else tolerance(self.dtype, self._coarse)
+        found = disagreement(self.read(i, j), tile.values.to(self.dtype), allowed)
+        if found:
+            raise StoreError(
+                f"{self.url}: tile {(i, j)}, computed again, and the one that is there {found}; {DIFFERENT}"
+            )
+
+    @property
+    def _coarse(self) -> bool:
+        """Whether products were computed in fewer digits than the numbers have."""
+        return self.fingerprint.get("precision", "exact") != "exact"
+
     # -- tiles ------------------------------------------------------------------------------------------------------
 
     def done(self) -> set[tuple[int, int]]:
@@ -128,8 +166,9 @@ class KernelStore:
         self._check(i, j)
         return self.folder.size(self._values.key((i, j))) == self._values.size
 
-    def write(self, i: int, j: int, tile: TileValues) -> None:
-        """Keep one tile, and the diagonals it carries; what is there already is replaced by the same bits."""
+    def write(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None:
+        """Keep one tile, and the diagonals it carries; what is there already is replaced by the same bits. `device`: where it
+        was computed."""
         self._check(i, j)
         values = tile.values
         expected = (_length(self.grid.rows(i)), _length(self.grid.columns(j)))
@@ -149,9 +188,10 @@ class KernelStore:
             raise UsageError(
                 f"tile {(i, j)} on the diagonal of a symmetric kernel is not symmetric; take (T + T.T) / 2"
             )
+        here = machine(device)
         for array, number, diagonal in self._carried(i, j, tile):
-            array.put((number,), diagonal.to(torch.float64))
-        self._values.put((i, j), values)  # last: where the tile is, its diagonals are
+            array.put((number,), diagonal.to(torch.float64), here)
+        self._values.put((i, j), values, here)  # last: where the tile is, its diagonals are
 
     def read(self, i: int, j: int) -> Float[Tensor, "h w"]:
         """One tile, its checksum verified."""
@@ -206,19 +246,25 @@ class KernelStore:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     @cached_property
+    def _id(self) -> str:
+        return attributes_checksum(self._attributes())
+
+    @cached_property
     def _values(self) -> ChunkedArray:
         g = self.grid
-        return ChunkedArray(self.folder, "values", (g.n, g.m), (min(g.size, g.n), min(g.size, g.m)), self.dtype)
+        return ChunkedArray(
+            self.folder, "values", (g.n, g.m), (min(g.size, g.n), min(g.size, g.m)), self.dtype, self._id
+        )
 
     @cached_property
     def _row_diagonal(self) -> ChunkedArray:
         g = self.grid
-        return ChunkedArray(self.folder, "row_diagonal", (g.n,), (min(g.size, g.n),), torch.float64)
+        return ChunkedArray(self.folder, "row_diagonal", (g.n,), (min(g.size, g.n),), torch.float64, self._id)
 
     @cached_property
     def _column_diagonal(self) -> ChunkedArray:
         g = self.grid
-        return ChunkedArray(self.folder, "column_diagonal", (g.m,), (min(g.size, g.m),), torch.float64)
+        return ChunkedArray(self.folder, "column_diagonal", (g.m,), (min(g.size, g.m),), torch.float64, self._id)
 
     @property
     def _arrays(self) -> list[ChunkedArray]:
@@ -260,6 +306,7 @@ class KernelStore:
             "dtype": str(self.dtype).split(".")[1],
             "labels": dict(self.labels),
             "fingerprint": dict(self.fingerprint),
+            "answers": None if self.answers is None else self.answers.to_json(),
         }
 
 
@@ -311,7 +358,9 @@ def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
         raise StoreError(
             f"{where}: {believed.shape} tiles of size {size}; expected at most {MOST_TILES} in all: larger tiles"
         )
-    return KernelStore(place, believed, dtype, labels, fingerprint)
+    answers = attributes.get("answers")
+    kept = None if answers is None else Answers.from_json(answers, where)
+    return KernelStore(place, believed, dtype, labels, fingerprint, kept)
 
 
 def _mapping(attributes: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import StoreError
+from ntkscope.linalg.certified import read_certificate
 from ntkscope.linalg.factored import FactoredGram
 from ntkscope.linalg.feature_store import FeatureStore
 from ntkscope.linalg.gram import Gram, Index, Tile, slices
@@ -198,7 +199,7 @@ def open_features(url: str | os.PathLike[str], left: Tensor | None = None, **lab
         )
     said = {
         "name": store.labels.get("name", ""),
-        "meta": store.labels.get("meta", {}),
+        "meta": {**store.labels.get("meta", {}), "certificate": read_certificate(store.folder)},
         "groups": store.labels.get("groups", 1),
         "dtype": store.dtype,
         **labels,

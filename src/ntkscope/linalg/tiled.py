@@ -15,6 +15,7 @@ from torch import Tensor
 from ntkscope.core import StoreError
 from ntkscope.linalg._files import folder, optional
 from ntkscope.linalg._zarr import kind_of
+from ntkscope.linalg.certified import read_certificate
 from ntkscope.linalg.feature_store import KIND as FEATURES
 from ntkscope.linalg.gram import Gram, Index, Tile, slices, symmetric_eigenvalues
 from ntkscope.linalg.mixed import product, transposed_product
@@ -119,7 +120,7 @@ class TiledGram(Gram):
             row_diagonal=row_diagonal,
             column_diagonal=column_diagonal,
             coverage=coverage,
-            meta=labels.get("meta", {}) if meta is None else meta,
+            meta=_meta(store) if meta is None else meta,
         )
         self.store = store
         self._partial = partial
@@ -314,3 +315,9 @@ def _assign(values: Tensor, rows: Part, columns: Part, found: Tensor) -> None:
         values[rows, columns] = found
     else:
         values[rows[:, None], columns] = found
+
+
+def _meta(store: KernelStore) -> dict[str, Any]:
+    """What a store says of its kernel, its certificate included."""
+    certificate = read_certificate(store.folder)
+    return {**store.labels.get("meta", {}), **({} if certificate is None else {"certificate": certificate})}

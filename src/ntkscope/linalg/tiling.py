@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.identity import Answers
 
 
 @dataclass(frozen=True)
@@ -97,3 +98,10 @@ class TileSource(Protocol):
         ...
 
     def tile(self, i: int, j: int) -> TileValues: ...
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A source whose network can be asked directly: a store keeps what it answers to a few items when it is begun."""
+
+    def answers(self) -> Answers: ...

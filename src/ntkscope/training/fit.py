@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Part, Snapshot, UsageError, fingerprint
+from ntkscope.training import resuming
 from ntkscope.training.evaluation import Weights, item_weights
 from ntkscope.training.losses import Loss, LossFunction, as_loss
 from ntkscope.training.modes import Phase, as_mode
@@ -67,8 +69,10 @@ def fit(
     - `schedule`: `{epoch: factor}`, a `Schedule`, or a function of the step. `mode`: what is trainable when.
     - `weights`: one an item (a tensor, or the name of an extra); the loss is then Σ wᵢ ℓᵢ instead of the mean.
     - `augment(x, generator)` changes each batch. `autocast="bfloat16"` and `channels_last` make an accelerator fast.
-    - `store=DIR` keeps the snapshots as safetensors; the same call goes on where a killed one stopped, to the bit.
-      `resume` goes on from a snapshot (or its file), as if never interrupted.
+    - `store=DIR` keeps the snapshots as safetensors; the same call, with the network as it was before training, resumes
+      where a killed one stopped, to the bit. Another network, start, data or setting (any function among them) is refused:
+      by what they are, and by making the first update again. `resume` continues from a snapshot (or its file), as if never
+      interrupted.
 
     The seed fixes the result to the bit on one machine, and the global generators are left as they were.
     Cost: a forward and a backward pass a step; memory: the model, its optimizer state and one snapshot.
@@ -109,16 +113,28 @@ def fit(
     lean = _lean(part, weights).to(_device(model), dtype)
     run = Run(model, lean, settings)
     chosen = snapshot_steps(snapshots, run.total, run.per_epoch)
+    begin = resume if resume is None or isinstance(resume, Snapshot) else load_snapshot(resume)
+    if begin is not None:
+        run.load(begin)
     folder = None
     if store is not None:
         folder = SnapshotStore(store)
-        shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
         data = fingerprint(lean.x, lean.y, lean.extras)
-        folder.begin({**settings.describe(), "snapshots": chosen, "network": repr(shapes), "data": data})
-        resume = folder.latest() or resume
-    if resume is not None:
-        run.load(resume if isinstance(resume, Snapshot) else load_snapshot(resume))
+        told = {**resuming.describe(run, data, begin), "snapshots": chosen}
+        folder.begin(told, resuming.answers(run))
+        latest = folder.latest()
+        start = run.step
+        if latest is not None:
+            resuming.verify(run, folder)
+            run.load(latest)
+        if folder.first is None and run.step == start and not run.done:
+            run.after_first = partial(_keep_first, run, folder)
     return Trajectory(run, chosen, store=folder, checkpoint_seconds=checkpoint_seconds, show=progress)
+
+
+def _keep_first(run: Run, folder: SnapshotStore) -> None:
+    """Keep what the first update did, to compare with when the run is resumed."""
+    folder.keep_first(resuming.first_update(run))
 
 
 def _lean(part: Part, weights: Weights) -> Part:

@@ -52,6 +52,7 @@ class Run:
         self._checked, self._phase = False, -1
         self._bad = torch.full((), -1, device=self.device, dtype=torch.long)
         self._random = self._first_random()
+        self.after_first: Callable[[], None] | None = None  # called once, when the next update is done
 
     # -- what a snapshot holds ------------------------------------------------------------------------------------
 
@@ -118,6 +119,9 @@ class Run:
             while self.step < until and not self.stopped:
                 self._enter_phase()
                 self._update()
+                if self.after_first is not None:
+                    self.after_first()
+                    self.after_first = None
                 if bar is not None:
                     bar.advance()
                 if self._time_to_look():
@@ -129,7 +133,13 @@ class Run:
                     last = time.monotonic()
             self._check_finite()
 
-    def _update(self) -> None:
+    def rehearse(self) -> None:
+        """Make one update that nobody is told of; `load` puts the run back."""
+        with self._training(forget=False):
+            self._enter_phase()
+            self._update(watched=False)
+
+    def _update(self, watched: bool = True) -> None:
         settings, model = self.settings, self.model
         batch = self._batch()
         x = batch.x
@@ -154,7 +164,7 @@ class Run:
         self._optimizer.step()
         self.step += 1
         self._note(loss.detach())
-        if settings.on_step is not None:
+        if watched and settings.on_step is not None:
             report = StepReport(self.step, self.epoch, loss.detach(), self._optimizer.param_groups[0]["lr"])
             settings.on_step(report)
 
@@ -222,8 +232,9 @@ class Run:
     # -- surroundings -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _training(self) -> Iterator[None]:
-        """Training mode and the run's own random stream; the caller's modes, gradients flags and stream come back."""
+    def _training(self, forget: bool = True) -> Iterator[None]:
+        """Training mode and the run's own random stream; the caller's modes, gradients flags and stream come back. With
+        `forget` gradients are dropped at the end."""
         modes = {module: module.training for module in self.model.modules()}
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.enable_grad():
@@ -236,7 +247,8 @@ class Run:
                 yield
             finally:
                 self._capture_random()
-                self._optimizer.zero_grad(set_to_none=True)
+                if forget:
+                    self._optimizer.zero_grad(set_to_none=True)
                 for name, parameter in self._parameters.items():
                     parameter.requires_grad_(self._wanted[name])
                 for module, mode in modes.items():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Inputs, UsageError
+from ntkscope.core.identity import identity
 from ntkscope.training.losses import Loss
 from ntkscope.training.modes import Mode
 from ntkscope.training.optimizers import OptimizerFactory, check_optimizer
@@ -89,13 +90,13 @@ class Settings:
 
 
 def _text(value: Any) -> str:
-    """A text that is the same in every process: functions by name, not by address."""
-    if isinstance(value, StopWhen):
-        return f"StopWhen(loss={value.loss}, accuracy={value.accuracy}, every={value.every})"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_text, value))})"
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    if hasattr(value, "__dataclass_fields__"):
-        return f"{type(value).__name__}({', '.join(_text(getattr(value, f.name)) for f in fields(value))})"
-    return repr(value)
+    """A text that is the same in every process: plain values as they are, anything else with its identity, so that two
+    functions of one name differ where their code or what they refer to does.
+
+    >>> _text(0.1), _text(lambda step: 0.5).startswith("<lambda> ")
+    ('0.1', True)
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return repr(value)
+    name = getattr(value, "__qualname__", type(value).__qualname__).rpartition(".")[2]
+    return f"{name} {identity(value)}"

@@ -12,10 +12,10 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from ntkscope.core import DataCorrupt, DataNotFound, Params, Snapshot, UsageError
+from ntkscope.core import DataCorrupt, DataNotFound, Params, Snapshot, UsageError, fingerprint
 from ntkscope.core.atomic import atomic_file
 
-FORMAT = "ntkscope snapshot 1"
+FORMAT, EARLIER = "ntkscope snapshot 2", "ntkscope snapshot 1"  # the earlier one has no checksum
 
 
 def take(
@@ -57,8 +57,8 @@ def restore(model: nn.Module, snapshot: Snapshot) -> nn.Module:
     return model
 
 
-def save_snapshot(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
-    """Write `snapshot` to a safetensors file, whole or not at all."""
+def save_snapshot(snapshot: Snapshot, path: str | os.PathLike[str], *, store: str | None = None) -> None:
+    """Write `snapshot` to a safetensors file with a checksum, atomically; `store`: which store it belongs to."""
     tensors = {f"params/{k}": v for k, v in snapshot.params.items()}
     tensors |= {f"buffers/{k}": v for k, v in snapshot.buffers.items()}
     tensors |= {f"optimizer/{k}/{key}": v for k, state in snapshot.optimizer.items() for key, v in state.items()}
@@ -71,12 +71,14 @@ def save_snapshot(snapshot: Snapshot, path: str | os.PathLike[str]) -> None:
         "random": json.dumps({k: v for k, v in snapshot.random.items() if not isinstance(v, Tensor)}),
     }
     tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    header |= {} if store is None else {"store": store}
+    header["checksum"] = _checksum(header, tensors)
     with atomic_file(path) as handle:
         handle.write(safetensors.torch.save(tensors, metadata=header))
 
 
-def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
-    """Read what `save_snapshot` wrote."""
+def load_snapshot(path: str | os.PathLike[str], *, store: str | None = None) -> Snapshot:
+    """Read what `save_snapshot` wrote; an error where its bytes differ, or where it belongs to another `store` than this."""
     if not Path(path).is_file():
         raise DataNotFound(f"no snapshot at {path}; expected a file that training wrote with store=, or save_snapshot")
     try:
@@ -85,8 +87,14 @@ def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
     except safetensors.SafetensorError as error:
         raise DataCorrupt(f"{path} is no whole safetensors file: {error}; delete it and train again") from error
-    if header.get("format") != FORMAT:
+    if header.get("format") not in (FORMAT, EARLIER):
         raise DataCorrupt(f"{path} has format {header.get('format')!r}; expected {FORMAT!r}: is it a weights file?")
+    if header["format"] == FORMAT and header.get("checksum") != _checksum(header, tensors):
+        raise DataCorrupt(f"{path} is not what was written (its checksum differs); delete it and train again")
+    if store is not None and header.get("store") != store:
+        raise DataCorrupt(
+            f"{path} was written for another store; expected a snapshot of this one: delete it and train again"
+        )
     optimizer: dict[str, dict[str, Tensor]] = {}
     for key, value in _under("optimizer/", tensors).items():
         name, _, field = key.rpartition("/")
@@ -100,6 +108,10 @@ def load_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         optimizer=optimizer,
         random=json.loads(header["random"]) | _under("random/", tensors),
     )
+
+
+def _checksum(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    return fingerprint({name: value for name, value in header.items() if name != "checksum"}, dict(tensors))
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> Params:

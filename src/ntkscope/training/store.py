@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -9,12 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ntkscope.core import RecordError, Snapshot
+from ntkscope.core import DataCorrupt, RecordError, Snapshot, StoreError
 from ntkscope.core.atomic import atomic_file, remove_leftovers
+from ntkscope.core.identity import Answers
 from ntkscope.core.plain import differences, to_plain
 from ntkscope.training.snapshots import load_snapshot, save_snapshot
 
 SETTINGS, LATEST = "settings.json", "latest.safetensors"
+SCHEMA = 2
 
 
 class SnapshotStore(Mapping[int, Snapshot]):
@@ -29,7 +32,13 @@ class SnapshotStore(Mapping[int, Snapshot]):
     def __getitem__(self, step: int) -> Snapshot:
         if not self._path(step).exists():
             raise KeyError(f"no snapshot of step {step} in {self.folder}; there are: {', '.join(map(str, self))}")
-        return load_snapshot(self._path(step))
+        snapshot = load_snapshot(self._path(step), store=self._id)
+        if snapshot.step != step:
+            raise DataCorrupt(
+                f"{self._path(step)} holds the snapshot of step {snapshot.step}; expected step {step}: delete it and train"
+                " again"
+            )
+        return snapshot
 
     def __iter__(self) -> Iterator[int]:
         found = (re.fullmatch(r"step-(\d+)\.safetensors", path.name) for path in self.folder.glob("step-*.safetensors"))
@@ -46,28 +55,48 @@ class SnapshotStore(Mapping[int, Snapshot]):
         """The last step of a run that ended, None while it has not."""
         return self._document().get("final_step")
 
-    def begin(self, settings: Mapping[str, Any]) -> None:
-        """Make the folder for a run with `settings`, or check that it was made for the same."""
+    @property
+    def first(self) -> dict[str, Any] | None:
+        """What the first update of the run did, None before it."""
+        return self._document().get("first")
+
+    def begin(self, settings: Mapping[str, Any], answers: Answers) -> None:
+        """Make the folder for a run with `settings`, or check that it was made for the same, by a network that still gives
+        these `answers`."""
         plain = to_plain(settings, "settings")
         if (self.folder / SETTINGS).exists():
-            found = differences(self._document()["settings"], plain)
+            document = self._document()
+            if document.get("schema") != SCHEMA:
+                raise RecordError(
+                    f"{self.folder} holds a run of an earlier ntkscope, which did not keep what tells one network from another;"
+                    " its snapshots can be read, but it cannot be resumed: train again in another folder"
+                )
+            found = differences(document["settings"], plain)
             if found:
                 raise RecordError(
                     f"{self.folder} holds the snapshots of another run ({'; '.join(found[:6])}); train with the same"
-                    " settings to go on with it, or choose another folder"
+                    " settings and the same network as it was before training to resume it, or choose another folder"
                 )
+            try:
+                Answers.from_json(document["answers"], str(self.folder)).compare(answers, str(self.folder))
+            except StoreError as error:
+                raise RecordError(f"{error}") from error
             remove_leftovers(self.folder)
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._write({"settings": plain})
+        self._write({"schema": SCHEMA, "settings": plain, "answers": answers.to_json()})
+
+    def keep_first(self, told: Mapping[str, Any]) -> None:
+        """Keep what the first update did."""
+        self._write({**self._document(), "first": dict(told)})
 
     def add(self, snapshot: Snapshot) -> None:
         """Keep a snapshot of a chosen step."""
-        save_snapshot(snapshot, self._path(snapshot.step))
+        save_snapshot(snapshot, self._path(snapshot.step), store=self._id)
 
     def checkpoint(self, snapshot: Snapshot) -> None:
         """Keep a snapshot to go on from, in place of the one before."""
-        save_snapshot(snapshot, self.folder / LATEST)
+        save_snapshot(snapshot, self.folder / LATEST, store=self._id)
 
     def end(self, step: int) -> None:
         """Say that the run ended at `step`."""
@@ -79,13 +108,21 @@ class SnapshotStore(Mapping[int, Snapshot]):
         steps = list(self)
         best = self[steps[-1]] if steps else None
         if (self.folder / LATEST).exists():
-            checkpoint = load_snapshot(self.folder / LATEST)
+            checkpoint = load_snapshot(self.folder / LATEST, store=self._id)
             if best is None or checkpoint.step > best.step:
                 return checkpoint
         return best
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:09d}.safetensors"
+
+    @property
+    def _id(self) -> str | None:
+        """What binds a snapshot to this store: a hash of the settings; None in a folder of an earlier version."""
+        if not (self.folder / SETTINGS).exists():
+            return None
+        document = self._document()
+        return _checksum(document["settings"]) if document.get("schema") == SCHEMA else None
 
     def _document(self) -> dict[str, Any]:
         try:
@@ -94,8 +131,20 @@ class SnapshotStore(Mapping[int, Snapshot]):
             raise RecordError(
                 f"{self.folder} holds no run: {SETTINGS}: {error}; give a folder training wrote"
             ) from error
+        if not isinstance(document, dict) or not isinstance(document.get("settings"), dict):
+            raise RecordError(f"{self.folder} holds no run: {SETTINGS} has no settings; give a folder training wrote")
+        if "schema" in document and document.get("checksum") != _checksum(document):
+            raise RecordError(
+                f"{self.folder / SETTINGS} is not what was written (its checksum differs): put it back as it was, or train"
+                " again in another folder"
+            )
         return document
 
     def _write(self, document: Mapping[str, Any]) -> None:
         with atomic_file(self.folder / SETTINGS) as handle:
-            handle.write(json.dumps(document, indent=1).encode() + b"\n")
+            handle.write(json.dumps({**document, "checksum": _checksum(document)}, indent=1).encode() + b"\n")
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    rest = {name: value for name, value in document.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,13 +13,15 @@ import torch
 from torch import nn
 
 import ntkscope.xray.sections  # noqa: F401 - registers them
-from ntkscope.core import NtkscopeError, Record, UsageError, fingerprint
+from ntkscope.core import NtkscopeError, Record, RecordError, UsageError, fingerprint
+from ntkscope.core.identity import Answers
 from ntkscope.core.plain import differences, to_plain
 from ntkscope.core.progress import counter
 from ntkscope.core.record import FILE
 from ntkscope.data.subsets import stratified
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
+from ntkscope.xray import resuming
 from ntkscope.xray.budget import as_budget, half_of_the_budget
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items, Tokenizer, collect_both
@@ -51,6 +53,7 @@ def xray(
     kernels: Sequence[str] | None = None,
     name: str = "",
     data_name: str = "",
+    options: Mapping[str, Any] | None = None,
     say: Say | None = None,
 ) -> Record:
     """X-ray a trained classifier: which kernel machine it is, how far to trust that, what speaks for each prediction.
@@ -61,8 +64,10 @@ def xray(
     before it starts (default: printed unless `progress=False`), and items are sampled, class by class, only when not all
     fit. `device`: where to compute (where the model is). The model is looked at in evaluation mode and left as it was.
 
-    The record in `out` is written as it grows. Called again with the same arguments it goes on from what is there; with
-    others it is refused. The page is made from it by `ntkscope.report.write_page(out)`; `ntkscope xray` does both.
+    The record in `out` is written as it grows. Called again with the same arguments it resumes from what is there; another
+    network, other data, labels, seeds, or `options` (what a factory made the network with) are refused: by what they are,
+    and by asking the network again and computing a few entries of a stored kernel again. The page is made from it by
+    `ntkscope.report.write_page(out)`; `ntkscope xray` does both.
     """
     tell = say or (print if progress else _nothing)
     if not isinstance(model, nn.Module):
@@ -80,7 +85,9 @@ def xray(
         config = {
             "model": name or type(model).__name__,
             "weights": _weights(model),
-            "initial": None if first is None else _weights(first),
+            "network": resuming.described(model),
+            "initial": None if first is None else {"weights": _weights(first), **resuming.described(first)},
+            "options": resuming.plain_options(options),
             "data": data_name,
             "train": fingerprint(everything.x, everything.y),
             "test": fingerprint(held.x, held.y),
@@ -90,17 +97,12 @@ def xray(
             "kernels": None if kernels is None else list(kernels),
             "classes": list(names),
         }
-        record = _record(Path(out), config, {"xray": seed}, where)
-        if record.status == "done":
-            tell(f"{record.folder} holds this X-ray already, done")
-            return record
-        with record:
-            plan = _plan(
-                record, model, everything, held, count, first, limits, where, max_train, max_test, kernels, tell
-            )
+        answers = resuming.answers(model, held, where)
+
+        def prepared(record: Record, plan: Plan) -> Context:
             rows = stratified(everything.y.numpy(), plan.train, seed, "xray", "train")
             columns = stratified(held.y.numpy(), plan.test, seed, "xray", "test")
-            context = Context(
+            return Context(
                 record=record,
                 model=model,
                 initial=first,
@@ -114,6 +116,20 @@ def xray(
                 progress=progress,
                 timings=list(record.metrics.get("timings", [])),
             )
+
+        found = _found(Path(out), config, {"xray": seed}, answers)
+        if found is not None and "plan" in found.metrics:
+            resuming.check_kernel(prepared(found, Plan.from_json(found.metrics["plan"])))
+            if _finished(found):
+                tell(f"{found.folder} holds this X-ray already, done")
+                return found
+        with _record(Path(out), found, config, {"xray": seed}, where) as record:
+            if "answers" not in record.metrics:
+                record.put(answers=answers.to_json())
+            plan = _plan(
+                record, model, everything, held, count, first, limits, where, max_train, max_test, kernels, tell
+            )
+            context = prepared(record, plan)
             _describe(context, everything, held, config, limits, few.shape[1])
             _run(context, tell)
     return record
@@ -181,25 +197,47 @@ def _weights(model: nn.Module) -> str:
     )
 
 
-def _record(folder: Path, config: dict[str, Any], seeds: dict[str, int], device: torch.device | None) -> Record:
-    """The record in `folder`: begun, gone on with, or, when it is done already, as it is."""
+def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers: Answers) -> Record | None:
+    """The record in `folder` to resume, None where none was begun; an error where it is of something else."""
     if not (folder / FILE).exists():
+        return None
+    found = Record.open(folder)
+    if found.kind != "xray":
+        raise UsageError(f"{folder} already holds a record of kind {found.kind!r}; choose another folder for the X-ray")
+    if found.status == "failed" and "plan" not in found.metrics:  # nothing was computed
+        (folder / FILE).unlink()
+        return None
+    if "network" not in found.config:
+        raise RecordError(
+            f"{folder} holds an X-ray of an earlier ntkscope, which did not keep what tells one network from another; its page"
+            " can be made (ntkscope report), but it cannot be resumed: choose another folder"
+        )
+    resuming.check_recipe(found)
+    document = found.to_json()
+    for key, given in (("config", config), ("seeds", seeds)):
+        other = differences(document[key], to_plain(given, key))
+        if other:
+            raise RecordError(
+                f"{folder} was made with another {key} ({'; '.join(other)}); resume it with the recorded {key}, or choose"
+                " another folder"
+            )
+    resuming.check_answers(found, answers)
+    return found
+
+
+def _finished(found: Record) -> bool:
+    sections = (found.metrics.get(f"section:{section.name}", {}) for section in on_the_page())
+    return found.status == "done" and all(entry.get("status") in ("done", "skipped") for entry in sections)
+
+
+def _record(
+    folder: Path, found: Record | None, config: dict[str, Any], seeds: dict[str, int], device: torch.device | None
+) -> Record:
+    """The record in `folder`, begun or resumed."""
+    if found is None:
         return Record.create(
             folder, kind="xray", name=f"X-ray of {config['model']}", config=config, seeds=seeds, device=device
         )
-    found = Record.open(folder)
-    if found.kind == "xray" and found.status == "failed" and "plan" not in found.metrics:  # nothing was computed
-        (folder / FILE).unlink()
-        return _record(folder, config, seeds, device)
-    if found.kind != "xray":
-        raise UsageError(f"{folder} already holds a record of kind {found.kind!r}; choose another folder for the X-ray")
-    finished = all(
-        found.metrics.get(f"section:{section.name}", {}).get("status") in ("done", "skipped")
-        for section in on_the_page()
-    )
-    same = not differences(found.to_json()["config"], to_plain(config, "config")) and dict(found.seeds) == seeds
-    if found.status == "done" and finished and same:
-        return found
     return Record.resume(folder, config=config, seeds=seeds, device=device)
 
 
@@ -221,7 +259,7 @@ def _plan(
     known = record.metrics.get("plan")
     if known:
         plan = Plan.from_json(known)
-        tell("going on with the plan of the earlier attempt:")
+        tell("resuming with the plan of the earlier attempt:")
     else:
         start = time.perf_counter()
         with half_of_the_budget():
@@ -239,6 +277,7 @@ def _plan(
             kernels=kernels,
         )
         record.put(plan={**plan.to_json(), "budget": {"time": budget.seconds, "memory": str(budget.memory)}})
+        record.put(recipe_checksum=resuming.recipe_checksum(record))
     for line in plan.text:
         tell(f"  {line}")
     return plan

@@ -1,0 +1,128 @@
+"""A Dask worker's side of filling a store: what one task does, and what a worker checks before its first tile."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ntkscope.core import NtkscopeError, StoreError
+from ntkscope.linalg._zarr import optional
+from ntkscope.linalg.store import KernelStore
+from ntkscope.linalg.tiling import Answering, TileSource
+
+
+class DistributedError(NtkscopeError, RuntimeError):
+    """A cluster that cannot be reached, was lost or cannot do the work; the message says what is safe."""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Consecutive tiles `(row, ·)` that one task computes; the `again` ones even where a file is in their place."""
+
+    row: int
+    columns: tuple[int, ...]
+    again: frozenset[int] = frozenset()
+
+
+def distributed_package() -> Any:
+    try:
+        return optional("distributed", "distributed")
+    except NtkscopeError as error:
+        raise DistributedError(
+            "executor= needs the packages dask and distributed; pip install 'ntkscope[distributed]'"
+        ) from error
+
+
+@dataclass
+class _Post:
+    """What a worker process keeps from one strip to the next: the source with its engine, and the store."""
+
+    source: TileSource
+    store: KernelStore
+
+
+_POSTS: dict[str, _Post] = {}  # one at most: the engine of another filling makes room
+_ENDED: set[str] = set()  # fillings that are over, also for a worker that is only beginning its first strip
+_ONE_AT_A_TIME = threading.Lock()  # a source computes one tile at a time, with all of the worker's threads
+
+
+def compute(strip: Strip, *, name: str, parcel: bytes) -> int:
+    """Compute a strip's tiles and keep each at once, but for those that are there; how many were computed."""
+    worker = distributed_package().get_worker()
+    computed = 0
+    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
+        post = _post(name, parcel, worker.address)
+        for j in strip.columns:
+            if name in _ENDED:
+                break
+            if j in strip.again or not post.store.has(strip.row, j):  # a worker that died may have brought it
+                tile = post.source.tile(strip.row, j)
+                post.store.write(strip.row, j, tile, getattr(post.source, "device", "cpu"))
+                computed += 1
+        if name in _ENDED:
+            _POSTS.pop(name, None)
+    return computed
+
+
+def compare(tile: tuple[int, int], *, name: str, parcel: bytes) -> None:
+    """Compute one tile that is there again, and compare."""
+    worker = distributed_package().get_worker()
+    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
+        post = _post(name, parcel, worker.address)
+        post.store.compare_tile(*tile, post.source.tile(*tile), getattr(post.source, "device", "cpu"))
+
+
+def _post(name: str, parcel: bytes, address: str) -> _Post:
+    post = _POSTS.get(name)
+    if post is None:
+        where = f"worker {address} on {socket.gethostname()} (Python {platform.python_version()})"
+        _POSTS.clear()
+        try:
+            source, store = optional("cloudpickle", "distributed").loads(parcel)
+        except Exception as error:
+            raise DistributedError(
+                f"{where} cannot load the model and inputs: {type(error).__name__}: {error}; expected the modules that define"
+                " them to be importable there: install them for all workers, or start these with the same PYTHONPATH"
+            ) from error
+        try:
+            seen = KernelStore.find(store.url)
+        except NtkscopeError as error:
+            raise DistributedError(f"{where} cannot read the store: {error}") from error
+        if seen is None:
+            raise DistributedError(
+                f"{where} sees no kernel store at {store.url}; expected one folder that all machines share, under the same"
+                " path, or an fsspec URL such as s3://bucket/kernel"
+            )
+        try:
+            seen.require(source)
+            seen.compare_answers(source.answers() if isinstance(source, Answering) else None)
+        except StoreError as error:
+            raise DistributedError(
+                f"{where} would compute something else: {error}; expected the same code of ntkscope and of the model there as"
+                " here: install the same versions for all workers"
+            ) from error
+        post = _POSTS[name] = _Post(source, seen)
+    return post
+
+
+def leave(name: str) -> None:
+    """End a filling on one worker: a strip it is at stops after its tile, and model and engine are let go."""
+    _ENDED.add(name)
+    _POSTS.pop(name, None)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

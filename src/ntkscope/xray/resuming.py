@@ -1,0 +1,102 @@
+"""Resuming an X-ray: whether network, data and recipe are those it was begun with, by what they are and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ntkscope.core import Record, RecordError, StoreError
+from ntkscope.core.identity import Answers, disagreement, drawn, identity, network_identity, tolerance
+from ntkscope.xray.context import Context
+from ntkscope.xray.items import Items
+from ntkscope.xray.network import outputs
+
+FEW = 6  # items whose kernel is computed again
+REMEDY = "give what it was begun with, or choose another folder"
+
+
+def described(model: nn.Module) -> dict[str, str]:
+    """The structure and the code of a network, beside its weights."""
+    found = network_identity(model)
+    return {"structure": found["structure of the model"], "code": found["code of the model"]}
+
+
+def answers(model: nn.Module, items: Items, device: torch.device | None) -> Answers:
+    """The network's outputs for a few items."""
+    own = next((p for p in model.parameters() if p.is_floating_point()), None)
+    where = device or (torch.device("cpu") if own is None else own.device)
+
+    def ask(few: list[int]) -> Tensor:
+        found = outputs(model, items.take(torch.tensor(few)).x, device)
+        return found if own is None else found.to(own.dtype)
+
+    return Answers.of(ask, len(items), where)
+
+
+def recipe_checksum(record: Record) -> str:
+    """Of the configuration, the seeds and the plan of a record, as its file holds them."""
+    document = record.to_json()
+    return identity(document["config"], document["seeds"], document["metrics"].get("plan"))
+
+
+def check_recipe(record: Record) -> None:
+    """An error where somebody changed the configuration, the seeds or the plan in the file."""
+    kept = record.metrics.get("recipe_checksum")
+    if "plan" in record.metrics and kept != recipe_checksum(record):
+        raise RecordError(
+            f"{record.folder}: the configuration, seeds or plan in record.json are not what was written (their checksum"
+            f" differs): put the file back as it was, or choose another folder"
+        )
+
+
+def check_answers(record: Record, now: Answers) -> None:
+    """An error where the network does not answer as it did when the record was begun."""
+    kept = record.metrics.get("answers")
+    if kept is None:
+        return  # stopped before anything was computed
+    try:
+        Answers.from_json(kept, str(record.folder)).compare(now, str(record.folder))
+    except StoreError as error:
+        raise RecordError(str(error)) from error
+
+
+def check_kernel(context: Context) -> None:
+    """Compute a few entries of a stored kernel again, of another one each time, and compare them."""
+    arrays = context.record.arrays
+    stored = [(name, False) for name in context.plan.kernels if f"kernels.{name}.train" in arrays]
+    if context.initial is not None:
+        stored += [(name, True) for name in context.plan.kernels if f"kernels.initial.{name}.train" in arrays]
+    if not stored:
+        return
+    name, before = drawn(stored)
+    key = f"kernels.{'initial.' if before else ''}{name}.train"
+    kept = np.asarray(arrays[key])
+    size = min(FEW, len(kept))
+    first = drawn(range(len(kept) - size + 1))
+    chosen = np.arange(first, first + size)
+    rows = context.initial_rows[0][chosen] if before else chosen
+    model = context.initial if before else context.model
+    assert model is not None
+    made = context._kernel(name, model, context.train.take(torch.from_numpy(rows)).x)
+    found = disagreement(
+        torch.from_numpy(kept[np.ix_(chosen, chosen)].copy()), made.dense().float().cpu(), tolerance(torch.float32)
+    )
+    if found:
+        which = "the initial network's" if before else "the network's"
+        raise RecordError(
+            f"{context.record.folder}: {which} kernel {name} of training items {first} to {first + size - 1}, computed again,"
+            f" and the one that is there {found}: the network answers differently from the one it was begun with; {REMEDY}"
+        )
+
+
+def plain_options(options: Mapping[str, Any] | None) -> dict[str, str]:
+    """Options of a factory as texts; what is no plain value by its identity."""
+    plain = (bool, int, float, str, type(None))
+    return {
+        str(name): repr(value) if type(value) in plain else f"{type(value).__qualname__} {identity(value)}"
+        for name, value in (options or {}).items()
+    }
