@@ -24,7 +24,7 @@ from ntkscope.linalg import TiledGram
 from ntkscope.linalg.store import KernelStore
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.cut import Cut, make_cut
-from ntkscope.tangent.engine import Heads
+from ntkscope.tangent.engine import Detour, Heads
 from ntkscope.tangent.plan import Footprint
 from ntkscope.tangent.tile_source import FeatureTiles, TangentRecipe
 from oracles import store_network
@@ -44,7 +44,7 @@ def source(
     names = frozenset(name for name, _ in model.named_parameters())
     recipe = TangentRecipe(model, None, None, names, Heads(), full, "exact")
     left, right = Batch((x1,), {}), None if x2 is None else Batch((x2,), {})
-    maker = recipe.make(left, frozenset())
+    maker = recipe.make(left, Detour())
     more = {"memory": 2**30, "labels": {}, "fingerprint": {}, **more}
     return FeatureTiles(recipe, left, right, cut, maker, **more)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError
+from ntkscope.core import MemoryBudgetError, UsageError
 from ntkscope.tangent.plan import Footprint, make_plan
 from oracles.against import compare, smallest_budget
 from oracles.closeness import assert_kernel_close
@@ -93,7 +93,7 @@ def test_an_error_in_one_thread() -> None:
     model, x = randomize(nn.Sequential(Breaks(), nn.Linear(4, 3))), noise(20, 4)
     x[11] += 100
     before, threads = state(model), torch.get_num_threads()
-    with crew_of(2), pytest.raises(RuntimeError, match="the network broke"):
+    with crew_of(2), pytest.raises(UsageError, match="the network broke"):
         ns.kernel("trntk0", model, x)
     assert_unchanged(model, before)
     assert torch.get_num_threads() == threads

@@ -65,5 +65,7 @@ class Certificate:
     def from_json(cls, values: Mapping[str, Any]) -> Certificate:
         """A certificate that was written to a store or a record."""
         known = {field.name for field in fields(cls)}
-        kept = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key in known}
+        kept: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key in known
+        }
         return cls(**kept)

@@ -33,7 +33,7 @@ class FeatureMaker:
 
     def __init__(self, audited: AuditedFeatures, sample: Batch) -> None:
         self.subject, self.audited = audited.subject, audited
-        self.precision = Precision("exact", subject.dtype)
+        self.precision = Precision("exact", self.subject.dtype)
         self.stages: dict[str, float] = {}
         self.harvested = 0
         probe = self.harvest(sample[: min(3, len(sample))])

@@ -67,7 +67,7 @@ def stored(
         "seed": request.seed,
         "sparsity": sketch.sparsity,
         "factored": sorted(sketch.kronecker),
-        "outputs": None if request.outputs is None else list(request.outputs),
+        "outputs": request.numbers,
         "summed": engine.heads.summed,
         "params": sorted(engine.subject.leaves),
         "precision": engine.precision.name,
@@ -135,7 +135,7 @@ def scaled(engine: Engine, features: Tensor) -> Tensor:
 
 
 def _fingerprint(engine: Engine, request: Request, sketch: Sketch, normalize: bool) -> dict[str, str]:
-    chosen = request.outputs
+    chosen = request.numbers
     return {
         "kernel": request.name,
         **network_identity(request.model),

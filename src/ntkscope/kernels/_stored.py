@@ -111,7 +111,7 @@ def refuse_store(request: Request, what: str, remedy: str) -> None:
 
 def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker, cut: Cut) -> dict[str, str]:
     """All that the numbers depend on. PyTorch's version is not among it: it may change last digits, and is a label."""
-    chosen = request.outputs
+    chosen = request.numbers
     return {
         "kernel": request.name,
         **network_identity(request.model),

@@ -65,6 +65,13 @@ class Request:
     def subject(self, params: Selection = None, last: Sequence[str] = (), *, still: bool = False) -> Subject:
         return Subject(self.model, params=params, last=last, dtype=self.dtype, device=self.device, still=still)
 
+    @property
+    def numbers(self) -> list[int] | None:
+        """The numbers of the chosen outputs, None for all of them; random combinations have none."""
+        if isinstance(self.outputs, OutputSketch):
+            raise UsageError(f"got outputs={self.outputs} for a kernel on disk; expected the numbers of some outputs")
+        return None if self.outputs is None else list(self.outputs)
+
     def place(self) -> torch.device:
         """Where it is computed."""
         return place(self.model, self.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -131,8 +132,11 @@ def harvest(
     With `weights` (n, heads) one more backward pass gives `Σ_ic w_ic ∂f_c(x_i)/∂θ` of all chosen parameters (`truth`).
     """
     n = len(batch)
+    calls: list[Call] = []
+    arrived: dict[int, Tensor] = {}
+    truth: Params | None = None
     if not any(piece.members for piece in made):  # nothing to watch for
-        headed, calls, arrived, truth = heads(subject(batch)), [], {}, None
+        headed = heads(subject(batch))
     else:
         with tensor_cores(False):
             outputs, tape = _watched(subject, batch, findings)
@@ -211,9 +215,10 @@ def _with_truth(
     """Cotangents and gradients of one backward pass."""
     leaves = list(subject.leaves.values())
     edges = [call.edge for call in calls if call.edge is not None]
+    everything: list[Any] = [*edges, *leaves]
     try:
         with tensor_cores(False), weights_too():
-            found = torch.autograd.grad(headed, [*edges, *leaves], weights, retain_graph=True, allow_unused=True)
+            found = torch.autograd.grad(headed, everything, weights, retain_graph=True, allow_unused=True)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:

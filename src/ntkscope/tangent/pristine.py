@@ -170,13 +170,13 @@ class Pristine:
             if _content(cell) is not content and content is not _MISSING:
                 changed.append(name)
                 cell.cell_contents = content
-        for kind, members in self._classes:
+        for kind, data in self._classes:
             now = _plain(kind)
-            for key in {**members, **now}:
-                if now.get(key, _MISSING) is not members.get(key, _MISSING):
+            for key in {**data, **now}:
+                if now.get(key, _MISSING) is not data.get(key, _MISSING):
                     changed.append(f"{kind.__qualname__}.{key}")
-                    if key in members:
-                        setattr(kind, key, members[key])
+                    if key in data:
+                        setattr(kind, key, data[key])
                     else:
                         delattr(kind, key)
         return list(dict.fromkeys(changed))

@@ -167,8 +167,10 @@ def _mismatches(
     return {name for name in ordered if not worst[name] <= tolerance * max(largest[name], least)}
 
 
-def _formed(term: Term, layout: Layout, cotangent: Tensor, lead: int, n: int) -> Tensor | None:
+def _formed(term: Term, layout: Layout | None, cotangent: Tensor | None, lead: int, n: int) -> Tensor | None:
     """A gradient, or None where the numbers do not fit together (mixed kinds, odd shapes)."""
+    if layout is None or cotangent is None:
+        return None
     try:
         return gradient(term, layout, cotangent, lead, n)
     except (RuntimeError, ValueError, IndexError):
