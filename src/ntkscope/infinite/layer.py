@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -139,6 +139,15 @@ class Nonlinearity(Weightless):
     """
 
     normalise: bool
+    accuracy: ClassVar[tuple[float, float]] = (1e-12, 1e-12)
+    """What `error` says where there is a closed form: of E[σσ] and of E[σ̇σ̇]."""
+
+    def error(self, q: float | int, derivative: bool = False) -> float:
+        """A bound of the error of E[σσ] (or E[σ̇σ̇]) at variances q, relative to E[σ²] (E[σ̇²]), at any correlation; float64.
+
+        It is that of the formula: of a covariance that is itself rounded, nearly equal inputs magnify the rounding.
+        """
+        return self.accuracy[derivative]
 
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.gaussian:

@@ -29,7 +29,8 @@ class Wave(Nonlinearity):
 
     def covariances(self, cov: Tensor, q1: Tensor, q2: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         size, a, _, turned = self.wave
-        near, far = torch.exp(-(a**2) / 2 * (q1 + q2 - 2 * cov)), torch.exp(-(a**2) / 2 * (q1 + q2 + 2 * cov))
+        # Differences first: each is exact where its terms are nearly equal.
+        near, far = (torch.exp(-(a**2) / 2 * ((q1 - s * cov) + (q2 - s * cov))) for s in (1, -1))
         values = (near - turned * far) * (size**2 / 2)
         return values, (near + turned * far) * ((size * a) ** 2 / 2) if slopes else None
 

@@ -1,0 +1,37 @@
+"""Differences of products of doubles without cancellation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SPLIT = 134217729.0  # 2²⁷ + 1: cuts a double into two halves of 26 bits
+
+
+def gap(cov: Tensor, q1: Tensor, q2: Tensor, matters_from: float = 0.0) -> Tensor:
+    """q₁q₂ − Σ², at least 0: both products are formed with what rounding takes from them (Dekker 1971).
+
+    Formed plainly where no variance is above `matters_from`: what is added to it there is far above its rounding.
+
+    Of nearly equal inputs it is a small difference of large numbers: formed plainly, its error would be 1e-16 q₁q₂, and
+    that of 1 − ρ² 1e-16. float32 is computed in float64, where its products are exact.
+
+    >>> one = torch.tensor([1.0 + 2.0**-52], dtype=torch.float64)
+    >>> gap(torch.ones(1, dtype=torch.float64), one, one).item() == 2.0**-51 + 2.0**-104
+    True
+    """
+    if cov.dtype != torch.float64:
+        wide = cov.double(), q1.double(), q2.double()
+        return (wide[1] * wide[2] - wide[0] ** 2).clamp(min=0).to(cov.dtype)
+    product, square = q1 * q2, cov * cov
+    if matters_from and all(not q.numel() or float(q.detach().max()) <= matters_from for q in (q1, q2)):
+        return (product - square).clamp(min=0)
+    lost = _lost(q1, q2, product) - _lost(cov, cov, square)
+    return ((product - square) + lost).clamp(min=0)
+
+
+def _lost(a: Tensor, b: Tensor, product: Tensor) -> Tensor:
+    """a·b − fl(a·b), exactly."""
+    a_high, b_high = (SPLIT * v - (SPLIT * v - v) for v in (a, b))
+    a_low, b_low = a - a_high, b - b_high
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
