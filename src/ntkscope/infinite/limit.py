@@ -237,6 +237,7 @@ def _whole(network: Network, left: Tensor, right: Tensor, symmetric: bool, wante
     found: dict[str, Gram] = {}
     for kind, values in zip(("nngp", "ntk"), network.tile(one, two)):
         if kind in wanted and values is not None:
+            _refuse_not_finite(values, kind)
             found[kind] = _gram(network, kind, (values + values.T) / 2 if symmetric else values, symmetric)
     return found
 
@@ -314,12 +315,25 @@ def _fill(network: Network, out: dict[str, Tensor], one: Block, two: Block, job:
         if kind not in out:
             continue
         assert part is not None
+        _refuse_not_finite(part, kind)
         values = out[kind]
         if two is one and rows == columns:
             part = (part + part.T) / 2
         values[rows, columns] = part
         if two is one and rows != columns:
             values[columns, rows] = part.T
+
+
+def _refuse_not_finite(values: Tensor, kind: str) -> None:
+    """A sum is one pass over what is in cache; it is finite unless an entry is not, or it overflows."""
+    if bool(torch.isfinite(values.detach().sum())) or bool(torch.isfinite(values.detach()).all()):
+        return
+    i, j = (int(index) for index in (~torch.isfinite(values.detach())).nonzero()[0])
+    raise NumericalError(
+        f"the {kind} of inputs {i} and {j} (of their tile) is {float(values[i, j])}; expected a finite number: inputs or"
+        f" weights are so large, or so small, that squares leave the range of {str(values.dtype).removeprefix('torch.')}."
+        " Scale the inputs"
+    )
 
 
 def _tiles(n: int, m: int, tile: int, triangle: bool) -> Iterator[tuple[slice, slice]]:

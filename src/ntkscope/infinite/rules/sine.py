@@ -29,10 +29,14 @@ class Wave(Nonlinearity):
 
     def covariances(self, cov: Tensor, q1: Tensor, q2: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         size, a, _, turned = self.wave
-        # Differences first: each is exact where its terms are nearly equal.
-        near, far = (torch.exp(-(a**2) / 2 * ((q1 - s * cov) + (q2 - s * cov))) for s in (1, -1))
-        values = (near - turned * far) * (size**2 / 2)
-        return values, (near + turned * far) * ((size * a) ** 2 / 2) if slopes else None
+        # Differences first: each is exact where its terms are nearly equal. And e⁻ − e⁺ at once, since both may be near 1.
+        sign = torch.where(cov.detach() < 0, -torch.ones_like(cov), 1)
+        absolute = cov * sign
+        larger = torch.exp(-(a**2) / 2 * ((q1 - absolute) + (q2 - absolute)))
+        far = torch.exp(-(a**2) / 2 * ((q1 + cov) + (q2 + cov)))
+        apart = -larger * torch.expm1(-2 * a**2 * absolute) * sign
+        values = (apart + (1 - turned) * far) * (size**2 / 2)
+        return values, (apart + (1 + turned) * far) * ((size * a) ** 2 / 2) if slopes else None
 
     def moments(self, q: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         return self.covariances(q, q, q, slopes)
