@@ -21,7 +21,7 @@ REACH = 13.0  # standard deviations; e^{-13²/4} is 4e-19, and Hermite functions
 PANEL, NODES = 0.5, 20  # standard deviations a panel, Gauss–Legendre nodes in each
 HALVINGS = 48
 PAIR_REACH = 9.0  # the same where the whole Gaussian stands: e^{-9²/2} is 3e-18
-STEPS = (1 / 16, 1 / 24, 1 / 32, 1 / 48)  # of the tanh–sinh rule: the next where one does not settle
+STEPS = (1 / 16, 1 / 24, 1 / 32, 1 / 48, 1 / 64)  # of the tanh–sinh rule: the next where one does not settle
 LARGEST = 2**21  # numbers an array may hold
 SAFETY = 10.0
 

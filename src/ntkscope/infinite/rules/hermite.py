@@ -22,6 +22,7 @@ from ntkscope.infinite.transitions import smooth_beside, transitions
 
 TERMS, ENOUGH = (32, 64, 128, 256, 512, 1024, 2048), 1e-13
 FEWER = (32, 64, 128, 256, 512)  # where each variance needs nodes of its own
+HIDDEN = 1e-13  # the share of a second moment below which a difference of moments is rounding
 BOUND = 1e-9  # of √(E[σ(u)²] E[σ(v)²]): what is not known to this is an error
 ROUNDING = 1e-12  # the same, of a series that has converged
 EQUAL = {torch.float64: 1e-15, torch.float32: 5e-7}  # 1 − |ρ| of inputs that are the same up to rounding
@@ -294,10 +295,7 @@ class Scheme:
                 a = self.series(q, terms, derivative)
                 both.append(a.T.reshape(terms, *q.shape).to(q.dtype))
                 if sides is not None:
-                    second = sides[k][i].detach()
-                    rest = second - a.detach().square().sum(1).reshape(q.shape)
-                    share = torch.where(second > 0, rest / second, 0)
-                    shares.append(torch.where(share > 1e-14, share, 1e-30).log().to(q.dtype))
+                    shares.append(_left_out(a.detach().square(), sides[k][i].detach()).log().to(q.dtype))
             found.append(both)
             left.append(shares)
         return found, left
@@ -323,6 +321,20 @@ class Scheme:
                 )
             )
         return torch.cat(found, dim=1)
+
+
+def _left_out(squares: Tensor, second: Tensor) -> Tensor:
+    """The share of the second moment that the coefficients do not have, of the shape of `second`.
+
+    Down to 1e-13 by Parseval's identity. Below that rounding hides it, and it is read off the last quarter of the terms:
+    coefficients that fall at least as n^{−3/4}, as those of a step do, leave less than four times as much as that many would.
+    """
+    terms = squares.shape[1]
+    safe = torch.where(second > 0, second, 1).reshape(-1)
+    share = 1 - squares.sum(1) / safe
+    falling = 4 * terms * squares[:, 3 * terms // 4 :].amax(1) / safe
+    small = torch.minimum(falling + 1e-30, torch.full_like(share, HIDDEN))
+    return torch.where(second.reshape(-1) > 0, torch.where(share > HIDDEN, share, small), 1e-30).reshape(second.shape)
 
 
 def _series(a1: Tensor, a2: Tensor, rho: Tensor) -> Tensor:
