@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ntkscope.core import NumericalError
+
+HUGE = 1e9  # variances from which rounding of a covariance is as large as what functions of scale one tell apart
+SAME, DISTINCT = 64 * 2.0**-52, 1e-9  # relative differences: equal up to rounding; known to a millionth of themselves
 SPLIT = 134217729.0  # 2²⁷ + 1: cuts a double into two halves of 26 bits
 
 
@@ -27,7 +31,26 @@ def gap(cov: Tensor, q1: Tensor, q2: Tensor, matters_from: float = 0.0) -> Tenso
     if matters_from and all(not q.numel() or float(q.detach().max()) <= matters_from for q in (q1, q2)):
         return (product - square).clamp(min=0)
     lost = _lost(q1, q2, product) - _lost(cov, cov, square)
-    return ((product - square) + lost).clamp(min=0)
+    difference = ((product - square) + lost).clamp(min=0)
+    if any(q.numel() and float(q.detach().max()) > HUGE for q in (q1, q2)):
+        return difference * distinct(difference.detach(), product.detach(), max(float(q.detach().max()) for q in (q1, q2)))
+    return difference
+
+
+def distinct(difference: Tensor, size: Tensor, largest: float) -> Tensor:
+    """0 where inputs are equal up to rounding, 1 where they clearly are not, and an error where rounding decides.
+
+    A covariance is known to some 1e-16 of it. From variances of 1e9 on that is more than what a function of scale one can
+    tell apart.
+    """
+    ratio = difference / size.clamp(min=torch.finfo(size.dtype).tiny)
+    if bool(((ratio > SAME) & (ratio < DISTINCT)).any()):
+        raise NumericalError(
+            f"two inputs of variance {largest:.3g} are equal up to {float(ratio[ratio > SAME].min()):.1g}, where rounding of"
+            " their covariance decides the kernel; expected inputs that are equal, or differ by more than 1e-4 of their norm:"
+            " scale the inputs, or leave one of the two out"
+        )
+    return (ratio > SAME).to(difference.dtype)
 
 
 def _lost(a: Tensor, b: Tensor, product: Tensor) -> Tensor:

@@ -1,0 +1,365 @@
+"""Odd trees of modules: the limit is what wide networks do on average, or it is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, spectral_norm
+
+from ntkscope import infinite
+from ntkscope.core import NtkscopeError, NumericalError, UsageError
+from ntkscope.infinite import Concat, Conv, Dense, Erf, LayerNorm, LeakyRelu, Relu, Residual, Sum, module_rule, serial
+
+STANDARD_ERRORS = 5.0
+FINITE_WIDTH = 6.0  # the mean itself is off by a few 1/width
+X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+IMAGES = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+Build = Callable[[int], nn.Module]
+
+
+def drawn(build: Build, width: int, seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(width).double()
+
+
+def tangent(net: nn.Module, x: Tensor) -> Tensor:
+    """⟨∇f(x), ∇f(x′)⟩ of a network with one output, by plain autograd."""
+    rows = []
+    for one in x:
+        chosen = [p for p in net.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(net(one[None]).sum(), chosen, allow_unused=True)
+        rows.append(torch.cat([torch.zeros(p.numel()).double() if g is None else g.flatten() for p, g in zip(chosen, gradients)]))
+    J = torch.stack(rows)
+    return J @ J.T
+
+
+def held_to_monte_carlo(build: Build, x: Tensor, width: int, seeds: int) -> None:
+    """The standard NTK against the mean over networks as PyTorch initialises them, with the widths they have."""
+    expected = infinite.kernel(drawn(build, width, 0), x, parametrization="standard", init="default").dense()
+    draws = torch.stack([tangent(drawn(build, width, seed), x) for seed in range(seeds)])
+    allowed = STANDARD_ERRORS * draws.std(0) / math.sqrt(seeds) + FINITE_WIDTH / width * expected.abs().max()
+    off = (draws.mean(0) - expected).abs() / allowed
+    assert float(off.max()) <= 1, (draws.mean(0), expected)
+
+
+def shared_activation(width: int) -> nn.Module:
+    act = nn.ReLU(inplace=True)
+    return nn.Sequential(nn.Linear(4, width), act, nn.Linear(width, width), act, nn.Linear(width, 1))
+
+
+def nested(width: int) -> nn.Module:
+    act = nn.Tanh()
+    inner = nn.Sequential(nn.Identity(), nn.Sequential(nn.Linear(width, width), act), nn.Sequential())
+    return nn.Sequential(nn.Sequential(nn.Sequential(nn.Linear(4, width), act)), inner, nn.Linear(width, 1))
+
+
+def frozen(width: int) -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, width), nn.LeakyReLU(0.3), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+    net[0].requires_grad_(False)
+    net[2].bias.requires_grad_(False)
+    return net
+
+
+def strange_convolution(width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, width, (3, 2), stride=(2, 1), padding=(2, 0), dilation=(1, 2)),
+        nn.ReLU(),
+        nn.Conv2d(width, width, (1, 2), padding="valid", bias=False),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(width * 5 * 3, 1),
+    )
+
+
+def same_and_circular(width: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, width, (2, 3), padding="same"),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 3, padding=1, padding_mode="circular"),
+        nn.ReLU(),
+        nn.AvgPool2d((2, 3), stride=(1, 2)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(width, 1),
+    )
+
+
+def normalised(width: int) -> nn.Module:
+    norm = nn.LayerNorm(width, elementwise_affine=False)
+    return nn.Sequential(nn.Linear(4, width), norm, nn.GELU(), nn.Linear(width, width), norm, nn.ReLU(), nn.Linear(width, 1))
+
+
+RIGHT = {
+    "shared activation, in place": (shared_activation, X, 256, 24),
+    "nested": (nested, X, 256, 24),
+    "frozen": (frozen, X, 256, 24),
+    "strange convolution": (strange_convolution, IMAGES, 48, 24),
+    "same and circular": (same_and_circular, IMAGES, 48, 24),
+    "layer norm used twice": (normalised, X, 256, 24),
+}
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_limit_is_what_wide_networks_do(name: str) -> None:
+    held_to_monte_carlo(*RIGHT[name])
+
+
+def random_network(draw: random.Random) -> tuple[Build, bool]:
+    """A tree of modules with some oddity, and whether its limit is one the room has."""
+    activations = [nn.ReLU, nn.Tanh, lambda: nn.LeakyReLU(0.1), nn.GELU, lambda: nn.ELU(inplace=True), nn.Hardtanh, nn.Sigmoid]
+    depth, kind, bias = draw.randint(1, 3), draw.choice(activations), draw.random() < 0.7
+    share, freeze, nest = (draw.random() < 0.5 for _ in range(3))
+    oddity = draw.choice([None, None, None, *ODDITIES])
+
+    def build(width: int) -> nn.Module:
+        act = kind()
+        layers: list[nn.Module] = []
+        for k in range(depth):
+            block = [nn.Linear(4 if k == 0 else width, width, bias), act if share else kind()]
+            layers += [nn.Sequential(*block)] if nest else block
+        net = nn.Sequential(*layers, nn.Linear(width, 1, bias))
+        if freeze:
+            next(m for m in net.modules() if isinstance(m, nn.Linear)).requires_grad_(False)
+        if oddity is not None:
+            ODDITIES[oddity](next(m for m in net.modules() if isinstance(m, nn.Linear)), net)
+        return net
+
+    return build, oddity is None
+
+
+def tripled(module: nn.Module, given: object, out: Tensor) -> Tensor:
+    return 3 * out
+
+
+class Absolute(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight.abs()
+
+
+ODDITIES: dict[str, Callable[[nn.Linear, nn.Sequential], object]] = {
+    "forward hook": lambda layer, net: layer.register_forward_hook(tripled),
+    "hook on the network": lambda layer, net: net.register_forward_hook(tripled),
+    "pre-hook": lambda layer, net: layer.register_forward_pre_hook(lambda m, given: (given[0] + 1,)),
+    "patched forward": lambda layer, net: setattr(layer, "forward", lambda x: torch.sin(nn.functional.linear(x, layer.weight))),
+    "patched network": lambda layer, net: setattr(net, "forward", lambda x: x.sum(1, keepdim=True)),
+    "parametrised": lambda layer, net: nn.utils.parametrize.register_parametrization(layer, "weight", Absolute()),
+    "weight norm": lambda layer, net: parametrizations.weight_norm(layer),
+    "spectral norm": lambda layer, net: spectral_norm(layer),
+    "tied readout": lambda layer, net: net.append(net[-1]),
+}
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("seed", range(40))
+def test_random_networks_are_right_or_refused(seed: int) -> None:
+    build, plain = random_network(random.Random(seed))
+    if not plain:
+        with pytest.raises(UsageError, match=r"at '|Sequential"):
+            infinite.kernel(drawn(build, 64, 0), X, init="default")
+        return
+    held_to_monte_carlo(build, X, 192, 12)
+
+
+@pytest.mark.parametrize("oddity", ODDITIES)
+def test_what_computes_something_else_is_refused_by_name(oddity: str) -> None:
+    net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+    ODDITIES[oddity](net[0], net)
+    with pytest.raises(UsageError, match=r"\(at '|^Sequential"):
+        infinite.kernel(net, X, init="default")
+
+
+def test_a_module_used_twice() -> None:
+    act = nn.ReLU()
+    one = nn.Sequential(nn.Linear(4, 64), act, nn.Linear(64, 64), act, nn.Linear(64, 1))
+    two = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    options = {"kind": "ntk", "init": "default"}
+    assert torch.equal(infinite.kernel(one, X, **options).dense(), infinite.kernel(two, X, **options).dense())
+    tied = nn.Linear(64, 64)
+    with pytest.raises(UsageError, match=r"Linear \(at '4'\) uses the parameter of '2.weight' a second time"):
+        infinite.kernel(nn.Sequential(nn.Linear(4, 64), act, tied, act, tied, act, nn.Linear(64, 1)), X)
+    other = nn.Linear(64, 64)
+    other.weight = tied.weight
+    with pytest.raises(UsageError, match="a second time"):
+        infinite.kernel(nn.Sequential(nn.Linear(4, 64), act, tied, act, other, act, nn.Linear(64, 1)), X)
+
+
+class Strange(nn.Conv2d):
+    def _conv_forward(self, *given: object) -> Tensor:
+        return 2 * super()._conv_forward(*given)
+
+
+class Backwards(nn.Sequential):
+    def __iter__(self) -> object:
+        return reversed(list(super().__iter__()))
+
+
+class Shrunk(nn.Linear):
+    @property
+    def in_features(self) -> int:
+        return 4
+
+    @in_features.setter
+    def in_features(self, value: int) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> object:
+        found = super().__getattr__(name)
+        return found * 2 if name == "weight" else found
+
+
+@pytest.mark.parametrize(
+    ("net", "x", "message"),
+    [
+        (nn.Sequential(Strange(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(80, 1)), IMAGES, "replaces Conv2d._conv_forward"),
+        (Backwards(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), X, "replaces Sequential.__iter__"),
+        (nn.Sequential(Shrunk(4, 4), nn.ReLU(), nn.Linear(4, 1)), X, "replaces Linear.__getattr__"),
+        (nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)), X, r"\(at '0'\) takes 5 features and came behind 4"),
+        (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(7, 1)), X, r"\(at '2'\) takes 7 features and came behind 8"),
+        (nn.Sequential(nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1)), IMAGES, "takes 2 features"),
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1)), IMAGES, "takes 8 features"),
+        (nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(7, elementwise_affine=False), nn.Linear(8, 1)), X, r"sizes \(7,\)"),
+        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(1, 4, affine=False), nn.Flatten(), nn.Linear(160, 1)), IMAGES, "sizes"),
+    ],
+)
+def test_overrides_and_sizes(net: nn.Module, x: Tensor, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        infinite.kernel(net, x, init="default")
+
+
+class Block(nn.Module):
+    """Works in place on what the sum still needs."""
+
+    def __init__(self, width: int, inplace: bool) -> None:
+        super().__init__()
+        self.inner, self.act = nn.Linear(width, width), nn.ReLU(inplace)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(self.act(x))
+
+
+def test_rules_of_a_users_own_are_held_to_the_module() -> None:
+    @module_rule(Block)
+    def block(module: Block, translate: infinite.registry.Translator, path: str) -> infinite.Layer:
+        return Residual(translate(module.act, f"{path}.act"), translate(module.inner, f"{path}.inner"))
+
+    try:
+        for inplace in (False, True):
+            net = nn.Sequential(nn.Linear(4, 16), Block(16, inplace), nn.ReLU(), nn.Linear(16, 1))
+            if inplace:
+                with pytest.raises(UsageError, match=r"Block \(at '1'\) computes something else"):
+                    infinite.kernel(net, X, init="default")
+            else:
+                assert infinite.kernel(net, X, init="default").shape == (2, 2)
+    finally:
+        del infinite.MODULES[Block]
+
+
+def test_the_network_is_not_touched() -> None:
+    """Not its mode, weights, buffers, gradients or hooks, nor the random state."""
+    net = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.ReLU(), nn.Linear(16, 1)).eval()
+    net.register_buffer("counter", torch.zeros(()))
+    before, state, modes = copy.deepcopy(net.state_dict()), torch.get_rng_state(), [m.training for m in net.modules()]
+    infinite.kernel(net, X, init="default")
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [m.training for m in net.modules()] == modes
+    assert all(p.grad is None and p.dtype == torch.float32 for p in net.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+def test_branches_side_by_side_keep_their_own_covariances() -> None:
+    """Σ = mean over branches of E[erf²], by hand; the function of the mean is 0.9 and wrong."""
+    q = float(X[0].square().mean())
+    by_hand = sum(2 / math.pi * math.asin(2 * s * q / (1 + 2 * s * q)) for s in (25.0, 0.01)) / 2
+    branches = Concat((Dense(5.0), Dense(0.1)))
+    for net in (
+        serial(Dense(), branches, Erf(), Dense()),
+        serial(serial(Dense(), branches), serial(Erf(), Dense())),
+        serial(Dense(), Concat((serial(Dense(5.0), Erf()), serial(Dense(0.1), Erf()))), Dense()),
+    ):
+        assert float(infinite.kernel(net, X, kind="nngp").dense()[0, 0]) == pytest.approx(by_hand, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (serial(Dense(), Concat((Dense(), Dense(2.0))), LayerNorm(), Relu(), Dense()), "branches side by side"),
+        (serial(Dense(), Sum((Concat((Dense(), Dense(2.0))), Dense())), Relu(), Dense()), "branches side by side"),
+        (serial(Dense(), Concat((Dense(width=3), Dense())), Relu(), Dense()), "give their shares"),
+        (serial(Dense(), Concat((Dense(width=3), Dense(width=6)), (0.5, 0.5)), Relu(), Dense()), "shares of these widths"),
+    ],
+)
+def test_mixtures_that_are_not_known_are_refused(net: infinite.Layer, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        infinite.kernel(net, X)
+
+
+def zero_biases(width: int) -> nn.Sequential:
+    net = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))
+    nn.init.zeros_(net[0].bias)
+    nn.init.zeros_(net[2].bias)
+    return net
+
+
+def test_trained_zero_biases_keep_their_gradient_or_are_refused() -> None:
+    net = drawn(zero_biases, 64, 0)
+    with pytest.raises(UsageError, match=r"biases of Dense \(at '0'\) are zero and trained.*standard"):
+        infinite.kernel(net, X, init="measured")
+    assert infinite.kernel(net, X, init="measured", kind="nngp").shape == (2, 2)
+    options = {"init": "measured", "parametrization": "standard"}
+    trained = infinite.kernel(net, 0 * X, **options).dense()
+    # Units of an input of zeros are zero, where PyTorch's ReLU has slope 0: only the last bias has a gradient, of 1.
+    torch.testing.assert_close(trained, torch.ones_like(trained), rtol=0, atol=0)
+    torch.testing.assert_close(tangent(net, 0 * X), torch.ones(2, 2).double(), rtol=0, atol=0)
+    leaky = serial(*infinite.from_module(net, init="measured").layers[:1], LeakyRelu(0.5), Dense(width=1))
+    expected = 64 * 0 + 0.5**2 * 1  # the gradient of the first bias through the left slope
+    assert float(infinite.kernel(leaky, 0 * X, parametrization="standard").dense()[0, 1]) == pytest.approx(expected)
+    net[0].bias.requires_grad_(False)
+    net[2].bias.requires_grad_(False)
+    assert infinite.kernel(net, X, init="measured").shape == (2, 2)
+
+
+@pytest.mark.parametrize("layer", [Relu(), LeakyRelu(0.1), Erf(), infinite.Gelu(), infinite.Sin(), infinite.Activation(torch.tanh)])
+def test_extreme_inputs_are_finite(layer: infinite.Nonlinearity) -> None:
+    net = serial(Dense(), layer, Dense(), layer, Dense())
+    assert bool(torch.isfinite(infinite.kernel(net, 0 * X).dense()).all())
+    for scale in (1e-8, 1e8):
+        for seed in range(3):
+            x = scale * torch.randn(1, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            K = infinite.kernel(net, torch.cat([x, x])).dense()
+            torch.testing.assert_close(K[0, 1], K[0, 0], rtol=1e-9, atol=0)
+
+
+def test_what_has_no_finite_answer_is_refused() -> None:
+    with pytest.raises(NumericalError, match=r"LayerNorm.*\(at '1'\).*all zero"):
+        infinite.kernel(serial(Dense(), LayerNorm(), Relu(), Dense()), 0 * X)
+    assert bool(torch.isfinite(infinite.kernel(serial(Dense(), LayerNorm(eps=1e-5), Relu(), Dense()), 0 * X).dense()).all())
+    with pytest.raises(NumericalError, match="expected a finite number"):
+        infinite.kernel(serial(Dense(), Relu(), Dense()), 1e200 * X)
+    images = torch.zeros(1, 2, 4, 4, dtype=torch.float64)
+    with pytest.raises(NumericalError, match="all zero"):
+        infinite.kernel(serial(Conv(3), LayerNorm(), Relu(), infinite.Flatten(), Dense()), images)
+
+
+def test_scales_of_the_ntk_parametrisation_are_checked_and_measured() -> None:
+    from ntkscope.models import build
+
+    net = build("mlp", in_features=4, classes=1, widths=[64], ntk=True, sigma_w=1.5, sigma_b=0.5, init_scale=3.0)
+    with pytest.raises(UsageError, match=r"weights of NTKLinear .* have scale 3"):
+        infinite.kernel(net, X)
+    # Values enter Σ, gradients have the scales outside: one layer, K = σ_w² x·x′/d + σ_b², whatever the weights are.
+    single = build("mlp", in_features=4, classes=1, widths=[], ntk=True, sigma_w=1.5, sigma_b=0.5, init_scale=3.0).double()
+    K = infinite.kernel(single, X, init="measured").dense()
+    torch.testing.assert_close(K, tangent(single, X), rtol=1e-12, atol=0)
+
+
+def test_errors_of_this_room_are_ntkscope_errors() -> None:
+    assert issubclass(UsageError, NtkscopeError)
