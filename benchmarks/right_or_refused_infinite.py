@@ -131,7 +131,13 @@ def by_mpmath(q: float) -> tuple[float, float]:
     """Θ of Dense, tanh, Dense at an input of variance q: E[tanh²] + q E[tanh′²]."""
     with mpmath.workdps(20):
         s = mpmath.sqrt(q)
-        cuts = [-12, *(-(mpmath.mpf(10) ** -k) for k in range(6)), 0, *(mpmath.mpf(10) ** -k for k in range(5, -1, -1)), 12]
+        cuts = [
+            -12,
+            *(-(mpmath.mpf(10) ** -k) for k in range(6)),
+            0,
+            *(mpmath.mpf(10) ** -k for k in range(5, -1, -1)),
+            12,
+        ]
         second = mpmath.quad(lambda z: mpmath.npdf(z) * mpmath.tanh(s * z) ** 2, cuts)
         slope = mpmath.quad(lambda z: mpmath.npdf(z) * mpmath.sech(s * z) ** 4, cuts)
         value = float(second + q * slope)
@@ -171,7 +177,12 @@ def questions() -> Iterator[Case]:
     """The cases."""
     x = vectors()
     yield Case("one ReLU used twice, NNGP", "0.04036", lambda: entry(shared(WIDTH), x), lambda: drawn(shared, x, False))
-    yield Case("one ReLU used twice, ensemble after 200 steps, distance from fit", "0.7248", ensemble_apart, lambda: (0.0, 1e-9))
+    yield Case(
+        "one ReLU used twice, ensemble after 200 steps, distance from fit",
+        "0.7248",
+        ensemble_apart,
+        lambda: (0.0, 1e-9),
+    )
     tied = nn.Linear(64, 64)
     yield Case(
         "one Linear used twice, NTK",
@@ -215,8 +226,12 @@ def questions() -> Iterator[Case]:
         lambda: entry(zero_biases(WIDTH), 0 * x, "ntk", init="measured", parametrization="standard"),
         lambda: drawn(zero_biases, 0 * x, True),
     )
-    yield Case("Linear behind another width", "0.2846", lambda: entry(nn.Sequential(nn.Linear(4, 8), nn.Linear(7, 1)), x))
-    yield Case("inputs of another dimension", "0.2731", lambda: entry(nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 1)), x))
+    yield Case(
+        "Linear behind another width", "0.2846", lambda: entry(nn.Sequential(nn.Linear(4, 8), nn.Linear(7, 1)), x)
+    )
+    yield Case(
+        "inputs of another dimension", "0.2731", lambda: entry(nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 1)), x)
+    )
     zeros = torch.zeros(2, 4, dtype=torch.float64)
     yield Case("LayerNorm of zeros", "nan", lambda: entry(serial(Dense(), LayerNorm(), Relu(), Dense()), zeros))
     big = torch.cat([vectors(1e8)[1:]] * 2)

@@ -159,7 +159,9 @@ def test_the_oracle_agrees_with_mpmath() -> None:
 
 def test_what_quadrature_cannot_resolve_is_refused_with_what_it_reached() -> None:
     x = torch.eye(3, dtype=torch.float64) * 1e4
-    with pytest.raises(NumericalError, match=r"variance 3.33333e\+07, correlation 1, is known to .* only; expected 1e-10"):
+    with pytest.raises(
+        NumericalError, match=r"variance 3.33333e\+07, correlation 1, is known to .* only; expected 1e-10"
+    ):
         infinite.kernel(serial(Dense(), Activation(torch.sin), Dense()), x)
     with pytest.raises(NumericalError, match="known to"):
         infinite.boolean_cube(serial(Dense(), Activation(functional.hardtanh), Dense()), 5)

@@ -35,7 +35,11 @@ def tangent(net: nn.Module, x: Tensor) -> Tensor:
     for one in x:
         chosen = [p for p in net.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(net(one[None]).sum(), chosen, allow_unused=True)
-        rows.append(torch.cat([torch.zeros(p.numel()).double() if g is None else g.flatten() for p, g in zip(chosen, gradients)]))
+        rows.append(
+            torch.cat(
+                [torch.zeros(p.numel()).double() if g is None else g.flatten() for p, g in zip(chosen, gradients)]
+            )
+        )
     J = torch.stack(rows)
     return J @ J.T
 
@@ -93,7 +97,9 @@ def same_and_circular(width: int) -> nn.Module:
 
 def normalised(width: int) -> nn.Module:
     norm = nn.LayerNorm(width, elementwise_affine=False)
-    return nn.Sequential(nn.Linear(4, width), norm, nn.GELU(), nn.Linear(width, width), norm, nn.ReLU(), nn.Linear(width, 1))
+    return nn.Sequential(
+        nn.Linear(4, width), norm, nn.GELU(), nn.Linear(width, width), norm, nn.ReLU(), nn.Linear(width, 1)
+    )
 
 
 RIGHT = {
@@ -114,7 +120,15 @@ def test_the_limit_is_what_wide_networks_do(name: str) -> None:
 
 def random_network(draw: random.Random) -> tuple[Build, bool]:
     """A tree of modules with some oddity, and whether its limit is one the room has."""
-    activations = [nn.ReLU, nn.Tanh, lambda: nn.LeakyReLU(0.1), nn.GELU, lambda: nn.ELU(inplace=True), nn.Hardtanh, nn.Sigmoid]
+    activations = [
+        nn.ReLU,
+        nn.Tanh,
+        lambda: nn.LeakyReLU(0.1),
+        nn.GELU,
+        lambda: nn.ELU(inplace=True),
+        nn.Hardtanh,
+        nn.Sigmoid,
+    ]
     depth, kind, bias = draw.randint(1, 3), draw.choice(activations), draw.random() < 0.7
     share, freeze, nest = (draw.random() < 0.5 for _ in range(3))
     oddity = draw.choice([None, None, None, *ODDITIES])
@@ -148,7 +162,9 @@ ODDITIES: dict[str, Callable[[nn.Linear, nn.Sequential], object]] = {
     "forward hook": lambda layer, net: layer.register_forward_hook(tripled),
     "hook on the network": lambda layer, net: net.register_forward_hook(tripled),
     "pre-hook": lambda layer, net: layer.register_forward_pre_hook(lambda m, given: (given[0] + 1,)),
-    "patched forward": lambda layer, net: setattr(layer, "forward", lambda x: torch.sin(nn.functional.linear(x, layer.weight))),
+    "patched forward": lambda layer, net: setattr(
+        layer, "forward", lambda x: torch.sin(nn.functional.linear(x, layer.weight))
+    ),
     "patched network": lambda layer, net: setattr(net, "forward", lambda x: x.sum(1, keepdim=True)),
     "parametrised": lambda layer, net: nn.utils.parametrize.register_parametrization(layer, "weight", Absolute()),
     "weight norm": lambda layer, net: parametrizations.weight_norm(layer),
@@ -218,15 +234,35 @@ class Shrunk(nn.Linear):
 @pytest.mark.parametrize(
     ("net", "x", "message"),
     [
-        (nn.Sequential(Strange(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(80, 1)), IMAGES, "replaces Conv2d._conv_forward"),
+        (
+            nn.Sequential(Strange(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(80, 1)),
+            IMAGES,
+            "replaces Conv2d._conv_forward",
+        ),
         (Backwards(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), X, "replaces Sequential.__iter__"),
         (nn.Sequential(Shrunk(4, 4), nn.ReLU(), nn.Linear(4, 1)), X, "replaces Linear.__getattr__"),
-        (nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)), X, r"\(at '0'\) takes 5 features and came behind 4"),
-        (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(7, 1)), X, r"\(at '2'\) takes 7 features and came behind 8"),
+        (
+            nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)),
+            X,
+            r"\(at '0'\) takes 5 features and came behind 4",
+        ),
+        (
+            nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(7, 1)),
+            X,
+            r"\(at '2'\) takes 7 features and came behind 8",
+        ),
         (nn.Sequential(nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1)), IMAGES, "takes 2 features"),
         (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1)), IMAGES, "takes 8 features"),
-        (nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(7, elementwise_affine=False), nn.Linear(8, 1)), X, r"sizes \(7,\)"),
-        (nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(1, 4, affine=False), nn.Flatten(), nn.Linear(160, 1)), IMAGES, "sizes"),
+        (
+            nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(7, elementwise_affine=False), nn.Linear(8, 1)),
+            X,
+            r"sizes \(7,\)",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(1, 4, affine=False), nn.Flatten(), nn.Linear(160, 1)),
+            IMAGES,
+            "sizes",
+        ),
     ],
 )
 def test_overrides_and_sizes(net: nn.Module, x: Tensor, message: str) -> None:
@@ -294,7 +330,10 @@ def test_branches_side_by_side_keep_their_own_covariances() -> None:
         (serial(Dense(), Concat((Dense(), Dense(2.0))), LayerNorm(), Relu(), Dense()), "branches side by side"),
         (serial(Dense(), Sum((Concat((Dense(), Dense(2.0))), Dense())), Relu(), Dense()), "branches side by side"),
         (serial(Dense(), Concat((Dense(width=3), Dense())), Relu(), Dense()), "give their shares"),
-        (serial(Dense(), Concat((Dense(width=3), Dense(width=6)), (0.5, 0.5)), Relu(), Dense()), "shares of these widths"),
+        (
+            serial(Dense(), Concat((Dense(width=3), Dense(width=6)), (0.5, 0.5)), Relu(), Dense()),
+            "shares of these widths",
+        ),
     ],
 )
 def test_mixtures_that_are_not_known_are_refused(net: infinite.Layer, message: str) -> None:
@@ -327,7 +366,9 @@ def test_trained_zero_biases_keep_their_gradient_or_are_refused() -> None:
     assert infinite.kernel(net, X, init="measured").shape == (2, 2)
 
 
-@pytest.mark.parametrize("layer", [Relu(), LeakyRelu(0.1), Erf(), infinite.Gelu(), infinite.Sin(), infinite.Activation(torch.tanh)])
+@pytest.mark.parametrize(
+    "layer", [Relu(), LeakyRelu(0.1), Erf(), infinite.Gelu(), infinite.Sin(), infinite.Activation(torch.tanh)]
+)
 def test_extreme_inputs_are_finite(layer: infinite.Nonlinearity) -> None:
     net = serial(Dense(), layer, Dense(), layer, Dense())
     assert bool(torch.isfinite(infinite.kernel(net, 0 * X).dense()).all())
@@ -341,7 +382,9 @@ def test_extreme_inputs_are_finite(layer: infinite.Nonlinearity) -> None:
 def test_what_has_no_finite_answer_is_refused() -> None:
     with pytest.raises(NumericalError, match=r"LayerNorm.*\(at '1'\).*all zero"):
         infinite.kernel(serial(Dense(), LayerNorm(), Relu(), Dense()), 0 * X)
-    assert bool(torch.isfinite(infinite.kernel(serial(Dense(), LayerNorm(eps=1e-5), Relu(), Dense()), 0 * X).dense()).all())
+    assert bool(
+        torch.isfinite(infinite.kernel(serial(Dense(), LayerNorm(eps=1e-5), Relu(), Dense()), 0 * X).dense()).all()
+    )
     with pytest.raises(NumericalError, match="expected a finite number"):
         infinite.kernel(serial(Dense(), Relu(), Dense()), 1e200 * X)
     images = torch.zeros(1, 2, 4, 4, dtype=torch.float64)
@@ -356,7 +399,9 @@ def test_scales_of_the_ntk_parametrisation_are_checked_and_measured() -> None:
     with pytest.raises(UsageError, match=r"weights of NTKLinear .* have scale 3"):
         infinite.kernel(net, X)
     # Values enter Σ, gradients have the scales outside: one layer, K = σ_w² x·x′/d + σ_b², whatever the weights are.
-    single = build("mlp", in_features=4, classes=1, widths=[], ntk=True, sigma_w=1.5, sigma_b=0.5, init_scale=3.0).double()
+    single = build(
+        "mlp", in_features=4, classes=1, widths=[], ntk=True, sigma_w=1.5, sigma_b=0.5, init_scale=3.0
+    ).double()
     K = infinite.kernel(single, X, init="measured").dense()
     torch.testing.assert_close(K, tangent(single, X), rtol=1e-12, atol=0)
 

@@ -84,4 +84,3 @@ def _rows(centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     y = (middle[:, :, None] + half[:, :, None] * x).reshape(len(centres), -1)
     density = np.exp(-(y**2) / 2) / math.sqrt(2 * math.pi)
     return y, (half[:, :, None] * w).reshape(len(centres), -1) * density
-

@@ -33,7 +33,9 @@ def gap(cov: Tensor, q1: Tensor, q2: Tensor, matters_from: float = 0.0) -> Tenso
     lost = _lost(q1, q2, product) - _lost(cov, cov, square)
     difference = ((product - square) + lost).clamp(min=0)
     if any(q.numel() and float(q.detach().max()) > HUGE for q in (q1, q2)):
-        return difference * distinct(difference.detach(), product.detach(), max(float(q.detach().max()) for q in (q1, q2)))
+        return difference * distinct(
+            difference.detach(), product.detach(), max(float(q.detach().max()) for q in (q1, q2))
+        )
     return difference
 
 

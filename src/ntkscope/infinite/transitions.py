@@ -7,14 +7,15 @@ crowd there resolves, however wide the Gaussian is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Function = Callable[[Tensor], Tensor]
+Function: TypeAlias = Callable[[Tensor], Tensor]
 
 ODD = 1.1728391  # panels end where no usual kink sits
 SMALLEST = -12  # the first panel ends at ODD · 2⁻¹²
@@ -26,7 +27,7 @@ STEEP = 8  # a panel cut this often and more is a steep place
 PLACES = 4
 
 
-def transitions(functions: list[Function], reach: float) -> tuple[float, ...]:
+def transitions(functions: Sequence[Function], reach: float) -> tuple[float, ...]:
     """The places, sorted: the steepest ones, `PLACES` at most, and zero where the functions are not smooth around it.
 
     >>> [round(place, 6) for place in transitions([lambda z: z.clamp(-1, 1)], 50.0)]
@@ -47,7 +48,7 @@ def transitions(functions: list[Function], reach: float) -> tuple[float, ...]:
     return tuple(sorted(places))
 
 
-def smooth_beside(functions: list[Function], place: float, reach: float, across: bool = False) -> float:
+def smooth_beside(functions: Sequence[Function], place: float, reach: float, across: bool = False) -> float:
     """How far from a place one panel on each side of it resolves the functions; one panel over both with `across`.
 
     >>> smooth_beside([torch.relu], 0.0, 4.0) >= 4, smooth_beside([torch.relu], 0.0, 4.0, across=True)
@@ -111,7 +112,9 @@ def _dips(left: list[float], right: list[float], size: list[float]) -> list[tupl
         j = i
         while j + 1 < len(widths) and 0.75 < widths[j + 1] / widths[i] < 1.5:
             j += 1
-        narrower = (i == 0 or widths[i - 1] > 1.5 * widths[i]) and (j + 1 == len(widths) or widths[j + 1] > 1.5 * widths[j])
+        narrower = (i == 0 or widths[i - 1] > 1.5 * widths[i]) and (
+            j + 1 == len(widths) or widths[j + 1] > 1.5 * widths[j]
+        )
         if narrower and widths[i] * STEEP <= size[i]:
             found.append((widths[i], (left[i] + right[j]) / 2))
         i = j + 1

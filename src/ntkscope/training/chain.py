@@ -41,6 +41,8 @@ def as_chain(model: nn.Module) -> tuple[Link, ...] | None:
     links: list[Link] = []
     weights: set[int] = set()
     for name, module in model._modules.items():  # as often as the forward pass runs each
+        if module is None:
+            return None
         if type(module) is nn.Linear:
             if weights & {id(p) for p in module.parameters()}:
                 return None  # tied weights: their gradients add up

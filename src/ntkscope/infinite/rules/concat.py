@@ -24,8 +24,8 @@ from ntkscope.infinite.rules.serial import serial
 class Concat(Layer):
     """Branches of the same input, their features side by side: Σ′ = Σ_b s_b Σ_b with s_b the share of features.
 
-    Features of different branches never meet in a covariance, so branches may share anything. `shares` are equal
-    unless given; they are needed where the branches say widths that differ. A nonlinearity behind it acts on each branch for itself,
+    Features of different branches never meet in a covariance, so branches may share anything. `shares` are equal unless
+    given; they are needed where the branches say widths that differ. A nonlinearity behind it acts on each branch for itself,
     since E[σσ] is no function of the mean covariance: `serial` moves it into the branches.
 
     >>> from ntkscope.infinite import Dense, Relu, serial

@@ -237,8 +237,9 @@ class NTKConv(nn.Module):
     def __init__(self, kind: Conv, given: Shape, width: int) -> None:
         super().__init__()
         assert given.features is not None
-        self.kind = kind
-        sizes = [t.size for t in kind.taps(given.spatial)]
+        self.kind, self.taps = kind, kind.taps(given.spatial)
+        self.spatial = given.spatial
+        sizes = [t.size for t in self.taps]
         self.weight = nn.Parameter(torch.randn(width, given.features, *sizes))
         self.bias = nn.Parameter(torch.randn(width)) if kind.b_std else None
         self.weight_scale = float(kind.W_std) / math.sqrt(given.features * math.prod(sizes))

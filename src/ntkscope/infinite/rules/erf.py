@@ -16,7 +16,6 @@ from ntkscope.infinite.precise import gap
 from ntkscope.infinite.registry import Translator, layer, module_rule
 from ntkscope.models._activations import Erf as ErfModule
 
-
 LARGE = 1e3  # variances from which products have to be formed with more digits
 
 

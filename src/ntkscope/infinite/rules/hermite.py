@@ -70,9 +70,13 @@ class Activation(Nonlinearity):
         points = torch.linspace(-2, 3, 7, dtype=torch.float64)
         with torch.no_grad():
             whole = self.function(points)
-            parts = torch.cat([self.function(part) for part in points.split(2)]) if whole.shape == points.shape else None
+            parts = (
+                torch.cat([self.function(part) for part in points.split(2)]) if whole.shape == points.shape else None
+            )
         if parts is None or not torch.allclose(whole, parts, rtol=1e-12, atol=0, equal_nan=True):
-            raise UsageError(f"{self.fn!r} (at {path!r}) is no function of each number alone; expected one, such as torch.tanh")
+            raise UsageError(
+                f"{self.fn!r} (at {path!r}) is no function of each number alone; expected one, such as torch.tanh"
+            )
         return after
 
     def covariances(self, cov: Tensor, q1: Tensor, q2: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
@@ -90,13 +94,15 @@ class Activation(Nonlinearity):
                     " expected a layer with a closed form, or smaller weights or inputs"
                 )
             sizes = [(a * b).sqrt().expand(rho.shape)[rest] for a, b in sides]
-            broad = torch.broadcast_tensors(cov, q1, q2)
-            singles = self._one_by_one(scheme, *(t[rest].double() for t in broad), sizes, EQUAL[rho.dtype])
+            three = [t[rest].double() for t in torch.broadcast_tensors(cov, q1, q2)]
+            singles = self._one_by_one(scheme, three, sizes, EQUAL[rho.dtype])
             for result, exact in zip(results, singles):
                 result[rest] = exact.to(result.dtype)
         return results[0], results[1] if slopes else None
 
-    def _enough(self, scheme: Scheme, rho: Tensor, q1: Tensor, q2: Tensor, sides: Any) -> tuple[int, Tensor | None, Any]:
+    def _enough(
+        self, scheme: Scheme, rho: Tensor, q1: Tensor, q2: Tensor, sides: Any
+    ) -> tuple[int, Tensor | None, Any]:
         """How many terms, the pairs they do not do for (None: they do for all), and the coefficients of both sides."""
         logs = rho.detach().abs().clamp(min=1e-300).log()
         if self.terms is not None:
@@ -115,9 +121,10 @@ class Activation(Nonlinearity):
         return terms, missing.expand(rho.shape), found
 
     def _one_by_one(
-        self, scheme: Scheme, cov: Tensor, q1: Tensor, q2: Tensor, sizes: list[Tensor], rounding: float
+        self, scheme: Scheme, covariance: list[Tensor], sizes: list[Tensor], rounding: float
     ) -> list[Tensor]:
         """Both covariances of single pairs, each to `BOUND`."""
+        cov, q1, q2 = covariance
         product = q1 * q2
         square = (gap(cov, q1, q2) / product).clamp(max=1)  # 1 − ρ²
         apart = square / (1 + (1 - square).sqrt())
@@ -175,8 +182,8 @@ class Activation(Nonlinearity):
                     break
             if self.terms is None and left > ROUNDING:
                 raise NumericalError(
-                    f"{self} at variances {float(points[0]):.6g} and {float(points[1]):.6g}, correlation {farthest:.6g}, is known"
-                    f" to {left:.1e} of the second moment only by a series of {terms} terms; expected {ROUNDING:g}: use a"
+                    f"{self} at variances {float(points[0]):.6g} and {float(points[1]):.6g}, correlation {farthest:.6g}, is"
+                    f" known to {left:.1e} of the second moment only by a series of {terms} terms; expected {ROUNDING:g}: use a"
                     " layer with a closed form, or smaller weights"
                 )
             sides = []
