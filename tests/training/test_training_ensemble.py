@@ -197,9 +197,6 @@ STILL_RIGHT = {
     "one tanh": with_one_activation(nn.Tanh),
     "forward hook": change(lambda net: net[1].register_forward_hook(lambda m, given, out: 2 * out)),
     "scaled output": change(lambda net: net.register_forward_hook(lambda m, given, out: 0.5 * out)),
-    "backward hook": change(
-        lambda net: net[-1].register_full_backward_hook(lambda m, into, out: tuple(2 * g for g in into))
-    ),
     "patched without weights": change(lambda net: setattr(net[2], "forward", torch.sin)),
 }
 
@@ -228,6 +225,10 @@ REFUSED = {
             )
         ),
         "change nothing but weights",
+    ),
+    "a backward hook": (
+        change(lambda net: net[-1].register_full_backward_hook(lambda m, into, out: tuple(2 * g for g in into))),
+        "no backward hooks",
     ),
     "a parameter with a hook": (
         change(lambda net: net[1].weight.register_hook(lambda gradient: 2 * gradient)),

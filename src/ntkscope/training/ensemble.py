@@ -19,7 +19,16 @@ from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, Snapsh
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.chain import StackedChain, as_chain
 from ntkscope.training.evaluation import Weights, evaluating, item_weights
-from ntkscope.training.likeness import SHAKEN, alike, first_inputs, member_inputs, outputs_alone, refuse_unlike
+from ntkscope.training.likeness import (
+    SHAKEN,
+    UNLIKE,
+    alike,
+    first_inputs,
+    gradients,
+    member_inputs,
+    outputs_alone,
+    refuse_unlike,
+)
 from ntkscope.training.losses import Loss, LossFunction, as_loss, objective
 from ntkscope.training.moments import Moments, snapshot_steps
 from ntkscope.training.optimizers import OptimizerFactory, check_optimizer, make_optimizer
@@ -191,30 +200,28 @@ class _Group:
         if self.chain is not None:
             with torch.no_grad():
                 found = self.chain.forward(few, shared=self.shared)
-            if alike(found, torch.stack([outputs_alone(m, member_inputs(few, axis, i)) for i, m in enumerate(models)])):
+            alone = [outputs_alone(m, member_inputs(few, axis, i))[0] for i, m in enumerate(models)]
+            if alike(found, torch.stack(alone)):
                 return
             self.chain = None
             for parameter in self.params.values():
                 parameter.grad = None
         # At other weights than the networks have: a forward pass that holds on to one of them does not follow.
-        params = {name: tensor.detach() * SHAKEN for name, tensor in self.params.items()}
+        params = {name: (p.detach() * SHAKEN).requires_grad_(p.requires_grad) for name, p in self.params.items()}
         buffers = {name: tensor.clone() for name, tensor in self.buffers.items()}
         try:
-            with torch.no_grad():
-                found = vmap(lambda p, b, x: _outputs(self.template, p, b, x), in_dims=(0, 0, axis))(
-                    params, buffers, few
-                )
+            outputs = vmap(lambda p, b, x: _outputs(self.template, p, b, x), in_dims=(0, 0, axis))(params, buffers, few)
         except RuntimeError as error:
             if "randomness" in str(error):
                 return  # said at the first step, with the remedy
             raise
+        slopes = gradients(outputs, [p for p in params.values() if p.requires_grad])
         for i, (model, seed) in enumerate(zip(models, seeds)):
-            if not alike(found[i], outputs_alone(model, member_inputs(few, axis, i), SHAKEN)):
-                raise UsageError(
-                    f"the network of seed {seed} does not compute what the stack of networks computes with its weights, so"
-                    " they cannot be trained as one; expected build(seed) to change nothing but weights and buffers, and a"
-                    " forward pass that does not hold on to one network's parameters: train them one by one with fit"
-                )
+            out, own = outputs_alone(model, member_inputs(few, axis, i), SHAKEN)
+            # all together: a gradient that is nothing but rounding is held to those that are not
+            together = [torch.cat([g.flatten() for g in each]) for each in ([s[i] for s in slopes], own)]
+            if not (alike(outputs[i].detach(), out) and alike(*together)):
+                raise UsageError(f"the network of seed {seed} {UNLIKE}")
 
     def advance(self, until: int, bar: Progress[None] | None) -> None:
         """Train all members until `until` updates are done."""

@@ -13,6 +13,11 @@ from ntkscope.core import Inputs, UsageError
 FEW = 3  # inputs on which members are held to their own networks
 SHAKEN = 1.25  # times their weights
 ROUNDING = 1e4  # units in the last place of the largest output
+UNLIKE = (
+    "does not compute what the stack of networks computes with its weights, or has other gradients, so they cannot be trained as"
+    " one; expected build(seed) to change nothing but weights and buffers, no backward hooks, and a forward pass that does not hold"
+    " on to one network's parameters: train them one by one with fit"
+)
 
 
 def refuse_unlike(models: Sequence[nn.Module], seeds: Sequence[int]) -> None:
@@ -54,25 +59,39 @@ def member_inputs(x: Inputs, axis: int | None, member: int) -> Any:
     return tuple(value[member] for value in x) if isinstance(x, tuple) else x[member]
 
 
-def outputs_alone(model: nn.Module, x: Inputs, factor: float = 1.0) -> Tensor:
-    """What a network says by itself, its parameters times `factor`; all is put back afterwards, to the bit.
+def outputs_alone(model: nn.Module, x: Inputs, factor: float = 1.0) -> tuple[Tensor, list[Tensor]]:
+    """What a network says by itself, its parameters times `factor`, and gradients of a sum of it; all is put back, to the bit.
 
     >>> layer = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.ones_(layer.weight)
-    >>> outputs_alone(layer, torch.ones(1, 1), 1.25).item(), layer.weight.item()
+    >>> outputs_alone(layer, torch.ones(1, 1), 1.25)[0].item(), layer.weight.item()
     (1.25, 1.0)
     """
     tensors = [*model.parameters(), *model.buffers()]
     before = [tensor.detach().clone() for tensor in tensors]
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         try:
-            for parameter in model.parameters():
-                parameter.mul_(factor)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(factor)
             out = model(**x) if isinstance(x, Mapping) else model(*x) if isinstance(x, tuple) else model(x)
+            out = out if isinstance(out, Tensor) else out.logits
+            slopes = gradients(out, [p for p in model.parameters() if p.requires_grad])
         finally:
-            for tensor, value in zip(tensors, before):
-                tensor.copy_(value)
-    return out if isinstance(out, Tensor) else out.logits
+            with torch.no_grad():
+                for tensor, value in zip(tensors, before):
+                    tensor.copy_(value)
+    return out.detach(), slopes
+
+
+def gradients(outputs: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
+    """Of Σ cᵢ outputsᵢ with unequal cᵢ, the same for every member, with respect to parameters; 0 where they do not matter."""
+    if not outputs.requires_grad:
+        return [torch.zeros_like(p) for p in params]
+    count = outputs.shape[-2:].numel() if outputs.dim() > 1 else len(outputs)
+    direction = torch.cos(torch.arange(count, dtype=outputs.dtype, device=outputs.device)).reshape(outputs.shape[-2:])
+    found = torch.autograd.grad((outputs * direction).sum(), list(params), allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(params, found)]
 
 
 def alike(found: Tensor, expected: Tensor) -> bool:
