@@ -14,9 +14,9 @@ FEW = 3  # inputs on which members are held to their own networks
 SHAKEN = 1.25  # times their weights
 ROUNDING = 1e4  # units in the last place of the largest output
 UNLIKE = (
-    "does not compute what the stack of networks computes with its weights, or has other gradients, so they cannot be trained as"
-    " one; expected build(seed) to change nothing but weights and buffers, no backward hooks, and a forward pass that does not hold"
-    " on to one network's parameters: train them one by one with fit"
+    "does not compute what the stack of networks computes with its weights, or has other gradients, so they cannot be trained"
+    " as one; expected build(seed) to change nothing but weights and buffers, no backward hooks, and a forward pass that does"
+    " not hold on to one network's parameters: train them one by one with fit"
 )
 
 
