@@ -15,7 +15,8 @@ SPLIT = 134217729.0  # 2²⁷ + 1: cuts a double into two halves of 26 bits
 def gap(cov: Tensor, q1: Tensor, q2: Tensor, matters_from: float = 0.0) -> Tensor:
     """q₁q₂ − Σ², at least 0: both products are formed with what rounding takes from them (Dekker 1971).
 
-    Formed plainly where no variance is above `matters_from`: what is added to it there is far above its rounding.
+    Formed plainly where no variance is above `matters_from` (a hundredth of it in float32): what is added to it there is far
+    above its rounding.
 
     Of nearly equal inputs it is a small difference of large numbers: formed plainly, its error would be 1e-16 q₁q₂, and
     that of 1 − ρ² 1e-16. float32 is computed in float64, where its products are exact.
@@ -24,12 +25,13 @@ def gap(cov: Tensor, q1: Tensor, q2: Tensor, matters_from: float = 0.0) -> Tenso
     >>> gap(torch.ones(1, dtype=torch.float64), one, one).item() == 2.0**-51 + 2.0**-104
     True
     """
+    plain = matters_from if cov.dtype == torch.float64 else matters_from / 100
+    if plain and all(not q.numel() or float(q.detach().max()) <= plain for q in (q1, q2)):
+        return (q1 * q2 - cov * cov).clamp(min=0)
     if cov.dtype != torch.float64:
         wide = cov.double(), q1.double(), q2.double()
         return (wide[1] * wide[2] - wide[0] ** 2).clamp(min=0).to(cov.dtype)
     product, square = q1 * q2, cov * cov
-    if matters_from and all(not q.numel() or float(q.detach().max()) <= matters_from for q in (q1, q2)):
-        return (product - square).clamp(min=0)
     lost = _lost(q1, q2, product) - _lost(cov, cov, square)
     difference = ((product - square) + lost).clamp(min=0)
     if any(q.numel() and float(q.detach().max()) > HUGE for q in (q1, q2)):
