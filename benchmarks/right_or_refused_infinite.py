@@ -210,15 +210,21 @@ def questions() -> Iterator[Case]:
     tanh = serial(Dense(), Activation(torch.tanh), Dense())
     yield Case(f"tanh at variance {q:.2g}, NTK", "76.84", lambda: entry(tanh, pixels, "ntk"), lambda: by_mpmath(q))
     yield Case(
+        f"tanh at variance {q:.2g}, NTK of two sets with an input in common",
+        "12.19",
+        lambda: float(infinite.kernel(tanh, pixels[:1], pixels[:1].clone()).dense()),
+        lambda: by_mpmath(q),
+    )
+    yield Case(
         "trained zero biases, measured, NTK parametrisation",
         "0.1997",
         lambda: entry(zero_biases(64), x, "ntk", init="measured"),
     )
     yield Case(
         "trained zero biases, measured, standard parametrisation, NTK",
-        "161.8",
-        lambda: entry(zero_biases(WIDTH), x, "ntk", init="measured", parametrization="standard"),
-        lambda: drawn(zero_biases, x, True),
+        "0.06473",
+        lambda: entry(zero_biases(WIDTH), 0.02 * x, "ntk", init="measured", parametrization="standard"),
+        lambda: drawn(zero_biases, 0.02 * x, True),
     )
     yield Case(
         "input of zeros and trained zero biases, standard, NTK",
