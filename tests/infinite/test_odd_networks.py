@@ -13,44 +13,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm
 
 from ntkscope import infinite
-from ntkscope.core import NumericalError, UsageError
-from ntkscope.infinite import Concat, Conv, Dense, Erf, LayerNorm, LeakyRelu, Relu, Residual, Sum, module_rule, serial
+from ntkscope.core import UsageError
+from ntkscope.infinite import Concat, Dense, Erf, LayerNorm, Relu, Residual, Sum, module_rule, serial
+from oracles.wide_networks import Build, drawn, held_to_monte_carlo
 
-STANDARD_ERRORS = 5.0
-FINITE_WIDTH = 6.0  # the mean itself is off by a few 1/width
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 IMAGES = torch.randn(2, 3, 7, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-Build = Callable[[int], nn.Module]
-
-
-def drawn(build: Build, width: int, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return build(width).double()
-
-
-def tangent(net: nn.Module, x: Tensor) -> Tensor:
-    """⟨∇f(x), ∇f(x′)⟩ of a network with one output, by plain autograd."""
-    rows = []
-    for one in x:
-        chosen = [p for p in net.parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(net(one[None]).sum(), chosen, allow_unused=True)
-        rows.append(
-            torch.cat(
-                [torch.zeros(p.numel()).double() if g is None else g.flatten() for p, g in zip(chosen, gradients)]
-            )
-        )
-    J = torch.stack(rows)
-    return J @ J.T
-
-
-def held_to_monte_carlo(build: Build, x: Tensor, width: int, seeds: int) -> None:
-    """The standard NTK against the mean over networks as PyTorch initialises them, with the widths they have."""
-    expected = infinite.kernel(drawn(build, width, 0), x, parametrization="standard", init="default").dense()
-    draws = torch.stack([tangent(drawn(build, width, seed), x) for seed in range(seeds)])
-    allowed = STANDARD_ERRORS * draws.std(0) / math.sqrt(seeds) + FINITE_WIDTH / width * expected.abs().max()
-    off = (draws.mean(0) - expected).abs() / allowed
-    assert float(off.max()) <= 1, (draws.mean(0), expected)
 
 
 def shared_activation(width: int) -> nn.Module:
@@ -393,68 +361,3 @@ def test_branches_side_by_side_keep_their_own_covariances() -> None:
 def test_mixtures_that_are_not_known_are_refused(net: infinite.Layer, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         infinite.kernel(net, X)
-
-
-def zero_biases(width: int) -> nn.Sequential:
-    net = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))
-    nn.init.zeros_(net[0].bias)
-    nn.init.zeros_(net[2].bias)
-    return net
-
-
-def test_trained_zero_biases_keep_their_gradient_or_are_refused() -> None:
-    net = drawn(zero_biases, 64, 0)
-    with pytest.raises(UsageError, match=r"biases of Dense \(at '0'\) are zero and trained.*standard"):
-        infinite.kernel(net, X, init="measured")
-    assert infinite.kernel(net, X, init="measured", kind="nngp").shape == (2, 2)
-    options = {"init": "measured", "parametrization": "standard"}
-    trained = infinite.kernel(net, 0 * X, **options).dense()
-    # Units of an input of zeros are zero, where PyTorch's ReLU has slope 0: only the last bias has a gradient, of 1.
-    torch.testing.assert_close(trained, torch.ones_like(trained), rtol=0, atol=0)
-    torch.testing.assert_close(tangent(net, 0 * X), torch.ones(2, 2).double(), rtol=0, atol=0)
-    leaky = serial(*infinite.from_module(net, init="measured").layers[:1], LeakyRelu(0.5), Dense(width=1))
-    expected = 64 * 0 + 0.5**2 * 1  # the gradient of the first bias through the left slope
-    assert float(infinite.kernel(leaky, 0 * X, parametrization="standard").dense()[0, 1]) == pytest.approx(expected)
-    net[0].bias.requires_grad_(False)
-    net[2].bias.requires_grad_(False)
-    assert infinite.kernel(net, X, init="measured").shape == (2, 2)
-
-
-@pytest.mark.parametrize(
-    "layer", [Relu(), LeakyRelu(0.1), Erf(), infinite.Gelu(), infinite.Sin(), infinite.Activation(torch.tanh)]
-)
-def test_extreme_inputs_are_finite(layer: infinite.Nonlinearity) -> None:
-    net = serial(Dense(), layer, Dense(), layer, Dense())
-    assert bool(torch.isfinite(infinite.kernel(net, 0 * X).dense()).all())
-    for scale in (1e-8, 1e8):
-        for seed in range(3):
-            x = scale * torch.randn(1, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-            K = infinite.kernel(net, torch.cat([x, x])).dense()
-            torch.testing.assert_close(K[0, 1], K[0, 0], rtol=1e-9, atol=0)
-
-
-def test_what_has_no_finite_answer_is_refused() -> None:
-    with pytest.raises(NumericalError, match=r"LayerNorm.*\(at '1'\).*all zero"):
-        infinite.kernel(serial(Dense(), LayerNorm(), Relu(), Dense()), 0 * X)
-    assert bool(
-        torch.isfinite(infinite.kernel(serial(Dense(), LayerNorm(eps=1e-5), Relu(), Dense()), 0 * X).dense()).all()
-    )
-    with pytest.raises(NumericalError, match="expected a finite number"):
-        infinite.kernel(serial(Dense(), Relu(), Dense()), 1e200 * X)
-    images = torch.zeros(1, 2, 4, 4, dtype=torch.float64)
-    with pytest.raises(NumericalError, match="all zero"):
-        infinite.kernel(serial(Conv(3), LayerNorm(), Relu(), infinite.Flatten(), Dense()), images)
-
-
-def test_scales_of_the_ntk_parametrisation_are_checked_and_measured() -> None:
-    from ntkscope.models import build
-
-    net = build("mlp", in_features=4, classes=1, widths=[64], ntk=True, sigma_w=1.5, sigma_b=0.5, init_scale=3.0)
-    with pytest.raises(UsageError, match=r"weights of NTKLinear .* have scale 3"):
-        infinite.kernel(net, X)
-    # Values enter Σ, gradients have the scales outside: one layer, K = σ_w² x·x′/d + σ_b², whatever the weights are.
-    single = build(
-        "mlp", in_features=4, classes=1, widths=[], ntk=True, sigma_w=1.5, sigma_b=0.5, init_scale=3.0
-    ).double()
-    K = infinite.kernel(single, X, init="measured").dense()
-    torch.testing.assert_close(K, tangent(single, X), rtol=1e-12, atol=0)

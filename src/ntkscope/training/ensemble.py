@@ -218,7 +218,6 @@ class _Group:
         slopes = gradients(outputs, [p for p in params.values() if p.requires_grad])
         for i, (model, seed) in enumerate(zip(models, seeds)):
             out, own = outputs_alone(model, member_inputs(few, axis, i), SHAKEN)
-            # all together: a gradient that is nothing but rounding is held to those that are not
             together = [torch.cat([g.flatten() for g in each]) for each in ([s[i] for s in slopes], own)]
             if not (alike(outputs[i].detach(), out) and alike(*together)):
                 raise UsageError(f"the network of seed {seed} {UNLIKE}")
