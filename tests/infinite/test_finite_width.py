@@ -69,6 +69,7 @@ FULLY_CONNECTED = {
     "residual": serial(D, Residual(Relu(), D), Erf(), D),
     "layer norm": serial(D, LayerNorm(), Erf(), D, LayerNorm("all"), Relu(), D),
     "concat": serial(D, Concat((serial(Relu(), D), serial(Erf(), D)), (0.25, 0.75)), Relu(), D),
+    "mixture": serial(D, Concat((Dense(4.0), Dense(0.2, 0.1)), (0.25, 0.75)), Erf(), D),
     "normalised": serial(Dense(5**0.5), Relu(normalise=True), Dense(), Relu(normalise=True), Dense()),
 }
 CONVOLUTIONAL = {
@@ -78,6 +79,7 @@ CONVOLUTIONAL = {
     "stride, valid": serial(Conv(2, 2, W_std=1.4), Relu(), Conv(2, 1, "valid", 1.4, 0.3), Relu(), GlobalAvgPool(), D),
     "windows": serial(C, Relu(), AvgPool(2), C, Relu(), Flatten(), D),
     "shortcut": serial(C, Sum((serial(Relu(), Conv(3, 2)), Conv(1, 2))), Relu(), GlobalAvgPool(), D),
+    "mixture": serial(C, Concat((serial(Relu(), Conv(3, W_std=4.0)), Conv(1, W_std=0.3))), Relu(), GlobalAvgPool(), D),
     "dilated": serial(Conv(3, padding=2, dilation=2, W_std=1.4), Relu(), Flatten(), D),
 }
 

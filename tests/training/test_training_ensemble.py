@@ -171,3 +171,86 @@ def test_errors() -> None:
         fit_ensemble(net, regression, seeds=2, loss="mse", lr=1e200, steps=9)
     with pytest.raises(UsageError, match="workers=0"):
         fit_ensemble(net, PART, seeds=2, lr=0.1, steps=1, workers=0)
+
+
+def with_one_activation(kind: type[nn.Module]) -> Callable[[int], nn.Module]:
+    def build(seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            act, tied = kind(), nn.Linear(6, 6)
+            return nn.Sequential(nn.Linear(5, 6), act, tied, act, tied, act, nn.Linear(6, 3)).double()
+
+    return build
+
+
+def change(alter: Callable[[nn.Sequential], object]) -> Callable[[int], nn.Module]:
+    def build(seed: int) -> nn.Module:
+        net = chain_net(seed)
+        alter(net)
+        return net
+
+    return build
+
+
+STILL_RIGHT = {
+    "one activation, tied weights": with_one_activation(nn.ReLU),
+    "one tanh": with_one_activation(nn.Tanh),
+    "forward hook": change(lambda net: net[1].register_forward_hook(lambda m, given, out: 2 * out)),
+    "scaled output": change(lambda net: net.register_forward_hook(lambda m, given, out: 0.5 * out)),
+    "patched without weights": change(lambda net: setattr(net[2], "forward", torch.sin)),
+}
+
+
+@pytest.mark.parametrize("name", STILL_RIGHT)
+def test_odd_networks_are_trained_as_fit_trains_them(name: str) -> None:
+    build, settings = STILL_RIGHT[name], {"lr": 0.1, "steps": 12}
+    together = fit_ensemble(build, PART, seeds=2, workers=1, **settings)
+    for i in range(2):
+        alone = build(i)
+        fit(alone, PART, seed=i, **settings).final()
+        torch.testing.assert_close(together(PART.x)[i], alone(PART.x), rtol=1e-9, atol=1e-11)
+
+
+REFUSED = {
+    "a forward pass that holds on to one network": (
+        change(lambda net: setattr(net[1], "forward", lambda x, own=net[1]: 2 * (x @ own.weight.T + own.bias))),
+        "hold on to one network",
+    ),
+    "another activation for another seed": (
+        lambda seed: (
+            small_net(seed, dtype=torch.float64)
+            if seed
+            else nn.Sequential(
+                *[nn.Sigmoid() if isinstance(m, nn.ReLU | nn.Tanh) else m for m in small_net(0, dtype=torch.float64)]
+            )
+        ),
+        "change nothing but weights",
+    ),
+    "a backward hook": (
+        change(lambda net: net[-1].register_full_backward_hook(lambda m, into, out: tuple(2 * g for g in into))),
+        "no backward hooks",
+    ),
+    "a parameter with a hook": (
+        change(lambda net: net[1].weight.register_hook(lambda gradient: 2 * gradient)),
+        "'layer1.weight' .seed 0. has a hook",
+    ),
+    "other parameters frozen": (
+        lambda seed: (
+            chain_net(seed).requires_grad_(True) if seed else change(lambda net: net[1].requires_grad_(False))(0)
+        ),
+        "trains other parameters",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_members_that_a_stack_would_change_are_refused(name: str) -> None:
+    build, message = REFUSED[name]
+    with pytest.raises(UsageError, match=message):
+        fit_ensemble(build, PART, seeds=2, lr=0.1, steps=2, workers=1)
+
+
+def test_shapes_of_flattening_other_than_the_first_are_no_chain() -> None:
+    assert as_chain(nn.Sequential(nn.Flatten(1, 2), nn.Linear(4, 2))) is None
+    linear = nn.Linear(4, 4)
+    assert as_chain(nn.Sequential(linear, nn.ReLU(), linear)) is None

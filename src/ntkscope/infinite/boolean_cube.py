@@ -51,7 +51,9 @@ class Spectrum:
     """Decimal digits the computation took."""
 
 
-def radial(net: nn.Module | Layer, kind: str = "ntk", *, init: str = "checked") -> Callable[[Any], Any]:
+def radial(
+    net: nn.Module | Layer, kind: str = "ntk", *, init: str = "checked", d: int | None = None
+) -> Callable[[Any], Any]:
     """Φ with K(x, x′) = Φ(x·x′/d) for inputs of norm √d, to mpmath's working precision; arrays of mpmath numbers.
 
     >>> from ntkscope.infinite import Dense
@@ -61,7 +63,7 @@ def radial(net: nn.Module | Layer, kind: str = "ntk", *, init: str = "checked") 
     if kind not in KINDS:
         raise UsageError(f"kind={kind!r} came; expected one of {', '.join(KINDS)}")
     layers = Serial((from_module(net, init=init) if isinstance(net, nn.Module) else net,))
-    layers.shape(Shape(None), "")
+    layers.shape(Shape(d), "")
     tangent = kind == "ntk"
 
     def phi(t: Any) -> Any:
@@ -90,7 +92,7 @@ def boolean_cube(net: nn.Module | Layer, d: int, kind: str = "ntk", *, init: str
     """
     if d < 1:
         raise UsageError(f"d={d} came; expected at least one dimension")
-    phi = radial(net, kind, init=init)
+    phi = radial(net, kind, init=init, d=d)
     digits, before = 40 + d, None
     for _ in range(DOUBLINGS + 1):
         with mpmath.workdps(digits):

@@ -80,6 +80,8 @@ def steps(network: Network) -> list[Step] | None:
             count = math.prod(t.size for t in each.taps(spatial))
             weights, biases = gradient_scales(each, context, str(i), count)
             scale, offset = float(each.W_std) ** 2, float(each.b_std) ** 2
+            if biases and not offset:  # gradients at positions of variance zero, which have no angle
+                return None
             s, ratio = scale / count, weights / scale
             found.append(Step(path, s * jump, s * linear, offset, ratio, biases - ratio * offset, *reach))
             waiting = (None, 0.0, 1.0)

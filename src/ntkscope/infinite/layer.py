@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,14 @@ class Need(IntEnum):
 class Shape:
     """What flows between two layers: how many features (None: never said), the image's size, and what is known of it.
 
-    `gaussian`: units are independent, Gaussian and of mean zero, as behind a layer with random weights.
+    `gaussian`: units are independent, Gaussian and of mean zero, as behind a layer with random weights. `mixed`: some units
+    have other covariances than others, as those of branches side by side, and only their mean is known.
     """
 
     features: int | None
     spatial: tuple[int, ...] = ()
     gaussian: bool = False
+    mixed: bool = False
 
     def __str__(self) -> str:
         sizes = [str(self.features or "…"), *map(str, self.spatial)]
@@ -102,6 +104,15 @@ class Layer(ABC):
     def affine(self, given: Shape, path: str) -> Iterator[tuple[str, int | None]]:
         """Path and fan-in of every affine layer in it."""
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether its units are of several kinds, so that what follows has to be applied to each kind for itself."""
+        return False
+
+    def followed_by(self, layers: Sequence[Layer]) -> Layer:
+        """The layer with others applied to each kind of its units; of those that are `side_by_side` only."""
+        raise NotImplementedError(f"{self} has units of one kind")
+
     @abstractmethod
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
         """A network of this kind in the NTK parametrisation; `outputs` replaces the width of its last affine layer."""
@@ -128,12 +139,26 @@ class Nonlinearity(Weightless):
     """
 
     normalise: bool
+    accuracy: ClassVar[tuple[float, float]] = (1e-12, 1e-12)
+    """What `error` says where there is a closed form: of E[σσ] and of E[σ̇σ̇]."""
+
+    def error(self, q: float | int, derivative: bool = False) -> float:
+        """A bound of the error of E[σσ] (or E[σ̇σ̇]) at variances q, relative to E[σ²] (E[σ̇²]), at any correlation; float64.
+
+        It is that of the formula: of a covariance that is itself rounded, nearly equal inputs magnify the rounding.
+        """
+        return self.accuracy[derivative]
 
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.gaussian:
             raise UsageError(
                 f"{self} (at {path!r}) came behind something without random weights; expected the units it acts on to be"
                 " Gaussian: put a Dense or Conv between them"
+            )
+        if given.mixed:
+            raise UsageError(
+                f"{self} (at {path!r}) came behind branches side by side, whose units have different covariances; expected"
+                " units of one kind: put it into each branch, or a Dense or Conv between them"
             )
         return Shape(given.features, given.spatial)
 

@@ -17,7 +17,11 @@ from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.progress import counter
 from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.pairs import Block, Network
-from ntkscope.infinite.registry import INITS, Translator
+from ntkscope.infinite.registry import INITS, Step, Translator
+from ntkscope.infinite.replay import hold_to_network
+from ntkscope.infinite.rules.dense import Dense
+from ntkscope.infinite.rules.flatten import Flatten
+from ntkscope.infinite.rules.identity import Identity
 from ntkscope.infinite.rules.serial import Serial
 from ntkscope.infinite.tile_source import PairTiles, found_cut, make_cut
 from ntkscope.infinite.workers import spread
@@ -42,12 +46,30 @@ class Kernels:
 def from_module(module: nn.Module, *, init: str = "checked") -> Serial:
     """The layers of a module tree; see `kernel` for `init`.
 
+    Fully connected networks are held to the module on drawn inputs, all others by `kernel` on the inputs it is given.
+
     >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), init="default").layers[1]
     Relu(normalise=False)
     """
+    layers, steps = _translated(module, init)
+    features = _vectors(layers)
+    if features is not None:
+        layers.shape(Shape(features), "")
+        hold_to_network(module, layers, steps, [torch.ones(1, features)])
+    return layers
+
+
+def _translated(module: nn.Module, init: str) -> tuple[Serial, list[Step]]:
     if init not in INITS:
         raise UsageError(f"init={init!r} came; expected one of {', '.join(INITS)}")
-    return Serial((Translator(init)(module),))
+    translator = Translator(init)
+    return Serial((translator(module),)), translator.steps
+
+
+def _vectors(layers: Serial) -> int | None:
+    """The dimension of the inputs a translated network takes, where it begins with a fully connected layer."""
+    first = next((each for each in layers.layers if not isinstance(each, Flatten | Identity)), None)
+    return first.module.fan_in if isinstance(first, Dense) and first.module is not None else None
 
 
 def kernel(
@@ -131,8 +153,10 @@ def _compute(
     if dtype not in (torch.float64, torch.float32):
         raise UsageError(f"dtype={dtype} came; expected torch.float64 or torch.float32")
     if isinstance(net, nn.Module):
-        net = from_module(net, init=init)
-    elif not isinstance(net, Layer):
+        layers, steps = _translated(net, init)
+    elif isinstance(net, Layer):
+        layers, steps = Serial((net,)), []
+    else:
         raise UsageError(
             f"a network of type {type(net).__name__} came; expected a torch.nn.Module or layers of this room"
         )
@@ -141,7 +165,9 @@ def _compute(
     if left.shape[1:] != right.shape[1:]:
         raise UsageError(f"inputs of shapes {tuple(left.shape)} and {tuple(right.shape)} came; expected samples alike")
     shape = Shape(left.shape[1], tuple(left.shape[2:]))
-    network = Network.of(Serial((net,)), shape, "ntk" in wanted, parametrization == "standard")
+    network = Network.of(layers, shape, "ntk" in wanted, parametrization == "standard")
+    if isinstance(net, nn.Module):
+        hold_to_network(net, layers, steps, [left[:2], right[-1:]])
     if store is not None:
         (kind,) = wanted
         sides = left.detach(), None if x2 is None else right.detach()
@@ -211,6 +237,7 @@ def _whole(network: Network, left: Tensor, right: Tensor, symmetric: bool, wante
     found: dict[str, Gram] = {}
     for kind, values in zip(("nngp", "ntk"), network.tile(one, two)):
         if kind in wanted and values is not None:
+            _refuse_not_finite(values, kind)
             found[kind] = _gram(network, kind, (values + values.T) / 2 if symmetric else values, symmetric)
     return found
 
@@ -288,12 +315,25 @@ def _fill(network: Network, out: dict[str, Tensor], one: Block, two: Block, job:
         if kind not in out:
             continue
         assert part is not None
+        _refuse_not_finite(part, kind)
         values = out[kind]
         if two is one and rows == columns:
             part = (part + part.T) / 2
         values[rows, columns] = part
         if two is one and rows != columns:
             values[columns, rows] = part.T
+
+
+def _refuse_not_finite(values: Tensor, kind: str) -> None:
+    """A sum is one pass over what is in cache; it is finite unless an entry is not, or it overflows."""
+    if bool(torch.isfinite(values.detach().sum())) or bool(torch.isfinite(values.detach()).all()):
+        return
+    i, j = (int(index) for index in (~torch.isfinite(values.detach())).nonzero()[0])
+    raise NumericalError(
+        f"the {kind} of inputs {i} and {j} (of their tile) is {float(values[i, j])}; expected a finite number: inputs or"
+        f" weights are so large, or so small, that squares leave the range of {str(values.dtype).removeprefix('torch.')}."
+        " Scale the inputs"
+    )
 
 
 def _tiles(n: int, m: int, tile: int, triangle: bool) -> Iterator[tuple[slice, slice]]:

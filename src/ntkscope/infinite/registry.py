@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from ntkscope.core import DuplicateName, UsageError
+from ntkscope.infinite.disguises import refuse_disguise
 from ntkscope.infinite.layer import Layer
 
 INITS = ("checked", "default", "measured")
@@ -19,17 +20,50 @@ STANDARD_ERRORS = 6.0  # beyond which weights are not draws of the law they are 
 
 @dataclass(frozen=True)
 class Translator:
-    """Turns modules into layers; `init` says where the scales of their weights come from."""
+    """Turns modules into layers; `init` says where the scales of their weights come from.
+
+    `steps` says which module every layer stands for, in the order of translation, so that a translation can be held to the
+    network itself.
+    """
 
     init: str = "checked"
+    steps: list[Step] = field(default_factory=list)
+    _met: dict[int, tuple[Any, str]] = field(default_factory=dict)
 
     def __call__(self, module: nn.Module, path: str = "") -> Layer:
         """The layer of `module`, which sits at `path` of the whole network."""
         for kind in type(module).__mro__:
             rule = MODULES.get(kind)
-            if rule is not None and getattr(kind, "forward", None) is type(module).forward:
-                return rule(module, self, path)
+            if rule is None:
+                continue
+            if getattr(kind, "forward", None) is not type(module).forward:
+                break
+            refuse_disguise(module, kind, path)
+            self._refuse_second_use(module, path)
+            made = rule(module, self, path)
+            self.steps.append(Step(path, module, made))
+            return made
         raise UsageError(_refusal(module, path))
+
+    def _refuse_second_use(self, module: nn.Module, path: str) -> None:
+        """Weights that are used twice are correlated with themselves, and have another limit."""
+        for name, parameter in module.named_parameters(recurse=False):
+            before = self._met.setdefault(id(parameter), (parameter, f"{path}.{name}" if path else name))[1]
+            here = f"{path}.{name}" if path else name
+            if before != here or any(step.module is module for step in self.steps):
+                raise UsageError(
+                    f"{type(module).__name__} (at {path!r}) uses the parameter of {before!r} a second time: tied weights have"
+                    " another limit, for which there is no rule; expected weights of its own"
+                )
+
+
+@dataclass(frozen=True)
+class Step:
+    """One module of a translation and the layer it became."""
+
+    path: str
+    module: nn.Module
+    layer: Layer
 
 
 Rule = Callable[[Any, Translator, str], Layer]
@@ -96,12 +130,23 @@ def _refusal(module: nn.Module, path: str) -> str:
 
 @dataclass(frozen=True)
 class Scales:
-    """σ_w and σ_b of an affine module, and which of its parameters are trained."""
+    """σ_w and σ_b of an affine module, which of its parameters are trained, and whether it has a bias at all."""
 
     weight: float
     bias: float
     train_weight: bool
     train_bias: bool
+    has_bias: bool
+
+
+@dataclass(frozen=True)
+class Affine:
+    """What an affine module says of itself: its fan-in, whether it has a bias, and the scales outside its parameters."""
+
+    fan_in: int
+    has_bias: bool
+    outside: tuple[float, float] | None = None
+    """σ_w and σ_b of a layer in the NTK parametrisation; None where they are in the parameters."""
 
 
 def affine_scales(module: Any, fan_in: int, init: str, path: str) -> Scales:
@@ -133,7 +178,26 @@ def affine_scales(module: Any, fan_in: int, init: str, path: str) -> Scales:
         0.0 if bias is None else used[1],
         bool(weight.requires_grad),
         bias is not None and bool(bias.requires_grad),
+        bias is not None,
     )
+
+
+def ntk_factors(module: Any, init: str, path: str) -> tuple[float, float]:
+    """The root mean square of weights and biases whose law is the standard normal one; "checked" refuses others."""
+    parts = [("weights", module.weight), ("biases", module.bias)]
+    found = [0.0 if values is None else _rms(values) for _, values in parts]
+    if init == "measured":
+        return found[0], found[1]
+    for (what, values), is_now in zip(parts, found):
+        if init != "checked" or values is None:
+            continue
+        if is_now == 0 or abs(is_now**2 - 1) > STANDARD_ERRORS * math.sqrt(2 / values.numel()):
+            raise UsageError(
+                f"the {what} of {type(module).__name__} (at {path!r}) have scale {is_now:.3g}; its initialisation gives 1."
+                ' Say which is meant: init="measured" takes the scales of the weights as they are, init="default" those of'
+                " the initialisation"
+            )
+    return 1.0, 1.0
 
 
 def _rms(values: torch.Tensor) -> float:

@@ -44,7 +44,7 @@ def sphere(net: nn.Module | Layer, d: int, kind: str = "ntk", *, degrees: int = 
     """
     if d < 2 or degrees < 0:
         raise UsageError(f"d={d}, degrees={degrees} came; expected d ≥ 2 and degrees ≥ 0")
-    phi = radial(net, kind, init=init)
+    phi = radial(net, kind, init=init, d=d)
     digits = 40 + math.ceil(2 * degrees * math.log10(d + degrees + 1))
     with mpmath.workdps(digits):
         before: list[Any] | None = None
@@ -108,7 +108,7 @@ def gaussian(
     if d < 3:
         raise UsageError(f"d={d} came; expected at least 3 dimensions")
     layers = Serial((from_module(net, init=init) if isinstance(net, nn.Module) else net,))
-    layers.shape(Shape(None), "")
+    layers.shape(Shape(d), "")
     squares, mass = roots_genlaguerre(radii, d / 2 - 1)
     kept = mass > 0
     q = torch.from_numpy(2 * squares[kept] / d)

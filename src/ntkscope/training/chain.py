@@ -36,17 +36,33 @@ def as_chain(model: nn.Module) -> tuple[Link, ...] | None:
     """
     if type(model).forward is not nn.Sequential.forward or not all(p.requires_grad for p in model.parameters()):
         return None
-    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
+    if any(not _plain(module) for module in model.modules()):
         return None
     links: list[Link] = []
-    for name, module in model.named_children():
+    weights: set[int] = set()
+    for name, module in model._modules.items():  # as often as the forward pass runs each
+        if module is None:
+            return None
         if type(module) is nn.Linear:
+            if weights & {id(p) for p in module.parameters()}:
+                return None  # tied weights: their gradients add up
+            weights |= {id(p) for p in module.parameters()}
             links.append(Link(name, module.bias is not None, "none"))
         elif type(module) in ACTIVATIONS and links and links[-1].activation == "none":
             links[-1] = Link(links[-1].name, links[-1].bias, ACTIVATIONS[type(module)])
-        elif not (type(module) is nn.Identity or (type(module) is nn.Flatten and not links)):
+        elif not (type(module) is nn.Identity or (_flattens(module) and not links)):
             return None
     return tuple(links) if links and links[-1].activation == "none" else None
+
+
+def _plain(module: nn.Module) -> bool:
+    """No hooks, and no method replaced on the instance."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return not any(hooks) and not any(callable(getattr(type(module), name, None)) for name in vars(module))
+
+
+def _flattens(module: nn.Module | None) -> bool:
+    return type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1)
 
 
 class StackedChain:

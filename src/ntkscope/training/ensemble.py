@@ -19,6 +19,16 @@ from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, Snapsh
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.chain import StackedChain, as_chain
 from ntkscope.training.evaluation import Weights, evaluating, item_weights
+from ntkscope.training.likeness import (
+    SHAKEN,
+    UNLIKE,
+    alike,
+    first_inputs,
+    gradients,
+    member_inputs,
+    outputs_alone,
+    refuse_unlike,
+)
 from ntkscope.training.losses import Loss, LossFunction, as_loss, objective
 from ntkscope.training.moments import Moments, snapshot_steps
 from ntkscope.training.optimizers import OptimizerFactory, check_optimizer, make_optimizer
@@ -117,6 +127,7 @@ def fit_ensemble(
             f"{len(models)} members came with {len(parts)} parts of lengths {sorted({len(p) for p in parts})};"
             " expected one part for all, or one of the same length for each"
         )
+    refuse_unlike(models, chosen)
     where = next(models[0].parameters()).device
     lean = [_lean(p, weights).to(where, dtype) for p in parts]
     plan = _Plan(
@@ -140,6 +151,8 @@ def fit_ensemble(
         )
         for dealt in _deal(len(models), count)
     ]
+    for group, dealt in zip(groups, _deal(len(models), count)):
+        group.hold_to([models[i] for i in dealt], [chosen[i] for i in dealt])
     moments = snapshot_steps(snapshots, plan.total, per_epoch)
     _train(groups, moments, plan.total, on_snapshot, progress)
     params, buffers, losses = _gather(groups)
@@ -179,6 +192,35 @@ class _Group:
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.step, self.losses = 0, torch.full((len(models),), math.nan)
         self._checked, self._permutation = False, (-1, torch.empty(0))
+
+    def hold_to(self, models: list[nn.Module], seeds: list[int]) -> None:
+        """Every member must say what its own network says of the first inputs; a chain that does not is left out."""
+        few = first_inputs(self.part.x, 0 if self.shared else 1)
+        axis = None if self.shared else 0
+        if self.chain is not None:
+            with torch.no_grad():
+                found = self.chain.forward(few, shared=self.shared)
+            alone = [outputs_alone(m, member_inputs(few, axis, i))[0] for i, m in enumerate(models)]
+            if alike(found, torch.stack(alone)):
+                return
+            self.chain = None
+            for parameter in self.params.values():
+                parameter.grad = None
+        # At other weights than the networks have: a forward pass that holds on to one of them does not follow.
+        params = {name: (p.detach() * SHAKEN).requires_grad_(p.requires_grad) for name, p in self.params.items()}
+        buffers = {name: tensor.clone() for name, tensor in self.buffers.items()}
+        try:
+            outputs = vmap(lambda p, b, x: _outputs(self.template, p, b, x), in_dims=(0, 0, axis))(params, buffers, few)
+        except RuntimeError as error:
+            if "randomness" in str(error):
+                return  # said at the first step, with the remedy
+            raise
+        slopes = gradients(outputs, [p for p in params.values() if p.requires_grad])
+        for i, (model, seed) in enumerate(zip(models, seeds)):
+            out, own = outputs_alone(model, member_inputs(few, axis, i), SHAKEN)
+            together = [torch.cat([g.flatten() for g in each]) for each in ([s[i] for s in slopes], own)]
+            if not (alike(outputs[i].detach(), out) and alike(*together)):
+                raise UsageError(f"the network of seed {seed} {UNLIKE}")
 
     def advance(self, until: int, bar: Progress[None] | None) -> None:
         """Train all members until `until` updates are done."""

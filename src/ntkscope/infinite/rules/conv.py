@@ -15,8 +15,8 @@ from torch.nn import functional
 from ntkscope.core import UsageError
 from ntkscope.infinite.field import Field
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
-from ntkscope.infinite.registry import Translator, affine_scales, layer, module_rule, whole
-from ntkscope.infinite.rules.dense import gradient_scales
+from ntkscope.infinite.registry import Affine, Translator, affine_scales, layer, module_rule, whole
+from ntkscope.infinite.rules.dense import check_fan_in, gradient_scales, scales_shown
 
 PADDINGS = ("same", "valid", "circular")
 
@@ -56,14 +56,16 @@ class Conv(Layer):
     dilation: int | tuple[int, ...] = 1
     train_weight: bool = True
     train_bias: bool = True
+    module: Affine | None = None
+    """What else a module says of itself, where the layer was made from one."""
 
     def __post_init__(self) -> None:
         if isinstance(self.padding, str) and self.padding not in PADDINGS:
             raise UsageError(f"padding={self.padding!r} came; expected one of {', '.join(PADDINGS)}, or a number")
 
     def __repr__(self) -> str:
-        scales = f"W_std={self.W_std:g}, b_std={self.b_std:g}"
-        return f"Conv({self.kernel}, stride={self.stride}, padding={self.padding!r}, {scales})"
+        dilated = "" if self.dilation == 1 else f"dilation={self.dilation}, "
+        return f"Conv({self.kernel}, stride={self.stride}, padding={self.padding!r}, {dilated}{scales_shown(self)})"
 
     @property
     def circular(self) -> bool:
@@ -97,6 +99,7 @@ class Conv(Layer):
             raise UsageError(
                 f"{self} (at {path!r}) came behind vectors {given}; expected images (n, c, h, w) or (n, c, l)"
             )
+        check_fan_in(self, given, path)
         taps = self.taps(given.spatial)
         if any(t.output < 1 for t in taps):
             raise UsageError(
@@ -215,6 +218,19 @@ class Along:
         return values
 
 
+def convolve(kind: Conv, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What `kind` does to images (n, c, *spatial) with these weights."""
+    spatial = tuple(x.shape[2:])
+    taps = kind.taps(spatial)
+    edges: list[int] = []
+    for length, t in reversed(list(zip(spatial, taps))):
+        after = (t.output - 1) * t.stride + (t.size - 1) * t.dilation + 1 - t.before - length
+        edges += [t.before, after]
+    x = functional.pad(x, edges, mode="circular" if kind.circular else "constant")
+    run: Any = functional.conv1d if len(taps) == 1 else functional.conv2d
+    return run(x, weight, bias, stride=[t.stride for t in taps], dilation=[t.dilation for t in taps])
+
+
 class NTKConv(nn.Module):
     """A convolution with its scales outside the parameters: σ_w / √(taps · channels) and σ_b."""
 
@@ -229,15 +245,8 @@ class NTKConv(nn.Module):
         self.weight_scale = float(kind.W_std) / math.sqrt(given.features * math.prod(sizes))
 
     def forward(self, x: Float[Tensor, "n c *s"]) -> Float[Tensor, "n k *t"]:
-        edges: list[int] = []
-        for length, t in reversed(list(zip(self.spatial, self.taps))):
-            after = (t.output - 1) * t.stride + (t.size - 1) * t.dilation + 1 - t.before - length
-            edges += [t.before, after]
-        x = functional.pad(x, edges, mode="circular" if self.kind.circular else "constant")
-        convolve: Any = functional.conv1d if len(self.taps) == 1 else functional.conv2d
         bias = None if self.bias is None else float(self.kind.b_std) * self.bias
-        stride, dilation = [t.stride for t in self.taps], [t.dilation for t in self.taps]
-        return convolve(x, self.weight_scale * self.weight, bias, stride=stride, dilation=dilation)
+        return convolve(self.kind, x, self.weight_scale * self.weight, bias)
 
     def extra_repr(self) -> str:
         return f"{self.kind}, channels {self.weight.shape[1]} to {self.weight.shape[0]}"
@@ -276,4 +285,5 @@ def conv(module: nn.Conv1d | nn.Conv2d, translate: Translator, path: str) -> Lay
         tuple(module.dilation),
         scales.train_weight,
         scales.train_bias,
+        Affine(module.in_channels, scales.has_bias),
     )

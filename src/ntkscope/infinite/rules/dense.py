@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from ntkscope.core import UsageError
 from ntkscope.infinite.field import Field, Values
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
-from ntkscope.infinite.registry import Translator, affine_scales, layer, module_rule
+from ntkscope.infinite.registry import Affine, Translator, affine_scales, layer, module_rule, ntk_factors
 from ntkscope.models._ntk_linear import NTKLinear
 
 
@@ -36,9 +35,11 @@ class Dense(Layer):
     width: int | None = None
     train_weight: bool = True
     train_bias: bool = True
+    module: Affine | None = None
+    """What else a module says of itself, where the layer was made from one."""
 
     def __repr__(self) -> str:
-        return f"Dense(W_std={self.W_std:g}, b_std={self.b_std:g})"
+        return f"Dense({scales_shown(self)})"
 
     def shape(self, given: Shape, path: str) -> Shape:
         if given.spatial:
@@ -46,6 +47,7 @@ class Dense(Layer):
                 f"{self} (at {path!r}) came behind images {given}; expected vectors: put Flatten() or GlobalAvgPool()"
                 " before it, or use Conv(1)"
             )
+        check_fan_in(self, given, path)
         return Shape(self.width, gaussian=True)
 
     def need(self, out: Need, single: bool) -> Need:
@@ -88,9 +90,49 @@ def plus(first: Values | float, values: Values, scale: float) -> Values:
     return torch.add(start, values, alpha=scale)
 
 
+def scales_shown(kind: Any) -> str:
+    """The scales of an affine layer to the last digit, and what else tells its kernel from another's."""
+    shown = [f"W_std={_number(kind.W_std)}", f"b_std={_number(kind.b_std)}"]
+    if kind.width is not None:
+        shown.append(f"width={kind.width}")
+    shown += [f"{name}=False" for name in ("train_weight", "train_bias") if not getattr(kind, name)]
+    if kind.module is not None:
+        shown.append(f"module={kind.module}")
+    return ", ".join(shown)
+
+
+def _number(value: float | int) -> str:
+    return repr(float(value)).removesuffix(".0")
+
+
+def check_fan_in(kind: Any, given: Shape, path: str) -> None:
+    """An error where a module would refuse what comes before it."""
+    expected = None if kind.module is None else kind.module.fan_in
+    if expected is not None and given.features is not None and given.features != expected:
+        raise UsageError(
+            f"{type(kind).__name__} (at {path!r}) takes {expected} features and came behind {given.features}; expected a"
+            " network that PyTorch runs on these inputs"
+        )
+
+
 def gradient_scales(kind: Any, context: Context, path: str, taps: int) -> tuple[float, float]:
-    """What the squared gradients of weights and biases are of: (σ_w², σ_b²), or (fan-in, 1) in the standard parametrisation."""
+    """What the squared gradients of weights and biases are of: (σ_w², σ_b²), or (fan-in, 1) in the standard parametrisation.
+
+    A module says itself whether it has a bias, and a layer in the NTK parametrisation which scales stand outside.
+    """
     W_std, b_std = float(kind.W_std), float(kind.b_std)
+    module = kind.module
+    has_bias = b_std != 0 if module is None else module.has_bias
+    if module is not None and module.outside is not None:
+        W_std, b_std = module.outside
+    elif module is not None and context.tangent and not context.standard:
+        for what, scale, trained in (("weights", W_std, kind.train_weight), ("biases", b_std, kind.train_bias)):
+            if scale == 0 and trained:
+                raise UsageError(
+                    f"the {what} of {type(kind).__name__} (at {path!r}) are zero and trained, so their values do not say by"
+                    ' which scale the NTK parametrisation multiplies their gradients; expected parametrization="standard",'
+                    ' init="default", or them frozen with requires_grad_(False)'
+                )
     weights, biases = W_std**2, b_std**2
     if context.standard and context.tangent:
         features = context.fan_in.get(path)
@@ -99,7 +141,7 @@ def gradient_scales(kind: Any, context: Context, path: str, taps: int) -> tuple[
                 f"{kind} (at {path!r}) in the standard parametrisation came behind a layer of unknown width; give that"
                 ' layer width=…, or use parametrization="ntk"'
             )
-        weights, biases = float(features * taps), float(b_std != 0)
+        weights, biases = float(features * taps), float(has_bias)
     trained = kind.train_weight, kind.train_bias
     return weights * trained[0], biases * trained[1]
 
@@ -108,18 +150,27 @@ def gradient_scales(kind: Any, context: Context, path: str, taps: int) -> tuple[
 def linear(module: nn.Linear, translate: Translator, path: str) -> Layer:
     """With the scales of PyTorch's initialisation, or as `init` says."""
     scales = affine_scales(module, module.in_features, translate.init, path)
-    return Dense(scales.weight, scales.bias, module.out_features, scales.train_weight, scales.train_bias)
+    return Dense(
+        scales.weight,
+        scales.bias,
+        module.out_features,
+        scales.train_weight,
+        scales.train_bias,
+        Affine(module.in_features, scales.has_bias),
+    )
 
 
 @module_rule(NTKLinear)
 def ntk_linear(module: NTKLinear, translate: Translator, path: str) -> Layer:
-    """It carries its scales."""
-    factor = 1.0 if translate.init != "measured" else math.sqrt(float(module.weight.detach().double().square().mean()))
+    """It carries its scales, which are those of the gradients; "measured" are the values they multiply."""
     bias = module.bias
+    sigma_w, sigma_b = float(module.sigma_w), 0.0 if bias is None else float(module.sigma_b)
+    factors = ntk_factors(module, translate.init, path)
     return Dense(
-        module.sigma_w * factor,
-        0.0 if bias is None else module.sigma_b,
+        sigma_w * factors[0],
+        sigma_b * factors[1],
         module.out_features,
         bool(module.weight.requires_grad),
         bias is not None and bool(bias.requires_grad),
+        Affine(module.in_features, bias is not None, (sigma_w, sigma_b)),
     )

@@ -12,8 +12,11 @@ import torch
 from torch import Tensor
 
 from ntkscope.infinite.layer import Layer, Nonlinearity
+from ntkscope.infinite.precise import gap
 from ntkscope.infinite.registry import Translator, layer, module_rule
 from ntkscope.models._activations import Erf as ErfModule
+
+LARGE = 1e3  # variances from which products have to be formed with more digits
 
 
 @layer
@@ -31,14 +34,13 @@ class Erf(Nonlinearity):
     normalise: bool = False
 
     def covariances(self, cov: Tensor, q1: Tensor, q2: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
-        d1, d2 = 1 + 2 * q1, 1 + 2 * q2
-        values = torch.asin(cov * (2 * d1.rsqrt()) * d2.rsqrt()) * (2 / math.pi)
-        if not slopes:
-            return values, None
-        return values, (d1 * d2 - 4 * cov**2).rsqrt() * (4 / math.pi)
+        # The arc sine of Σ / √… is ill-conditioned at equal inputs of large size, the arc tangent nowhere.
+        root = torch.add((1 + 2 * q1) + 2 * q2, gap(cov, q1, q2, LARGE), alpha=4).sqrt()
+        values = torch.atan2(2 * cov, root) * (2 / math.pi)
+        return values, (4 / math.pi) / root if slopes else None
 
     def moments(self, q: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
-        values = torch.asin(2 * q / (1 + 2 * q)) * (2 / math.pi)
+        values = torch.atan2(2 * q, (1 + 4 * q).sqrt()) * (2 / math.pi)
         return values, (1 + 4 * q).rsqrt() * (4 / math.pi) if slopes else None
 
     def exact(self, cov: Any, q1: Any, q2: Any) -> tuple[Any, Any]:

@@ -23,7 +23,7 @@ class Flatten(Spatial):
         features = given.features
         for length in given.spatial:
             features = features and features * length
-        return Shape(features, gaussian=given.gaussian and not given.spatial)
+        return Shape(features, gaussian=given.gaussian and not given.spatial, mixed=given.mixed)
 
     def need(self, out: Need, single: bool) -> Need:
         return min(out, Need.SAME)

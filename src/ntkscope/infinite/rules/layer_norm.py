@@ -7,7 +7,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from ntkscope.core import UsageError
+from ntkscope.core import NumericalError, UsageError
 from ntkscope.infinite.field import Field, Values
 from ntkscope.infinite.layer import Context, Layer, Need, Shape, Weightless
 from ntkscope.infinite.registry import Translator, layer, module_rule
@@ -25,8 +25,10 @@ class LayerNorm(Weightless):
 
     over: str = "channels"
     eps: float | int = 0.0
-    axes: int | None = None
-    """How many axes it covers, if that was said: features, or features and the image's sides."""
+    sizes: tuple[int, ...] | None = None
+    """The axes it covers, if they were said: features, or features and the image's sides."""
+    channels: int | None = None
+    """How many channels it takes, if that was said."""
 
     def __post_init__(self) -> None:
         if self.over not in ("channels", "all"):
@@ -38,10 +40,17 @@ class LayerNorm(Weightless):
                 f"{self} (at {path!r}) came behind something without random weights, whose mean is not zero; expected it"
                 " directly behind Dense or Conv"
             )
-        if self.axes is not None and self.axes != 1 + len(given.spatial):
+        if self.sizes is not None and len(self.sizes) != 1 + len(given.spatial):
             raise UsageError(
-                f"a layer norm (at {path!r}) over the last {self.axes} axes came behind {given}; expected all axes but the"
-                " first, or LayerNorm() over channels"
+                f"a layer norm (at {path!r}) over the last {len(self.sizes)} axes came behind {given}; expected all axes"
+                " but the first, or LayerNorm() over channels"
+            )
+        actual = (given.features, *given.spatial)
+        expected = self.sizes if self.sizes is not None else (self.channels, *given.spatial)
+        if any(a is not None and e is not None and a != e for a, e in zip(actual, expected)):
+            raise UsageError(
+                f"a normalisation of sizes {expected} (at {path!r}) came behind {given}; expected the same sizes: PyTorch"
+                " refuses others"
             )
         return given
 
@@ -64,8 +73,17 @@ class LayerNorm(Weightless):
                 means = [q.mean(tuple(range(len(given.spatial)))) for q in (context.left[path], context.right[path])]
                 means = [means[0][:, None], means[1][None, :]]
             q1, q2 = means
-        scale1, scale2 = _inverse_root(q1 + self.eps), _inverse_root(q2 + self.eps)
+        scale1, scale2 = (_inverse_root(self._denominator(q, path)) for q in (q1, q2))
         return given.mapped(lambda values: values * scale1 * scale2)
+
+    def _denominator(self, q: Values, path: str) -> Values:
+        total = q + self.eps
+        if self.eps == 0 and isinstance(total, Tensor) and bool((total == 0).any()):
+            raise NumericalError(
+                f"{self} (at {path!r}) came on an input whose units are all zero, which it divides by their size; expected"
+                " eps > 0, a bias before it, or inputs that are not zero"
+            )
+        return total
 
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
         return Normalised(self.over, self.eps)
@@ -92,7 +110,7 @@ class Normalised(nn.Module):
 def layer_norm(module: nn.LayerNorm, translate: Translator, path: str) -> Layer:
     """Over vectors, or over all of an image: PyTorch normalises the last axes."""
     _refuse_affine(module, path)
-    return LayerNorm("all", float(module.eps), len(module.normalized_shape))
+    return LayerNorm("all", float(module.eps), tuple(module.normalized_shape))
 
 
 @module_rule(nn.GroupNorm)
@@ -101,7 +119,7 @@ def group_norm(module: nn.GroupNorm, translate: Translator, path: str) -> Layer:
     if module.num_groups != 1:
         raise UsageError(f"GroupNorm (at {path!r}) has {module.num_groups} groups; expected 1, which is LayerNorm")
     _refuse_affine(module, path)
-    return LayerNorm("all", float(module.eps))
+    return LayerNorm("all", float(module.eps), channels=module.num_channels)
 
 
 def _refuse_affine(module: Any, path: str) -> None:

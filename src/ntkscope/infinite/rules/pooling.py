@@ -36,7 +36,9 @@ class AvgPool(Spatial):
                 f"{self} (at {path!r}) came behind {given}; expected images at least as large as its window"
             )
         # Sums of a Gaussian unit's positions are Gaussian, so it stays so.
-        return Shape(given.features, tuple(outputs for *_, outputs in self.sizes(given.spatial)), given.gaussian)
+        return Shape(
+            given.features, tuple(outputs for *_, outputs in self.sizes(given.spatial)), given.gaussian, given.mixed
+        )
 
     def need(self, out: Need, single: bool) -> Need:
         return Need.FULL if out else out
@@ -69,7 +71,7 @@ class GlobalAvgPool(Spatial):
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.spatial:
             raise UsageError(f"{self} (at {path!r}) came behind vectors {given}; expected images")
-        return Shape(given.features, gaussian=given.gaussian)
+        return Shape(given.features, gaussian=given.gaussian, mixed=given.mixed)
 
     def need(self, out: Need, single: bool) -> Need:
         return Need.FULL if out else out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import mpmath
 import numpy as np
@@ -26,8 +26,12 @@ class Kinked(Nonlinearity):
     cos θ = Σ / √(q₁q₂), J = √(q₁q₂) (sin θ + (π − θ) cos θ) / 2π and J̇ = (π − θ) / 2π. Cho & Saul (2009).
 
     At θ = 0 rounding of the cosine by ε becomes one of √ε in J̇. The cosine is enlarged by a few rounding units and cut at
-    1, so that equal inputs have θ = 0 exactly.
+    1, so that equal inputs have θ = 0 exactly: an error of at most 2e-8 in J̇; that of J is at most 2e-9 √(q₁q₂).
+
+    An input of zeros has no angle. Its units are zero, so their slope is PyTorch's at zero: that of the left.
     """
+
+    accuracy: ClassVar[tuple[float, float]] = (5e-9, 1e-7)
 
     @property
     @abstractmethod
@@ -43,14 +47,17 @@ class Kinked(Nonlinearity):
         else:
             values, slope = arc_cosine(cov, q1, q2)
         jump = (b - a) ** 2
-        if (a, b) == (0, 1):
-            return values, slope
-        return values * jump + cov * (a * b), slope * jump + a * b
+        if (a, b) != (0, 1):
+            values, slope = values * jump + cov * (a * b), slope * jump + a * b
+        if slopes and any(bool((q.detach() == 0).any()) for q in (q1, q2)):
+            one, two = (torch.full_like(q, (a + b) / 2).masked_fill(q.detach() == 0, a) for q in (q1, q2))
+            slope = torch.where((q1.detach() == 0) | (q2.detach() == 0), one * two, slope)
+        return values, slope
 
     def moments(self, q: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         a, b = self.slopes
         second = (a * a + b * b) / 2
-        return q * second, torch.full_like(q, second) if slopes else None
+        return q * second, torch.full_like(q, second).masked_fill(q.detach() == 0, a * a) if slopes else None
 
     def exact(self, cov: Any, q1: Any, q2: Any) -> tuple[Any, Any]:
         a, b = (mpmath.mpf(s) for s in self.slopes)
@@ -63,7 +70,7 @@ class Kinked(Nonlinearity):
 
     def function(self, z: Tensor) -> Tensor:
         a, b = self.slopes
-        return b * z.clamp(min=0) + a * z.clamp(max=0)
+        return torch.where(z > 0, b * z, a * z)
 
 
 def arc_cosine(cov: Tensor, q1: Tensor, q2: Tensor) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,12 @@ class Sum(Layer):
                 f"more than one branch of the sum at {path!r} ends without random weights, so they are correlated; expected"
                 " Dense or Conv at the end of all but one"
             )
-        return Shape(widths.pop() if widths else None, shapes[0].spatial, all(s.gaussian for s in shapes))
+        return Shape(
+            widths.pop() if widths else None,
+            shapes[0].spatial,
+            all(s.gaussian for s in shapes),
+            any(s.mixed for s in shapes),
+        )
 
     def need(self, out: Need, single: bool) -> Need:
         return max(b.need(out, single) for b in self.branches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
@@ -10,7 +11,7 @@ from torch import nn
 
 from ntkscope.core import UsageError
 from ntkscope.infinite.field import Field
-from ntkscope.infinite.layer import Context, Layer, Need, Shape
+from ntkscope.infinite.layer import Context, Layer, Need, Nonlinearity, Shape, Spatial
 from ntkscope.infinite.registry import Translator, layer, module_rule
 
 
@@ -31,7 +32,7 @@ class Serial(Layer):
                     " (translate modules with infinite.from_module)"
                 )
             flat += each.layers if isinstance(each, Serial) else (each,)
-        object.__setattr__(self, "layers", tuple(flat))
+        object.__setattr__(self, "layers", tuple(_inside_branches(flat)))
 
     def steps(self, given: Shape, path: str) -> Iterator[tuple[Layer, Shape, str]]:
         """Each layer with the shape before it and its path."""
@@ -88,8 +89,23 @@ class Serial(Layer):
             modules.append(each.finite(shape, width, chosen))
             after = each.shape(shape, str(i))
             features = after.features or chosen or (width if after.gaussian else shape.features)
-            shape = Shape(features, after.spatial, after.gaussian)
+            shape = Shape(features, after.spatial, after.gaussian, after.mixed)
         return nn.Sequential(*modules)
+
+
+def _inside_branches(layers: list[Layer]) -> Iterator[Layer]:
+    """Functions of each unit behind branches side by side, moved into the branches: units of each are of one kind there.
+
+    σ(cat(a, b)) = cat(σ(a), σ(b)), and so for pooling and for what else acts on each channel.
+    """
+    i = 0
+    while i < len(layers):
+        each, i = layers[i], i + 1
+        if each.side_by_side:
+            run = itertools.takewhile(lambda k: isinstance(layers[k], Nonlinearity | Spatial), range(i, len(layers)))
+            last = max((k + 1 for k in run if isinstance(layers[k], Nonlinearity)), default=i)
+            each, i = each.followed_by(layers[i:last]) if last > i else each, last
+        yield each
 
 
 def serial(*layers: Layer) -> Serial:
@@ -105,5 +121,9 @@ def serial(*layers: Layer) -> Serial:
 @module_rule(nn.Sequential)
 def sequential(module: nn.Sequential, translate: Translator, path: str) -> Layer:
     return Serial(
-        tuple(translate(child, f"{path}.{name}" if path else name) for name, child in module.named_children())
+        tuple(
+            translate(child, f"{path}.{name}" if path else name)  # as often as the forward pass runs it
+            for name, child in module._modules.items()
+            if child is not None
+        )
     )

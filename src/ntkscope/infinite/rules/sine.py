@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from ntkscope.infinite.layer import Nonlinearity
+from ntkscope.infinite.precise import HUGE, distinct
 from ntkscope.infinite.registry import layer
+
+GONE = 1500.0  # twice the exponent whose exponential is nothing
 
 
 class Wave(Nonlinearity):
@@ -29,9 +32,19 @@ class Wave(Nonlinearity):
 
     def covariances(self, cov: Tensor, q1: Tensor, q2: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         size, a, _, turned = self.wave
-        near, far = torch.exp(-(a**2) / 2 * (q1 + q2 - 2 * cov)), torch.exp(-(a**2) / 2 * (q1 + q2 + 2 * cov))
-        values = (near - turned * far) * (size**2 / 2)
-        return values, (near + turned * far) * ((size * a) ** 2 / 2) if slopes else None
+        # Differences first: each is exact where its terms are nearly equal. And e⁻ − e⁺ at once, since both may be near 1.
+        sign = torch.where(cov.detach() < 0, -torch.ones_like(cov), 1)
+        absolute = cov * sign
+        distance = (q1 - absolute) + (q2 - absolute)
+        largest = max((float(q.detach().max()) for q in (q1, q2) if q.numel()), default=0.0)
+        if a**2 * largest > HUGE and cov.dtype == torch.float64:
+            reached = torch.where(a**2 * distance.detach() < GONE, distance.detach().clamp(min=0), math.inf)
+            distance = distance * distinct(reached, q1.detach() + q2.detach(), largest)
+        larger = torch.exp(-(a**2) / 2 * distance)
+        far = torch.where(cov.detach() < 0, larger, larger * torch.exp(-2 * a**2 * absolute))
+        apart = -larger * torch.expm1(-2 * a**2 * absolute) * sign
+        values = (apart + (1 - turned) * far) * (size**2 / 2)
+        return values, (apart + (1 + turned) * far) * ((size * a) ** 2 / 2) if slopes else None
 
     def moments(self, q: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         return self.covariances(q, q, q, slopes)

@@ -1,0 +1,107 @@
+"""Members of an ensemble held to their own networks: what stacking would lose is found before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ntkscope.core import Inputs, UsageError
+
+FEW = 3  # inputs on which members are held to their own networks
+SHAKEN = 1.25  # times their weights
+ROUNDING = 1e4  # units in the last place of the largest output
+UNLIKE = (
+    "does not compute what the stack of networks computes with its weights, or has other gradients, so they cannot be trained"
+    " as one; expected build(seed) to change nothing but weights and buffers, no backward hooks, and a forward pass that does"
+    " not hold on to one network's parameters: train them one by one with fit"
+)
+
+
+def refuse_unlike(models: Sequence[nn.Module], seeds: Sequence[int]) -> None:
+    """An error where members train different parameters, or parameters have hooks, which a stack does not have."""
+    first = {name: parameter.requires_grad for name, parameter in models[0].named_parameters()}
+    for model, seed in zip(models, seeds):
+        if {name: parameter.requires_grad for name, parameter in model.named_parameters()} != first:
+            raise UsageError(
+                f"the network of seed {seed} trains other parameters than that of seed {seeds[0]}; expected the same in all:"
+                " train them one by one with fit"
+            )
+        for name, parameter in model.named_parameters():
+            if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+                raise UsageError(
+                    f"the parameter {name!r} (seed {seed}) has a hook, which is lost when members are stacked; expected none:"
+                    " train the networks one by one with fit"
+                )
+
+
+def first_inputs(x: Inputs, axis: int) -> Any:
+    """The first few inputs, along the axis they lie on.
+
+    >>> first_inputs(torch.zeros(2, 5, 4), 1).shape
+    torch.Size([2, 3, 4])
+    """
+    if isinstance(x, Mapping):
+        return {key: first_inputs(value, axis) for key, value in x.items()}
+    if isinstance(x, tuple):
+        return tuple(first_inputs(value, axis) for value in x)
+    return x.narrow(axis, 0, min(FEW, x.shape[axis]))
+
+
+def member_inputs(x: Inputs, axis: int | None, member: int) -> Any:
+    """The inputs of one member: all of them where `axis` is None, its own otherwise."""
+    if axis is None:
+        return x
+    if isinstance(x, Mapping):
+        return {key: value[member] for key, value in x.items()}
+    return tuple(value[member] for value in x) if isinstance(x, tuple) else x[member]
+
+
+def outputs_alone(model: nn.Module, x: Inputs, factor: float = 1.0) -> tuple[Tensor, list[Tensor]]:
+    """What a network says by itself, its parameters times `factor`, and gradients of a sum of it; all is put back, to the bit.
+
+    >>> layer = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.ones_(layer.weight)
+    >>> outputs_alone(layer, torch.ones(1, 1), 1.25)[0].item(), layer.weight.item()
+    (1.25, 1.0)
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    before = [tensor.detach().clone() for tensor in tensors]
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(factor)
+            out = model(**x) if isinstance(x, Mapping) else model(*x) if isinstance(x, tuple) else model(x)
+            out = out if isinstance(out, Tensor) else out.logits
+            slopes = gradients(out, [p for p in model.parameters() if p.requires_grad])
+        finally:
+            with torch.no_grad():
+                for tensor, value in zip(tensors, before):
+                    tensor.copy_(value)
+    return out.detach(), slopes
+
+
+def gradients(outputs: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
+    """Of Σ cᵢ outputsᵢ with unequal cᵢ, the same for every member, with respect to parameters; 0 where they do not matter."""
+    if not outputs.requires_grad:
+        return [torch.zeros_like(p) for p in params]
+    count = outputs.shape[-2:].numel() if outputs.dim() > 1 else len(outputs)
+    direction = torch.cos(torch.arange(count, dtype=outputs.dtype, device=outputs.device)).reshape(outputs.shape[-2:])
+    found = torch.autograd.grad((outputs * direction).sum(), list(params), allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(params, found)]
+
+
+def alike(found: Tensor, expected: Tensor) -> bool:
+    """Equal up to rounding of the precision they are in.
+
+    >>> alike(torch.ones(2), torch.ones(2) + 1e-6), alike(torch.ones(2), torch.ones(2) + 1e-2)
+    (True, False)
+    """
+    if found.shape != expected.shape:
+        return False
+    precision = torch.finfo(expected.dtype)
+    allowed = ROUNDING * precision.eps * max(float(expected.abs().max()), precision.tiny)
+    return bool(((found - expected).abs() <= allowed).all()) or not bool(torch.isfinite(expected).all())
