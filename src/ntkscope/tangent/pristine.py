@@ -49,6 +49,10 @@ def ours(hook: Callable[..., Any]) -> Callable[..., Any]:
     return hook
 
 
+def _marked(value: Any) -> bool:
+    return isinstance(value, FunctionType) and getattr(value, MARK, False) is True
+
+
 class Pristine:
     """A model's slots and tensors as they are now.
 
@@ -99,8 +103,9 @@ class Pristine:
             elif isinstance(value, np.random.RandomState):
                 self._generators.append((name, value, value.get_state()))
             elif isinstance(value, dict):
-                self._mappings.append((name, value, list(value), list(value.values())))
-                queue.extend((_joined(name, key), member) for key, member in value.items())
+                kept = {key: member for key, member in value.items() if not _marked(member)}
+                self._mappings.append((name, value, list(kept), list(kept.values())))
+                queue.extend((_joined(name, key), member) for key, member in kept.items())
             elif isinstance(value, list | set | deque | tuple):
                 if not isinstance(value, tuple):
                     self._sequences.append((name, value, list(value)))
@@ -150,7 +155,7 @@ class Pristine:
         for name, mapping, keys, values in self._mappings:
             if list(mapping) != keys or list(map(id, mapping.values())) != list(map(id, values)):
                 before = dict(zip(keys, values))
-                before |= {key: value for key, value in mapping.items() if getattr(value, MARK, False) is True}
+                before |= {key: value for key, value in mapping.items() if _marked(value)}
                 changed += [_joined(name, key) for key in (*before, *mapping) if _differs(before, mapping, key)]
                 mapping.clear()
                 mapping.update(before)
