@@ -2,6 +2,7 @@
 
 from ntkscope.tangent.rules import (
     attention,
+    broadcast,
     convolution,
     embedding,
     linear,
@@ -15,6 +16,7 @@ __all__ = [
     "REWRITES",
     "RULES",
     "attention",
+    "broadcast",
     "convolution",
     "embedding",
     "linear",

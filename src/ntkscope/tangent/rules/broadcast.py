@@ -1,0 +1,59 @@
+"""A parameter multiplied with, or added to, an activation: layer scales, norms written by hand, positional embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ntkscope.tangent.rules.registry import Find, raw, rule
+from ntkscope.tangent.terms import Term, Vector
+
+PRODUCTS = dict.fromkeys((torch.mul, torch.multiply, Tensor.mul, Tensor.__mul__, Tensor.__rmul__))
+SUMS = dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__))
+
+
+def summed_over(value: Tensor, kept: tuple[bool, ...]) -> Tensor:
+    """(n, q, *trailing) to (n, p): summed over q and over the trailing axes along which the parameter is one number."""
+    axes = [1, *(2 + d for d, keep in enumerate(kept) if not keep)]
+    return value.sum(axes).flatten(1) if any(kept) else value.sum(axes).unsqueeze(1)
+
+
+def unchanged(value: Tensor) -> Tensor:
+    return value
+
+
+def _broadcast(arguments: Mapping[str, Any], find: Find, *, product: bool) -> list[Term]:
+    """`y = x ∘ w` or `y = x + w` with w spread over the leading axes: `∂/∂w = Σ ȳ x` or `Σ ȳ`."""
+    x, weight = arguments["input"], arguments["other"]
+    if not (isinstance(x, Tensor) and isinstance(weight, Tensor)) or arguments.get("alpha", 1) != 1:
+        return []
+    if find(weight) is None:
+        x, weight = weight, x
+    slot = find(weight)
+    if slot is None or slot.transposed or find(x) is not None or len(weight) != slot.stop - slot.start:
+        return []
+    shape = list(weight.shape)
+    while shape and shape[0] == 1:
+        shape.pop(0)
+    lead = x.dim() - len(shape)
+    sizes = x.shape[lead:]
+    if lead < 1 or any(own not in (1, size) for own, size in zip(shape, sizes)):
+        return []
+    reduce = partial(summed_over, kept=tuple(own == size for own, size in zip(shape, sizes)))
+    if product:
+        return [Vector(slot, raw(x), lead, lead, unchanged, reduce)]
+    return [Vector(slot, None, lead, lead, None, reduce)]
+
+
+@rule("input other", *PRODUCTS)
+def product(arguments: Mapping[str, Any], find: Find) -> list[Term]:
+    return _broadcast(arguments, find, product=True)
+
+
+@rule("input other alpha", *SUMS)
+def addition(arguments: Mapping[str, Any], find: Find) -> list[Term]:
+    return _broadcast(arguments, find, product=False)
