@@ -43,7 +43,7 @@ def kernel(
         made = _products(request, engines, heads, full, precision, per_layer, profile)
         outputs = made.values.shape[0] // len(request.x1) if full else 1
         found = gram(request, subject, made, scale=1.0 / made.outputs if mean else 1.0, outputs=outputs)
-        return found.normalized() if normalize else found
+        return _cosines(found) if normalize else found
     if per_layer:
         refuse_store(
             request, "per_layer=True", "the shares of parameters are kept in memory only: leave one of them out"
@@ -67,6 +67,23 @@ def kernel(
     options = {"parameters": names_fingerprint(list(subject.leaves)), "precision": precision}
     with Precision(precision, subject.dtype).context():
         return stored(request, recipe, options, meta=describe(subject), scale=scale, normalize=normalize)
+
+
+def _cosines(found: DenseGram) -> Gram:
+    """The kernel of cosines; the standard errors of a sketch of outputs are divided by the same norms.
+
+    The norms are estimates too and err in the same direction, so the stated errors of cosines are rather too large.
+    """
+    made = found.normalized()
+    if "error" in found.meta:
+        assert found.row_diagonal is not None
+        assert found.column_diagonal is not None
+        norms = found.row_diagonal.double().sqrt()[:, None] * found.column_diagonal.double().sqrt()[None]
+        error = found.meta["error"]["standard_error"].double() / norms.clamp_min(1e-300)
+        relative = float((error.square().mean() / made.dense().double().square().mean()).sqrt())
+        told = {**found.meta["error"], "standard_error": error.to(found.dtype), "relative": relative}
+        made.meta = {**made.meta, "error": told}
+    return made
 
 
 def _products(

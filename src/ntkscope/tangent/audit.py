@@ -50,21 +50,26 @@ class PathChanged(NtkscopeError):
         )
 
 
-Sizes: TypeAlias = tuple[str, Tensor]  # a parameter, and the norms of our side, of autograd's, and of their difference
+Sizes: TypeAlias = tuple[
+    str, Sequence[Tensor]
+]  # a parameter, and the norms of our side, of autograd's, and of their difference
 
 
 @dataclass
 class Check:
     """One block under audit."""
 
-    weights: Tensor  # (n, heads)
+    both: Tensor  # (n, heads, 2): weights of all samples, and of the one alone
     one: int  # the sample that is run alone
-    seed: int
     truth: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives
     alone: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives for the one alone
     block: list[Sizes] = field(default_factory=list)  # how the features compare, piece by piece
     own: list[Sizes] = field(default_factory=list)  # and those of the one
     covered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # rows that some piece answers for
+
+    @property
+    def weights(self) -> Tensor:
+        return self.both[:, :, 0]
 
 
 @dataclass
@@ -82,6 +87,7 @@ class Auditor:
     alone: int = 0
     seconds: float = 0.0
     fell_back: list[str] = field(default_factory=list)
+    vectors: dict[int, Tensor] = field(default_factory=dict)
 
     @property
     def tolerance(self) -> float:
@@ -105,8 +111,11 @@ class Auditor:
             return None
         drawn = generator(self.seed, "certificate", number)
         signs = torch.randint(0, 2, (n, heads), generator=drawn, dtype=torch.float64) * 2 - 1
-        weights = signs * 2.0 ** torch.randint(-3, 4, (n, heads), generator=drawn)  # powers of two: nothing is rounded
-        return Check(weights.to(self.subject.device), int(torch.randint(n, (1,), generator=drawn)), number)
+        weights = signs * (0.5 + torch.rand(n, heads, generator=drawn, dtype=torch.float64))  # no two alike
+        one = int(torch.randint(n, (1,), generator=drawn))
+        alone = torch.zeros_like(weights)
+        alone[one] = weights[one]
+        return Check(torch.stack([weights, alone], dim=2).to(self.subject.device), one)
 
     def begin(self, check: Check, batch: Batch, outputs: Tensor, truth: Mapping[str, Tensor]) -> None:
         """Take what autograd said of the block, and run the one alone and the others without it."""
@@ -168,27 +177,32 @@ class Auditor:
         along = inner = None
         if isinstance(feature, Near) and feature.a.is_floating_point():
             assert isinstance(term, Outer)
-            drawn = generator(self.seed, "along", check.seed, piece.inside)
-            along = torch.randn(piece.inside, generator=drawn, dtype=torch.float64).to(feature.a.device)
-            inner = along
+            along = inner = self._along(piece.inside, feature.a.device)
             if term.reorder is not None:
                 inner = torch.empty_like(along)
                 inner[term.reorder(torch.arange(len(along), device=along.device))] = along
-        one = slice(check.one, check.one + 1)
-        for sizes, truth, part, weights in (
-            (check.block, check.truth[piece.name], feature, check.weights),
-            (check.own, check.alone[piece.name], feature[one], check.weights[one]),
-        ):
-            ours = part.combined(weights, piece.stop - piece.start, inner)
+        ours = feature.combined(check.both, piece.stop - piece.start, inner)
+        sides: list[Tensor] = []
+        for one, truth in zip(ours, (check.truth[piece.name], check.alone[piece.name])):
             theirs = truth[piece.start : piece.stop] if truth.dim() else truth
             if along is None:
-                ours = in_parameter_order(ours, piece, term).reshape(theirs.shape)
+                one = in_parameter_order(one, piece, term)
             else:
                 assert isinstance(term, Outer)
                 theirs = _through(theirs, piece, term, along.to(theirs.dtype))
-            ours = ours.to(theirs.dtype)
-            sizes.append((piece.name, torch.stack([ours.norm(), theirs.norm(), (ours - theirs).norm()])))
+            one = one.reshape(theirs.shape).to(theirs.dtype)
+            sides += [one, theirs, one - theirs]
+        norms = torch._foreach_norm(sides)
+        check.block.append((piece.name, norms[:3]))
+        check.own.append((piece.name, norms[3:]))
         self.seconds += time.perf_counter() - began
+
+    def _along(self, size: int, device: torch.device) -> Tensor:
+        """A random vector, the same one whenever it is asked for."""
+        if size not in self.vectors:
+            drawn = generator(self.seed, "along", size)
+            self.vectors[size] = torch.randn(size, generator=drawn, dtype=torch.float64).to(device)
+        return self.vectors[size]
 
     def _unseen(self, check: Check) -> None:
         """Rows of parameters that no piece answers for must have no gradient."""
@@ -202,7 +216,7 @@ class Auditor:
                 for start, stop in covered:
                     rest[start:stop] = 0
                 norm = rest.norm()
-                sizes.append((name, torch.stack([torch.zeros_like(norm), norm, norm])))
+                sizes.append((name, [torch.zeros_like(norm), norm, norm]))
 
     def finish(self, check: Check, loop: bool) -> None:
         """Both sides side by side: parameters that differ must take a slower road. `loop`: samples were run one by one."""
@@ -254,7 +268,7 @@ class Auditor:
         """The parameters that differ, and the largest relative difference of the others."""
         if not sizes:
             return set(), 0.0
-        table = torch.stack([norms.double() for _, norms in sizes]).square().cpu()
+        table = torch.stack([norm.double() for _, norms in sizes for norm in norms]).view(-1, 3).square().cpu()
         names = list(dict.fromkeys(name for name, _ in sizes))
         place = {name: k for k, name in enumerate(names)}
         total = torch.zeros(len(names), 3, dtype=torch.float64)

@@ -14,7 +14,15 @@ from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
 
 Heads = Callable[[Tensor], Tensor]
-REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError)  # of models `vmap` cannot follow
+REFUSALS = (
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    AssertionError,
+)  # of models `vmap` cannot follow
 
 
 def vectorised(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -134,7 +132,6 @@ def harvest(
     n = len(batch)
     calls: list[Call] = []
     arrived: dict[int, Tensor] = {}
-    truth: Params | None = None
     if not any(piece.members for piece in made):  # nothing to watch for
         headed = heads(subject(batch))
     else:
@@ -144,11 +141,10 @@ def harvest(
             raise PathChanged(set(subject.leaves))
         _same_path(tape.calls, tape.unruled, findings)
         headed = heads(outputs)
-        arrived, truth = _arrived(subject, headed, tape.calls, findings, made, precision, weights)
+        arrived = _arrived(subject, headed, tape.calls, findings, made, precision)
         calls = [replace(call, edge=None) for call in tape.calls]
         del outputs, tape
-    if truth is None:
-        truth = {} if weights is None else _truth(subject, headed, weights)
+    truth = {} if weights is None else _truth(subject, headed, weights)
     values = headed.detach()
     del headed  # and with it the graph
     return Harvest(n, calls, findings.layouts, arrived, values, _func(subject, batch, made, heads, func), truth)
@@ -161,16 +157,9 @@ def _arrived(
     findings: Findings,
     made: list[Piece],
     precision: Precision,
-    sums: Tensor | None,
-) -> tuple[dict[int, Tensor], Params | None]:
-    """The cotangents of every call that a piece needs, (n, heads, q, …).
-
-    Of a single head, the pass that gives them gives the sums with the weights `sums` too: samples do not mix, so the
-    cotangents come multiplied by their sample's weight, a power of two, and are divided by it without rounding.
-    """
+) -> dict[int, Tensor]:
+    """The cotangents of every call that a piece needs, (n, heads, q, …)."""
     n = len(headed)
-    both = sums is not None and headed.shape[1] == 1
-    truth: Params | None = None
     used = sorted({k for piece in made for k, _ in piece.members})
     arrived: dict[int, Tensor] = {}
     reached: set[int] = set()
@@ -179,11 +168,7 @@ def _arrived(
     for head in range(count):
         weights.zero_()
         weights[:, head] = 1
-        if both and sums is not None:
-            weights[:] = sums
-            arriving, truth = _with_truth(subject, headed, weights, [calls[k] for k in used])
-        else:
-            arriving = _cotangents(subject, headed, weights, [calls[k] for k in used])
+        arriving = _cotangents(subject, headed, weights, [calls[k] for k in used])
         for k, cotangent in zip(used, arriving):
             call = calls[k]
             if cotangent is None:  # this head does not see the call
@@ -194,36 +179,17 @@ def _arrived(
                 value = findings.layouts[k].written().read(cotangent, len(call.lead), n)
             except (RuntimeError, ValueError) as error:  # so many positions do not fall into n samples
                 raise PathChanged({term.slot.name for term in call.terms}) from error
-            if both:
-                value = value / weights.view(n, *[1] * (value.dim() - 1)).to(value.dtype)
             if k not in arrived:
                 dtype = precision.factors if call.outer else value.dtype
                 arrived[k] = torch.empty(n, count, *value.shape[1:], dtype=dtype, device=value.device)
             if arrived[k][:, head].shape != value.shape:
                 raise PathChanged({term.slot.name for term in call.terms})
             arrived[k][:, head] = value
-    subject.restore()
+    subject.tidy()
     lost = {term.slot.name for k in set(used) & findings.reached - reached for term in calls[k].terms}
     if lost:  # the probe's cotangents came there
         raise PathChanged(lost)
-    return arrived, truth
-
-
-def _with_truth(
-    subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]
-) -> tuple[list[Tensor | None], Params | None]:
-    """Cotangents and gradients of one backward pass."""
-    leaves = list(subject.leaves.values())
-    edges = [call.edge for call in calls if call.edge is not None]
-    everything: list[Any] = [*edges, *leaves]
-    try:
-        with tensor_cores(False), weights_too():
-            found = torch.autograd.grad(headed, everything, weights, retain_graph=True, allow_unused=True)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        raise _failed(subject) from error
-    return list(found[: len(edges)]), _named(subject, found[len(edges) :])
+    return arrived
 
 
 def _truth(subject: Subject, headed: Tensor, weights: Tensor) -> Params:
@@ -233,12 +199,8 @@ def _truth(subject: Subject, headed: Tensor, weights: Tensor) -> Params:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     with tensor_cores(False), weights_too():
         grads = pull(subject, headed, weights.to(headed), list(leaves.values()))
-    return _named(subject, grads)
-
-
-def _named(subject: Subject, grads: Sequence[Tensor | None]) -> Params:
-    wide = {name: torch.promote_types(leaf.dtype, torch.float32) for name, leaf in subject.leaves.items()}
-    return {name: dense(grad, leaf).to(wide[name]) for (name, leaf), grad in zip(subject.leaves.items(), grads)}
+    wide = {name: torch.promote_types(leaf.dtype, torch.float32) for name, leaf in leaves.items()}
+    return {name: dense(grad, leaf).to(wide[name]) for (name, leaf), grad in zip(leaves.items(), grads)}
 
 
 def _cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]) -> list[Tensor | None]:
@@ -248,13 +210,9 @@ def _cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[C
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        raise _failed(subject) from error
-
-
-def _failed(subject: Subject) -> PathChanged:
-    names = set(subject.leaves) if not subject.quickly else set()
-    subject.quickly = False
-    return PathChanged(names)
+        names = set(subject.leaves) if not subject.quickly else set()
+        subject.quickly = False
+        raise PathChanged(names) from error
 
 
 def _watched(subject: Subject, batch: Batch, findings: Findings) -> tuple[Tensor, Tape]:
@@ -265,7 +223,7 @@ def _watched(subject: Subject, batch: Batch, findings: Findings) -> tuple[Tensor
         raise
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         first_outputs(subject, batch)
         raise PathChanged(set(subject.leaves)) from error
 

@@ -121,8 +121,7 @@ class Jacobian:
         except PathChanged as change:
             raise UsageError(change.refusal) from change
         sizes = [
-            (name, torch.stack([total[name].norm(), value.norm(), (total[name] - value).norm()]))
-            for name, value in whole.items()
+            (name, [total[name].norm(), value.norm(), (total[name] - value).norm()]) for name, value in whole.items()
         ]
         bad, worst = auditor.differing(sizes, auditor.kink)
         if bad:

@@ -13,6 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import is_
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -149,23 +150,26 @@ class Pristine:
         self._values = None
         return written
 
-    def restore(self) -> list[str]:
-        """Put everything back; the names of what had changed."""
+    def restore(self, *, numbers: bool = True) -> list[str]:
+        """Put everything back; the names of what had changed.
+
+        Without `numbers`, tensors that were written to keep what was written: a backward pass may still need it.
+        """
         changed: list[str] = []
         for name, mapping, keys, values in self._mappings:
-            if list(mapping) != keys or list(map(id, mapping.values())) != list(map(id, values)):
+            if (mapping or keys) and not _held(mapping, keys, values):
                 before = dict(zip(keys, values))
                 before |= {key: value for key, value in mapping.items() if _marked(value)}
                 changed += [_joined(name, key) for key in (*before, *mapping) if _differs(before, mapping, key)]
                 mapping.clear()
                 mapping.update(before)
         for name, sequence, members in self._sequences:
-            if len(sequence) != len(members) or any(a is not b for a, b in zip(sequence, members)):
+            if len(sequence) != len(members) or not all(map(is_, sequence, members)):
                 changed.append(name)
                 sequence.clear()
                 (sequence.update if isinstance(sequence, set) else sequence.extend)(members)
         for held in self._tensors:
-            if held.restore():
+            if held.restore(numbers):
                 changed.append(held.name)
         for name, generator, state in self._generators:
             if not _same_state(_state(generator), state):
@@ -185,6 +189,23 @@ class Pristine:
                     else:
                         delattr(kind, key)
         return list(dict.fromkeys(changed))
+
+    def follow(self) -> bool:
+        """Take the numbers as they are now, where nothing but numbers has changed; False where more has."""
+        same = all(_held(mapping, keys, values) for _, mapping, keys, values in self._mappings if mapping or keys)
+        same = same and all(
+            len(sequence) == len(members) and all(map(is_, sequence, members))
+            for _, sequence, members in self._sequences
+        )
+        same = same and all(_content(cell) is content for _, cell, content in self._cells)
+        for kind, data in self._classes:
+            now = _plain(kind)
+            same = same and now.keys() == data.keys() and all(map(is_, now.values(), data.values()))
+        if same:
+            self._generators = [(name, generator, _state(generator)) for name, generator, _ in self._generators]
+            for held in self._tensors:
+                held.follow()
+        return same
 
     def drew(self) -> list[str]:
         """The private generators that have moved since."""
@@ -206,7 +227,14 @@ class _Held:
         self.value: Tensor | None = None
         self.written = False
 
-    def restore(self) -> bool:
+    def follow(self) -> None:
+        """Take the tensor as it is now."""
+        kept, written = self.value is not None, self.written
+        self.__init__(self.name, self.tensor)  # type: ignore[misc]
+        if kept:
+            self.value, self.written = self.alias.clone(), written
+
+    def restore(self, numbers: bool) -> bool:
         tensor, changed = self.tensor, False
         if _address(tensor) != self.address:  # cast or moved: `.data` was put in its place
             tensor.data = self.alias
@@ -217,11 +245,13 @@ class _Held:
                 f"the model wrote to {self.name} during a forward pass, for these inputs only, so it could not be kept as it"
                 " was; expected a forward pass that leaves parameters alone: move the update out of forward"
             )
-        if self.value is not None and (touched or self.written) and not _same(self.alias, self.value):
+        if not numbers:
+            changed |= touched
+        elif self.value is not None and (touched or self.written) and not _same(self.alias, self.value):
             with torch.no_grad():
                 self.alias.copy_(self.value)
             changed = True
-        if self.versioned:
+        if numbers and self.versioned:
             self.version = tensor._version
         if self.leaf:
             if tensor.requires_grad != self.asks:
@@ -235,9 +265,14 @@ class _Held:
 
 def _address(tensor: Tensor) -> tuple[Any, ...]:
     try:
-        return tensor.data_ptr(), tensor.dtype, tensor.device, tensor.shape
+        return tensor.data_ptr(), tensor.dtype
     except RuntimeError:  # a tensor without a storage of its own
-        return tensor.dtype, tensor.device, tensor.shape
+        return tensor.dtype, tensor.shape
+
+
+def _held(mapping: dict[Any, Any], keys: list[Any], values: list[Any]) -> bool:
+    """Whether a mapping holds the very same things in the same places."""
+    return len(mapping) == len(keys) and all(map(is_, mapping.values(), values)) and list(mapping) == keys
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

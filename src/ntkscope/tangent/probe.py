@@ -43,7 +43,13 @@ def probe(subject: Subject, batch: Batch) -> Findings:
         return _probe(subject, batch)
     except (NtkscopeError, torch.OutOfMemoryError):
         raise
-    except (RuntimeError, ValueError, IndexError, TypeError):  # what a watched pass cannot be differentiated through
+    except (
+        RuntimeError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AssertionError,
+    ):  # what a watched pass cannot be differentiated through
         return Findings([], [], frozenset(subject.leaves))
 
 
@@ -92,7 +98,9 @@ def _unchanged(
     """The pass with shared outputs widened, if its outputs and its calls are what they were."""
     try:
         widened, again = watch(subject, batch, trial)
-    except (RuntimeError, IndexError, ValueError):
+    except NtkscopeError:
+        raise
+    except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, AssertionError):
         return None
     if widened.shape != outputs.shape or [c.signature for c in again.calls] != [c.signature for c in tape.calls]:
         return None

@@ -90,10 +90,12 @@ class Subject:
         fresh = batch.map(_copied)
         if self._pristine is None:
             return self._first_run(fresh)
+        if self.changes:
+            self.restore()
         try:
             return self.model(*fresh.args, **fresh.kwargs)
         finally:
-            self.changes.update(self._pristine.restore())
+            self.tidy()
 
     def _first_run(self, batch: Batch) -> Any:
         """The same, and looks whether the model writes to its own tensors and casts its own modules."""
@@ -108,7 +110,8 @@ class Subject:
             self.draws |= bool(before.drew())
             if self._written is None:
                 self._written = frozenset(before.settle())
-            self.changes.update((*self._written, *before.restore()))
+            self.changes.update(self._written)
+            self.tidy()
 
     def spare(self) -> tuple[nn.Module, Pristine]:
         """A copy of the model whose parameters may be replaced; a model that cannot be copied is refused."""
@@ -125,8 +128,16 @@ class Subject:
             return batch
         return batch.to(self.device, self.dtype if self.cast else None)
 
+    def tidy(self) -> None:
+        """Put back what a pass changed, but for the numbers of tensors, which its backward pass may need."""
+        assert self._pristine is not None
+        changed = self._pristine.restore(numbers=False)
+        if (changed or self._written) and _OPEN and self not in _OPEN[-1]:
+            _OPEN[-1].append(self)
+        self.changes.update(changed)
+
     def restore(self) -> None:
-        """Put back what backward passes and hooks changed."""
+        """Put back everything."""
         if self._pristine is not None:
             self.changes.update(self._pristine.restore())
 
@@ -134,8 +145,10 @@ class Subject:
         """Before another call: follow what the caller did to the weights; False if the model is another one now."""
         if _structure(self.original) != self.structure:
             return False
-        self._pristine = self._spare = None
+        self._spare = None
         self._remembered = {}
+        if self._pristine is not None and not self._pristine.follow():
+            self._pristine = None
         if not self.native:
             with torch.no_grad():
                 for mine, theirs in zip(_state(self.model), _state(self.original), strict=True):
@@ -172,6 +185,9 @@ class Subject:
     def layer_of(self, name: str) -> str:
         """The module a parameter belongs to, as a person would name it."""
         return name.rpartition(".")[0] or "(the model itself)"
+
+
+_OPEN: list[list[Subject]] = []  # subjects to be put back when the call that runs them ends
 
 
 def place(model: nn.Module, device: torch.device | str | None = None) -> torch.device:
@@ -386,9 +402,12 @@ def quiet(device: torch.device) -> Iterator[None]:
         warnings.catch_warnings(),  # here, for threads that would set filters side by side lose the caller's
     ):
         warnings.filterwarnings("ignore", message=".*performance drop", category=UserWarning)  # of vmap's slower rules
+        _OPEN.append([])
         try:
             yield
         finally:
+            for subject in _OPEN.pop():
+                subject.restore()
             torch.set_default_dtype(dtype)
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
