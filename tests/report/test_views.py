@@ -41,7 +41,10 @@ class TestSummary(ViewContract):
     def test_it_says_how_the_kernels_were_checked(self, source: Source) -> None:
         said = words(VIEWS["summary"](self.section(source), source).body)
         assert SAID in said
-        assert "Every one of 2 blocks of features agrees with samples run alone to 5×10⁻⁸ (allowed: 10⁻³)" in said
+        assert (
+            "Every one of 2 blocks of features agrees with what its samples give alone to 5×10⁻⁸ (allowed: 10⁻³)"
+            in said
+        )
         assert "computed by a slower exact one: bn.running_mean." in said
         assert "During a forward pass the model itself changes bn.running_mean. Every pass began" in said
 

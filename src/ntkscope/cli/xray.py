@@ -17,7 +17,7 @@ from ntkscope.core.identity import identity
 from ntkscope.report.certificates import Checks
 
 TIME, MEMORY = "10m", "2GiB"
-CERTIFY = {"every": "every", "sampled": "sampled", "none": False}
+CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
 CERTIFY_HELP = "Blocks of gradients that are checked against autograd: every, sampled (one in eight) or none."
 CHOICE = "package.module:factory, or a name `ntkscope list` knows"
 

@@ -122,7 +122,7 @@ class Checks:
             ]
             for name, one in self.by_kernel.items()
         ]
-        return table(heads, rows, name="Checks", export="checks.csv", kind="loose")
+        return table(heads, rows, name="Checks", export="checks.csv")
 
 
 def checks(source: Source) -> Checks:
@@ -151,7 +151,7 @@ def sentence(one: Certificate) -> str:
     """
     gradients = one.against == "autograd"
     what = "gradients" if gradients else "features"
-    whom = {"autograd": "PyTorch's own autograd on your model", "single samples": "samples run alone"}
+    whom = {"autograd": "PyTorch's own autograd on your model", "single samples": "what its samples give alone"}
     against = whom.get(one.against, one.against)
     if not one.checked:
         return f"None of {_count(one.blocks, 'block')} of {what} was compared with {against}."
