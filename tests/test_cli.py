@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -69,6 +70,7 @@ def test_demo_writes_a_record_and_its_page(run: Run, tmp_path: Path) -> None:
     record = ns.Record.open(folder)
     assert (record.kind, record.status) == ("xray", "done")
     assert "verdict: " in out
+    assert "kernels: checked. Every one of" in out
     assert out.rstrip().endswith(f"page: {(folder / 'page.html').resolve()}")
     assert "<html" in (folder / "page.html").read_text()[:200].lower()
     summary = record.metrics["section:summary"]["data"]
@@ -144,6 +146,9 @@ def test_kernel_writes_a_store_and_goes_on(run: Run, tmp_path: Path) -> None:
     assert code == 0, err
     assert "trntk: 30 × 30 float32" in out
     assert "tiles: 1 computed, 0 found" in out
+    assert re.search(
+        r"certificate: 1 of 1 blocks agree with autograd to \d\.\de-\d\d \(allowed: 1e-03\), 1 samples", out
+    )
     assert "memory: at most" in out
     model, x = ns.models.build("small_cnn", image_size=8), ns.data.load("digits").train.x[:30]
     expected = ns.kernel("trntk", model.eval(), x).dense()
@@ -159,6 +164,9 @@ def test_kernel_between_two_parts(run: Run, tmp_path: Path) -> None:
     code, out, err = run(*STORED, *more, "--store", str(folder), "--params", "*.bias")
     assert code == 0, err
     assert "trntk: 30 × 20 float64" in out
+    code, out, err = run(*STORED, "--store", str(tmp_path / "unchecked"), "--certify", "none")
+    assert code == 0, err
+    assert "certificate: not certified: none of" in out
 
 
 @pytest.mark.parametrize(
@@ -169,6 +177,7 @@ def test_kernel_between_two_parts(run: Run, tmp_path: Path) -> None:
         (("--part", "tests"), "expected one of train, test"),
         (("--dtype", "float16"), "expected one of float32, float64"),
         (("--outputs", "first"), "expected numbers with commas"),
+        (("--certify", "all"), "got --certify 'all'; expected one of every, sampled, none"),
         (("--memory", "10kB"), "the smallest budget that works is"),
     ],
 )

@@ -15,6 +15,16 @@ from ntkscope.report import VIEWS, Section, Source
 from ntkscope.report.views import draw
 from ntkscope.report.views.surrogates import POINTS
 
+SAID = (
+    "Every one of 24 blocks of gradients agrees with PyTorch's own autograd on your model to 3×10⁻⁷ (allowed: 10⁻³);"
+    " 24 samples were also run alone."
+)
+
+
+def words(body: str) -> str:
+    """The text of a body as a reader sees it."""
+    return "".join(read(body).text)
+
 
 class TestSummary(ViewContract):
     name = "summary"
@@ -27,6 +37,16 @@ class TestSummary(ViewContract):
         data = self.section(source).data
         for accuracy in (data["network_accuracy"], *data["surrogate_accuracy"].values()):
             assert f"{100 * accuracy:.1f} %" in said
+
+    def test_it_says_how_the_kernels_were_checked(self, source: Source) -> None:
+        said = words(VIEWS["summary"](self.section(source), source).body)
+        assert SAID in said
+        assert (
+            "Every one of 2 blocks of features agrees with what its samples give alone to 5×10⁻⁸ (allowed: 10⁻³)"
+            in said
+        )
+        assert "computed by a slower exact one: bn.running_mean." in said
+        assert "During a forward pass the model itself changes bn.running_mean. Every pass began" in said
 
     def test_no_score_no_pointer(self, source: Source) -> None:
         section = Section("summary", data={"verdict": "not enough evidence", "score": None})
@@ -152,6 +172,18 @@ class TestLayers(ViewContract):
         said = " ".join(read(VIEWS["layers"](self.section(source), source).body).text)
         assert "51.0 %" in said
         assert "kronecker 85.0 %" in said
+
+    def test_every_kernel_has_a_row_of_its_checks(self, source: Source) -> None:
+        body = VIEWS["layers"](self.section(source), source).body
+        assert SAID in words(body)
+        for text in ("trntk0, initial network", "20 of 20", "4 of 4", "3×10⁻⁷", "single samples"):
+            assert text in body
+
+    def test_a_record_without_certificates_says_so(self, made: Callable[..., Path]) -> None:
+        old = Source(Record.open(made(kind="image", certified=False)))
+        assert "does not say whether its kernels were checked" in VIEWS["layers"](self.section(old), old).body
+        summary = next(section for section in old.sections() if section.name == "summary")
+        assert "checks" not in VIEWS["summary"](summary, old).body
 
 
 class TestComputed(ViewContract):

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import NtkscopeError, Part, Record, RecordError, UsageError
+from ntkscope.core import Certificate, NtkscopeError, Part, Record, RecordError, UsageError
+from ntkscope.report.certificates import Checks
 from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
 from ntkscope.xray.sections import kernel, surrogates
 from xray.small import blobs, network, trained, xrayed
@@ -61,6 +62,29 @@ def test_kernels_are_those_of_ns_kernel(record: Record) -> None:
     np.testing.assert_allclose(record.arrays["kernels.trntk0.test"], expected, rtol=1e-4, atol=1e-5 * expected.max())
     logits = model(test.x).detach().double().softmax(1).numpy()
     np.testing.assert_allclose(record.arrays["network.test_probabilities"], logits, atol=1e-6)
+
+
+def test_every_kernel_has_its_certificate(record: Record) -> None:
+    kept = record.metrics["certificates"]
+    computed = {
+        "trntk0",
+        "ck",
+        "em",
+        "pntk",
+        "proj-pntk",
+        "proj-trntk",
+        "initial.trntk0",
+        "initial.ck",
+        "layers.trntk0",
+    }
+    assert set(kept) == computed
+    for name, parts in kept.items():
+        for part in parts.values():
+            one = Certificate.from_json(part)
+            assert one.checked == one.blocks > 0, name
+            assert 0 <= one.worst <= one.tolerance == 1e-3, name  # single precision
+            assert one.alone >= one.checked, name
+    assert Checks.of(record.metrics, record.arrays).missing == ()
 
 
 def test_explanations_add_up_to_the_surrogates_logits(record: Record) -> None:
@@ -247,6 +271,8 @@ def test_one_output_is_two_classes(tmp_path: Path) -> None:
         ({"device": "gpu0"}, "device='gpu0' came and cannot be used"),
         ({"max_train": 0}, "max_train=0 came"),
         ({"max_test": -3}, "max_test=-3 came"),
+        ({"certify": True}, "got certify=True; expected 'every', 'sampled' or False"),
+        ({"certify": "none"}, "got certify='none'; expected"),
     ],
 )
 def test_refusals(tmp_path: Path, change: dict, message: str) -> None:

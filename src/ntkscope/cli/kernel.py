@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, Subset
 
 import ntkscope as ns
 from ntkscope.cli._factories import data_of, model_of, options
-from ntkscope.cli.xray import CHOICE, MEMORY, made_with, stoppable
+from ntkscope.cli.xray import CERTIFY_HELP, CHOICE, MEMORY, certified, made_with, stoppable
 from ntkscope.core import Part, UsageError
 from ntkscope.core.progress import duration
 
@@ -45,6 +45,7 @@ def kernel(
     scheduler: Annotated[
         str | None, typer.Option(help="A Dask scheduler's address, such as tcp://host:8786; its workers do the work.")
     ] = None,
+    certify: Annotated[str, typer.Option(help=CERTIFY_HELP)] = "every",
     option: Annotated[list[str] | None, typer.Option(help="key=value for the kernel; repeatable.")] = None,
     model_option: Annotated[
         list[str] | None, typer.Option(help="key=value for the network's factory; repeatable.")
@@ -54,6 +55,7 @@ def kernel(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
     """Compute a kernel into a folder of tiles; stopped or killed, the same command computes only what is missing."""
+    checked = certified(certify)
     network = model_of(model, options(model_option))
     network.made_with = made_with(model, model_option)  # part of its identity, by which a store knows it again
     if weights is not None:
@@ -77,6 +79,7 @@ def kernel(
             executor=scheduler,
             progress=True,
             seed=seed,
+            certify=checked,
             **more,
         )
     typer.echo("\n".join(summary(gram, store)))
@@ -86,6 +89,8 @@ def summary(gram: ns.Gram, store: str) -> list[str]:
     """What is in the store now, and what this run did for it."""
     n, m = gram.shape
     lines = [f"{gram.name}: {n:,} × {m:,} {str(gram.dtype).removeprefix('torch.')} in {store}{_size(store)}"]
+    kept = gram.certificate
+    lines.append(f"certificate: {'none was kept' if kept is None else kept}")
     run = gram.meta.get("run")
     if run:
         lines.append(f"tiles: {run['computed']} computed, {run['tiles'] - run['computed']} found")

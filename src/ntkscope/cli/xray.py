@@ -14,8 +14,11 @@ from ntkscope.cli._factories import data_of, imported, model_of, options, tokeni
 from ntkscope.cli.demo import demo_folder, demo_xray
 from ntkscope.core import UsageError
 from ntkscope.core.identity import identity
+from ntkscope.report.certificates import Checks
 
 TIME, MEMORY = "10m", "2GiB"
+CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
+CERTIFY_HELP = "Blocks of gradients that are checked against autograd: every, sampled (one in eight) or none."
 CHOICE = "package.module:factory, or a name `ntkscope list` knows"
 
 
@@ -40,6 +43,7 @@ def xray(
     kernels: Annotated[
         str | None, typer.Option(help="Kernels by name, with commas; what fits the time unless given.")
     ] = None,
+    certify: Annotated[str, typer.Option(help=CERTIFY_HELP)] = "every",
     tokenizer: Annotated[
         str | None, typer.Option(help="For texts: a folder save_pretrained wrote, or package.module:factory.")
     ] = None,
@@ -51,11 +55,12 @@ def xray(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
 ) -> None:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
+    checked = certified(certify)
     chosen = None if kernels is None else [name.strip() for name in kernels.split(",")]
     if demo:
         if model or weights or data or initial_weights:
             raise UsageError("--demo came with a model, weights or data of your own; expected one or the other")
-        limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device}
+        limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device, "certify": checked}
         if chosen is not None:
             limits["kernels"] = chosen
         if time != TIME or memory != MEMORY:
@@ -89,12 +94,20 @@ def xray(
             max_train=max_train,
             max_test=max_test,
             kernels=chosen,
+            certify=checked,
             name=model,
             data_name=data,
             options=told | {f"data {key}": value for key, value in options(data_option).items()},
             say=typer.echo,
         )
     show(record)
+
+
+def certified(certify: str) -> str | bool:
+    """What `--certify` means."""
+    if certify not in CERTIFY:
+        raise UsageError(f"got --certify {certify!r}; expected one of {', '.join(CERTIFY)}")
+    return CERTIFY[certify]
 
 
 def made_with(model: str, model_option: list[str] | None) -> dict[str, Any]:
@@ -149,5 +162,8 @@ def summary(record: ns.Record) -> list[str]:
     if problems:
         doubtful = sum(entry["score"] > 0 for entry in problems["mislabelled"])
         lines.append(f"doubtful labels: {doubtful}, near-duplicates: {len(problems['duplicates'])}")
+    checks = Checks.of(metrics, record.arrays)
+    if checks.by_kernel:
+        lines.append(f"kernels: {checks.state}. {' '.join(checks.lines())}")
     lines += [f"{entry['title']}: {entry['status']} ({entry['why']})" for entry in sections(record) if entry["why"]]
     return [*lines, f"record: {record.folder} ({record.wall_seconds:.0f} s)"]

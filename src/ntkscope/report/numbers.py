@@ -11,7 +11,7 @@ from ntkscope.core.progress import duration
 NONE = "–"
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-__all__ = ["NONE", "as_float", "duration", "interval", "number", "percent", "plain"]
+__all__ = ["NONE", "as_float", "duration", "interval", "number", "percent", "plain", "power"]
 
 
 def as_float(value: Any) -> float:
@@ -46,6 +46,21 @@ def number(value: Any, digits: int = 3) -> str:
     decimals = max(0, digits - 1 - math.floor(math.log10(size)))
     decimals = min(decimals, digits) if size >= 0.01 else decimals
     return f"{x:,.{decimals}f}".replace("-", "−")
+
+
+def power(value: Any) -> str:
+    """A small number by its power of ten, two digits before it at most.
+
+    >>> power(3.14e-7), power(1e-3), power(0.0), power(2.96e-3)
+    ('3.1×10⁻⁷', '10⁻³', '0', '3×10⁻³')
+    """
+    x = as_float(value)
+    if not (math.isfinite(x) and x > 0):
+        return number(value)
+    mantissa, exponent = f"{x:.1e}".split("e")
+    mantissa = mantissa.removesuffix(".0")
+    raised = f"10{str(int(exponent)).translate(_RAISED)}"
+    return raised if mantissa == "1" else f"{mantissa}×{raised}"
 
 
 def percent(value: Any, digits: int = 1) -> str:

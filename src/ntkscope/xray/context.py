@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ntkscope.core import Inputs, Part, Record
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import kernel
+from ntkscope.linalg import Gram
 from ntkscope.surrogates import KernelGLM
 from ntkscope.xray.budget import half_of_the_budget
 from ntkscope.xray.items import Items
@@ -73,6 +74,7 @@ class Context:
     seed: int
     device: Any
     progress: bool | Literal["auto"]
+    certify: str | bool = "every"
     timings: list[dict[str, Any]] = field(default_factory=list)  # written with each section
 
     # -- the network --------------------------------------------------------------------------------------------------
@@ -153,10 +155,12 @@ class Context:
                         made = self._kernel(name, model, train)
                         if key == "kernels.trntk0":
                             self._keep_coverage(made)
+                        self.keep_certificate(key.removeprefix("kernels."), "train", made)
                         self.record.array(f"{key}.train", made.numpy().astype(np.float32, copy=False))
                 step.advance(max(0, 1 - step.done))
                 if f"{key}.test" not in self.record.arrays:
                     made = self._kernel(name, model, test, train)
+                    self.keep_certificate(key.removeprefix("kernels."), "test", made)
                     if made.row_diagonal is not None:
                         self.record.array(f"{key}.test_diagonal", made.row_diagonal.double())
                     self.record.array(f"{key}.test", made.numpy().astype(np.float32, copy=False))
@@ -168,6 +172,7 @@ class Context:
         """Kernels held by features: one pass over all items, then both products."""
         n = len(self.train) if model is self.model else len(self.initial_rows[0])
         made = self._kernel(name, model, joined(train, test))
+        self.keep_certificate(key.removeprefix("kernels."), "all", made)
         everything = slice(0, made.shape[0])
         rows = slice(n, everything.stop)
         self.record.array(f"{key}.test", made[rows, slice(0, n)].numpy().astype(np.float32, copy=False))
@@ -185,8 +190,16 @@ class Context:
                 memory=self.memory // 2,
                 progress=bool(self.progress),
                 seed=self.seed,
+                certify=self.certify,
                 **options,
             )
+
+    def keep_certificate(self, name: str, part: str, made: Gram) -> None:
+        """What was checked while one part of a kernel was computed; kept before its numbers, so that they are never without."""
+        if made.certificate is not None:
+            known = dict(self.record.metrics.get("certificates", {}))
+            known[name] = {**known.get(name, {}), part: made.certificate.to_json()}
+            self.record.put(certificates=known)
 
     def _keep_coverage(self, made: Any) -> None:
         cover = made.coverage

@@ -21,11 +21,11 @@ from ntkscope.core.record import FILE
 from ntkscope.data.subsets import stratified
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
-from ntkscope.xray import resuming
+from ntkscope.xray import given, resuming
 from ntkscope.xray.budget import as_budget, half_of_the_budget
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items, Tokenizer, collect_both
-from ntkscope.xray.network import class_logits, initial_network, outputs
+from ntkscope.xray.network import class_logits, initial_network
 from ntkscope.xray.plan import Plan, check_choice, make_plan
 from ntkscope.xray.rates import measure_rates
 from ntkscope.xray.registry import Section, Skip, in_order, on_the_page
@@ -51,6 +51,7 @@ def xray(
     max_train: int | None = None,
     max_test: int | None = None,
     kernels: Sequence[str] | None = None,
+    certify: str | bool = "every",
     name: str = "",
     data_name: str = "",
     options: Mapping[str, Any] | None = None,
@@ -62,7 +63,8 @@ def xray(
     `initial`: the network before training (a module, a state dict or a weights file), without which there is no verdict on
     how lazy it was. `budget`: `Budget("10m", "2GiB")` or a time; a probe of a few items finds what fits, `say` is told
     before it starts (default: printed unless `progress=False`), and items are sampled, class by class, only when not all
-    fit. `device`: where to compute (where the model is). The model is looked at in evaluation mode and left as it was.
+    fit. `device`: where to compute (where the model is). `certify`: which blocks of gradients are held to plain autograd:
+    "every" one, "sampled" (one in eight), or False. The model is looked at in evaluation mode and left as it was.
 
     The record in `out` is written as it grows. Called again with the same arguments it resumes from what is there; another
     network, other data, labels, seeds, or `options` (what a factory made the network with) are refused: by what they are,
@@ -74,13 +76,14 @@ def xray(
         raise UsageError(f"a model of type {type(model).__name__} came; expected a torch.nn.Module")
     limits = as_budget(budget)
     check_choice(kernels, max_train, max_test)
-    where = _device(device)
+    given.certify(certify)
+    where = given.device(device)
     everything, held = collect_both(train, test, tokenizer)
     with evaluating(model):
-        few, _ = (_tried(model, items, what, where) for items, what in ((everything, "train"), (held, "test")))
+        few, _ = (given.tried(model, items, what, where) for items, what in ((everything, "train"), (held, "test")))
         count = class_logits(few).shape[1]
-        names = _class_names(classes, count)
-        _check_labels(everything, held, count)
+        names = given.class_names(classes, count)
+        given.check_labels(everything, held, count)
         first = initial_network(model, initial, everything.x)
         config = {
             "model": name or type(model).__name__,
@@ -96,6 +99,7 @@ def xray(
             "max_test": max_test,
             "kernels": None if kernels is None else list(kernels),
             "classes": list(names),
+            "certify": certify,
         }
         answers = resuming.answers(model, held, where)
 
@@ -114,6 +118,7 @@ def xray(
                 seed=seed,
                 device=where,
                 progress=progress,
+                certify=certify,
                 timings=list(record.metrics.get("timings", [])),
             )
 
@@ -127,68 +132,24 @@ def xray(
             if "answers" not in record.metrics:
                 record.put(answers=answers.to_json())
             plan = _plan(
-                record, model, everything, held, count, first, limits, where, max_train, max_test, kernels, tell
+                record,
+                model,
+                everything,
+                held,
+                count,
+                first,
+                limits,
+                where,
+                max_train,
+                max_test,
+                kernels,
+                certify,
+                tell,
             )
             context = prepared(record, plan)
             _describe(context, everything, held, config, limits, few.shape[1])
             _run(context, tell)
     return record
-
-
-# -- what came ------------------------------------------------------------------------------------------------------------
-
-
-def _device(device: torch.device | str | None) -> torch.device | None:
-    if device is None:
-        return None
-    if str(device) == "auto":
-        return torch.device("cuda") if torch.cuda.is_available() else None
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:  # the latter where PyTorch was built without the device
-        raise UsageError(
-            f"device={str(device)!r} came and cannot be used here ({str(error).splitlines()[0]}); expected 'cpu', 'auto',"
-            " or a device PyTorch finds"
-        ) from error
-    return found
-
-
-def _tried(model: nn.Module, items: Items, what: str, device: torch.device | None) -> Any:
-    """Outputs of the first items; an error of the model's own says on what it was called."""
-    few = items.take(torch.arange(min(2, len(items))))
-    try:
-        return outputs(model, few.x, device)
-    except NtkscopeError:
-        raise
-    except Exception as error:
-        shapes = ", ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in few.tensors)
-        raise UsageError(
-            f"the model could not be run on inputs of {what} of shape {shapes} ({type(error).__name__}: {error}); expected"
-            " inputs as the model was trained with"
-        ) from error
-
-
-def _class_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...]:
-    if not classes:
-        return tuple(map(str, range(count)))
-    if len(classes) != count:
-        raise UsageError(f"{len(classes)} class names came for a network of {count} classes; expected one a class")
-    return tuple(map(str, classes))
-
-
-def _check_labels(train: Items, test: Items, count: int) -> None:
-    for what, items in (("train", train), ("test", test)):
-        low, high = int(items.y.min()), int(items.y.max())
-        if low < 0 or high >= count:
-            raise UsageError(
-                f"{what} has labels {low} to {high}, and the network has {count} classes; expected 0 to {count - 1}:"
-                " number the classes from 0 on, as the network's outputs"
-            )
-    if len(test) < 2:
-        raise UsageError("test has 1 item; expected at least 2: rankings of the test items are compared")
-    if len(train.y.unique()) < 2:
-        raise UsageError("train has items of one class only; expected at least two classes to tell apart")
 
 
 def _weights(model: nn.Module) -> str:
@@ -214,8 +175,8 @@ def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers:
         )
     resuming.check_recipe(found)
     document = found.to_json()
-    for key, given in (("config", config), ("seeds", seeds)):
-        other = differences(document[key], to_plain(given, key))
+    for key, now in (("config", config), ("seeds", seeds)):
+        other = differences(document[key], to_plain(now, key))
         if other:
             raise RecordError(
                 f"{folder} was made with another {key} ({'; '.join(other)}); resume it with the recorded {key}, or choose"
@@ -253,6 +214,7 @@ def _plan(
     max_train: int | None,
     max_test: int | None,
     kernels: Sequence[str] | None,
+    certify: str | bool,
     tell: Say,
 ) -> Plan:
     """The plan of an earlier attempt, so that what was computed can be used; else a new one, measured."""
@@ -263,7 +225,7 @@ def _plan(
     else:
         start = time.perf_counter()
         with half_of_the_budget():
-            rates = measure_rates(model, train.x, device=device, memory=budget.bytes // 2)
+            rates = measure_rates(model, train.x, device=device, memory=budget.bytes // 2, certify=certify)
         record.put(timings=[{"what": "probe", "seconds": round(time.perf_counter() - start, 4)}], rates=rates)
         plan = make_plan(
             rates,

@@ -91,17 +91,21 @@ def kernel_seconds(name: str, n: int, m: int, rates: Rates) -> float:
     return 3 * rates.forward * (n + m) + pairs * 4096 * rates.single
 
 
-def measure_rates(model: nn.Module, x: Inputs, *, device: Any = None, memory: int = 2**31) -> Rates:
+def measure_rates(
+    model: nn.Module, x: Inputs, *, device: Any = None, memory: int = 2**31, certify: str | bool = "every"
+) -> Rates:
     """Time the exact kernel on 4, 8, 16, … items until that takes a moment, and a few matrix products."""
     total = _length(x)
     count = min(4, total)
     while True:
         items = Part(x, torch.zeros(total)).take(torch.arange(count)).x
-        costs = _time_kernel(model, items, count, device, memory)
+        costs = _time_kernel(model, items, count, device, memory, certify)
         if sum(costs[1:]) > ENOUGH or count >= min(MOST, total):
             break
         count = min(2 * count, MOST, total)
-    again = _time_kernel(model, items, count, device, memory)  # the smaller of two: others may use the machine, too
+    again = _time_kernel(
+        model, items, count, device, memory, certify
+    )  # the smaller of two: others use the machine, too
     setup, each, products = (min(pair) for pair in zip(costs, again))
     start = time.perf_counter()
     with torch.no_grad():
@@ -121,14 +125,16 @@ def measure_rates(model: nn.Module, x: Inputs, *, device: Any = None, memory: in
     )
 
 
-def _time_kernel(model: nn.Module, x: Inputs, count: int, device: Any, memory: int) -> tuple[float, float, float]:
+def _time_kernel(
+    model: nn.Module, x: Inputs, count: int, device: Any, memory: int, certify: str | bool
+) -> tuple[float, float, float]:
     """Seconds of one small kernel: setting up, all samples, all pairs."""
     start = time.perf_counter()
-    gram = kernel("trntk0", model, x, device=device, memory=memory, profile=True)
+    gram = kernel("trntk0", model, x, device=device, memory=memory, profile=True, certify=certify)
     spent = time.perf_counter() - start
     stages = dict(gram.coverage.stages) if gram.coverage is not None else {}
     products = stages.get("products", 0.0) + stages.get("writing", 0.0)
-    each = stages.get("harvest", 0.0) + stages.get("features", 0.0)
+    each = stages.get("harvest", 0.0) + stages.get("features", 0.0) + stages.get("certificate", 0.0)
     return max(0.0, spent - products - each), each, products
 
 

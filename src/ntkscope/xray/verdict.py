@@ -258,7 +258,9 @@ def gather(context: Context) -> Observations:
     y = context.y_train[rows]
     told = _surrogates(context, before, now)
     return Observations(
-        linearisation=linearisation_error(context.initial, context.model, _probe(context), context.device),
+        linearisation=linearisation_error(
+            context.initial, context.model, _probe(context), context.device, context.certify
+        ),
         kernel_change=relative_change(before.train, now.train),
         centred_change=relative_change(before.train, now.train, centred=True),
         rotation=_turn(before.train, now.train),
@@ -274,7 +276,9 @@ def gather(context: Context) -> Observations:
     )
 
 
-def linearisation_error(initial: nn.Module, model: nn.Module, x: Any, device: Any = None) -> float:
+def linearisation_error(
+    initial: nn.Module, model: nn.Module, x: Any, device: Any = None, certify: str | bool = "every"
+) -> float:
     """`‖f₁ - f₀ - J₀ (w₁ - w₀)‖ / ‖f₁ - f₀‖` over the inputs `x`; three forward passes. NaN when the outputs are the same.
 
     Chizat, Oyallon & Bach (2019), section 1: lazy training is training along which the linearised model stays near.
@@ -285,7 +289,8 @@ def linearisation_error(initial: nn.Module, model: nn.Module, x: Any, device: An
     0.0
     """
     change = outputs(model, x, device) - outputs(initial, x, device)
-    tangent = Jacobian(initial, x, device=device).jvp(displacement(initial, model)).double().cpu()
+    jacobian = Jacobian(initial, x, device=device, certify=certify)
+    tangent = jacobian.jvp(displacement(initial, model)).double().cpu()
     size = float(change.norm())
     return float((change - tangent).norm()) / size if size > 0 else math.nan
 

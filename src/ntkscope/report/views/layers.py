@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ntkscope.report import certificates
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, number, percent
 from ntkscope.report.source import Drawing, Section, Source
@@ -14,13 +15,13 @@ from ntkscope.report.views.registry import VIEWS
 
 @VIEWS.register("layers")
 def layers(section: Section, source: Source) -> Drawing:
-    """A table with a bar a layer, and the coverage of the rules."""
+    """A table with a bar per layer, the coverage of the rules, and how the kernels were checked."""
     found = section.data.get("layers") or []
     largest = max((as_float(row.get("share")) for row in found), default=1.0)
     rows = [_row(n, row, largest) for n, row in enumerate(found, 1)]
     heads = ["Order", "Layer", "Share", "", "Parameters", "Alignment", "Road", "Seconds"]
     shown = table(heads, rows, name="Layers", export=f"{source.record.name}-layers.csv", kind="layers")
-    return Drawing(join([shown, _coverage(section.data.get("coverage") or {})]))
+    return Drawing(join([shown, _coverage(section.data.get("coverage") or {}), certificates.section(source)]))
 
 
 def _row(n: int, row: Mapping[str, Any], largest: float) -> list[Cell]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ntkscope.report.certificates import checks
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, number, percent
 from ntkscope.report.plots import Bar, bars, gauge
@@ -22,7 +23,7 @@ _READS = {
 
 @VIEWS.register("summary")
 def summary(section: Section, source: Source) -> Drawing:
-    """Verdict, gauge, accuracies, evidence."""
+    """Verdict, gauge, accuracies, how the kernels were checked, evidence."""
     data = section.data
     verdict = str(data["verdict"])
     hero = tag(
@@ -41,7 +42,7 @@ def summary(section: Section, source: Source) -> Drawing:
         sortable=False,
         kind="stacking",
     )
-    parts = [tag("div", hero, _accuracies(data), class_="pair")]
+    parts: list[Any] = [tag("div", hero, _accuracies(data), class_="pair"), checks(source).statement()]
     if evidence:
         parts += [tag("h3", "What the verdict rests on"), shown]
     return Drawing(join(parts))

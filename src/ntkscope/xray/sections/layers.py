@@ -21,7 +21,16 @@ ITEMS = 96  # training items on which each layer's part is kept; a share of a tr
 def run(context: Context) -> Finding:
     rows = stratified(context.y_train, max(ITEMS, len(context.classes)), context.seed, "xray", "layers")
     part = subset(context.train, rows)
-    gram = kernel("trntk0", context.model, part, per_layer=True, device=context.device, memory=context.memory // 2)
+    gram = kernel(
+        "trntk0",
+        context.model,
+        part,
+        per_layer=True,
+        device=context.device,
+        memory=context.memory // 2,
+        certify=context.certify,
+    )
+    context.keep_certificate("layers.trntk0", "train", gram)
     total = float(gram.diagonal().double().sum())
     context.pair("trntk0")  # its coverage is what the page shows
     coverage = context.record.metrics.get("coverage") or {}

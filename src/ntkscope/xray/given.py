@@ -1,0 +1,78 @@
+"""What an X-ray was given, held to what it needs: a device, inputs the model runs on, labels and names of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ntkscope.core import NtkscopeError, UsageError
+from ntkscope.tangent.audit import CERTIFY
+from ntkscope.xray.items import Items
+from ntkscope.xray.network import outputs
+
+
+def certify(value: str | bool) -> str | bool:
+    """Which blocks of a kernel are checked: "every" one, "sampled" (one in eight), or False.
+
+    >>> certify("sampled")
+    'sampled'
+    """
+    if not (value is False or (isinstance(value, str) and value in CERTIFY)):
+        raise UsageError(f"got certify={value!r}; expected 'every', 'sampled' or False")
+    return value
+
+
+def device(device: torch.device | str | None) -> torch.device | None:
+    if device is None:
+        return None
+    if str(device) == "auto":
+        return torch.device("cuda") if torch.cuda.is_available() else None
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as error:  # the latter where PyTorch was built without the device
+        raise UsageError(
+            f"device={str(device)!r} came and cannot be used here ({str(error).splitlines()[0]}); expected 'cpu', 'auto',"
+            " or a device PyTorch finds"
+        ) from error
+    return found
+
+
+def tried(model: nn.Module, items: Items, what: str, device: torch.device | None) -> Any:
+    """Outputs of the first items; an error of the model's own says on what it was called."""
+    few = items.take(torch.arange(min(2, len(items))))
+    try:
+        return outputs(model, few.x, device)
+    except NtkscopeError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in few.tensors)
+        raise UsageError(
+            f"the model could not be run on inputs of {what} of shape {shapes} ({type(error).__name__}: {error}); expected"
+            " inputs as the model was trained with"
+        ) from error
+
+
+def class_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    if not classes:
+        return tuple(map(str, range(count)))
+    if len(classes) != count:
+        raise UsageError(f"{len(classes)} class names came for a network of {count} classes; expected one a class")
+    return tuple(map(str, classes))
+
+
+def check_labels(train: Items, test: Items, count: int) -> None:
+    for what, items in (("train", train), ("test", test)):
+        low, high = int(items.y.min()), int(items.y.max())
+        if low < 0 or high >= count:
+            raise UsageError(
+                f"{what} has labels {low} to {high}, and the network has {count} classes; expected 0 to {count - 1}:"
+                " number the classes from 0 on, as the network's outputs"
+            )
+    if len(test) < 2:
+        raise UsageError("test has 1 item; expected at least 2: rankings of the test items are compared")
+    if len(train.y.unique()) < 2:
+        raise UsageError("train has items of one class only; expected at least two classes to tell apart")
