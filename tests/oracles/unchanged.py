@@ -69,12 +69,13 @@ def process() -> dict[str, Any]:
             if name.startswith("_global") and isinstance(value, dict)
         },
     }
-    if not _type_checked():  # the run-time type checks of the tests draw from that state themselves
+    if not type_checked():  # the run-time type checks of the tests draw from that state themselves
         found["python random state"] = hash(random.getstate())
     return found
 
 
-def _type_checked() -> bool:
+def type_checked() -> bool:
+    """Whether the run-time type checks of the tests are on; they draw from Python's random state."""
     return "beartype" in sys.modules and "pytest" in sys.modules
 
 

@@ -88,7 +88,13 @@ NEIGHBOURS = {
 }
 
 
-@case(FAMILY, "refused", "outputs depend on the samples beside", each=NEIGHBOURS, quick=True)
+@case(
+    FAMILY,
+    "refused",
+    "outputs depend on the samples beside",
+    each=NEIGHBOURS,
+    quick=("batch_mean", "attention", "batch_max"),
+)
 def neighbours(run: Callable[..., Tensor]) -> Made:
     return net(run), torch.randn(N, D)
 

@@ -31,8 +31,9 @@ class Case:
 
     `expect`: "exact" (the right numbers), "refused" (an `NtkscopeError`), or "either" where both serve the user.
     `rows`: the feature rows (c, p) of one sample for the oracle, where they are not the gradients by all trainable
-    parameters; several where more than one answer is right. `samples`: the single samples in `inputs`, where these are no tensor, tuple or mapping. `twin`: what the
-    oracle runs instead, where plain autograd cannot run the model itself. `threads`: set for the length of the call.
+    parameters; several where more than one answer is right. `samples`: the single samples in `inputs`, where these are
+    no tensor, tuple or mapping. `twin`: what the oracle runs instead, where plain autograd cannot run the model itself.
+    `threads`: set for the length of the call. `quick`: one of the few that every test run judges.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Case:
 
 
 CASES: dict[str, Case] = {}
+SOURCES: dict[str, str] = {}  # where each case is written
 
 
 @contextlib.contextmanager
@@ -78,17 +80,20 @@ def case(
     each: Mapping[str, tuple[Any, ...]] | None = None,
     dtype: torch.dtype = torch.float64,
     train: bool = False,
+    quick: tuple[str, ...] = (),
     **fields: Any,
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Register a builder as a case named after it, or as one per entry of `each` (its arguments).
 
-    The builder runs with fixed seeds and default dtype `dtype`; the model is put in eval mode unless `train`.
+    The builder runs with fixed seeds and default dtype `dtype`; the model is put in eval mode unless `train`. `quick`:
+    the labels of those that every test run judges ("" for the only one).
     """
 
     def register(build: Callable[..., Made]) -> Callable[..., Made]:
         for label, arguments in ({"": ()} if each is None else each).items():
             name = f"{build.__name__}[{label}]" if label else build.__name__
-            if name in CASES:
+            source = f"{build.__code__.co_filename}:{build.__code__.co_firstlineno}"
+            if SOURCES.setdefault(name, source) != source:  # one file may be imported under two names
                 raise ValueError(f"two cases are named {name}; give one another name")
 
             def make(arguments: tuple[Any, ...] = arguments) -> Made:
@@ -96,7 +101,7 @@ def case(
                     model, inputs = build(*arguments)
                 return (model if train else model.eval()), inputs
 
-            CASES[name] = Case(name, family, make, expect, why, **fields)
+            CASES[name] = Case(name, family, make, expect, why, quick=label in quick, **fields)
         return build
 
     return register

@@ -25,7 +25,7 @@ def head(d: int = D) -> nn.Linear:
     "exact",
     "one module registered twice is one set of parameters",
     each={"tanh": (nn.Tanh, 2), "relu thrice": (nn.ReLU, 3), "five times": (nn.Sigmoid, 5)},
-    quick=True,
+    quick=("tanh",),
 )
 def module_registered_twice(act: type[nn.Module], times: int) -> Made:
     layer = nn.Linear(D, D)
@@ -79,7 +79,7 @@ def parent_held_by_a_child() -> Made:
 
 
 # -- caches --------------------------------------------------------------------------------------------------------
-@case(FAMILY, "exact", "a positional table built at the first run stays what it was: not there", quick=True)
+@case(FAMILY, "exact", "a positional table built at the first run stays what it was: not there", quick=("",))
 def table_cached_at_the_first_run() -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         if m.table is None:

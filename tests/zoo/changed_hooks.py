@@ -17,7 +17,7 @@ def two_layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(D, 5), nn.Tanh(), head(5))
 
 
-@case(FAMILY, "exact", "gradients that wait for the optimiser's next step", quick=True)
+@case(FAMILY, "exact", "gradients that wait for the optimiser's next step", quick=("",))
 def gradients_present() -> Made:
     model = two_layers()
     for p in model.parameters():

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
-from oracles.unchanged import copies, differences, optimiser, snapshot, trained
+from oracles.unchanged import copies, differences, optimiser, snapshot, trained, type_checked
 from zoo.case import Case, Rows, Sample, Smallest, steady
 
 TOLERANCE = {
@@ -169,10 +169,12 @@ def judge(case: Case) -> Verdict:
 
 @functools.cache
 def _warm() -> None:
-    """One call of each kind, so that nothing is imported later: imports may move random states."""
+    """One call of each kind, so that nothing is imported later: imports may move the random state of Python."""
+    if type_checked():
+        return
     for name in ("trntk0", "entk", "pntk", "ck", "em", "ptk", "proj-trntk"):
         model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-        ns.kernel(name, model, torch.ones(3, 2)).dense()
+        ns.kernel(name, model, torch.ones(3, 2), **({"dim": 8} if name == "proj-trntk" else {})).dense()
 
 
 def smallest_budget(case: Case) -> int:

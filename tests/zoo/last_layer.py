@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from zoo.case import Case, CASES, Expect, Made, Net, Sample, case, free
+from zoo.case import CASES, Case, Expect, Made, Net, Sample, case, free
 from zoo.judge import gradient_rows
 
 FAMILY = "the last layer"

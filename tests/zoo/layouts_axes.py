@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo.case import Made, Net, Smallest, case, free, ids
-from zoo.layouts import FAMILY, D, N, T, head, net
+from zoo.layouts import FAMILY, D, N, T, net
 
 
 def _siamese(m: Any, x: Tensor) -> Tensor:

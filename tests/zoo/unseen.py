@@ -101,7 +101,13 @@ ASSIGN = {
 }
 
 
-@case(FAMILY, "exact", "a parameter written into the hidden states", each=ASSIGN, quick=True)
+@case(
+    FAMILY,
+    "exact",
+    "a parameter written into the hidden states",
+    each=ASSIGN,
+    quick=("class_slot", "mask_token", "scatter"),
+)
 def parameter_assigned(write: Callable[..., Tensor]) -> Made:
     def run(m: Any, x: Tensor) -> Tensor:
         return m.head(write(m, m.a(x)).tanh().mean(1))

@@ -90,7 +90,7 @@ def multihead_attention(options: dict[str, Any], weights: bool) -> Made:
         "gelu": ({"activation": "gelu"},),
         "no bias": ({"bias": False},),
     },
-    quick=True,
+    quick=("post",),
 )
 def transformer_encoder_layer(options: dict[str, Any]) -> Made:
     layer = nn.TransformerEncoderLayer(D, 2, 6, batch_first=True, **options)

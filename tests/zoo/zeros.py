@@ -63,7 +63,13 @@ CUT = {
 }
 
 
-@case(FAMILY, "refused", "no output depends on a parameter as far as autograd sees", each=CUT, quick=True)
+@case(
+    FAMILY,
+    "refused",
+    "no output depends on a parameter as far as autograd sees",
+    each=CUT,
+    quick=("decorated", "detached", "inference"),
+)
 def cut_off(run: Callable[..., Tensor]) -> Made:
     return Net(run, **body()), torch.randn(N, D)
 
