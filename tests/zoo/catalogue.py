@@ -6,6 +6,7 @@ from zoo import (
     batch_dependent,
     changed,
     changed_hooks,
+    gadgets,
     inputs,
     last_layer,
     layouts,
@@ -37,6 +38,7 @@ FILES = (
     last_layer,
     inputs,
     options,
+    gadgets,
 )
 
 __all__ = ["CASES", "FILES", "Case"]

@@ -211,12 +211,13 @@ def _afterwards(case: Case, model: nn.Module, step: torch.optim.Optimizer | None
     results = []
     for each, optimizer in ((model, step), (fresh, optimiser(fresh))):
         inputs = case.make()[1]
-        samples = (case.samples or single_samples)(inputs)[:2]
+        samples = (case.samples or single_samples)(inputs)[:1]
         if not samples:
             return tuple(found)
         with steady(0, torch.get_default_dtype()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run = lambda m, samples=samples: torch.cat([output(m(*_own(a), **_own(k))) for a, k in samples])  # noqa: E731
+            args, kwargs = samples[0]
+            run = lambda m, a=args, k=kwargs: output(m(*_own(a), **_own(k)))  # noqa: E731
             results.append(trained(each, optimizer, run))
     return (*found, "training afterwards") if results[0] != results[1] else tuple(found)
 
