@@ -6,6 +6,7 @@ from zoo import (
     batch_dependent,
     changed,
     changed_hooks,
+    deep,
     gadgets,
     inputs,
     last_layer,
@@ -39,6 +40,7 @@ FILES = (
     inputs,
     options,
     gadgets,
+    deep,
 )
 
 __all__ = ["CASES", "FILES", "Case"]
