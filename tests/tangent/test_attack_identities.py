@@ -61,13 +61,10 @@ def smallest(case: Case) -> int:
     return max(int(number) for number in re.findall(r"\((\d+) bytes\)", str(caught.value)))
 
 
-def _every(cases: list[Case], quick: int) -> list[Any]:
-    return [
-        pytest.param(case, id=case.name, marks=() if k < quick else pytest.mark.guard) for k, case in enumerate(cases)
-    ]
+pytestmark = pytest.mark.guard
 
 
-@pytest.mark.parametrize("case", _every(CHOSEN, 2))
+@pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
 def test_one_kernel_asked_in_many_ways(case: Case) -> None:
     whole, pairs, n = kernel(case), kernel(case, "entk"), size(case)
     order = list(range(n))
@@ -87,8 +84,7 @@ def test_one_kernel_asked_in_many_ways(case: Case) -> None:
     assert {way: error for way, error in wrong.items() if not error <= TOLERANCE} == {}
 
 
-@pytest.mark.guard
-@pytest.mark.parametrize("case", _every(CHOSEN[:8], 0))
+@pytest.mark.parametrize("case", CHOSEN[:8], ids=lambda case: case.name)
 def test_parameters_add_up(case: Case) -> None:
     total = torch.zeros(())
     for name in parameters(case):
@@ -97,8 +93,7 @@ def test_parameters_add_up(case: Case) -> None:
     assert relative_error(total, kernel(case)) <= TOLERANCE
 
 
-@pytest.mark.guard
-@pytest.mark.parametrize("case", _every(CHOSEN[:10], 0))
+@pytest.mark.parametrize("case", CHOSEN[:10], ids=lambda case: case.name)
 def test_a_second_call_and_a_second_thread_say_the_same(case: Case) -> None:
     model, inputs = case.make()
     first, second = (ns.kernel("trntk0", model, inputs).dense() for _ in range(2))
@@ -112,8 +107,7 @@ def test_a_second_call_and_a_second_thread_say_the_same(case: Case) -> None:
     assert relative_error(third, first) <= TOLERANCE
 
 
-@pytest.mark.guard
-@pytest.mark.parametrize("case", _every(CHOSEN[:10], 0))
+@pytest.mark.parametrize("case", CHOSEN[:10], ids=lambda case: case.name)
 def test_a_trained_model_is_seen_as_it_is_now(case: Case) -> None:
     """Whatever is kept between calls must not outlive a change of the weights."""
     model, inputs = case.make()

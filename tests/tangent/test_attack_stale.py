@@ -114,7 +114,7 @@ CHANGES = (
     _one_input,
     _eps,
 )
-QUICK = (_weight_data, _weight_numpy, _buffer, _constant)
+QUICK = (_weight_data, _constant)
 
 
 def truth(model: nn.Module, x: Tensor, name: str) -> Tensor:
