@@ -73,7 +73,7 @@ roberta-prelayernorm roformer seed_oss smollm3 squeezebert stablelm starcoder2 t
 xlm-roberta-xl xlnet yoso
 """
 
-_HEADS = {"num_heads": [1, 2, 2, 2]}
+_WINDOWS = {"depths": [1, 1], "num_heads": [1, 2], "window_size": 2}
 _ATTENTION = {"num_attention_heads": [1, 1, 2, 2]}
 _PART = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 _TWO_TOWERS = {
@@ -86,7 +86,7 @@ resnet swiftformer vit vit_msn
 """
 IMAGES: dict[str, dict[str, Any]] = {
     **{kind: {} for kind in PLAIN_IMAGES.split()},
-    **{kind: {**_HEADS, "window_size": 2} for kind in ("swin", "swinv2", "donut-swin")},
+    **dict.fromkeys(("swin", "swinv2", "donut-swin"), _WINDOWS),
     **dict.fromkeys(("pvt", "pvt_v2", "segformer"), _ATTENTION),
     **dict.fromkeys(("clip", "metaclip_2", "siglip"), _TWO_TOWERS),
     "bit": {"num_groups": 2, "embedding_size": 8},

@@ -167,8 +167,8 @@ def page(rows: Sequence[Row], device: str) -> str:
         "# Architectures",
         "",
         f"The trace-NTK of {len(computed)} architectures, four inputs each, against plain `torch.autograd.grad` sample by",
-        f"sample: {counted['exact']} agree (the worst to {worst:.0e}), {counted['refused']} are refused,"
-        f" {counted['WRONG']} are wrong, {counted['CRASH']} end in an error that is not ours.",
+        f"sample: {counted['exact']} agree (the worst to {worst:.0e}); refused by name:"
+        f" {counted['refused']}; wrong: {counted['WRONG']}; errors that are not ours: {counted['CRASH']}.",
         "",
         "Weights are random and sizes tiny; parameters are those that require a gradient. The error is the largest",
         "`|K_ij - E_ij| / √(E_ii E_jj)`. Roads are the shares of parameters that each way of computing took (see",
