@@ -85,6 +85,34 @@ def gradients_cross_pntk(run: Callable[..., Any]) -> Made:
     return net(run), special(20, 11, 17)
 
 
+@case(FAMILY, "either", "the same for the sum of the outputs, many samples", each=HIDDEN, kernel="pntk")
+def gradients_cross_pntk_among_many(run: Callable[..., Any]) -> Made:
+    return net(run), special(60, 31, 47)
+
+
+PAIRS = {
+    f"{i} {j} of {n}": (n, i, j)
+    for n, i, j in ((5, 1, 3), (9, 0, 8), (16, 6, 7), (33, 20, 32), (48, 2, 40), (64, 13, 50))
+}
+
+
+@case(FAMILY, "either", "one pair of one output, wherever it sits", each=PAIRS, options={"outputs": [1]})
+def gradients_cross_one_output(n: int, i: int, j: int) -> Made:
+    return net(_hidden_pair), special(n, i, j)
+
+
+@case(
+    FAMILY,
+    "either",
+    "one pair, wherever it sits, in small blocks",
+    each=PAIRS,
+    kernel="pntk",
+    options={"memory": Smallest()},
+)
+def gradients_cross_wherever(n: int, i: int, j: int) -> Made:
+    return net(_hidden_pair), special(n, i, j)
+
+
 # -- outputs that mix in one pair only -----------------------------------------------------------------------------
 def _mixed_pair(m: Any, x: Tensor) -> Tensor:
     h, marked = m.a(x), x[:, 0] > 3
