@@ -25,7 +25,7 @@ ODD = [
     for case in CASES.values()
     if case.family in FAMILIES and case.expect == "exact" and case.kernel == "trntk0" and "dtype" not in case.options
 ]
-CHOSEN = random.Random(7).sample([case for case in ODD if not case.name.startswith("one_sample")], 24)
+CHOSEN = random.Random(7).sample([case for case in ODD if not case.name.startswith("one_sample")], 10)
 TOLERANCE = 1e-9  # float64, sums in another order
 
 
@@ -84,7 +84,7 @@ def test_one_kernel_asked_in_many_ways(case: Case) -> None:
     assert {way: error for way, error in wrong.items() if not error <= TOLERANCE} == {}
 
 
-@pytest.mark.parametrize("case", CHOSEN[:8], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CHOSEN[:5], ids=lambda case: case.name)
 def test_parameters_add_up(case: Case) -> None:
     total = torch.zeros(())
     for name in parameters(case):

@@ -46,7 +46,7 @@ def inputs() -> Tensor:
 
 @pytest.mark.guard
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ["sort", "unique", "split_by_sign", "shuffle", "loop_rows", "chunks", "odd_and_even"])
 def test_the_same_function_has_the_same_kernel(order: str, name: str) -> None:
     """Equal, or refused: a module that sees the samples in another order has no outputs one could name by sample."""
     expected = ns.kernel(name, model(plain), inputs(), **KERNELS[name]).dense()
