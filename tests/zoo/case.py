@@ -1,0 +1,132 @@
+"""One case of the zoo: a small model, its inputs, one call of `ns.kernel`, and what a user would rightly demand of it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Expect = Literal["exact", "refused", "either"]
+Made = tuple[nn.Module, Any]
+Sample = tuple[tuple[Any, ...], dict[str, Any]]  # what the model is called with for one sample: args, kwargs
+Rows = Callable[[nn.Module, Sample], Tensor]
+
+
+@dataclass(frozen=True)
+class Smallest:
+    """For `memory=`: so many times the smallest budget that `ns.kernel` says would do."""
+
+    times: float = 1.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """`make()` gives `(model, inputs)`, the same at every call; `options` go to `ns.kernel(kernel, model, inputs, …)`.
+
+    `expect`: "exact" (the right numbers), "refused" (an `NtkscopeError`), or "either" where both serve the user.
+    `rows`: the feature rows (c, p) of one sample for the oracle, where they are not the gradients by all trainable
+    parameters; several where more than one answer is right. `samples`: the single samples in `inputs`, where these are
+    no tensor, tuple or mapping. `twin`: what the oracle runs instead, where plain autograd cannot run the model itself.
+    `threads`: set for the length of the call. `quick`: one of the few that every test run judges.
+    """
+
+    name: str
+    family: str
+    make: Callable[[], Made]
+    expect: Expect
+    why: str
+    kernel: str = "trntk0"
+    options: dict[str, Any] = field(default_factory=dict)
+    rows: Rows | tuple[Rows, ...] | None = None
+    samples: Callable[[Any], list[Sample]] | None = None
+    twin: Callable[[], Made] | None = None
+    tolerance: float | None = None
+    threads: int = 1
+    quick: bool = False
+
+
+CASES: dict[str, Case] = {}
+SOURCES: dict[str, str] = {}  # where each case is written
+
+
+@contextlib.contextmanager
+def steady(seed: int, dtype: torch.dtype) -> Iterator[None]:
+    """Every global random state from `seed` and the default dtype as told; all as before afterwards."""
+    python, numbers, default = random.getstate(), np.random.get_state(), torch.get_default_dtype()  # noqa: NPY002
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - global states are what some models use
+        random.seed(seed)
+        torch.set_default_dtype(dtype)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(default)
+            random.setstate(python)
+            np.random.set_state(numbers)  # noqa: NPY002
+
+
+def case(
+    family: str,
+    expect: Expect,
+    why: str,
+    *,
+    each: Mapping[str, tuple[Any, ...]] | None = None,
+    dtype: torch.dtype = torch.float64,
+    train: bool = False,
+    quick: tuple[str, ...] = (),
+    **fields: Any,
+) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
+    """Register a builder as a case named after it, or as one per entry of `each` (its arguments).
+
+    The builder runs with fixed seeds and default dtype `dtype`; the model is put in eval mode unless `train`. `quick`:
+    the labels of those that every test run judges ("" for the only one).
+    """
+
+    def register(build: Callable[..., Made]) -> Callable[..., Made]:
+        for label, arguments in ({"": ()} if each is None else each).items():
+            name = f"{build.__name__}[{label}]" if label else build.__name__
+            source = f"{build.__code__.co_filename}:{build.__code__.co_firstlineno}"
+            if SOURCES.setdefault(name, source) != source:  # one file may be imported under two names
+                raise ValueError(f"two cases are named {name}; give one another name")
+
+            def make(arguments: tuple[Any, ...] = arguments) -> Made:
+                with steady(0, dtype):
+                    model, inputs = build(*arguments)
+                return (model if train else model.eval()), inputs
+
+            CASES[name] = Case(name, family, make, expect, why, quick=label in quick, **fields)
+        return build
+
+    return register
+
+
+class Net(nn.Module):
+    """Modules, parameters, buffers (tensors) and plain attributes by keyword; a function of (self, *inputs) as forward."""
+
+    def __init__(self, forward: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+        self.run = forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(self, *args, **kwargs)
+
+
+def free(*shape: int, scale: float = 1.0) -> nn.Parameter:
+    """A parameter drawn from the current random state."""
+    return nn.Parameter(scale * torch.randn(*shape))
+
+
+def ids(*shape: int, vocabulary: int = 7) -> Tensor:
+    return torch.randint(vocabulary, shape)
