@@ -1,0 +1,380 @@
+"""`ns.Tangent`: probed once, right for whatever the caller does to the model in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pytest import MonkeyPatch
+from torch import Tensor, nn
+
+import ntkscope as ns
+from ntkscope.core import NtkscopeError, UsageError
+from ntkscope.tangent.engine import Probed
+from oracles.against import NAMES, expected
+from oracles.autograd import double, jacobian
+from oracles.closeness import assert_kernel_close
+from strategies.networks import Net, noise, parameter, randomize, tokens
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "proj-trntk": {"dim": 16},
+    "proj-pntk": {"dim": 16, "normalize": False},
+    "em": {"layers": ["0", "2"]},
+    "ptk": {"layer": "0"},
+}
+X, Y = noise(5, 4), noise(4, 4, seed=2)
+
+
+def mlp() -> nn.Sequential:
+    return randomize(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)))
+
+
+def holds(tangent: ns.Tangent, x: Any, name: str = "trntk0", tolerance: float = 1e-10) -> None:
+    """What a kept engine gives is what the oracle says of the model as it is now."""
+    assert_kernel_close(tangent.kernel(name, x).dense(), expected(name, tangent.model, x), tolerance)
+
+
+@pytest.fixture
+def probes(monkeypatch: MonkeyPatch) -> list[int]:
+    """One entry for every probe."""
+    seen: list[int] = []
+    original = Probed.of.__func__  # type: ignore[attr-defined]
+
+    def of(cls: Any, subject: Any, sample: Any) -> Probed:
+        seen.append(len(sample))
+        return original(cls, subject, sample)
+
+    monkeypatch.setattr(Probed, "of", classmethod(of))
+    return seen
+
+
+# -- the same numbers, probed once ---------------------------------------------------------------------------------
+def test_all_kernels_from_one_probe(probes: list[int]) -> None:
+    tangent = ns.Tangent(mlp())
+    for name in NAMES:
+        options = OPTIONS.get(name, {})
+        for other in (None, Y):
+            kept = tangent.kernel(name, X, other, **options)
+            assert torch.equal(kept.dense(), ns.kernel(name, mlp(), X, other, **options).dense()), name
+    fresh = 2 * len([name for name in NAMES if name not in ("ck", "em", "ptk")])
+    assert len(probes) == 1 + fresh
+
+
+def test_a_sample_is_probed_at_construction(probes: list[int]) -> None:
+    tangent = ns.Tangent(mlp(), Y)
+    assert probes == [4]
+    holds(tangent, X)
+    holds(tangent, X, "entk")
+    tangent.features(X)
+    tangent.vjp(X, torch.ones(5, 3, dtype=torch.float64))
+    assert probes == [4]
+
+
+def test_choices_are_kept(probes: list[int]) -> None:
+    tangent = ns.Tangent(mlp(), outputs=[0, 2], params="2.*", certify=False)
+    for _ in range(2):
+        gram = tangent.kernel("entk", X)
+        assert_kernel_close(gram.dense(), expected("entk", mlp(), X, outputs=[0, 2], params="2.*"))
+        assert gram.certificate.checked == 0
+    assert len(probes) == 1
+
+
+def test_last_parameters_are_kept() -> None:
+    tangent = ns.Tangent(mlp(), params="last")
+    assert set(tangent.features(X)) == {"2.weight", "2.bias"}
+
+
+# -- weights that change in place ----------------------------------------------------------------------------------
+def stepped(model: nn.Module) -> None:
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    model(X.to(next(model.parameters()).dtype)).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def loaded(model: nn.Module) -> None:
+    model.load_state_dict({key: value * 1.3 for key, value in model.state_dict().items()})
+
+
+def copied(model: nn.Module) -> None:
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(p * 0.7 + 0.1)
+
+
+def through_data(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.data.mul_(1.5)
+
+
+def data_replaced(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.data = p.data * 1.5
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+@pytest.mark.parametrize("change", [stepped, loaded, copied, through_data, data_replaced])
+def test_weights_are_followed(change: Callable[[nn.Module], None], dtype: torch.dtype | None, probes: list[int]) -> None:
+    """In the model's own dtype (float64), and converted from float32."""
+    model = mlp() if dtype is None else mlp().float()
+    x = X if dtype is None else X.float()
+    tangent = ns.Tangent(model, dtype=dtype)
+    holds(tangent, x)
+    before = tangent.kernel("trntk0", x).dense()
+    for _ in range(2):
+        change(model)
+        for name in ("trntk0", "ck"):
+            holds(tangent, x, name)
+        assert not torch.allclose(tangent.kernel("trntk0", x).dense(), before, rtol=1e-3)
+        exact = jacobian(model, x)
+        for name, value in tangent.features(x).items():
+            torch.testing.assert_close(value, exact[name], rtol=1e-9, atol=1e-10)
+    assert len(probes) == 1
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_buffers_are_followed(dtype: torch.dtype | None) -> None:
+    model = randomize(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)))
+    model = model if dtype is None else model.float()
+    x = X.to(next(model.parameters()).dtype)
+    tangent = ns.Tangent(model, dtype=dtype)
+    holds(tangent, x)
+    model[1].running_var.mul_(3.0)
+    holds(tangent, x)
+
+
+# -- another model -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_a_replaced_module_is_noticed(dtype: torch.dtype | None, probes: list[int]) -> None:
+    model = mlp()
+    tangent = ns.Tangent(model, dtype=dtype)
+    holds(tangent, X)
+    model[0] = randomize(nn.Linear(4, 6), seed=5)
+    holds(tangent, X)
+    model[1] = nn.ReLU()
+    holds(tangent, X)
+    model[2] = randomize(nn.Linear(6, 4), seed=6)
+    holds(tangent, X)
+    model[2].weight = nn.Parameter(noise(4, 6, seed=9))
+    holds(tangent, X)
+    assert len(probes) == 5
+
+
+def test_a_replaced_function_is_noticed() -> None:
+    model = randomize(Net(lambda m, x: m.head(m.a(x).tanh()), a=nn.Linear(4, 3), head=nn.Linear(3, 2)))
+    tangent = ns.Tangent(model)
+    holds(tangent, X)
+    model.run = lambda m, x: m.head(m.a(x).relu()) * (1 + m.a.weight.square().sum())
+    holds(tangent, X)
+
+
+def test_training_mode_of_a_norm_is_refused() -> None:
+    model = randomize(nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)))
+    tangent = ns.Tangent(model)
+    holds(tangent, X)
+    model.train()
+    for ask in (lambda: tangent.kernel("trntk0", X), lambda: tangent.kernel("ck", X), lambda: tangent.features(X)):
+        with pytest.raises(UsageError, match=r"model\.eval\(\)"):
+            ask()
+    model.eval()
+    holds(tangent, X)
+
+
+def test_frozen_and_thawed_parameters_are_followed() -> None:
+    model = mlp()
+    tangent = ns.Tangent(model)
+    assert len(tangent.features(X)) == 4
+    model[0].requires_grad_(False)
+    assert set(tangent.features(X)) == {"2.weight", "2.bias"}
+    holds(tangent, X)
+    model[0].requires_grad_(True)
+    assert len(tangent.features(X)) == 4
+    holds(tangent, X)
+    model.requires_grad_(False)
+    with pytest.raises(UsageError, match="no trainable parameter"):
+        tangent.kernel("trntk0", X)
+
+
+# -- other inputs --------------------------------------------------------------------------------------------------
+def test_longer_sequences() -> None:
+    def run(m: Any, x: Tensor) -> Tensor:
+        h = m.embed(x)
+        return m.head(m.norm(h + m.attend(h, h, h, need_weights=False)[0]).sum(1))
+
+    attend = nn.MultiheadAttention(4, 2, batch_first=True)
+    model = randomize(
+        Net(run, embed=nn.Embedding(9, 4), attend=attend, norm=nn.LayerNorm(4), head=nn.Linear(4, 2))
+    )
+    tangent = ns.Tangent(model)
+    for length in (3, 7, 1, 5, 4):
+        holds(tangent, tokens(5, length, vocabulary=9))
+        holds(tangent, tokens(2, length, vocabulary=9), "entk")
+
+
+def test_other_image_sizes() -> None:
+    model = randomize(
+        nn.Sequential(
+            *(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 3, 3, stride=2, padding=1), nn.AdaptiveAvgPool2d(1)),
+            *(nn.Flatten(), nn.Linear(3, 2)),
+        )
+    )
+    tangent = ns.Tangent(model)
+    for size in (6, 9, 5, 12):
+        holds(tangent, noise(4, 2, size, size))
+
+
+def test_samples_folded_into_positions_for_other_lengths() -> None:
+    """With t = n the samples could sit on either axis; a kept layout must not be believed."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        return m.head(m.a(x.transpose(0, 1)).tanh().sum(0))
+
+    tangent = ns.Tangent(randomize(Net(run, a=nn.Linear(4, 3), head=nn.Linear(3, 2))))
+    for n, t in ((5, 3), (3, 3), (2, 6), (6, 2), (1, 4), (4, 1)):
+        holds(tangent, noise(n, t, 4))
+
+
+def test_a_branch_that_flips_between_calls() -> None:
+    def run(m: Any, x: Tensor) -> Tensor:
+        h = m.a(x).tanh()
+        if m.flag:
+            return m.head(m.b(h))
+        return m.head(h * m.scale)
+
+    model = randomize(Net(run, a=nn.Linear(4, 3), b=nn.Linear(3, 3), scale=parameter(3), head=nn.Linear(3, 2)))
+    model.flag = True
+    tangent = ns.Tangent(model)
+    for _ in range(2):
+        holds(tangent, X)
+        model.flag = not model.flag
+    holds(tangent, X)
+
+
+def test_a_branch_that_inputs_choose() -> None:
+    def run(m: Any, x: Tensor) -> Tensor:
+        y, far = m.head(x), x[:, 0] > 2
+        if bool(far.any()):
+            y = y.index_add(0, far.nonzero().flatten(), m.expert(x[far]))
+        return y
+
+    tangent = ns.Tangent(randomize(Net(run, head=nn.Linear(4, 2), expert=nn.Linear(4, 2))))
+    near, far = X.clamp(-1, 1), X + 10
+    for x in (near, far, torch.cat([near, far]), near):
+        holds(tangent, x)
+
+
+def test_what_fell_back_is_tried_again() -> None:
+    """A detour of one call is not a verdict on the next."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        return m.head(m.a(x)) if bool((x[:, 0] < 5).all()) else m.head(m.a(x)) * m.a.weight.sum()
+
+    tangent = ns.Tangent(randomize(Net(run, a=nn.Linear(4, 3), head=nn.Linear(3, 2))))
+    holds(tangent, X)
+    with pytest.raises(NtkscopeError):  # samples that change what the others get
+        tangent.kernel("trntk0", torch.cat([X, X + 20]))
+    holds(tangent, X)
+
+
+# -- features and products -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("outputs", [None, [2, 0], 1])
+def test_features_are_gradients(outputs: Any) -> None:
+    def run(m: Any, x: Tensor) -> Tensor:
+        return m.head(m.conv(x).tanh().sum(2) * m.scale + m.offset)
+
+    scalar = nn.Parameter(torch.tensor(0.5))
+    parts = {"scale": parameter(3), "offset": scalar, "idle": parameter(2)}
+    model = randomize(Net(run, conv=nn.Conv1d(2, 3, 2), head=nn.Linear(3, 3), **parts))
+    x = noise(5, 2, 4)
+    found = ns.Tangent(model, outputs=outputs).features(x)
+    exact = jacobian(model, x, outputs=[outputs] if isinstance(outputs, int) else outputs)
+    assert set(found) == set(exact)
+    for name, value in exact.items():
+        assert found[name].numel() == value.numel()
+        torch.testing.assert_close(found[name].reshape(value.shape), value, rtol=1e-10, atol=1e-12)
+        assert not found[name].requires_grad
+
+
+def test_features_of_packed_and_tied_weights() -> None:
+    def run(m: Any, x: Tensor) -> Tensor:
+        h = m.embed(x)
+        return m.attend(h, h, h)[0].sum(1) @ m.embed.weight.T
+
+    model = randomize(Net(run, embed=nn.Embedding(6, 4), attend=nn.MultiheadAttention(4, 2, batch_first=True)))
+    x = tokens(4, 3, vocabulary=6)
+    exact = jacobian(model, x)
+    for name, value in ns.Tangent(model).features(x).items():
+        torch.testing.assert_close(value, exact[name], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("outputs", [None, [2, 0]])
+def test_products_with_the_jacobian(outputs: list[int] | None) -> None:
+    model = mlp()
+    tangent = ns.Tangent(model, outputs=outputs)
+    exact = jacobian(model, X, outputs=outputs)
+    width = 3 if outputs is None else len(outputs)
+    cotangent = noise(5, width, seed=3)
+    direction = {name: noise(*p.shape, seed=k) for k, (name, p) in enumerate(model.named_parameters())}
+    pulled = tangent.vjp(X, cotangent)
+    for name, value in exact.items():
+        torch.testing.assert_close(pulled[name], torch.einsum("nc...,nc->...", value, cotangent))
+    pushed = sum(torch.einsum("ncp,p->nc", value.flatten(2), direction[name].flatten()) for name, value in exact.items())
+    torch.testing.assert_close(tangent.jvp(X, direction), pushed)
+    stepped(model)
+    exact = jacobian(model, X, outputs=outputs)
+    pulled = tangent.vjp(X, cotangent)
+    for name, value in exact.items():
+        torch.testing.assert_close(pulled[name], torch.einsum("nc...,nc->...", value, cotangent))
+
+
+def test_products_in_another_dtype() -> None:
+    model = mlp().float()
+    tangent = ns.Tangent(model, dtype=torch.float64)
+    cotangent = noise(5, 3)
+    for _ in range(2):
+        exact, pulled = jacobian(model, X.float()), tangent.vjp(X.float(), cotangent)
+        for name, value in exact.items():
+            torch.testing.assert_close(pulled[name], torch.einsum("nc...,nc->...", value, double(cotangent)))
+        copied(model)
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"certify": True}, "certify=True"),
+        ({"certify": "often"}, "certify='often'"),
+        ({"precision": "half"}, "precision='half'"),
+        ({"dtype": torch.int64}, "dtype=torch.int64"),
+        ({"device": "gpu"}, "device='gpu'"),
+        ({"memory": "lots"}, "memory='lots'"),
+        ({"memory": 0}, "memory=0"),
+        ({"outputs": [True]}, "outputs="),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_arguments(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        ns.Tangent(mlp(), **options)
+
+
+def test_wrong_questions() -> None:
+    tangent = ns.Tangent(mlp(), outputs=[0, 9])
+    with pytest.raises(UsageError, match="3 outputs"):
+        tangent.kernel("trntk0", X)
+    tangent = ns.Tangent(mlp())
+    with pytest.raises(UsageError, match="no option"):
+        tangent.kernel("trntk0", X, dim=3)
+    with pytest.raises(UsageError, match="without store"):
+        tangent.kernel("trntk0", X, executor=object())
+    with pytest.raises(NtkscopeError):
+        tangent.kernel("unheard-of", X)
+    with pytest.raises(UsageError, match="shape"):
+        tangent.vjp(X, torch.zeros(5, 2, dtype=torch.float64))
+    with pytest.raises(UsageError):
+        tangent.jvp(X, {"nothing": torch.zeros(3)})
+    with pytest.raises(UsageError, match="OutputSketch"):
+        ns.Tangent(mlp(), outputs=ns.OutputSketch(4)).vjp(X, torch.zeros(5, 3, dtype=torch.float64))
+    holds(tangent, X)

@@ -1,0 +1,200 @@
+"""Many outputs: in groups where memory is little, and as random combinations with an error bar."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+import ntkscope as ns
+from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.tangent import products
+from oracles.against import smallest_budget
+from oracles.closeness import assert_kernel_close
+from strategies.networks import noise, randomize
+
+OUTPUTS = 1000
+X = noise(6, 8)
+
+
+@lru_cache(maxsize=1)
+def wide() -> nn.Sequential:
+    """A head of 1,000 outputs; the first layer's gradient of all of them takes 1,000 · 8 · 16 numbers per sample."""
+    return randomize(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, OUTPUTS)))
+
+
+@lru_cache(maxsize=1)
+def exact() -> dict[str, Tensor]:
+    """By the chain rule written out, from plain matrix products: no engine, no autograd.
+
+    `f = V h + d`, `h = tanh(W x + b)`, so `Σ_c <∇_W f_c, ∇_W f_c'> = (x·x') Σ_c <V_c h', V_c h'>`, and so on.
+    """
+    model = wide()
+    w, v = model[0], model[2].weight.detach()
+    h = torch.tanh(w(X)).detach()
+    slope = 1 - h.square()
+    below = 1 + X @ X.T  # the weight and the bias of the first layer
+    above = 1 + h @ h.T
+    through = torch.einsum("cu,nu->ncu", v, slope)
+    trace = below * torch.einsum("ncu,mcu->nm", through, through) + OUTPUTS * above
+    summed = through.sum(1)
+    pseudo = (below * (summed @ summed.T) + OUTPUTS * above) / OUTPUTS
+    scale = trace.diagonal().sqrt()
+    return {"trntk0": trace, "trntk": trace / scale[:, None] / scale[None], "pntk": pseudo}
+
+
+def grouped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many groups every run took."""
+    seen: list[int] = []
+    original = products.head_groups
+
+    def counted(*args: Any) -> Any:
+        groups = original(*args)
+        seen.append(len(groups))
+        return groups
+
+    monkeypatch.setattr(products, "head_groups", counted)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["trntk0", "trntk", "pntk"])
+def test_a_thousand_outputs_in_little_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = grouped(monkeypatch)
+    assert_kernel_close(ns.kernel(name, wide(), X).dense(), exact()[name])
+    memory = smallest_budget(lambda memory: ns.kernel(name, wide(), X, memory=memory))
+    whole = 8 * OUTPUTS * (8 * 16 + 16)  # bytes of one sample's gradient of the first layer for all outputs
+    gram = ns.kernel(name, wide(), X, memory=max(memory, 6 * 2**20))
+    assert_kernel_close(gram.dense(), exact()[name])
+    assert_kernel_close(gram.row_diagonal, exact()[name].diagonal())
+    assert gram.certificate.checked == gram.certificate.blocks
+    if name != "pntk":
+        assert whole < 6 * 2**20 < 2 * len(X) * whole
+        assert seen[-1] > 1, "all outputs at once: the test does not test groups"
+        assert gram.certificate.blocks >= seen[-1]
+
+
+def test_one_sample_with_all_outputs_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pair of outputs cannot be grouped and is refused where a trace is not."""
+    memory = smallest_budget(lambda memory: ns.kernel("trntk0", wide(), X, memory=memory))
+    with pytest.raises(MemoryBudgetError):
+        ns.kernel("entk", wide(), X, memory=memory)
+    seen = grouped(monkeypatch)
+    two = ns.kernel("trntk0", wide(), X[:4], X, memory=memory)
+    assert_kernel_close(two.dense(), exact()["trntk0"][:4])
+    assert seen[-1] > 1
+
+
+def test_groups_keep_the_shares_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = grouped(monkeypatch)
+    whole = ns.kernel("trntk0", wide(), X, per_layer=True)
+    memory = smallest_budget(lambda memory: ns.kernel("trntk0", wide(), X, memory=memory, per_layer=True))
+    parts = ns.kernel("trntk0", wide(), X, per_layer=True, memory=memory)
+    assert seen[0] == 1 < seen[-1]
+    for name, share in whole.meta["contributions"].items():
+        assert_kernel_close(parts.meta["contributions"][name], share, 1e-12)
+
+
+# -- random combinations -------------------------------------------------------------------------------------------
+@lru_cache(maxsize=1)
+def sixty() -> tuple[nn.Sequential, Tensor, Tensor]:
+    model = randomize(nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 60)), seed=3)
+    x = noise(4, 4)
+    return model, x, ns.kernel("trntk0", model, x).dense()
+
+
+def test_same_seed_same_numbers() -> None:
+    model, x, _ = sixty()
+    first, again, other = (
+        ns.kernel("trntk0", model, x, outputs=ns.OutputSketch(8, seed)).dense() for seed in (5, 5, 6)
+    )
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other, rtol=1e-3)
+    kept = ns.Tangent(model, outputs=ns.OutputSketch(8, 5))
+    assert torch.equal(kept.kernel("trntk0", x).dense(), first)
+
+
+def test_it_is_what_it_says() -> None:
+    """`(1/k) Σ_j <∇(S f)_j, ∇(S f)_j>` with the signs of the sketch, and the error from its k parts."""
+    model, x, _ = sixty()
+    sketch = ns.OutputSketch(8, 2)
+    gram = ns.kernel("trntk0", model, x, outputs=sketch)
+    signs = sketch.signs(0, 60)
+    assert set(signs.unique().tolist()) == {-1.0, 1.0}
+    combined = nn.Sequential(model[0], model[1], nn.Linear(12, 60), nn.Linear(60, 8, bias=False)).double()
+    combined[2].load_state_dict(model[2].state_dict())
+    combined[3].weight = nn.Parameter(signs.T.contiguous(), requires_grad=False)
+    parts = torch.stack([ns.kernel("trntk0", combined, x, outputs=j).dense() for j in range(8)])
+    assert_kernel_close(gram.dense(), parts.mean(0), 1e-12)
+    error = gram.meta["error"]
+    assert_kernel_close(error["standard_error"], parts.std(0) / 8**0.5, 1e-9)
+    assert (error["degrees"], error["combinations"]) == (7, 8)
+
+
+def test_groups_do_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    sketch = ns.OutputSketch(64, 1)
+    seen = grouped(monkeypatch)
+    whole = ns.kernel("trntk0", wide(), X, outputs=sketch)
+    model = randomize(nn.Sequential(nn.Linear(8, 300), nn.Tanh(), nn.Linear(300, 100)))
+    whole = ns.kernel("trntk0", model, X, outputs=sketch)
+    memory = smallest_budget(lambda memory: ns.kernel("trntk0", model, X, outputs=sketch, memory=memory))
+    parts = ns.kernel("trntk0", model, X, outputs=sketch, memory=memory)
+    assert seen[-1] > 1 == seen[0]
+    assert_kernel_close(parts.dense(), whole.dense(), 1e-12)
+    assert_kernel_close(parts.meta["error"]["standard_error"], whole.meta["error"]["standard_error"], 1e-9)
+
+
+@lru_cache(maxsize=1)
+def drawn(seeds: int = 250, k: int = 16) -> tuple[Tensor, Tensor]:
+    """Estimates and standard errors (seeds, n, n)."""
+    model, x, _ = sixty()
+    grams = [ns.kernel("trntk0", model, x, outputs=ns.OutputSketch(k, seed), certify=False) for seed in range(seeds)]
+    return torch.stack([g.dense() for g in grams]), torch.stack([g.meta["error"]["standard_error"] for g in grams])
+
+
+@pytest.mark.guard
+def test_unbiased() -> None:
+    values, _ = drawn()
+    spread = values.std(0) / len(values) ** 0.5
+    assert float(((values.mean(0) - sixty()[2]) / spread).abs().max()) < 4
+
+
+@pytest.mark.guard
+def test_coverage_of_intervals() -> None:
+    """95 % intervals by Student's t hold the exact entry in 93 to 97 % of seeds and entries."""
+    values, errors = drawn()
+    reach = stats.t.ppf(0.975, 15) * errors
+    inside = ((values - sixty()[2]).abs() <= reach).double()
+    rows = torch.triu_indices(4, 4)
+    assert 0.93 <= float(inside[:, rows[0], rows[1]].mean()) <= 0.97
+
+
+def test_cosines_of_a_sketch_have_a_diagonal_of_one() -> None:
+    model, x, _ = sixty()
+    gram = ns.kernel("trntk", model, x, outputs=ns.OutputSketch(16))
+    torch.testing.assert_close(gram.dense().diagonal(), torch.ones(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["entk", "pntk", "proj-pntk", "ck", "em"])
+def test_refused_where_it_means_nothing(name: str) -> None:
+    model, x, _ = sixty()
+    with pytest.raises(UsageError, match="OutputSketch"):
+        ns.kernel(name, model, x, outputs=ns.OutputSketch(4))
+
+
+@pytest.mark.parametrize("name", ["trntk0", "trntk", "proj-trntk"])
+def test_refused_on_disk(name: str, tmp_path: Path) -> None:
+    model, x, _ = sixty()
+    with pytest.raises(UsageError, match=r"store=.*OutputSketch"):
+        ns.kernel(name, model, x, outputs=ns.OutputSketch(4), store=tmp_path / "kernel")
+    assert not (tmp_path / "kernel").exists()
+
+
+@pytest.mark.parametrize("k", [0, 1, -3, True])
+def test_too_few_combinations(k: Any) -> None:
+    with pytest.raises(UsageError, match="at least 2"):
+        ns.OutputSketch(k)

@@ -1,0 +1,133 @@
+"""A thousand calls: memory and live tensors stay flat, and probing costs what the uses of a parameter cost."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ntkscope as ns
+from ntkscope.tangent import harvest
+from strategies.networks import Net, noise, randomize
+
+PAGE = 4096
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * PAGE
+
+
+def live() -> int:
+    """Tensors that Python still holds."""
+    return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+
+
+def flat(call: Callable[[], Any], calls: int, warm: int) -> None:
+    """After `warm` calls, further ones leave nothing behind: less than 5 % and 20 MiB, and not one tensor."""
+    for _ in range(warm):
+        call()
+    gc.collect()
+    memory, tensors = resident(), live()
+    for _ in range(calls - warm):
+        call()
+    gc.collect()
+    grown = resident() - memory
+    assert live() == tensors
+    assert grown < 0.05 * memory, f"grew by {grown / 2**20:.1f} MiB from {memory / 2**20:.1f} MiB"
+    assert grown < 20 * 2**20, f"grew by {grown / 2**20:.1f} MiB"
+
+
+def convnet() -> nn.Sequential:
+    return randomize(
+        nn.Sequential(
+            *(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+        )
+    ).float()
+
+
+@pytest.mark.guard
+def test_a_thousand_kernels() -> None:
+    model, x = convnet(), noise(3, 2, 6, 6).float()
+    flat(lambda: ns.kernel("trntk0", model, x), 1000, 200)
+
+
+@pytest.mark.guard
+def test_a_thousand_kernels_of_a_kept_engine() -> None:
+    model, x = convnet(), noise(3, 2, 6, 6).float()
+    tangent = ns.Tangent(model)
+    flat(lambda: tangent.kernel("trntk0", x), 1000, 200)
+
+
+@pytest.mark.guard
+def test_kernels_that_fall_back() -> None:
+    """The slower roads leave nothing behind either."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        return m.a(x) * (1 + m.a.weight.square().sum())
+
+    model, x = randomize(Net(run, a=nn.Linear(4, 3))), noise(4, 4)
+    flat(lambda: ns.kernel("entk", model, x), 300, 60)
+
+
+@pytest.mark.guard
+def test_a_hundred_kernels_of_a_resnet() -> None:
+    model, x = ns.models.build("resnet20").eval(), noise(2, 3, 32, 32).float()
+    flat(lambda: ns.kernel("trntk0", model, x), 100, 20)
+
+
+@pytest.mark.parametrize("name", ["trntk0", "pntk", "entk"])
+def test_graphs_go_when_the_kernel_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No reference cycle holds a graph: without the collector, outputs with a graph are freed all the same."""
+    model, x = convnet(), noise(3, 2, 6, 6).float()
+    ns.kernel(name, model, x)
+    seen: list[weakref.ref[Tensor]] = []
+    original = harvest.watch
+
+    def watch(*args: Any, **kwargs: Any) -> Any:
+        outputs, tape = original(*args, **kwargs)
+        seen.append(weakref.ref(outputs))
+        seen.extend(weakref.ref(term.x) for call in tape.calls for term in call.terms if term.x is not None)
+        return outputs, tape
+
+    monkeypatch.setattr(harvest, "watch", watch)
+    gc.collect()
+    gc.disable()
+    try:
+        ns.kernel(name, model, x)
+        assert seen
+        assert not [ref for ref in seen if ref() is not None]
+    finally:
+        gc.enable()
+
+
+def seconds(uses: int, width: int = 8) -> float:
+    """CPU time of a kernel of a network that uses one weight so many times, least of three."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        for _ in range(uses):
+            x = m.a(x).tanh()
+        return m.head(x)
+
+    model = randomize(Net(run, a=nn.Linear(width, width), head=nn.Linear(width, 2)))
+    x = noise(3, width)
+    spent = []
+    for _ in range(3):
+        began = time.process_time()
+        ns.Tangent(model, x)
+        spent.append(time.process_time() - began)
+    return min(spent)
+
+
+@pytest.mark.guard
+def test_probing_is_linear_in_the_uses_of_a_parameter() -> None:
+    few, many = seconds(8), seconds(64)
+    assert many < 12 * few, f"64 uses took {many / few:.1f} times the 8"
+    assert many < 3.0, f"64 uses took {many:.1f} s"
