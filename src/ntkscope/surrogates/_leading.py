@@ -67,7 +67,7 @@ def block_inverse(
     blocks = torch.stack([extended.T @ (extended * d[:, None]) for d in diagonal.T])
     blocks[:, range(r), range(r)] += alpha
     if bias:  # unpenalised; a class that is fitted perfectly leaves it no curvature, and the preconditioner needs some
-        blocks[:, r, r] += 1e-12 * (1 + blocks[:, r, r])
+        blocks[:, r, r] = blocks[:, r, r] * (1 + 1e-12) + torch.finfo(blocks.dtype).tiny
     else:
         blocks[:, r, :] = 0
         blocks[:, :, r] = 0
@@ -105,7 +105,8 @@ def shifted(loss: Loss, scores: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
     blocks = loss.blocks(scores)
     if not isinstance(loss, Softmax):
         return blocks
-    return blocks + loss.weights[:, :, None] / blocks.shape[1] ** 2
+    own = blocks.diagonal(dim1=1, dim2=2).sum(1) / blocks.shape[1] ** 2  # as large as the others: none drowns another
+    return blocks + own[:, None, None]
 
 
 def factored(matrices: Float[Tensor, "*batch q q"]) -> Float[Tensor, "*batch q q"]:

@@ -28,6 +28,7 @@ from ntkscope.surrogates._quasi_newton import lbfgs
 from ntkscope.surrogates.registry import SURROGATES
 
 ALPHAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+NEAR = 1.0  # how far above its optimum that problem may be left, relative to it
 REDUCED = 1e-4  # how far the problem in the leading directions is solved before the whole one, relative to its start
 
 
@@ -46,12 +47,14 @@ class KernelGLM(LinearClassifier):
 
     alpha: the ridge strength, or "cv": the one of `alphas` with the smallest cross-entropy in `cv` folds. multi_class:
     "multinomial" (softmax) or "ovr" (an independent logistic loss a class; for two classes one loss of the difference of
-    the logits). tol: the norm of the gradient relative to that at zero. In every case `predict_proba` is the softmax of
-    the logits, as in the paper.
+    the logits). tol: how far above its minimum the objective may be, relative to it, by the duality gap, which is a bound
+    at every scale of the kernel; and the norm of the gradient relative to that at zero. In every case `predict_proba` is the
+    softmax of the logits, as in the paper.
 
-    Fitted: `coef_` (classes, n), `intercept_` (classes,), `alpha_`, `loss_` (the objective), `gradient_norm_` (relative),
-    `n_iter_`, `n_products_` (of the last optimisation, with one column a class), `n_passes_` (all products with K: what a
-    kernel on disk is read), `converged_`, and `cv_losses_` when cross-validated. No jitter is ever needed: `jitter_` is 0.
+    Fitted: `coef_` (classes, n), `intercept_` (classes,), `alpha_`, `loss_` (the objective), `gap_` (`loss_` is above the
+    minimum by at most this), `gradient_norm_` (relative), `n_iter_`, `n_products_` (of the last optimisation, with one column
+    a class), `n_passes_` (all products with K: what a kernel on disk is read), `converged_` (both within `tol`; a
+    ConvergenceWarning where not), and `cv_losses_` when cross-validated. No jitter is ever needed: `jitter_` is 0.
 
     >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> glm = KernelGLM(alpha=1e-3).fit(K, ["a", "a", "b"])
@@ -164,7 +167,7 @@ class KernelGLM(LinearClassifier):
             self.n_passes_ += leading.passes
         if self.solver == "lbfgs":
             begin = zero if start is None else start
-            found = lbfgs(whole, begin, leading, self.tol * at_zero, self.max_iter)
+            found = lbfgs(whole, begin, leading, self.tol * at_zero, self.tol, self.max_iter)
             self.n_passes_ += found.products
             return found, at_zero, leading
         if start is None:
@@ -173,12 +176,13 @@ class KernelGLM(LinearClassifier):
             start = start - start.mean(1, keepdim=True)
         precondition = partial(full_preconditioner, leading, loss, alpha, bias)
         goal = self.tol * at_zero
-        found = newton(whole, start, precondition, goal, self.max_iter if quick is None else max(1, self.max_iter // 4))
+        first = self.max_iter if quick is None else max(1, self.max_iter // 4)
+        found = newton(whole, start, precondition, goal, self.tol, first)
         if (
             quick is not None and not found.converged and found.iterations < self.max_iter
         ):  # large values: directions need every digit
             exact, left = replace(whole, quick=None), self.max_iter - found.iterations
-            more = newton(exact, found.theta, precondition, goal, left)
+            more = newton(exact, found.theta, precondition, goal, self.tol, left)
             iterations, products = found.iterations + more.iterations, found.products + more.products
             found = replace(more, iterations=iterations, products=products)
         self.n_passes_ += found.products
@@ -191,7 +195,7 @@ class KernelGLM(LinearClassifier):
         zero = features.new_zeros(features.shape[1] + 1, whole.loss.targets.shape[1])
         size = float(reduced.gradient(zero, torch.zeros_like(whole.loss.targets)).norm())
         precondition = partial(reduced_preconditioner, leading, whole.loss, whole.alpha, whole.bias)
-        found = newton(reduced, zero, precondition, max(REDUCED, self.tol) * size, self.max_iter)
+        found = newton(reduced, zero, precondition, max(REDUCED, self.tol) * size, NEAR, self.max_iter)
         return torch.cat([leading.vectors @ found.theta[:-1], found.theta[-1:]])
 
     def _keep(self, optimum: Optimum, at_zero: float) -> None:
@@ -200,15 +204,16 @@ class KernelGLM(LinearClassifier):
             theta = np.concatenate([-theta / 2, theta / 2], axis=1)
         self.coef_ = np.ascontiguousarray(theta[:-1].T)
         self.intercept_ = theta[-1] - (theta[-1].mean() if self.multi_class == "multinomial" else 0.0)
-        self.loss_ = optimum.value
+        self.loss_, self.gap_ = optimum.value, optimum.gap
         self.gradient_norm_ = optimum.gradient_norm / at_zero if at_zero else 0.0
         self.n_iter_ = max(1, optimum.iterations)
         self.n_products_ = optimum.products
         self.converged_ = optimum.converged
         if not optimum.converged:
             warnings.warn(
-                f"KernelGLM stopped after {optimum.iterations} iterations with a relative gradient norm of"
-                f" {self.gradient_norm_:.2g}; tol asked for {self.tol:.1g}: raise max_iter, alpha or tol",
+                f"KernelGLM stopped after {optimum.iterations} iterations with an objective up to"
+                f" {optimum.gap / optimum.value if optimum.value else 0:.2g} above its minimum (relative) and a relative"
+                f" gradient norm of {self.gradient_norm_:.2g}; tol asked for {self.tol:.1g}: raise max_iter, alpha or tol",
                 ConvergenceWarning,
                 stacklevel=3,
             )
