@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 Curvature: TypeAlias = Callable[[Tensor], Tensor]
+TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,17 @@ class Softmax:
         blocks.diagonal(dim1=1, dim2=2).copy_(p * rest)
         return self.weights[:, :, None] * blocks
 
+    def fenchel_young(self, logits: Float[Tensor, "n c"], dual: Float[Tensor, "n c"]) -> Tensor:
+        """`loss(f) + loss*(u) - f·u = Σ_i v_i KL(y_i + u_i/v_i ‖ p_i)`; infinite where `y + u/v` is no distribution."""
+        p, rest, _ = probabilities(logits)
+        move = dual / self.weights.clamp_min(TINY) - torch.where(self.targets > 0, -rest, p)  # q - p
+        q = p + move
+        bad = (q < 0) & (self.weights > 0)
+        off = (move.sum(1).abs() > 1e-12 * move.abs().sum(1) + 1e-15) & (self.weights[:, 0] > 0)
+        if bool(bad.any() or off.any()):
+            return torch.tensor(float("inf"), dtype=logits.dtype)
+        return (self.weights * _divergence(q, p, move)).sum()
+
 
 @dataclass(frozen=True, eq=False)
 class OneVsRest:
@@ -79,6 +91,16 @@ class OneVsRest:
     def blocks(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
         return torch.diag_embed(self.curvature(logits)[0])
 
+    def fenchel_young(self, logits: Float[Tensor, "n c"], dual: Float[Tensor, "n c"]) -> Tensor:
+        """`Σ_i v_i Σ_c KL(y + u/v ‖ p)` of two outcomes each."""
+        wrong = torch.sigmoid(self._signs * logits)  # the probability of what the label is not
+        move = self._signs * dual / self.weights.clamp_min(TINY) - wrong
+        q = wrong + move
+        if bool((((q < 0) | (q > 1)) & (self.weights > 0)).any()):
+            return torch.tensor(float("inf"), dtype=logits.dtype)
+        right = torch.sigmoid(-self._signs * logits)
+        return (self.weights * (_divergence(q, wrong, move) + _divergence(right - move, right, -move))).sum()
+
 
 Loss: TypeAlias = Softmax | OneVsRest
 
@@ -89,3 +111,10 @@ def probabilities(logits: Float[Tensor, "n c"]) -> tuple[Tensor, Tensor, Tensor]
     at = p.argmax(1, keepdim=True)
     others = p.scatter(1, at, 0.0).sum(1, keepdim=True)
     return p, (1 - p).scatter(1, at, others), at
+
+
+def _divergence(q: Tensor, p: Tensor, move: Tensor) -> Tensor:
+    """`q log(q/p) - (q - p)`, each at least 0, with `move = q - p` small; by its series where the logarithm cancels."""
+    ratio = move / p.clamp_min(TINY)
+    series = p * ratio.square() * (0.5 - ratio / 6)
+    return torch.where(ratio.abs() < 1e-4, series, (torch.special.xlogy(q, q / p.clamp_min(TINY)) - move).clamp_min(0))

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.surrogates._losses import Loss
+from ntkscope.surrogates._losses import Loss, Softmax
 
 Apply: TypeAlias = Callable[[Tensor], Tensor]
 Precondition: TypeAlias = Callable[[Tensor], Apply]
@@ -27,6 +27,8 @@ Precondition: TypeAlias = Callable[[Tensor], Apply]
 INNER = 200  # conjugate-gradient steps a Newton step
 HALVINGS = 40
 BIAS_STEPS = 60
+RISE = 1e-9  # relative, of the objective where it should fall
+IDLE = 5  # conjugate-gradient steps in a row that gain nothing: rounding is all they follow
 ARMIJO = 1e-4
 
 
@@ -100,6 +102,10 @@ class Problem:
             shift, moved, value = shift + step, moved + step, reached
         return torch.cat([theta[:-1], theta[-1:] + shift]), moved
 
+    def centred(self, v: Tensor) -> Tensor:
+        """Without the part that all classes share, which softmax does not see and rounding would feed."""
+        return v - v.mean(1, keepdim=True) if isinstance(self.loss, Softmax) else v
+
     def _bias_curvature(self, scores: Tensor) -> Tensor:
         return self.loss.blocks(scores).sum(0)
 
@@ -132,7 +138,7 @@ def newton(
     theta, scores = problem.rebiased(start, problem.scores(start))
     value, gradient = problem.value(theta, scores), problem.gradient(theta, scores)
     size, gap, fresh = float(gradient.norm()), problem.gap(gradient, scores), True
-    first, products, done = max(size, goal), 2, 0
+    first, products, done, best = max(size, min(goal, size)), 2, 0, (value, theta, scores)
     while done < max_iter or not fresh:
         there = size <= goal and gap <= tol * value / (1 + tol)
         if there and fresh:
@@ -154,7 +160,12 @@ def newton(
         if fresh:  # a running sum is only as good as the rounding of its terms
             scores, products = problem.scores(theta), products + 1
         theta, scores = problem.rebiased(theta, scores)
-        value, gradient = problem.value(theta, scores), problem.gradient(theta, scores)
+        value = problem.value(theta, scores)
+        if fresh and value > best[0] * (1 + RISE):  # the steps have outgrown what scores can be summed to
+            value, theta, scores, done = *best, max_iter
+        elif fresh:
+            best = value, theta, scores
+        gradient = problem.gradient(theta, scores)
         size, gap = float(gradient.norm()), problem.gap(gradient, scores)
     there = size <= goal and gap <= tol * value / (1 + tol)
     return Optimum(theta, scores, value, size, gap, done, products, there and fresh)
@@ -166,10 +177,11 @@ def _newton_step(
     """`-H⁻¹ g` approximately, with the change of the scores it makes; and the products spent."""
     step = torch.zeros_like(gradient)
     moved: Tensor | float = 0.0
-    r = -gradient
-    p = z = approximate_inverse(r)
+    centred = problem.centred
+    r = centred(-gradient)
+    p = z = centred(approximate_inverse(r))
     rz = float((r * z).sum())
-    goal, used = forcing**2 * rz, 0
+    goal, used, gained, idle = forcing**2 * rz, 0, 0.0, 0
     for _ in range(INNER):
         product, ahead = problem.bent(p, curve)
         used += 2
@@ -177,10 +189,12 @@ def _newton_step(
         if not bend > 0:
             break
         length = rz / bend
+        gained += length * rz
+        idle = idle + 1 if length * rz < 1e-2 * forcing**2 * gained else 0
         step, moved, r = step + length * p, moved + length * ahead, r - length * product
-        z = approximate_inverse(r)
+        z = centred(approximate_inverse(r))
         rz, last = float((r * z).sum()), rz
-        if not rz > goal:
+        if not rz > goal or idle == IDLE:
             break
         p = z + (rz / last) * p
     if isinstance(moved, float):  # no curvature along the gradient: go downhill as far as the search allows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -43,7 +44,7 @@ class KernelGLM(LinearClassifier):
     or tiles on disk, in single precision, on any device; sums are in float64. "newton-cg" first solves the problem in the
     `rank` leading eigen-directions of K, which also precondition the rest: 3 products with `rank` columns, then some
     tens with one column a class. "sgd" is scikit-learn's SGDClassifier(loss="log_loss"), one-vs-rest, as the paper had
-    it; it does not reach the optimum.
+    it; it does not reach the optimum, and `gap_` and a warning say by how much.
 
     alpha: the ridge strength, or "cv": the one of `alphas` with the smallest cross-entropy in `cv` folds. multi_class:
     "multinomial" (softmax) or "ovr" (an independent logistic loss a class; for two classes one loss of the difference of
@@ -238,11 +239,38 @@ class KernelGLM(LinearClassifier):
         if len(self.classes_) == 2:
             coef, intercept = np.concatenate([-coef, coef]) / 2, np.concatenate([-intercept, intercept]) / 2
         self.coef_, self.intercept_ = coef, intercept
-        self.n_iter_, self.converged_ = int(sgd.n_iter_), True
+        self.n_iter_ = int(sgd.n_iter_)
+        self._measure_sgd(gram, numbers)
         return self
 
+    def _measure_sgd(self, gram: Gram, numbers: Array) -> None:
+        """How far above its minimum the one-vs-rest objective was left, by the duality gap of the best bias; two products."""
+        classes = len(self.classes_)
+        targets = one_hot(numbers, classes, gram.device)
+        weights = torch.full_like(targets[:, :1], 1 / len(targets))
+        loss = OneVsRest(targets[:, 1:] if classes == 2 else targets, weights)
+        problem = Problem(lambda v: gram @ v, lambda r: gram @ r, loss, self.alpha_, self.fit_intercept)
+        coef, intercept = self.coef_, self.intercept_
+        if classes == 2:
+            coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
+        theta = torch.from_numpy(np.concatenate([coef.T, intercept[None]])).to(gram.device)
+        scores = problem.scores(theta)
+        self.loss_ = problem.value(theta, scores)
+        biased, best = problem.rebiased(theta, scores)
+        gap = problem.gap(problem.gradient(biased, best), best)
+        self.gap_ = gap + self.loss_ - problem.value(biased, best)
+        self.n_passes_ += 2
+        self.converged_ = self.gap_ <= self.tol * self.loss_ / (1 + self.tol)
+        if not self.converged_:
+            warnings.warn(
+                f"KernelGLM(solver='sgd') stopped with an objective up to {self.gap_ / self.loss_:.2g} above its minimum"
+                f" (relative); tol asked for {self.tol:.1g}, which stochastic steps do not reach: use solver='newton-cg'",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
     def _cross_validate(self, gram: Gram, numbers: Array) -> None:
-        """Held-out cross-entropy of each strength; the folds are stratified where every class can be in all of them."""
+        """Held-out cross-entropy of each strength; the folds are stratified."""
         alphas = sorted({strength(a) for a in self.alphas}, reverse=True)
         n = len(numbers)
         folds = min(self.cv, n)
@@ -250,18 +278,46 @@ class KernelGLM(LinearClassifier):
             raise UsageError(
                 f"alphas={self.alphas!r}, cv={self.cv} came for {n} rows; expected at least one strength and two folds"
             )
-        stratified = np.bincount(numbers).min() >= folds
-        random_state = derive_seed(self.seed, "kernel-glm-folds") % 2**32
-        splitter = (StratifiedKFold if stratified else KFold)(folds, shuffle=True, random_state=random_state)
-        losses = np.zeros((folds, len(alphas)))
-        for k, (train, held) in enumerate(splitter.split(np.zeros((n, 1)), numbers)):
+        losses, short = np.zeros((folds, len(alphas))), []
+        for k, (train, held) in enumerate(self._folds(numbers, folds)):
             inner, outer = gram[train, train], gram[held, train]
             start, leading = None, None
             for a, alpha in enumerate(alphas):  # from strong to weak, each from where the last one ended
                 optimum, _, leading = self._optimise(inner, numbers[train], alpha, start, leading)
                 start = optimum.theta
+                short += [alpha] * (not optimum.converged)
                 scores = outer @ start[:-1] + start[-1]
                 self.n_passes_ += 1
                 losses[k, a] = float(self._loss(outer, numbers[held], len(self.classes_)).value(scores))
         self.cv_losses_ = dict(zip(alphas, losses.mean(0).tolist()))
         self.alpha_ = min(self.cv_losses_, key=lambda alpha: self.cv_losses_[alpha])
+        if short:
+            warnings.warn(
+                f"{len(short)} of {losses.size} fits of KernelGLM(alpha='cv') stopped short of their optimum, at alpha"
+                f" {', '.join(f'{a:g}' for a in sorted(set(short)))}; the choice among alphas rests on them: raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _folds(self, numbers: Array, folds: int) -> Iterator[tuple[Array, Array]]:
+        """Training and held-out places. No class is ever missing from training, where it would have no optimum.
+
+        A class with fewer points than folds is spread over some of them; the only point of a class is always trained on.
+        """
+        counts = np.bincount(numbers)
+        random_state = derive_seed(self.seed, "kernel-glm-folds") % 2**32
+        if counts.min() >= folds:
+            splitter = StratifiedKFold(folds, shuffle=True, random_state=random_state)
+            yield from splitter.split(np.zeros((len(numbers), 1)), numbers)
+            return
+        order = np.random.default_rng(random_state).permutation(len(numbers))
+        order = order[np.argsort(numbers[order], kind="stable")]
+        order = order[counts[numbers[order]] > 1]
+        if len(order) < folds:
+            raise UsageError(
+                f"cv={self.cv} came with {len(order)} points of classes that have more than one; expected at least one to"
+                " hold out in every fold: use fewer folds, or give alpha"
+            )
+        for k in range(folds):
+            held = np.sort(order[k::folds])
+            yield np.setdiff1d(np.arange(len(numbers)), held), held
