@@ -110,7 +110,7 @@ def _all_copies(
 ) -> tuple[Tensor, Tensor]:
     """By block Lanczos, until a check finds none that was missed."""
     end: End = "largest" if by == "value" else "magnitude"
-    matrix = K if isinstance(K, Tensor) else getattr(K, "_values", None)  # in memory: a tensor, or a DenseGram
+    matrix = K if isinstance(K, Tensor) else getattr(K, "held", None)  # a tensor, or the one a DenseGram holds
     matrix = matrix.to(torch.float64) if isinstance(matrix, Tensor) and matrix.shape[0] <= PROOF else None
     limit = max_iter or PASSES
     found = block_eigenpairs(K, k, end=end, tolerance=tolerance, max_passes=limit, seed=seed)
@@ -132,8 +132,9 @@ def _all_copies(
         values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
         order = (values if by == "value" else values.abs()).argsort()[-k:].sort().values
         return values[order], vectors[:, order]
+    what = f"an {K.shape[0]} × {K.shape[0]} matrix" if isinstance(K, Tensor) else repr(K)
     raise NumericalError(
-        f"block Lanczos had not found all of {k} eigenvalues of {K!r} after {found.passes} passes over it (largest"
+        f"block Lanczos had not found all of {k} eigenvalues of {what} after {found.passes} passes over it (largest"
         f" residual {float(found.residuals.max()):.2g}), or not every copy of repeated ones; raise max_iter or tolerance, ask"
         " for fewer, or for all of them (eigvalsh())"
     )

@@ -19,10 +19,10 @@ CHECK_BLOCK = 16
 
 
 class Outside:
-    """`P (K - shift) P` with `P = I - U Uᵀ`: what of K lies outside the span of U, moved so that its zeros hide nothing."""
+    """`P (K - shift) P + aside U Uᵀ` with `P = I - U Uᵀ`: what of K lies outside the span of U, and that span set aside."""
 
-    def __init__(self, K: Multiplies, vectors: Float[Tensor, "n k"], shift: float = 0.0) -> None:
-        self._matrix, self._vectors, self._shift = K, vectors, shift
+    def __init__(self, K: Multiplies, vectors: Float[Tensor, "n k"], shift: float = 0.0, aside: float = 0.0) -> None:
+        self._matrix, self._vectors, self._shift, self._aside = K, vectors, shift, aside
         self.shape, self.device = K.shape, K.device
 
     def project(self, v: Tensor) -> Tensor:
@@ -32,7 +32,8 @@ class Outside:
 
     def __matmul__(self, v: Tensor) -> Tensor:
         inside = self.project(v)
-        return self.project((self._matrix @ inside).to(torch.float64) - self._shift * inside)
+        image = self.project((self._matrix @ inside).to(torch.float64) - self._shift * inside)
+        return image if self._aside == 0 else image + self._aside * (v - inside)
 
 
 def none_above(matrix: Float[Tensor, "n n"], values: Tensor, vectors: Tensor, end: End, slack: float) -> bool:
@@ -62,8 +63,10 @@ def further_pairs(
     values = found.values
     edge = float(values.abs().min() if end == "magnitude" else values.min() if end == "largest" else values.max())
     shift = 0.0 if end == "magnitude" else edge
-    outside = Outside(K, found.vectors, shift)
-    room = K.shape[0] - len(values)
+    known = found.vectors if found.guards is None else torch.cat([found.vectors, found.guards], 1)
+    far = {"largest": -1.0, "smallest": 1.0, "magnitude": 0.0}[end] * float(values.abs().max())
+    outside = Outside(K, known, shift, far)  # without the guards too: they are further in, and near the edge they only delay
+    room = K.shape[0] - known.shape[1]
     more = block_eigenpairs(
         outside,
         min(CHECK_BLOCK // 2, room),
