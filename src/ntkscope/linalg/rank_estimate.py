@@ -28,8 +28,9 @@ class RankEstimate:
 
     value: float
     standard_error: float
-    """From the spread over probes, widened as Student's t asks for so few of them, and the distance between the two quadrature
-    rules that enclose each probe's sum: three of them cover the exact rank about as often as three of a normal error."""
+    """From the spread over probes, widened as Student's t asks for half as many degrees of freedom (sums over so few are
+    skewed), and the distance between the two quadrature rules that enclose each probe's sum: three of them cover the exact
+    rank about as often as three of a normal error."""
     deflated: int
     """Leading eigenpairs that were computed and not sampled."""
     passes: int
@@ -92,7 +93,7 @@ def estimate_effective_rank(
     rank = float(torch.exp(A.log() - B / A))
     slope = _corrected(rank * ((1 / A + B / A**2) * a[1] - b[1] / A), missed)
     drawn = float(slope.std() * ((probes - 1) / (probes - 2)) ** 0.5 / probes**0.5)
-    drawn *= float(student.isf(norm.sf(3), probes - 2)) / 3  # so that three of them cover what three of a normal one do
+    drawn *= float(student.isf(norm.sf(3), (probes - 2) / 2)) / 3  # so that three cover what three of a normal one do
     rules_apart = float(rank * ((1 / A + B / A**2).abs() * a[2] + b[2] / A))
     error = math.hypot(drawn, rules_apart)
     return RankEstimate(rank, error, len(values), passes + min(steps, rest))
