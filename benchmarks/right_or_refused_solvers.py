@@ -43,7 +43,7 @@ def _entropy(scores: np.ndarray, y: np.ndarray) -> float:
 
 
 def _minimum(K: np.ndarray, y: np.ndarray, alpha: float) -> float:
-    """`min cross-entropy(K W + b) + α/2 ‖W‖²` by SciPy, the ridge lowered tenfold at a time; coordinates of K's eigenvectors."""
+    """`min cross-entropy(K W + b) + α/2 ‖W‖²` by SciPy in K's eigenvectors, the ridge lowered tenfold at a time."""
     values, vectors = np.linalg.eigh(K)
     scale = np.abs(values).max()
     features = vectors * (values / scale)
@@ -282,7 +282,9 @@ def cases(before: str | None = None) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", help="a folder with the src of an older version: git archive VERSION src | tar -x -C IT")
+    parser.add_argument(
+        "--before", help="a folder with the src of an older version: git archive VERSION src | tar -x -C IT"
+    )
     parser.add_argument("--answers", action="store_true", help="print this version's answers as JSON and nothing else")
     asked = parser.parse_args()
     if asked.answers:

@@ -32,7 +32,10 @@ KINDS: dict[str, Callable[[Tensor, Tensor], Gram]] = {
     "dense": lambda basis, values: as_gram(matrix_of(basis, values)),
     "factored": lambda basis, values: FactoredGram(basis * values.sqrt()),
     "operator": lambda basis, values: OperatorGram(
-        (len(basis), len(basis)), lambda v: basis @ (values[:, None] * (basis.T @ v)), dtype=torch.float64, symmetric=True
+        (len(basis), len(basis)),
+        lambda v: basis @ (values[:, None] * (basis.T @ v)),
+        dtype=torch.float64,
+        symmetric=True,
     ),
     "tiles": lambda basis, values: CountedGram(matrix_of(basis, values), size=100),
     "corrected": lambda basis, values: CorrectedGram(
@@ -55,7 +58,6 @@ def test_no_copy_is_lost(kind: str) -> None:
     """More copies than the block is wide: 40 of them, 24 columns."""
     basis, values = spectrum(300, 40, 1)
     check(KINDS[kind](basis, values), matrix_of(basis, values), values, 16)
-    check(KINDS[kind](basis, values), matrix_of(basis, values), values, 42)
 
 
 @pytest.mark.guard

@@ -78,6 +78,10 @@ def glm_minimum(K: np.ndarray, y: np.ndarray, alpha: float, *, intercept: bool =
 
 
 def logistic_minimum(K: np.ndarray, y: np.ndarray, alpha: float) -> float:
-    """`min cross_entropy(K c + b) + α/2 cᵀKc`: the GLM's on the root of K, eigenvalues below zero taken as zero."""
+    """`min cross_entropy(K c + b) + α/2 cᵀKc`: the GLM's on the root of K; eigenvalues within rounding of zero are zero.
+
+    A weak ridge would fit the labels to them: a rounding of 1e-13 is a feature of 3e-7.
+    """
     values, vectors = np.linalg.eigh((K + K.T) / 2)
-    return glm_minimum((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T, y, alpha)
+    values = np.where(values > len(K) * np.finfo(float).eps * np.abs(values).max(), values, 0)
+    return glm_minimum((vectors * np.sqrt(values)) @ vectors.T, y, alpha)

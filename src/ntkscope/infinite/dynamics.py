@@ -178,9 +178,9 @@ def dynamics(
     `loss`: "half-sum" ½Σ(f−y)², "half-mean" that over n, "mean" Σ(f−y)²/n; outputs are summed over. `step`: the learning
     rate of gradient descent; without it, gradient flow with learning rate 1. O(n³), once.
 
-    Eigenvalues at or below `n ε₆₄ λ_max + ε ‖Θ‖_F` (ε of the dtype of the entries) are exactly 0 (`threshold`, `zeros`): nothing
-    is learned along them, on no input, since a kernel that is positive semi-definite over all inputs vanishes there. One that
-    is further below zero is no kernel's: a `NumericalWarning` says so, and nothing is learned along it either.
+    Eigenvalues at or below `n ε₆₄ λ_max + ε ‖Θ‖_F` (ε of the dtype of the entries) are exactly 0 (`threshold`, `zeros`):
+    nothing is learned along them, on no input, since a kernel that is positive semi-definite over all inputs vanishes
+    there. One that is further below zero is no kernel's: a `NumericalWarning` says so, and nothing is learned along it either.
 
     >>> training = dynamics(torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0]), loss="half-sum")
     >>> training.predict(time=math.log(2)).mean.flatten()

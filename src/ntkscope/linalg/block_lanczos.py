@@ -55,8 +55,9 @@ def block_eigenpairs(
     128), and is folded onto its best Ritz vectors when full; basis and its image take `2 · 8 · n · (k + 9 block)` bytes.
     Stops at `‖K u - θ u‖ ≤ tolerance · max|θ|` for every pair (0: 1e-11); running out of passes is no error: `converged`
     says so. Of an eigenvalue repeated more often than `block` some copies may be missed: `top_eigenpairs` checks that.
-    `scale` is a floor of `max|θ|`. `inside` ends it after eight passes or more when every pair that is not there yet is clearly further in
-    than that value: the question is then which there are beyond it. Golub & Underwood (1977); folding as in Wu & Simon (2000).
+    `scale` is a floor of `max|θ|`. `inside` ends it after eight passes or more when every pair that is not there yet is
+    clearly further in than that value: the question is then which there are beyond it. Golub &
+    Underwood (1977); folding as in Wu & Simon (2000).
 
     >>> found = block_eigenpairs(torch.diag(torch.arange(100.0).double()), 2)
     >>> [round(v, 6) for v in found.values.tolist()], found.converged

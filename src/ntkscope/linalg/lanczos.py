@@ -122,8 +122,8 @@ def _all_copies(
             return found.values, found.vectors
         if k == 1 and matrix is None:  # any copy of the largest will do
             return found.values, found.vectors
-        settings = {"tolerance": tolerance, "max_passes": limit, "seed": seed + attempt + 1}
-        more = further_pairs(K, found, end, slack, **settings)
+        again = seed + attempt + 1
+        more = further_pairs(K, found, end, slack, tolerance=tolerance, max_passes=limit, seed=again)
         if more is None and matrix is None:
             return found.values, found.vectors
         if more is not None:

@@ -54,8 +54,8 @@ def estimate_effective_rank(
     The `deflate` largest eigenvalues, which decide most of both sums, come from block Lanczos; the rest from quadrature on
     what is orthogonal to them. The trace is known from the diagonal, so the sums are corrected by how far the same probes
     miss it. The error bar covers the draw of the probes and the quadrature, which matters for `of="features"`, whose roots
-    are steep at zero: derivatives of `√x`, `√x log x` and `x log x` do not change sign below 1, so Gauss's rule and Radau's with
-    a node at 0 lie on either side of each sum. Ubaru, Chen & Saad (2017); Meyer et al. (2021); Golub & Meurant (1994).
+    are steep at zero: derivatives of `√x`, `√x log x` and `x log x` do not change sign below 1, so Gauss's rule and Radau's
+    with a node at 0 lie on either side of each sum. Ubaru, Chen & Saad (2017); Meyer et al. (2021); Golub & Meurant (1994).
 
     >>> found = estimate_effective_rank(torch.diag(torch.tensor([4.0] * 8 + [0.0] * 72)))
     >>> round(found.value, 3)

@@ -39,13 +39,15 @@ class Laplace:
 
         `gap(u) = FY(f, u) + hᵀKh / 2α`, `h = α c + u`, FY the Fenchel-Young gap between logits and u, zero at `u = ∇loss`.
         The smaller of two is taken: that at `u = ∇loss`, and that at `u ≈ -α c`, which K and its rounding hardly enter.
-        With the bias at its best; what it could still gain is in both, and what eigenvalues that rounding made negative
-        could hide.
+        With the bias at its best; what it could still gain is in both, and what eigenvalues that rounding made could hide.
         """
         r, blocks = self.loss.residual(fitted), self.loss.blocks(fitted)
         slope, curvature = (r.sum(0), blocks.sum(0)) if self.bias else (r[0] * 0, blocks[0])
         inverse = torch.linalg.pinv(curvature, hermitian=True)
-        still = float((slope * (inverse @ slope)).sum())
+        still = float((slope * (inverse @ slope)).sum()) if self.bias else 0.0
+        still += (
+            self.alpha / 2 * self.rounding * float(c.square().sum())
+        )  # what is in c where K is nothing but rounding
         plain = self._distance(self.alpha * c + r)
         if self.bias:  # both points may be used only where they sum to zero: moved there along the curvature
             shift = -(blocks @ (inverse @ (self.alpha * c).sum(0)))

@@ -29,7 +29,9 @@ class Softmax:
     def value(self, logits: Float[Tensor, "n c"]) -> Tensor:
         top, at = logits.max(1, keepdim=True)
         others = (logits - top).exp().scatter(1, at, 0.0).sum(1, keepdim=True)
-        behind = ((top - logits) * self.targets).sum(1, keepdim=True)  # exactly 0 where the label's logit is the largest
+        behind = ((top - logits) * self.targets).sum(
+            1, keepdim=True
+        )  # exactly 0 where the label's logit is the largest
         return (self.weights * (others.log1p() + behind)).sum()
 
     def residual(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:

@@ -81,7 +81,9 @@ class Problem:
         if not self.bias:
             return weights
         slope = gradient[-1]
-        return weights + float((slope * (torch.linalg.pinv(self._bias_curvature(scores), hermitian=True) @ slope)).sum())
+        return weights + float(
+            (slope * (torch.linalg.pinv(self._bias_curvature(scores), hermitian=True) @ slope)).sum()
+        )
 
     def rebiased(self, theta: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The same W with the bias that is best for it, by damped Newton steps in c unknowns; no product with Φ."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import torch
 from scipy.optimize import minimize
@@ -55,7 +57,7 @@ def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, tol: f
         nonlocal iterations
         iterations += 1
 
-    try:
+    with suppress(StopIteration):
         minimize(
             objective,
             np.zeros(start.numel()),
@@ -64,11 +66,7 @@ def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, tol: f
             callback=count,
             options={"maxiter": 10 * max_iter, "maxfun": 20 * max_iter, "maxcor": 20, "gtol": 0.0, "ftol": 0.0},
         )
-    except StopIteration:
-        pass
     theta, scores = problem.rebiased(best[1], problem.scores(best[1]))
     value, gradient = problem.value(theta, scores), problem.gradient(theta, scores)
     size, gap = float(gradient.norm()), problem.gap(gradient, scores)
-    return Optimum(
-        theta, scores, value, size, gap, iterations, 2 * evaluations + 2, there(value, size, gap)
-    )
+    return Optimum(theta, scores, value, size, gap, iterations, 2 * evaluations + 2, there(value, size, gap))

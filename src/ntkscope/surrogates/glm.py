@@ -294,7 +294,7 @@ class KernelGLM(LinearClassifier):
         if short:
             warnings.warn(
                 f"{len(short)} of {losses.size} fits of KernelGLM(alpha='cv') stopped short of their optimum, at alpha"
-                f" {', '.join(f'{a:g}' for a in sorted(set(short)))}; the choice among alphas rests on them: raise max_iter or tol",
+                f" {', '.join(f'{a:g}' for a in sorted(set(short)))}; the choice rests on them: raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=3,
             )

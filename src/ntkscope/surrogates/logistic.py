@@ -150,7 +150,7 @@ class KernelLogistic(LinearClassifier):
     def _in_features(self, model: Laplace, loss: Loss, stalled: Descent) -> Descent:
         """The rest of the way where rounding stopped the steps: in `Φ = U √λ`, `K = Φ Φᵀ`, which has half the digits of K.
 
-        `c = -r/α + U λ^-½ ∇_w F / α` has the same function as `w` and is stationary wherever K is singular.
+        `c = U λ^-½ w` has no part in directions that rounding alone fills.
         """
         values, vectors = torch.linalg.eigh(model.kernel)
         kept = values > len(values) * torch.finfo(values.dtype).eps * values[-1]
@@ -162,11 +162,13 @@ class KernelLogistic(LinearClassifier):
             start = torch.zeros_like(start)
         precondition = partial(exact_preconditioner, leading, loss, self.alpha_, self.fit_intercept)
         found = newton(problem, start, precondition, math.inf, self.tol, self.max_iter - stalled.iterations)
-        slope = problem.gradient(found.theta, found.scores)[:-1]
-        c = (leading.vectors @ (slope / leading.values[:, None]) - loss.residual(found.scores)) / self.alpha_
-        b = found.theta[-1]
-        residual, steps = model.stationarity(c, found.scores), stalled.iterations + found.iterations
-        return Descent(c, b, found.value, residual, found.gap, steps, found.converged)
+        c, b = leading.vectors @ (found.theta[:-1] / leading.values[:, None]), found.theta[-1]
+        slope = problem.gradient(found.theta, found.scores)[:-1] / leading.values[:, None]
+        residual = len(c) * float((leading.vectors @ slope).abs().max()) if len(slope) else 0.0
+        value = model.value(c, model.kernel @ c + b)  # of the coefficients as they will be used
+        gap = found.gap + abs(value - found.value)
+        there = gap <= self.tol * value / (1 + self.tol)
+        return Descent(c, b, value, residual, gap, stalled.iterations + found.iterations, there)
 
     def leave_one_out(self, K: Any) -> Array:
         """Logits (n, classes) of each training point by one Newton step of the fit without it; approximate, O(classes² n³).

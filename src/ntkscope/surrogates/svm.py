@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC
@@ -56,7 +57,8 @@ class KernelSVM(LinearClassifier):
         values = gram.numpy().astype(np.float64, copy=False)
         most = float(self.C) * (np.ones(len(numbers)) if weights is None else weights.cpu().numpy())
         classes = len(self.classes_)
-        machines = [_machine(values, numbers == c, most, self.tol, self.max_iter) for c in _asked(classes)]
+        below = _below_zero(values)
+        machines = [_machine(values, numbers == c, most, self.tol, self.max_iter, below) for c in _asked(classes)]
         coef, intercept = np.stack([m.coef for m in machines]), np.array([m.intercept for m in machines])
         if classes == 2:
             coef, intercept = np.concatenate([-coef, coef]) / 2, np.concatenate([-intercept, intercept]) / 2
@@ -91,16 +93,22 @@ def _asked(classes: int) -> range:
 
 
 def _machine(
-    values: NDArray[np.float64], positive: NDArray[np.bool_], most: NDArray[np.float64], tol: float, max_iter: int
+    values: NDArray[np.float64],
+    positive: NDArray[np.bool_],
+    most: NDArray[np.float64],
+    tol: float,
+    max_iter: int,
+    below: float,
 ) -> _Machine:
     """One class against the others; SVC's own tolerance is lowered until the duality gap is within `tol`.
 
-    The kernel is divided by its mean diagonal, which SVC's tolerances take to be about 1, and the result divided back.
+    The kernel is divided by its mean diagonal, which SVC's tolerances take to be about 1, and the result divided back. An
+    eigenvalue of `-below` could lower the norm of the function by `below · ‖coef‖²`; that counts as gap.
     """
     signs = np.where(positive, 1.0, -1.0)
     scale = float(np.abs(np.diag(values)).mean()) or 1.0
     unit, bound = values / scale, most * scale
-    found, asked, steps = None, 1e-3, 0
+    found, asked, steps = _Machine(np.zeros(len(signs)), 0.0, 0, np.inf), 1e-3, 0
     limit = left = STEPS if max_iter < 0 else max_iter
     for _ in range(ATTEMPTS):
         machine = SVC(C=1.0, kernel="precomputed", tol=asked, max_iter=left)
@@ -117,17 +125,27 @@ def _machine(
         dual = float(np.abs(coef).sum()) - norm / 2 - abs(float(coef.sum())) * (1 + abs(intercept))
         margins = signs * (scores + intercept)
         least = float(margins[bound > 0].min())
-        for stretch in (1.0, 1 / least) if least > 0 else (1.0,):  # what separates must not pay for a rounding of its margin
+        room = 1 + 1e-12  # what separates must not pay C for a rounding of its margin
+        for stretch in (1.0, room / least) if least > 0 else (1.0,):
             primal = stretch**2 * norm / 2 + float((bound * np.maximum(0, 1 - stretch * margins)).sum())
-            gap = max(0.0, primal - dual) / primal if primal > 0 else 0.0
-            if found is None or gap < found.gap:
+            gap = (max(0.0, primal - dual) + below / scale * float(coef @ coef)) / primal if primal > 0 else 0.0
+            if gap < found.gap:
                 found = _Machine(stretch * coef / scale, stretch * intercept, steps, gap)
         left = limit - steps
         if found.gap <= tol or left <= 0:
             break
         asked = max(1e-14, asked * min(0.1, 0.3 * tol / found.gap))
-    assert found is not None
     return replace(found, steps=steps)
+
+
+def _below_zero(values: NDArray[np.float64]) -> float:
+    """How far the smallest eigenvalue is below zero; 0 where that is the rounding of float64 (a Cholesky factor says so)."""
+    n = len(values)
+    lift = n * np.finfo(np.float64).eps * float(np.abs(np.diag(values)).sum())
+    matrix = torch.from_numpy(values + lift * np.eye(n))
+    if not int(torch.linalg.cholesky_ex(matrix).info):
+        return 0.0
+    return max(0.0, -float(torch.linalg.eigvalsh(matrix)[0]) + lift)
 
 
 def _best_intercept(
