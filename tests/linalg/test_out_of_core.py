@@ -138,17 +138,13 @@ class TestEigenpairs:
         assert_close(matrix @ vectors, vectors * values, rtol=0, atol=1e-10 * float(exact[-1]))
         assert_close(vectors.T @ vectors, torch.eye(k).double(), rtol=0, atol=1e-12)
         if isinstance(gram, CountedGram):
-            assert gram.log["passes"] <= 2 * 15
+            assert gram.log["passes"] <= 2 * 20  # some eight of them look for copies that were missed
 
     def test_a_block_needs_a_fraction_of_the_passes_of_single_vectors(self) -> None:
-        matrix = tangent_like(400)
-        counts = []
-        for out_of_core in (True, False):
-            gram = CountedGram(matrix)
-            gram._out_of_core = out_of_core
-            top_eigenpairs(gram, 20)
-            counts.append(gram.log["passes"])
-        assert counts[0] < counts[1] / 4
+        """Twenty pairs, checked for missed copies, in fewer passes than there are pairs; single vectors take several each."""
+        gram = CountedGram(tangent_like(400))
+        top_eigenpairs(gram, 20)
+        assert gram.log["passes"] <= 25
 
     @settings(max_examples=40, deadline=None)
     @given(

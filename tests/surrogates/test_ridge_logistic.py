@@ -135,10 +135,13 @@ class TestLogistic:
 def test_support_vectors_are_scikit_learns() -> None:
     K, y = setting()
     found = KernelSVM(C=2.0).fit(K, y)
-    peer = OneVsRestClassifier(SVC(C=2.0, kernel="precomputed")).fit(K, y)
-    np.testing.assert_allclose(found.logits(K), peer.decision_function(K), atol=1e-9)
-    two = KernelSVM().fit(K, y == 0)
-    np.testing.assert_allclose(two.decision_function(K), SVC(kernel="precomputed").fit(K, y == 0).decision_function(K))
+    peer = OneVsRestClassifier(SVC(C=2.0, kernel="precomputed", tol=1e-10)).fit(K, y)
+    near = 5e-3  # an objective within 1e-6 of its minimum leaves scores within about its root
+    np.testing.assert_allclose(found.logits(K), peer.decision_function(K), atol=near)
+    exact = KernelSVM(C=2.0, tol=1e-7).fit(K, y)
+    np.testing.assert_allclose(exact.logits(K), peer.decision_function(K), atol=1e-4)
+    two, other = KernelSVM(tol=1e-7).fit(K, y == 0), SVC(kernel="precomputed", tol=1e-10).fit(K, y == 0)
+    np.testing.assert_allclose(two.decision_function(K), other.decision_function(K), atol=1e-4)
 
 
 class TestNeighbors:

@@ -7,6 +7,7 @@ NTK and c the factor the loss puts before it. Everything follows from the eigenv
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg import Gram, as_gram, cholesky_solve
+from ntkscope.linalg import Gram, NumericalWarning, as_gram, cholesky_solve, minimum_norm_solve
 
 Matrix = Gram | Tensor | np.ndarray
 LOSSES: dict[str, Callable[[int], float]] = {
@@ -53,16 +54,21 @@ class Dynamics:
     """
 
     eigenvalues: Tensor
-    """Of Θ, ascending."""
+    """Of Θ, ascending; those at or below `threshold` are exactly 0."""
     eigenvectors: Tensor
     y: Tensor
     """(n, outputs)."""
     factor: float
     step: float | None
+    threshold: float = 0.0
+    """`n ε₆₄ λ_max + ε ‖Θ‖_F`, ε of the dtype of the entries: what rounding can make of an eigenvalue that is 0."""
+    zeros: int = 0
+    """Eigenvalues at or below the threshold: directions in which nothing is learned, in any time."""
 
     def decay(self, time: float | int) -> Float[Tensor, " n"]:
         """What is left of the residual along each eigenvector: e^{−cλt}, or (1 − ηcλ)^t for steps of size η."""
-        rate = self.factor * self.eigenvalues.clamp(min=0)
+        _check_time(time, self.step)
+        rate = self.factor * self.eigenvalues
         if self.step is None:
             return torch.where(rate > 0, torch.exp(-rate * time), 1.0)
         inside = 1 - self.step * rate
@@ -73,7 +79,13 @@ class Dynamics:
                     f" {2 / float(rate.max()):.3g}, see max_learning_rate"
                 )
             return (rate == 0).to(rate.dtype)
-        return inside.pow(int(time)) if float(time).is_integer() else _refuse_part_of_step(time)
+        size = inside.abs().pow(float(time))
+        if not bool(torch.isfinite(size).all()):
+            raise NumericalError(
+                f"gradient descent with step {self.step:.3g} has left the range of numbers after {time:.3g} steps: expected a"
+                f" step less than {2 / float(rate.max()):.3g}, see max_learning_rate"
+            )
+        return torch.where(inside < 0, -size, size) if int(time) % 2 else size
 
     def predict(
         self,
@@ -92,19 +104,35 @@ class Dynamics:
         inputs) and `start_test` give a network's own. With the NNGP kernels (of the training inputs, between both, of the
         others) also the covariance over initialisations, K(x,x′) + A K Aᵀ − (A K(X, x′) + …). O(n³ + m n²).
         """
-        gone = 1 - self.decay(time)
+        gone = self._gone(time)
         vectors, values = self.eigenvectors, self.eigenvalues
-        positive = values > len(values) * torch.finfo(values.dtype).eps * values.abs().max()
+        given = {"start_test": start_test, "nngp_test_train": nngp_test_train, "nngp_test": nngp_test}
         if test_train is None:
+            unused = [name for name, value in given.items() if value is not None]
+            if unused:
+                raise UsageError(f"{', '.join(unused)} came without test_train; expected it, the NTK of other inputs")
             A = vectors * gone @ vectors.T
         else:
-            learned = torch.where(positive, gone / torch.where(positive, values, 1.0), self._linear(time))
-            A = _dense(test_train, vectors.dtype) @ (vectors * learned @ vectors.T)
-        residual = self.y if start is None else self.y - start.to(self.y.dtype).reshape(self.y.shape)
+            if (start is None) != (start_test is None):
+                raise UsageError(
+                    f"{'start' if start_test is None else 'start_test'} came alone; expected the outputs before training on"
+                    " both the training inputs (start) and the others (start_test), or neither"
+                )
+            if nngp is None and (nngp_test_train is not None or nngp_test is not None):
+                raise UsageError("nngp_test_train or nngp_test came without nngp; expected all three for a covariance")
+            other = _dense(test_train, vectors.dtype)
+            if other.dim() != 2 or other.shape[1] != len(values):
+                raise UsageError(
+                    f"test_train of shape {tuple(other.shape)} came; expected (m, {len(values)}): rows are the other inputs,"
+                    " columns the training inputs"
+                )
+            learned = torch.where(values > 0, gone / torch.where(values > 0, values, 1.0), 0.0)
+            A = other @ (vectors * learned @ vectors.T)
+        residual = self.y if start is None else self.y - _shaped(start, self.y, "start")
         mean = A @ residual
-        first = start if test_train is None else start_test
+        first, name = (start, "start") if test_train is None else (start_test, "start_test")
         if first is not None:
-            mean = mean + first.to(mean.dtype).reshape(mean.shape)
+            mean = mean + _shaped(first, mean, name)
         if nngp is None:
             return Prediction(mean, None)
         K = _dense(nngp, vectors.dtype)
@@ -118,21 +146,28 @@ class Dynamics:
         mixed = A @ _dense(nngp_test_train, K.dtype).T
         return Prediction(mean, _dense(nngp_test, K.dtype) + A @ K @ A.T - mixed - mixed.T)
 
-    def _linear(self, time: float | int) -> float:
-        """(1 − e^{−cλt}) / λ as λ → 0, which stays finite in finite time and is 0 by convention for infinite time."""
-        return 0.0 if math.isinf(time) else self.factor * float(time) * (1.0 if self.step is None else self.step)
+    def _gone(self, time: float | int) -> Tensor:
+        """1 − decay, with the digits of small shares: they are what is learned slowly."""
+        if self.step is None and not math.isinf(time):
+            _check_time(time, self.step)
+            return -torch.expm1(-self.factor * self.eigenvalues * time)
+        return 1 - self.decay(time)
 
     def time_to_learn(self, left: float | int = 0.01) -> Float[Tensor, " n"]:
         """When only the share `left` of the residual remains along each eigenvector, ordered as `eigenvalues`.
 
-        log(1/left) / (cλ) in gradient flow; infinite where λ is 0.
+        log(1/left) / (cλ) in gradient flow, log(left) / log|1 − ηcλ| in steps (a real number: round up); infinite where λ
+        is 0, and where steps of this size diverge or never shrink (|1 − ηcλ| ≥ 1).
         """
         if not 0 < left < 1:
             raise UsageError(f"left={left} came; expected a share between 0 and 1")
-        rate = self.factor * self.eigenvalues.clamp(min=0)
+        rate = self.factor * self.eigenvalues
         if self.step is None:
-            return math.log(1 / left) / rate
-        return math.log(left) / (1 - self.step * rate).abs().log()
+            return torch.where(rate > 0, math.log(1 / left) / rate, math.inf)
+        shrinks = torch.where(  # log|1 − ηcλ| with the digits of a small ηcλ
+            self.step * rate < 0.5, torch.log1p(-self.step * rate), (1 - self.step * rate).abs().log()
+        )
+        return torch.where((rate > 0) & (shrinks < 0), math.log(left) / shrinks, math.inf)
 
 
 def dynamics(
@@ -142,6 +177,10 @@ def dynamics(
 
     `loss`: "half-sum" ½Σ(f−y)², "half-mean" that over n, "mean" Σ(f−y)²/n; outputs are summed over. `step`: the learning
     rate of gradient descent; without it, gradient flow with learning rate 1. O(n³), once.
+
+    Eigenvalues at or below `n ε₆₄ λ_max + ε ‖Θ‖_F` (ε of the dtype of the entries) are exactly 0 (`threshold`, `zeros`):
+    nothing is learned along them, on no input, since a kernel that is positive semi-definite over all inputs vanishes
+    there. One that is further below zero is no kernel's: a `NumericalWarning` says so, and nothing is learned along it either.
 
     >>> training = dynamics(torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0]), loss="half-sum")
     >>> training.predict(time=math.log(2)).mean.flatten()
@@ -154,18 +193,52 @@ def dynamics(
         raise UsageError(
             f"targets of shape {tuple(targets.shape)} came for {len(matrix)} samples; expected (n,) or (n, c)"
         )
+    if not bool(torch.isfinite(targets).all()):
+        raise NumericalError("targets with NaN or infinity came; expected finite numbers: drop those samples")
+    if step is not None and not (math.isfinite(step) and step > 0):
+        raise UsageError(f"step={step} came; expected a finite learning rate > 0, or None for gradient flow")
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-    factor = rate_factor(loss, len(matrix))
-    return Dynamics(values, vectors, targets.reshape(len(targets), -1), factor, None if step is None else float(step))
+    largest = float(values.abs().max()) if len(values) else 0.0
+    threshold = len(values) * torch.finfo(torch.float64).eps * largest
+    threshold += torch.finfo(gram.dtype).eps * float(torch.linalg.vector_norm(matrix))
+    if len(values) and float(values[0]) < -threshold:
+        warnings.warn(
+            f"{gram!r} has {int((values < -threshold).sum())} negative eigenvalues (smallest {float(values[0]):.3g}, largest"
+            f" {float(values[-1]):.3g}, rounding explains {threshold:.2g}): it is no kernel; nothing is learned along them",
+            NumericalWarning,
+            stacklevel=2,
+        )
+    zero = values <= threshold
+    return Dynamics(
+        torch.where(zero, 0.0, values),
+        vectors,
+        targets.reshape(len(targets), -1),
+        rate_factor(loss, len(matrix)),
+        None if step is None else float(step),
+        threshold,
+        int(zero.sum()),
+    )
 
 
 def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, ridge: float | int = 0.0) -> Tensor:
     """k(x, X) (K + ridge)⁻¹ y, what gradient flow ends at when it starts from zero; O(n³).
 
-    Jitter, if the matrix needed any, is in a `NumericalWarning`. Jacot et al. (2018), section 5.
+    A matrix that is singular to working precision is answered by its pseudo-inverse, as gradient flow would, with a
+    `NumericalWarning` that says the rank. Jacot et al. (2018), section 5.
     """
     targets = torch.as_tensor(y, dtype=torch.float64)
-    return _dense(K_test, torch.float64) @ cholesky_solve(as_gram(K), targets, float(ridge)).solution.double()
+    gram = as_gram(K)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", NumericalWarning)  # jitter, or few digits
+            solution = cholesky_solve(gram, targets, float(ridge)).solution
+    except (NumericalWarning, NumericalError) as doubt:
+        matrix = gram.dense().double() + float(ridge) * torch.eye(len(gram), dtype=torch.float64, device=gram.device)
+        cutoff = len(gram) * torch.finfo(torch.float64).eps + torch.finfo(gram.dtype).eps
+        found = minimum_norm_solve(matrix, targets, cutoff)
+        warnings.warn(f"{doubt} (answered by the pseudo-inverse, of rank {found.rank})", NumericalWarning, stacklevel=2)
+        solution = found.solution
+    return _dense(K_test, torch.float64) @ solution.double()
 
 
 @dataclass(frozen=True)
@@ -199,5 +272,17 @@ def _dense(K: Matrix, dtype: torch.dtype) -> Tensor:
     return (K.dense() if isinstance(K, Gram) else torch.as_tensor(K)).to(dtype)
 
 
-def _refuse_part_of_step(time: float | int) -> Tensor:
-    raise UsageError(f"time={time} came for gradient descent; expected a whole number of steps")
+def _check_time(time: float | int, step: float | None) -> None:
+    """Refuse times before training began, and parts of a step."""
+    if math.isnan(time) or time < 0:
+        raise UsageError(f"time={time} came; expected a number ≥ 0: training begins at 0")
+    if step is not None and not (math.isinf(time) or float(time).is_integer()):
+        raise UsageError(f"time={time} came for gradient descent; expected a whole number of steps")
+
+
+def _shaped(values: Tensor, like: Tensor, name: str) -> Tensor:
+    """Outputs shaped as `like`, (m, outputs); (m,) where there is one output."""
+    outputs = torch.as_tensor(values).to(like)
+    if outputs.shape != like.shape and not (like.shape[1] == 1 and outputs.shape == like.shape[:1]):
+        raise UsageError(f"{name} of shape {tuple(outputs.shape)} came; expected {tuple(like.shape)}")
+    return outputs.reshape(like.shape)

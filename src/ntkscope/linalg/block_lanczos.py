@@ -15,6 +15,8 @@ from ntkscope.linalg.multiplies import Multiplies
 End: TypeAlias = Literal["largest", "smallest", "magnitude"]
 TOLERANCE = 1e-11  # of the largest Ritz value: what float64 products resolve, with room
 LEAST_BLOCK, MOST_BLOCK = 16, 128
+NEARLY = 1e-3  # of the largest Ritz value: the residual of a guard
+LOOKS, SURE = 8, 4  # passes before "nothing beyond" is believed, and by how many residuals
 BLOCKS = 8  # of vectors in the basis, beside the pairs asked for, before it is folded
 
 
@@ -31,6 +33,8 @@ class EigenPairs:
     passes: int
     """Products `K @ V`, each of which reads the whole matrix once."""
     converged: bool
+    guards: Float[Tensor, "n g"] | None = None
+    """Vectors orthogonal to these that are nearly eigenvectors of the next values, found on the way."""
 
 
 def block_eigenpairs(
@@ -42,13 +46,18 @@ def block_eigenpairs(
     max_passes: int = 300,
     block: int | None = None,
     seed: int = 0,
+    scale: float = 0.0,
+    inside: float | None = None,
 ) -> EigenPairs:
     """The `k` eigenpairs at one end of the spectrum (or of largest magnitude), by block Lanczos, in float64.
 
     A basis grows by the residuals of the pairs that are not there yet, up to `block` columns a product (k + 8, from 16 to
     128), and is folded onto its best Ritz vectors when full; basis and its image take `2 · 8 · n · (k + 9 block)` bytes.
     Stops at `‖K u - θ u‖ ≤ tolerance · max|θ|` for every pair (0: 1e-11); running out of passes is no error: `converged`
-    says so. Golub & Underwood (1977); folding as in Wu & Simon (2000).
+    says so. Of an eigenvalue repeated more often than `block` some copies may be missed: `top_eigenpairs` checks that.
+    `scale` is a floor of `max|θ|`. `inside` ends it after eight passes or more when every pair that is not there yet is
+    clearly further in than that value: the question is then which there are beyond it. Golub &
+    Underwood (1977); folding as in Wu & Simon (2000).
 
     >>> found = block_eigenpairs(torch.diag(torch.arange(100.0).double()), 2)
     >>> [round(v, 6) for v in found.values.tolist()], found.converged
@@ -75,11 +84,16 @@ def block_eigenpairs(
         vectors = basis @ rotation[:, near]
         gaps = image @ rotation[:, near] - vectors * ritz[near]
         residuals = torch.linalg.vector_norm(gaps, dim=0)
-        short = residuals > max(tolerance, TOLERANCE) * float(ritz.abs().max())
+        short = residuals > max(tolerance, TOLERANCE) * max(scale, float(ritz.abs().max()))
         done = basis.shape[1] >= k and not bool(short[:k].any())
+        if inside is not None and passes >= LOOKS:
+            reach = {"largest": ritz, "smallest": -ritz, "magnitude": ritz.abs()}[end][near[:k]]
+            done = done or not bool(((reach + SURE * residuals[:k] >= inside) & short[:k]).any())
         if done or passes >= max_passes or basis.shape[1] == n:
             order = ritz[near[:k]].argsort()
-            return EigenPairs(ritz[near[:k]][order], vectors[:, order], residuals[order], passes, done)
+            nearly = residuals[k:] <= NEARLY * max(scale, float(ritz.abs().max()))
+            guards = vectors[:, k:][:, nearly]
+            return EigenPairs(ritz[near[:k]][order], vectors[:, order], residuals[order], passes, done, guards)
         if basis.shape[1] + width > most:  # fold onto more than k, or what was learned of the rest is lost
             kept = best[: max(k + width, most // 2)]
             basis, image = basis @ rotation[:, kept], image @ rotation[:, kept]

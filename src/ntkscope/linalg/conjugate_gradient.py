@@ -12,7 +12,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.preconditioner import Preconditioner
-from ntkscope.linalg.system import checked_system, warn
+from ntkscope.linalg.system import checked_system, column_units, warn
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,8 @@ def conjugate_gradient(
     All columns share each product `K @ V`, and leave it as they converge; one product an iteration, about
     `sqrt(condition number) log(2/rtol) / 2` iterations. The residual is computed anew before anything is called
     converged, and the recurrence restarted where rounding had carried it away. Running out of iterations or of digits
-    is a `NumericalWarning` and `converged=False`; the best X so far comes back. `callback(iteration, worst relative
+    is a `NumericalWarning` and `converged=False`; in each column the X of the smallest residual that was computed comes back,
+    and `relative_residual` is its own. `callback(iteration, worst relative
     residual)` follows it. Hestenes & Stiefel (1952).
 
     >>> found = conjugate_gradient(torch.diag(torch.tensor([1.0, 2.0, 4.0])), torch.ones(3))
@@ -59,9 +60,13 @@ def conjugate_gradient(
     if not 0 < rtol < 1 or max_iter < 1:
         raise UsageError(f"rtol={rtol}, max_iter={max_iter} came; expected rtol in (0, 1) and max_iter ≥ 1")
     targets = targets.to(dtype)
-    goal = rtol * torch.linalg.vector_norm(targets, dim=0)
+    unit = column_units(targets)
+    targets = targets / unit  # columns of any size: their squares neither vanish nor overflow
+    size = torch.linalg.vector_norm(targets, dim=0)
+    goal = rtol * size
     solution = torch.zeros_like(targets)
     residual, iterations, passes, previous = targets, 0, 0, float("inf")
+    best, least = solution, size
     while iterations < max_iter:
         follow = None if callback is None else _counting_from(iterations, rtol, callback)
         correction, steps = _descend(gram, ridge, residual, goal, preconditioner, max_iter - iterations, follow)
@@ -69,13 +74,14 @@ def conjugate_gradient(
         residual = targets - (gram @ solution + ridge * solution)
         if not bool(torch.isfinite(residual).all()):
             raise NumericalError(f"{gram!r} @ v gave NaN or infinity; look at the inputs that made the kernel")
-        excess = float((torch.linalg.vector_norm(residual, dim=0) / goal).nan_to_num(0.0).amax()) if len(goal) else 0.0
+        gap = torch.linalg.vector_norm(residual, dim=0)
+        best, least = torch.where(gap < least, solution, best), torch.minimum(gap, least)
+        excess = float((gap / goal).nan_to_num(0.0).amax()) if len(goal) else 0.0
         if excess <= 1 or excess > previous / 2 or steps == 0:
             break
         previous = excess
 
-    gap, size = (torch.linalg.vector_norm(v, dim=0) for v in (residual, targets))
-    residuals = torch.where(gap == 0, gap, gap / size)
+    residuals = torch.where(least == 0, least, least / size)
     missed = int((residuals > rtol).sum())
     messages = []
     if missed:
@@ -85,7 +91,7 @@ def conjugate_gradient(
             " use a preconditioner (nystrom), a larger ridge, more iterations or a larger rtol"
         )
     return ConjugateGradientSolution(
-        solution=solution.reshape(Y.shape),
+        solution=(best * unit).reshape(Y.shape),
         iterations=iterations,
         passes=passes,
         relative_residual=residuals,

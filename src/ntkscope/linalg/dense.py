@@ -57,6 +57,11 @@ class DenseGram(Gram):
         )
         self._values = values
 
+    @property
+    def held(self) -> Tensor:
+        """The matrix, which is in memory: for checks that are cheap where nothing has to be formed."""
+        return self._values
+
     def _form(self) -> Tensor:
         return self._values
 

@@ -11,10 +11,14 @@ from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
-from ntkscope.linalg.block_lanczos import block_eigenpairs
+from ntkscope.linalg.block_lanczos import TOLERANCE, EigenPairs, End, block_eigenpairs
+from ntkscope.linalg.missed import further_pairs, none_above
 from ntkscope.linalg.multiplies import Multiplies
 
 PASSES = 300
+WHOLE = 256  # rows up to which all eigenvalues are the quickest way to some
+PROOF = 4096  # rows up to which a Cholesky factorisation is quicker than a doubt
+ROUNDS = 12  # of looking for missed copies
 
 
 def lanczos(
@@ -63,10 +67,12 @@ def top_eigenpairs(
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, "n k"]]:
     """The `k` largest eigenvalues (by value or by magnitude), ascending, and eigenvectors as columns, in float64.
 
-    Implicitly restarted Lanczos (ARPACK): about `2k` products `K @ v` a restart; for a Gram that is `out_of_core`, block
-    Lanczos, whose `max_iter` are passes. `tolerance` is relative to each eigenvalue (to the largest for block Lanczos); 0
-    means machine precision. The start vector comes from `seed`, so a call is repeatable. Where k is nearly n, or n is
-    small, `K` is applied to the identity and decomposed whole: that is cheaper.
+    Block Lanczos, about ten products `K @ V` with some more than k columns; `max_iter` are products. Repeated eigenvalues
+    come as often as they are there: that none was missed is checked, by a Cholesky factorisation of a matrix in memory (up to
+    4,096 rows), else by block Lanczos from a random block orthogonal to what was found (about eight products more), and what
+    was missed is added; a `NumericalError` where that does not end. `tolerance` is relative to the largest eigenvalue; 0
+    means 1e-11. The single largest comes from ARPACK, tolerance relative to it. Start vectors come from `seed`, so a call is
+    repeatable. Where k is nearly n, or n is small, `K` is applied to the identity and decomposed whole: that is cheaper.
 
     >>> values, vectors = top_eigenpairs(torch.diag(torch.tensor([1.0, 5.0, 2.0])), 2)
     >>> [round(v, 6) for v in values.tolist()]
@@ -82,11 +88,12 @@ def top_eigenpairs(
         product = matrix @ torch.tensor(v, dtype=torch.float64, device=device)
         return product.detach().cpu().to(torch.float64).numpy()
 
-    if getattr(K, "out_of_core", False) and n > 64 and 2 * k + 1 < n:
-        return _few_passes(K, k, by, tolerance, max_iter, seed)
-    if n <= 64 or 2 * k + 1 >= n:
+    stored = bool(getattr(K, "out_of_core", False))
+    if n <= (WHOLE if not stored else WHOLE // 4) or 2 * k + 1 >= n:
         values, vectors = _whole(multiply(np.eye(n)))
         order = np.argsort(values if by == "value" else np.abs(values))[-k:]
+    elif stored or k > 1:
+        return _all_copies(K, k, by, tolerance, max_iter, seed)
     else:
         start = numpy_generator(seed, "lanczos").standard_normal(n)
         image = multiply(start)
@@ -98,17 +105,52 @@ def top_eigenpairs(
     return torch.tensor(values[order], device=device), torch.tensor(vectors[:, order], device=device)
 
 
-def _few_passes(
+def _all_copies(
     K: Multiplies, k: int, by: str, tolerance: float, max_iter: int | None, seed: int
 ) -> tuple[Tensor, Tensor]:
-    end: Literal["largest", "magnitude"] = "largest" if by == "value" else "magnitude"
-    found = block_eigenpairs(K, k, end=end, tolerance=tolerance, max_passes=max_iter or PASSES, seed=seed)
-    if not found.converged:
-        raise NumericalError(
-            f"block Lanczos had not found all of {k} eigenvalues of {K!r} after {found.passes} passes over it (largest"
-            f" residual {float(found.residuals.max()):.2g}); raise max_iter or tolerance, or ask for fewer"
-        )
-    return found.values, found.vectors
+    """By block Lanczos, until a check finds none that was missed."""
+    end: End = "largest" if by == "value" else "magnitude"
+    matrix = K if isinstance(K, Tensor) else getattr(K, "held", None)  # a tensor, or the one a DenseGram holds
+    matrix = matrix.to(torch.float64) if isinstance(matrix, Tensor) and matrix.shape[0] <= PROOF else None
+    limit = max_iter or PASSES
+    found = block_eigenpairs(K, k, end=end, tolerance=tolerance, max_passes=limit, seed=seed)
+    for attempt in range(ROUNDS):
+        if not found.converged:
+            break
+        slack = 10 * max(tolerance, TOLERANCE) * float(found.values.abs().max())
+        if matrix is not None and none_above(matrix, found.values, found.vectors, end, slack):
+            return found.values, found.vectors
+        if k == 1 and matrix is None:  # any copy of the largest will do
+            return found.values, found.vectors
+        again = seed + attempt + 1
+        more = further_pairs(K, found, end, slack, tolerance=tolerance, max_passes=limit, seed=again)
+        if more is None and matrix is None:
+            return found.values, found.vectors
+        if more is not None:
+            found = _merged(K, k, found, more, end)
+    if matrix is not None and max_iter is None:
+        values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+        order = (values if by == "value" else values.abs()).argsort()[-k:].sort().values
+        return values[order], vectors[:, order]
+    what = f"an {K.shape[0]} × {K.shape[0]} matrix" if isinstance(K, Tensor) else repr(K)
+    raise NumericalError(
+        f"block Lanczos had not found all of {k} eigenvalues of {what} after {found.passes} passes over it (largest"
+        f" residual {float(found.residuals.max()):.2g}), or not every copy of repeated ones; raise max_iter or tolerance, ask"
+        " for fewer, or for all of them (eigvalsh())"
+    )
+
+
+def _merged(K: Multiplies, k: int, found: EigenPairs, more: EigenPairs, end: End) -> EigenPairs:
+    """The best k of both sets of pairs, by Rayleigh-Ritz in the space they span; one product."""
+    basis = torch.linalg.qr(torch.cat([found.vectors, more.vectors], 1)).Q
+    image = (K @ basis).to(torch.float64)
+    core = basis.T @ image
+    ritz, rotation = torch.linalg.eigh((core + core.T) / 2)
+    best = (ritz if end == "largest" else ritz.abs()).argsort()[-k:].sort().values
+    vectors = basis @ rotation[:, best]
+    residuals = torch.linalg.vector_norm(image @ rotation[:, best] - vectors * ritz[best], dim=0)
+    passes = found.passes + more.passes + 1
+    return EigenPairs(ritz[best], vectors, residuals, passes, found.converged and more.converged)
 
 
 def _whole(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

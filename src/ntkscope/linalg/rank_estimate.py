@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.stats import norm
+from scipy.stats import t as student
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.linalg.block_lanczos import block_eigenpairs
 from ntkscope.linalg.dense import as_gram
-from ntkscope.linalg.density import nodes_and_weights
 from ntkscope.linalg.gram import Gram
+from ntkscope.linalg.lanczos import lanczos
+from ntkscope.linalg.missed import Outside
 
 TRUSTED = 1e-2  # residual over value of an eigenpair that is taken out before the rest is sampled
 
@@ -24,7 +28,9 @@ class RankEstimate:
 
     value: float
     standard_error: float
-    """From the spread over probes."""
+    """From the spread over probes, widened as Student's t asks for half as many degrees of freedom (sums over so few are
+    skewed), and the distance between the two quadrature rules that enclose each probe's sum: three of them cover the exact
+    rank about as often as three of a normal error."""
     deflated: int
     """Leading eigenpairs that were computed and not sampled."""
     passes: int
@@ -47,8 +53,9 @@ def estimate_effective_rank(
 
     The `deflate` largest eigenvalues, which decide most of both sums, come from block Lanczos; the rest from quadrature on
     what is orthogonal to them. The trace is known from the diagonal, so the sums are corrected by how far the same probes
-    miss it. The error bar covers the draw of the probes; that of the quadrature falls with the square of `steps` and
-    matters for `of="features"`, whose roots are steep at zero. Ubaru, Chen & Saad (2017); Meyer et al. (2021).
+    miss it. The error bar covers the draw of the probes and the quadrature, which matters for `of="features"`, whose roots
+    are steep at zero: derivatives of `√x`, `√x log x` and `x log x` do not change sign below 1, so Gauss's rule and Radau's
+    with a node at 0 lie on either side of each sum. Ubaru, Chen & Saad (2017); Meyer et al. (2021); Golub & Meurant (1994).
 
     >>> found = estimate_effective_rank(torch.diag(torch.tensor([4.0] * 8 + [0.0] * 72)))
     >>> round(found.value, 3)
@@ -64,24 +71,48 @@ def estimate_effective_rank(
     values, vectors, passes = _leading(gram, min(deflate, n // 4), seed)
     rest = n - len(values)
     start = torch.randn(n, probes, dtype=torch.float64, generator=generator(seed, "rank-estimate")).to(gram.device)
-    outside = _Outside(gram, vectors)
-    nodes, weights = nodes_and_weights(outside, outside.project(start), min(steps, rest))
+    outside = Outside(gram, vectors)
+    rules = _rules(outside, outside.project(start), min(steps, rest))
     trace = gram.diagonal().detach().to(torch.float64).sum()
+    unit = max([float(nodes.abs().max()) for nodes, _ in rules] + values.abs().tolist())
+    if not unit > 0:
+        raise NumericalError("the effective rank of a matrix whose singular values are all zero (or none) is undefined")
+    values = values / unit  # all at most 1, where the two rules enclose what they estimate
 
-    def sums(f: Any) -> tuple[Tensor, Tensor]:
-        """The deflated part of `tr f(K)`, and an estimate of the rest from each probe."""
-        return f(values).sum(), rest * torch.where(weights > 0, weights * f(nodes), 0.0).sum(1)
+    def sums(f: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """The deflated part of `tr f(K)`, an estimate of the rest from each probe, and how far off the quadrature may be."""
+        low, high = (rest * torch.where(w > 0, w * f(x / unit), 0.0).sum(1) for x, w in rules)
+        return f(values).sum(), (low + high) / 2, (high - low).abs().mean() / 2
 
     a, b = (sums(f) for f in _summands(of))
-    known = trace - values.sum()
+    known = trace / unit - values.sum()
     missed = sums(lambda x: x)[1] - known
-    A, B = (exact + _corrected(samples, missed).mean() for exact, samples in (a, b))
+    A, B = (exact + _corrected(samples, missed).mean() for exact, samples, _ in (a, b))
     if not (bool(torch.isfinite(A + B)) and float(A) > 0):
         raise NumericalError("the effective rank of a matrix whose singular values are all zero (or none) is undefined")
     rank = float(torch.exp(A.log() - B / A))
     slope = _corrected(rank * ((1 / A + B / A**2) * a[1] - b[1] / A), missed)
-    error = float(slope.std() * ((probes - 1) / (probes - 2)) ** 0.5 / probes**0.5)
+    drawn = float(slope.std() * ((probes - 1) / (probes - 2)) ** 0.5 / probes**0.5)
+    drawn *= float(student.isf(norm.sf(3), (probes - 2) / 2)) / 3  # so that three cover what three of a normal one do
+    rules_apart = float(rank * ((1 / A + B / A**2).abs() * a[2] + b[2] / A))
+    error = math.hypot(drawn, rules_apart)
     return RankEstimate(rank, error, len(values), passes + min(steps, rest))
+
+
+def _rules(K: Any, start: Tensor, steps: int) -> list[tuple[Tensor, Tensor]]:
+    """Nodes and weights, a row a probe, of Gauss's quadrature and of Gauss-Radau's with a node at 0, from one Lanczos run."""
+    _, alpha, beta, _ = lanczos(K, start, steps)
+    inner = torch.diag_embed(alpha) + torch.diag_embed(beta[:, :-1], 1) + torch.diag_embed(beta[:, :-1], -1)
+    nodes, vectors = torch.linalg.eigh(inner)
+    floor = -steps * torch.finfo(torch.float64).eps * float(nodes.abs().max()) + nodes.min().clamp_max(0)
+    last = vectors[:, -1, :]
+    extra = floor + (beta[:, -1].square()[:, None] * last.square() / (nodes - floor).clamp_min(1e-300)).sum(1)
+    extra = torch.where(beta[:, -1] > 0, extra, 0.0)
+    longer = torch.nn.functional.pad(inner, (0, 1, 0, 1))
+    longer[:, -1, -1] = extra
+    longer[:, -1, -2] = longer[:, -2, -1] = beta[:, -1]
+    radau, sides = torch.linalg.eigh(longer)
+    return [(nodes, vectors[:, 0, :].square()), (radau, sides[:, 0, :].square())]
 
 
 def _leading(gram: Gram, k: int, seed: int) -> tuple[Tensor, Tensor, int]:
@@ -108,19 +139,3 @@ def _corrected(samples: Tensor, missed: Tensor) -> Tensor:
         return samples
     slope = ((missed - missed.mean()) * (samples - samples.mean())).sum() / spread
     return samples - slope * missed
-
-
-class _Outside:
-    """`P K P` with `P = I - U Uᵀ`."""
-
-    def __init__(self, gram: Gram, vectors: Tensor) -> None:
-        self._gram, self._vectors = gram, vectors
-        self.shape, self.device = gram.shape, gram.device
-
-    def project(self, v: Tensor) -> Tensor:
-        for _ in range(2):
-            v = v - self._vectors @ (self._vectors.T @ v)
-        return v
-
-    def __matmul__(self, v: Tensor) -> Tensor:
-        return self.project(self._gram @ self.project(v))

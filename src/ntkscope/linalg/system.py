@@ -63,9 +63,22 @@ def symmetric_part(gram: Gram, dtype: torch.dtype, *, largest: int = 46_340) -> 
 
 def relative_residual(gram: Gram, ridge: float, solution: Tensor, targets: Tensor) -> Tensor:
     """`‖Y - (K + ridge I) X‖ / ‖Y‖` for each column; 0 where both vanish."""
-    gap = torch.linalg.vector_norm(targets - (gram @ solution + ridge * solution), dim=0)
-    size = torch.linalg.vector_norm(targets, dim=0)
+    unit = column_units(targets)
+    gap = torch.linalg.vector_norm((targets - (gram @ solution + ridge * solution)) / unit, dim=0)
+    size = torch.linalg.vector_norm(targets / unit, dim=0)
     return torch.where(gap == 0, gap, gap / size)
+
+
+def column_units(targets: Tensor) -> Tensor:
+    """A power of two for each column, (1, k), about its largest entry; 1 for a column of zeros.
+
+    >>> column_units(torch.tensor([[3.0, 0.0], [-5.0, 0.0]]))
+    tensor([[4., 1.]])
+    """
+    if not targets.numel():
+        return targets.new_ones(1, targets.shape[1])
+    largest = targets.abs().amax(0, keepdim=True)
+    return torch.where(largest > 0, torch.exp2(largest.log2().floor()), 1.0)
 
 
 def warn(messages: list[str]) -> tuple[str, ...]:

@@ -52,6 +52,33 @@ def two_vectors(a: Any, b: Any, least: int = 2) -> tuple[Vector, Vector]:
     return left, right
 
 
+def order_of(values: Any, name: str) -> Labels:
+    """The rank of each value, equal for equal ones, in the values' own type: integers beyond 2⁵³ are not rounded together.
+
+    >>> order_of([2**60 + 1, 2**60, 2**70], "scores").tolist()
+    [1, 0, 2]
+    """
+    array = plain_array(values)
+    whole = array.ndim == 1 and len(array) > 0 and array.dtype.kind in "fO"
+    if whole and not isinstance(values, np.ndarray | Tensor):  # a sequence, which NumPy may have rounded to floats
+        items = list(values)
+        if all(isinstance(item, int | np.integer) for item in items):
+            number = {item: place for place, item in enumerate(sorted(set(map(int, items))))}
+            return np.array([number[int(item)] for item in items], dtype=np.int64)
+    finite(array, name, 1)
+    return np.unique(array, return_inverse=True)[1].astype(np.int64).reshape(-1)
+
+
+def two_orders(a: Any, b: Any, least: int = 2) -> tuple[Labels, Labels]:
+    """The ranks of two scores of the same items, at least `least`."""
+    left, right = order_of(a, "the first argument"), order_of(b, "the second argument")
+    if len(left) != len(right) or len(left) < least:
+        raise UsageError(
+            f"{len(left)} and {len(right)} values came; expected one of each an item, of at least {least} items"
+        )
+    return left, right
+
+
 def logits_of(values: Any, name: str = "logits") -> Matrix:
     """Logits (n, c) with at least one item and two classes."""
     logits: Matrix = finite(values, name, 2)

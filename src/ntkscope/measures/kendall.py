@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from scipy.special import erfinv
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.measures._checks import Vector, two_vectors
+from ntkscope.measures._checks import Vector, two_orders
 from ntkscope.measures.registry import measure
 
 Counts = Int64[np.ndarray, " n"]
@@ -58,9 +58,8 @@ def kendall(a: Any, b: Any) -> Kendall:
     >>> found.concordant, found.discordant, found.ties, round(found.tau_b, 4), round(found.literal, 4)
     (5, 0, 1, 0.9129, 0.6667)
     """
-    left, right = two_vectors(a, b)
-    n = len(left)
-    x, y = _ranks(left), _ranks(right)
+    x, y = two_orders(a, b)
+    n = len(x)
     concordant_with = below_in_both(x, y) + below_in_both(-x, -y)
     discordant_with = below_in_both(x, -y) + below_in_both(-x, y)
     pairs = n * (n - 1) // 2
@@ -136,10 +135,6 @@ def below_in_both(x: Counts, y: Counts) -> Counts:
     found = np.empty(n, dtype=np.int64)
     found[items] = count
     return found
-
-
-def _ranks(values: Vector) -> Counts:
-    return np.unique(values, return_inverse=True)[1].astype(np.int64).reshape(-1)
 
 
 def _untied(ranks: Counts) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -92,5 +93,17 @@ def percentile_interval(values: Any, level: float = 0.95) -> tuple[float, float]
     """
     if not 0 < level < 1:
         raise UsageError(f"level={level} came; expected a probability between 0 and 1, such as 0.95")
-    low, high = np.quantile(vector(list(values), "values"), [(1 - level) / 2, (1 + level) / 2])
-    return float(round(low, 12)), float(round(high, 12))
+    ordered = np.sort(vector(list(values), "values"))
+    if not len(ordered):
+        raise UsageError("no values came; expected at least one")
+    tail = (1 - Fraction(repr(float(level)))) / 2  # of what was written: 0.9 leaves 1/20, not 0.04999999999999999
+    return _quantile(ordered, tail), _quantile(ordered, 1 - tail)
+
+
+def _quantile(ordered: Float64[np.ndarray, " n"], share: Fraction) -> float:
+    """Linear between the two values around the place `share · (n - 1)`, which is exact; neither rounded nor overflowing."""
+    place = share * (len(ordered) - 1)
+    first = int(place)
+    weight = float(place - first)
+    low, high = float(ordered[first]), float(ordered[min(first + 1, len(ordered) - 1)])
+    return low if low == high or weight == 0 else (1 - weight) * low + weight * high

@@ -26,11 +26,40 @@ class Laplace:
         self.jitter = 0.0
         self.kernel, self.loss, self.alpha, self.bias = kernel, loss, alpha, bias
         self.kappa = kernel / alpha
+        self.rounding = len(kernel) * torch.finfo(kernel.dtype).eps * float(kernel.diagonal().abs().sum())
+        """What an eigenvalue may be below zero without being negative."""
         self.softmax = isinstance(loss, Softmax)
         self.weights = loss.weights
 
     def value(self, c: Tensor, fitted: Tensor) -> float:
         return float(self.loss.value(fitted) + self.alpha / 2 * (c * (self.kernel @ c)).sum())
+
+    def gap(self, c: Tensor, fitted: Tensor) -> float:
+        """The objective is above its minimum by no more than this, the duality gap at a point u of the dual problem.
+
+        `gap(u) = FY(f, u) + hᵀKh / 2α`, `h = α c + u`, FY the Fenchel-Young gap between logits and u, zero at `u = ∇loss`.
+        The smaller of two is taken: that at `u = ∇loss`, and that at `u ≈ -α c`, which K and its rounding hardly enter.
+        With the bias at its best; what it could still gain is in both, and what eigenvalues that rounding made could hide.
+        """
+        r, blocks = self.loss.residual(fitted), self.loss.blocks(fitted)
+        slope, curvature = (r.sum(0), blocks.sum(0)) if self.bias else (r[0] * 0, blocks[0])
+        inverse = torch.linalg.pinv(curvature, hermitian=True)
+        still = float((slope * (inverse @ slope)).sum()) if self.bias else 0.0
+        still += (
+            self.alpha / 2 * self.rounding * float(c.square().sum())
+        )  # what is in c where K is nothing but rounding
+        plain = self._distance(self.alpha * c + r)
+        if self.bias:  # both points may be used only where they sum to zero: moved there along the curvature
+            shift = -(blocks @ (inverse @ (self.alpha * c).sum(0)))
+        else:
+            shift = torch.zeros_like(r)
+        dual = -(self.alpha * c + shift)
+        return still + min(plain, float(self.loss.fenchel_young(fitted, dual)) + self._distance(-shift))
+
+    def _distance(self, h: Tensor) -> float:
+        """`hᵀKh / 2α`."""
+        own = float((h * (self.kernel @ h)).sum().abs() + self.rounding * h.square().sum())
+        return own / (2 * self.alpha)
 
     def stationarity(self, c: Tensor, fitted: Tensor) -> float:
         """The largest entry of `n (α c + r)`, and of the bias's gradient."""
@@ -80,7 +109,7 @@ class Laplace:
         """`R ↦ W R`, `ρ ↦ (I + W κ)⁻¹ ρ`, and the matrices `E_k`."""
         _, apply = self.loss.curvature(fitted)
         p = torch.softmax(fitted, 1) if self.softmax else torch.sigmoid(fitted)
-        d = self.weights * (p if self.softmax else p * (1 - p))
+        d = self.weights * (p if self.softmax else p * torch.sigmoid(-fitted))
         factors = [self._e(d[:, k]) for k in range(d.shape[1])]
         chol = self._joint(factors) if self.softmax else None
 

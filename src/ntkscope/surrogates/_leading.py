@@ -67,7 +67,7 @@ def block_inverse(
     blocks = torch.stack([extended.T @ (extended * d[:, None]) for d in diagonal.T])
     blocks[:, range(r), range(r)] += alpha
     if bias:  # unpenalised; a class that is fitted perfectly leaves it no curvature, and the preconditioner needs some
-        blocks[:, r, r] += 1e-12 * (1 + blocks[:, r, r])
+        blocks[:, r, r] = blocks[:, r, r] * (1 + 1e-12) + torch.finfo(blocks.dtype).tiny
     else:
         blocks[:, r, :] = 0
         blocks[:, :, r] = 0
@@ -105,7 +105,8 @@ def shifted(loss: Loss, scores: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
     blocks = loss.blocks(scores)
     if not isinstance(loss, Softmax):
         return blocks
-    return blocks + loss.weights[:, :, None] / blocks.shape[1] ** 2
+    own = blocks.diagonal(dim1=1, dim2=2).sum(1) / blocks.shape[1] ** 2  # as large as the others: none drowns another
+    return blocks + own[:, None, None]
 
 
 def factored(matrices: Float[Tensor, "*batch q q"]) -> Float[Tensor, "*batch q q"]:
@@ -137,26 +138,33 @@ def reduced_preconditioner(leading: Leading, loss: Loss, alpha: float, bias: boo
     return lambda v: torch.cholesky_solve(v.T.unsqueeze(2), factors).squeeze(2).T
 
 
+def exact_preconditioner(leading: Leading, loss: Loss, alpha: float, bias: bool, scores: Tensor) -> Apply:
+    """For the problem in the leading directions alone: the inverse Hessian with its coupling where `COUPLED` allows."""
+    classes = scores.shape[1]
+    if not isinstance(loss, Softmax) or leading.features.shape[1] * classes > COUPLED:
+        return reduced_preconditioner(leading, loss, alpha, bias, scores)
+    inverse = coupled_inverse(leading.features, shifted(loss, scores), alpha, bias)
+    size = inverse.shape[1]
+    flat = inverse.reshape(classes * size, classes * size)
+
+    def apply(v: Tensor) -> Tensor:
+        solved = (flat @ v[:size].T.reshape(-1)).reshape(classes, size).T
+        return solved if bias else torch.cat([solved, v[-1:]])
+
+    return apply
+
+
 def full_preconditioner(leading: Leading, loss: Loss, alpha: float, bias: bool, scores: Tensor) -> Apply:
     """For the whole problem: the exact inverse within the leading directions, `1/α` across them.
 
     Softmax couples the classes; the coupling is kept for as many leading directions as `COUPLED` unknowns allow, and
     dropped between classes beyond.
     """
-    classes = scores.shape[1]
-    few = COUPLED // classes
-    if not isinstance(loss, Softmax) or few < 16:
-        within, vectors = reduced_preconditioner(leading, loss, alpha, bias, scores), leading.vectors
-    else:
+    few = COUPLED // scores.shape[1]
+    first = leading
+    if isinstance(loss, Softmax) and few >= 16:
         first = Leading(leading.vectors[:, :few], leading.values[:few])
-        vectors = first.vectors
-        inverse = coupled_inverse(first.features, shifted(loss, scores), alpha, bias)
-        size = inverse.shape[1]
-        flat = inverse.reshape(classes * size, classes * size)
-
-        def within(v: Tensor) -> Tensor:
-            solved = (flat @ v[:size].T.reshape(-1)).reshape(classes, size).T
-            return solved if bias else torch.cat([solved, v[-1:]])
+    within, vectors = exact_preconditioner(first, loss, alpha, bias, scores), first.vectors
 
     def apply(v: Tensor) -> Tensor:
         weights = v[:-1]

@@ -3,6 +3,9 @@
     F(W, b) = loss(Φ W + b) + α/2 ‖W‖²
 
 Nothing but `Φ V` and `Φᵀ R` is asked of the features Φ (n, d); parameters are one tensor (d + 1, c), the bias last.
+
+How far from the optimum a point is, is known: with the bias at its best for these W, `u = ∇loss` is a point of the dual
+problem, and the duality gap between the two is `‖∇_W F‖² / 2α`. F lies above its optimum by no more than that.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.surrogates._losses import Loss
+from ntkscope.surrogates._losses import Loss, Softmax
 
 Apply: TypeAlias = Callable[[Tensor], Tensor]
 Precondition: TypeAlias = Callable[[Tensor], Apply]
@@ -23,6 +26,9 @@ Precondition: TypeAlias = Callable[[Tensor], Apply]
 
 INNER = 200  # conjugate-gradient steps a Newton step
 HALVINGS = 40
+BIAS_STEPS = 60
+RISE = 1e-9  # relative, of the objective where it should fall
+IDLE = 5  # conjugate-gradient steps in a row that gain nothing: rounding is all they follow
 ARMIJO = 1e-4
 
 
@@ -69,6 +75,42 @@ class Problem:
     def gradient(self, theta: Tensor, scores: Tensor) -> Tensor:
         return self.pulled(self.loss.residual(scores)) + self.penalty_gradient(theta)
 
+    def gap(self, gradient: Tensor, scores: Tensor) -> float:
+        """A bound of `F - min F`: the duality gap of W, and twice what a Newton step of the bias would still gain."""
+        weights = float(gradient[:-1].square().sum()) / (2 * self.alpha)
+        if not self.bias:
+            return weights
+        slope = gradient[-1]
+        return weights + float(
+            (slope * (torch.linalg.pinv(self._bias_curvature(scores), hermitian=True) @ slope)).sum()
+        )
+
+    def rebiased(self, theta: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The same W with the bias that is best for it, by damped Newton steps in c unknowns; no product with Φ."""
+        if not self.bias:
+            return theta, scores
+        shift, moved = torch.zeros_like(theta[-1]), scores
+        value = float(self.loss.value(moved))
+        for _ in range(BIAS_STEPS):
+            slope = self.loss.residual(moved).sum(0)
+            step = -(torch.linalg.pinv(self._bias_curvature(moved), hermitian=True) @ slope)
+            if not float(-(slope * step).sum()) > 1e-14 * value:
+                break
+            size = float(step.abs().max())
+            step = step if size <= 1 else step / size  # curvature is e times another within a unit
+            reached = float(self.loss.value(moved + step))
+            if not reached < value:
+                break
+            shift, moved, value = shift + step, moved + step, reached
+        return torch.cat([theta[:-1], theta[-1:] + shift]), moved
+
+    def centred(self, v: Tensor) -> Tensor:
+        """Without the part that all classes share, which softmax does not see and rounding would feed."""
+        return v - v.mean(1, keepdim=True) if isinstance(self.loss, Softmax) else v
+
+    def _bias_curvature(self, scores: Tensor) -> Tensor:
+        return self.loss.blocks(scores).sum(0)
+
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
@@ -78,38 +120,57 @@ class Optimum:
     scores: Float[Tensor, "n c"]
     value: float
     gradient_norm: float
+    gap: float
+    """`value` is above the minimum by no more than this."""
     iterations: int
     products: int
     """Applications of Φ or Φᵀ to (·, c) blocks."""
     converged: bool
 
 
-def newton(problem: Problem, start: Tensor, precondition: Precondition, goal: float, max_iter: int) -> Optimum:
-    """Minimise to `‖∇F‖ ≤ goal`; each step solves the Newton system by preconditioned conjugate gradients.
+def newton(
+    problem: Problem, start: Tensor, precondition: Precondition, goal: float, tol: float, max_iter: int
+) -> Optimum:
+    """Minimise to `‖∇F‖ ≤ goal` and `F ≤ (1 + tol) min F`; each step solves the Newton system by conjugate gradients.
 
     Two products a conjugate-gradient step; the line search costs none, since scores are linear in the parameters. The
-    inner tolerance shrinks with the gradient, which makes the steps superlinear. Nocedal & Wright (2006), chapter 7.
+    inner tolerance shrinks with the gradient, which makes the steps superlinear. Whether it is there is asked of scores
+    computed anew, not of their running sum. Nocedal & Wright (2006), chapter 7.
     """
-    theta, scores = start, problem.scores(start)
+    theta, scores = problem.rebiased(start, problem.scores(start))
     value, gradient = problem.value(theta, scores), problem.gradient(theta, scores)
-    size = float(gradient.norm())
-    first, products, done = max(size, goal), 2, 0
-    while size > goal and done < max_iter:
-        done += 1
-        _, curve = problem.loss.curvature(scores)
-        forcing = min(0.1, (size / first) ** 0.5, max(0.3 * goal / size, 1e-3))
-        step, moved, used = _newton_step(problem, gradient, curve, precondition(scores), forcing)
-        products += used + 1
-        length, value_new = _line_search(problem, theta, scores, step, moved, gradient, value)
-        if length == 0.0:
+    size, gap, fresh = float(gradient.norm()), problem.gap(gradient, scores), True
+    first, products, done, best = max(size, min(goal, size)), 2, 0, (value, theta, scores)
+    while done < max_iter or not fresh:
+        there = size <= goal and gap <= tol * value / (1 + tol)
+        if there and fresh:
             break
-        theta, scores, value = theta + length * step, scores + length * moved, value_new
-        if problem.quick is not None or done % 5 == 0:  # a running sum is only as good as the rounding of its terms
+        if not there and done < max_iter:
+            done += 1
+            _, curve = problem.loss.curvature(scores)
+            short = min(goal, (2 * problem.alpha * tol * value) ** 0.5) / size
+            forcing = min(0.1, (size / first) ** 0.5, max(0.3 * short, 1e-3))
+            step, moved, used = _newton_step(problem, gradient, curve, precondition(scores), forcing)
+            products += used + 1
+            length, value_new = _line_search(problem, theta, scores, step, moved, gradient, value)
+            if length == 0.0:
+                break
+            theta, scores, value = theta + length * step, scores + length * moved, value_new
+            fresh = problem.quick is not None or done % 5 == 0 or done == max_iter
+        else:
+            fresh, products = True, products + 1
+        if fresh:  # a running sum is only as good as the rounding of its terms
             scores, products = problem.scores(theta), products + 1
-            value = problem.value(theta, scores)
+        theta, scores = problem.rebiased(theta, scores)
+        value = problem.value(theta, scores)
+        if fresh and value > best[0] * (1 + RISE):  # the steps have outgrown what scores can be summed to
+            value, theta, scores, done = *best, max_iter
+        elif fresh:
+            best = value, theta, scores
         gradient = problem.gradient(theta, scores)
-        size = float(gradient.norm())
-    return Optimum(theta, scores, value, size, done, products, size <= goal)
+        size, gap = float(gradient.norm()), problem.gap(gradient, scores)
+    there = size <= goal and gap <= tol * value / (1 + tol)
+    return Optimum(theta, scores, value, size, gap, done, products, there and fresh)
 
 
 def _newton_step(
@@ -118,10 +179,11 @@ def _newton_step(
     """`-H⁻¹ g` approximately, with the change of the scores it makes; and the products spent."""
     step = torch.zeros_like(gradient)
     moved: Tensor | float = 0.0
-    r = -gradient
-    p = z = approximate_inverse(r)
+    centred = problem.centred
+    r = centred(-gradient)
+    p = z = centred(approximate_inverse(r))
     rz = float((r * z).sum())
-    goal, used = forcing**2 * rz, 0
+    goal, used, gained, idle = forcing**2 * rz, 0, 0.0, 0
     for _ in range(INNER):
         product, ahead = problem.bent(p, curve)
         used += 2
@@ -129,10 +191,12 @@ def _newton_step(
         if not bend > 0:
             break
         length = rz / bend
+        gained += length * rz
+        idle = idle + 1 if length * rz < 1e-2 * forcing**2 * gained else 0
         step, moved, r = step + length * p, moved + length * ahead, r - length * product
-        z = approximate_inverse(r)
+        z = centred(approximate_inverse(r))
         rz, last = float((r * z).sum()), rz
-        if not rz > goal:
+        if not rz > goal or idle == IDLE:
             break
         p = z + (rz / last) * p
     if isinstance(moved, float):  # no curvature along the gradient: go downhill as far as the search allows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import torch
 from scipy.optimize import minimize
@@ -11,8 +13,8 @@ from ntkscope.surrogates._leading import Leading
 from ntkscope.surrogates._newton import Optimum, Problem
 
 
-def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, max_iter: int) -> Optimum:
-    """Minimise to `‖∇F‖ ≤ goal` by SciPy's L-BFGS-B; two products an evaluation.
+def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, tol: float, max_iter: int) -> Optimum:
+    """Minimise to `‖∇F‖ ≤ goal` and `F ≤ (1 + tol) min F` by SciPy's L-BFGS-B; two products an evaluation.
 
     The variables are `S⁻¹ W` with `S = U diag((λ²d + α)^-½) Uᵀ + α^-½ (I - U Uᵀ)`: where the curvature of the loss is
     d for all rows, S S is the inverse Hessian. Liu & Nocedal (1989).
@@ -29,21 +31,25 @@ def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, max_it
         weights = v[:-1]
         return torch.cat([outside * weights + vectors @ (inside[:, None] * (vectors.T @ weights)), bias_scale * v[-1:]])
 
-    evaluations, last = 0, start
+    evaluations = 0
     best: tuple[float, Tensor] = (float("inf"), start)
 
+    def there(value: float, size: float, gap: float) -> bool:
+        return size <= goal and gap <= tol * value / (1 + tol)
+
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal evaluations, last, best
+        nonlocal evaluations, best
         theta = start + scaled(torch.from_numpy(flat).to(start.device).reshape(start.shape))
         scores = problem.scores(theta)
-        gradient = problem.gradient(theta, scores)
-        evaluations, last = evaluations + 1, theta
-        size = float(gradient.norm())
-        if size < best[0]:
-            best = (size, theta)
-        if size <= goal:
+        value, gradient = problem.value(theta, scores), problem.gradient(theta, scores)
+        evaluations += 1
+        gap = problem.gap(gradient, scores)
+        if gap < best[0]:
+            best = (gap, theta)
+        if there(value, float(gradient.norm()), gap):
+            best = (0.0, theta)
             raise StopIteration
-        return problem.value(theta, scores), scaled(gradient).flatten().cpu().numpy()
+        return value, scaled(gradient).flatten().cpu().numpy()
 
     iterations = 0
 
@@ -51,7 +57,7 @@ def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, max_it
         nonlocal iterations
         iterations += 1
 
-    try:
+    with suppress(StopIteration):
         minimize(
             objective,
             np.zeros(start.numel()),
@@ -60,9 +66,7 @@ def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, max_it
             callback=count,
             options={"maxiter": 10 * max_iter, "maxfun": 20 * max_iter, "maxcor": 20, "gtol": 0.0, "ftol": 0.0},
         )
-    except StopIteration:
-        best = (min(best[0], goal), last)
-    size, theta = best
-    scores = problem.scores(theta)
-    size = float(problem.gradient(theta, scores).norm())
-    return Optimum(theta, scores, problem.value(theta, scores), size, iterations, 2 * evaluations + 2, size <= goal)
+    theta, scores = problem.rebiased(best[1], problem.scores(best[1]))
+    value, gradient = problem.value(theta, scores), problem.gradient(theta, scores)
+    size, gap = float(gradient.norm()), problem.gap(gradient, scores)
+    return Optimum(theta, scores, value, size, gap, iterations, 2 * evaluations + 2, there(value, size, gap))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from ntkscope.surrogates._quasi_newton import lbfgs
 from ntkscope.surrogates.registry import SURROGATES
 
 ALPHAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+NEAR = 1.0  # how far above its optimum that problem may be left, relative to it
 REDUCED = 1e-4  # how far the problem in the leading directions is solved before the whole one, relative to its start
 
 
@@ -42,16 +44,18 @@ class KernelGLM(LinearClassifier):
     or tiles on disk, in single precision, on any device; sums are in float64. "newton-cg" first solves the problem in the
     `rank` leading eigen-directions of K, which also precondition the rest: 3 products with `rank` columns, then some
     tens with one column a class. "sgd" is scikit-learn's SGDClassifier(loss="log_loss"), one-vs-rest, as the paper had
-    it; it does not reach the optimum.
+    it; it does not reach the optimum, and `gap_` and a warning say by how much.
 
     alpha: the ridge strength, or "cv": the one of `alphas` with the smallest cross-entropy in `cv` folds. multi_class:
     "multinomial" (softmax) or "ovr" (an independent logistic loss a class; for two classes one loss of the difference of
-    the logits). tol: the norm of the gradient relative to that at zero. In every case `predict_proba` is the softmax of
-    the logits, as in the paper.
+    the logits). tol: how far above its minimum the objective may be, relative to it, by the duality gap, which is a bound
+    at every scale of the kernel; and the norm of the gradient relative to that at zero. In every case `predict_proba` is the
+    softmax of the logits, as in the paper.
 
-    Fitted: `coef_` (classes, n), `intercept_` (classes,), `alpha_`, `loss_` (the objective), `gradient_norm_` (relative),
-    `n_iter_`, `n_products_` (of the last optimisation, with one column a class), `n_passes_` (all products with K: what a
-    kernel on disk is read), `converged_`, and `cv_losses_` when cross-validated. No jitter is ever needed: `jitter_` is 0.
+    Fitted: `coef_` (classes, n), `intercept_` (classes,), `alpha_`, `loss_` (the objective), `gap_` (`loss_` is above the
+    minimum by at most this), `gradient_norm_` (relative), `n_iter_`, `n_products_` (of the last optimisation, with one column
+    a class), `n_passes_` (all products with K: what a kernel on disk is read), `converged_` (both within `tol`; a
+    ConvergenceWarning where not), and `cv_losses_` when cross-validated. No jitter is ever needed: `jitter_` is 0.
 
     >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> glm = KernelGLM(alpha=1e-3).fit(K, ["a", "a", "b"])
@@ -164,7 +168,7 @@ class KernelGLM(LinearClassifier):
             self.n_passes_ += leading.passes
         if self.solver == "lbfgs":
             begin = zero if start is None else start
-            found = lbfgs(whole, begin, leading, self.tol * at_zero, self.max_iter)
+            found = lbfgs(whole, begin, leading, self.tol * at_zero, self.tol, self.max_iter)
             self.n_passes_ += found.products
             return found, at_zero, leading
         if start is None:
@@ -173,12 +177,13 @@ class KernelGLM(LinearClassifier):
             start = start - start.mean(1, keepdim=True)
         precondition = partial(full_preconditioner, leading, loss, alpha, bias)
         goal = self.tol * at_zero
-        found = newton(whole, start, precondition, goal, self.max_iter if quick is None else max(1, self.max_iter // 4))
+        first = self.max_iter if quick is None else max(1, self.max_iter // 4)
+        found = newton(whole, start, precondition, goal, self.tol, first)
         if (
             quick is not None and not found.converged and found.iterations < self.max_iter
         ):  # large values: directions need every digit
             exact, left = replace(whole, quick=None), self.max_iter - found.iterations
-            more = newton(exact, found.theta, precondition, goal, left)
+            more = newton(exact, found.theta, precondition, goal, self.tol, left)
             iterations, products = found.iterations + more.iterations, found.products + more.products
             found = replace(more, iterations=iterations, products=products)
         self.n_passes_ += found.products
@@ -191,7 +196,7 @@ class KernelGLM(LinearClassifier):
         zero = features.new_zeros(features.shape[1] + 1, whole.loss.targets.shape[1])
         size = float(reduced.gradient(zero, torch.zeros_like(whole.loss.targets)).norm())
         precondition = partial(reduced_preconditioner, leading, whole.loss, whole.alpha, whole.bias)
-        found = newton(reduced, zero, precondition, max(REDUCED, self.tol) * size, self.max_iter)
+        found = newton(reduced, zero, precondition, max(REDUCED, self.tol) * size, NEAR, self.max_iter)
         return torch.cat([leading.vectors @ found.theta[:-1], found.theta[-1:]])
 
     def _keep(self, optimum: Optimum, at_zero: float) -> None:
@@ -200,15 +205,16 @@ class KernelGLM(LinearClassifier):
             theta = np.concatenate([-theta / 2, theta / 2], axis=1)
         self.coef_ = np.ascontiguousarray(theta[:-1].T)
         self.intercept_ = theta[-1] - (theta[-1].mean() if self.multi_class == "multinomial" else 0.0)
-        self.loss_ = optimum.value
+        self.loss_, self.gap_ = optimum.value, optimum.gap
         self.gradient_norm_ = optimum.gradient_norm / at_zero if at_zero else 0.0
         self.n_iter_ = max(1, optimum.iterations)
         self.n_products_ = optimum.products
         self.converged_ = optimum.converged
         if not optimum.converged:
             warnings.warn(
-                f"KernelGLM stopped after {optimum.iterations} iterations with a relative gradient norm of"
-                f" {self.gradient_norm_:.2g}; tol asked for {self.tol:.1g}: raise max_iter, alpha or tol",
+                f"KernelGLM stopped after {optimum.iterations} iterations with an objective up to"
+                f" {optimum.gap / optimum.value if optimum.value else 0:.2g} above its minimum (relative) and a relative"
+                f" gradient norm of {self.gradient_norm_:.2g}; tol asked for {self.tol:.1g}: raise max_iter, alpha or tol",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -233,11 +239,38 @@ class KernelGLM(LinearClassifier):
         if len(self.classes_) == 2:
             coef, intercept = np.concatenate([-coef, coef]) / 2, np.concatenate([-intercept, intercept]) / 2
         self.coef_, self.intercept_ = coef, intercept
-        self.n_iter_, self.converged_ = int(sgd.n_iter_), True
+        self.n_iter_ = int(sgd.n_iter_)
+        self._measure_sgd(gram, numbers)
         return self
 
+    def _measure_sgd(self, gram: Gram, numbers: Array) -> None:
+        """How far above its minimum the one-vs-rest objective was left, by the duality gap of the best bias; two products."""
+        classes = len(self.classes_)
+        targets = one_hot(numbers, classes, gram.device)
+        weights = torch.full_like(targets[:, :1], 1 / len(targets))
+        loss = OneVsRest(targets[:, 1:] if classes == 2 else targets, weights)
+        problem = Problem(lambda v: gram @ v, lambda r: gram @ r, loss, self.alpha_, self.fit_intercept)
+        coef, intercept = self.coef_, self.intercept_
+        if classes == 2:
+            coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
+        theta = torch.from_numpy(np.concatenate([coef.T, intercept[None]])).to(gram.device)
+        scores = problem.scores(theta)
+        self.loss_ = problem.value(theta, scores)
+        biased, best = problem.rebiased(theta, scores)
+        gap = problem.gap(problem.gradient(biased, best), best)
+        self.gap_ = gap + self.loss_ - problem.value(biased, best)
+        self.n_passes_ += 2
+        self.converged_ = self.gap_ <= self.tol * self.loss_ / (1 + self.tol)
+        if not self.converged_:
+            warnings.warn(
+                f"KernelGLM(solver='sgd') stopped with an objective up to {self.gap_ / self.loss_:.2g} above its minimum"
+                f" (relative); tol asked for {self.tol:.1g}, which stochastic steps do not reach: use solver='newton-cg'",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
     def _cross_validate(self, gram: Gram, numbers: Array) -> None:
-        """Held-out cross-entropy of each strength; the folds are stratified where every class can be in all of them."""
+        """Held-out cross-entropy of each strength; the folds are stratified."""
         alphas = sorted({strength(a) for a in self.alphas}, reverse=True)
         n = len(numbers)
         folds = min(self.cv, n)
@@ -245,18 +278,46 @@ class KernelGLM(LinearClassifier):
             raise UsageError(
                 f"alphas={self.alphas!r}, cv={self.cv} came for {n} rows; expected at least one strength and two folds"
             )
-        stratified = np.bincount(numbers).min() >= folds
-        random_state = derive_seed(self.seed, "kernel-glm-folds") % 2**32
-        splitter = (StratifiedKFold if stratified else KFold)(folds, shuffle=True, random_state=random_state)
-        losses = np.zeros((folds, len(alphas)))
-        for k, (train, held) in enumerate(splitter.split(np.zeros((n, 1)), numbers)):
+        losses, short = np.zeros((folds, len(alphas))), []
+        for k, (train, held) in enumerate(self._folds(numbers, folds)):
             inner, outer = gram[train, train], gram[held, train]
             start, leading = None, None
             for a, alpha in enumerate(alphas):  # from strong to weak, each from where the last one ended
                 optimum, _, leading = self._optimise(inner, numbers[train], alpha, start, leading)
                 start = optimum.theta
+                short += [alpha] * (not optimum.converged)
                 scores = outer @ start[:-1] + start[-1]
                 self.n_passes_ += 1
                 losses[k, a] = float(self._loss(outer, numbers[held], len(self.classes_)).value(scores))
         self.cv_losses_ = dict(zip(alphas, losses.mean(0).tolist()))
         self.alpha_ = min(self.cv_losses_, key=lambda alpha: self.cv_losses_[alpha])
+        if short:
+            warnings.warn(
+                f"{len(short)} of {losses.size} fits of KernelGLM(alpha='cv') stopped short of their optimum, at alpha"
+                f" {', '.join(f'{a:g}' for a in sorted(set(short)))}; the choice rests on them: raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _folds(self, numbers: Array, folds: int) -> Iterator[tuple[Array, Array]]:
+        """Training and held-out places. No class is ever missing from training, where it would have no optimum.
+
+        A class with fewer points than folds is spread over some of them; the only point of a class is always trained on.
+        """
+        counts = np.bincount(numbers)
+        random_state = derive_seed(self.seed, "kernel-glm-folds") % 2**32
+        if counts.min() >= folds:
+            splitter = StratifiedKFold(folds, shuffle=True, random_state=random_state)
+            yield from splitter.split(np.zeros((len(numbers), 1)), numbers)
+            return
+        order = np.random.default_rng(random_state).permutation(len(numbers))
+        order = order[np.argsort(numbers[order], kind="stable")]
+        order = order[counts[numbers[order]] > 1]
+        if len(order) < folds:
+            raise UsageError(
+                f"cv={self.cv} came with {len(order)} points of classes that have more than one; expected at least one to"
+                " hold out in every fold: use fewer folds, or give alpha"
+            )
+        for k in range(folds):
+            held = np.sort(order[k::folds])
+            yield np.setdiff1d(np.arange(len(numbers)), held), held

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.linalg.system import symmetric_part
@@ -22,10 +26,25 @@ from ntkscope.surrogates._checks import (
     two_classes_weigh,
 )
 from ntkscope.surrogates._laplace import Laplace
+from ntkscope.surrogates._leading import Leading, exact_preconditioner
 from ntkscope.surrogates._losses import Loss, OneVsRest, Softmax
+from ntkscope.surrogates._newton import Problem, newton
 from ntkscope.surrogates.registry import SURROGATES
 
 HALVINGS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Where Newton's method stopped."""
+
+    c: Tensor
+    b: Tensor
+    value: float
+    residual: float
+    gap: float
+    iterations: int
+    converged: bool
 
 
 @final
@@ -39,9 +58,12 @@ class KernelLogistic(LinearClassifier):
     weights make the mean a weighted one. Rasmussen & Williams, Gaussian Processes for Machine Learning (2006),
     algorithms 3.1 and 3.3, where K/(α n) is the prior covariance.
 
-    Fitted: `coef_` (classes, n), `intercept_`, `loss_`, `gradient_norm_` (of the stationarity equations
-    `αn c = y - p`, largest entry), `n_iter_`, `jitter_`: what was added to the diagonal of a kernel with negative
-    eigenvalues, with a warning.
+    tol: how far above its minimum the objective may be, relative to it, by the duality gap, and the largest entry of the
+    stationarity equations `αn c = y - p`.
+
+    Fitted: `coef_` (classes, n), `intercept_`, `loss_`, `gap_` (`loss_` is above the minimum by at most this),
+    `gradient_norm_` (of the stationarity equations), `converged_` (the gap is within `tol`; a ConvergenceWarning where not),
+    `n_iter_`, `jitter_`: what was added to the diagonal of a kernel with negative eigenvalues, with a warning.
 
     >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> KernelLogistic(alpha=0.1).fit(K, [0, 0, 1]).predict(K).tolist()
@@ -76,37 +98,77 @@ class KernelLogistic(LinearClassifier):
         kernel = symmetric_part(gram, torch.float64)
         loss = self._loss(kernel.device)
         model = Laplace(kernel, loss, self.alpha_, self.fit_intercept)
-        c, b = torch.zeros_like(loss.targets), torch.zeros_like(loss.targets[0])
-        fitted = model.kernel @ c + b
-        value, self.n_iter_ = model.value(c, fitted), 0
-        residual = model.stationarity(c, fitted)
-        while residual > self.tol and self.n_iter_ < self.max_iter:
-            self.n_iter_ += 1
-            c_new, b_new = model.step(c, fitted)
-            length = 1.0
-            for _ in range(HALVINGS):
-                trial_c, trial_b = c + length * (c_new - c), b + length * (b_new - b)
-                trial = model.kernel @ trial_c + trial_b
-                reached = model.value(trial_c, trial)
-                if reached <= value + 1e-12 * abs(value):
-                    break
-                length /= 2
-            moved = float((trial - fitted).abs().max())
-            c, b, fitted, value = trial_c, trial_b, trial, reached
-            residual = model.stationarity(c, fitted)
-            if moved == 0.0:
-                break
-        self.n_iter_ = max(1, self.n_iter_)
-        self.jitter_, self.loss_, self.gradient_norm_ = model.jitter, value, residual
-        self._keep(as_array(c), as_array(b))
-        if residual > max(self.tol, 1e-6):
+        found = self._descend(model, loss)
+        if not found.converged and found.iterations < self.max_iter:
+            found = self._in_features(model, loss, found)
+        self.n_iter_ = max(1, found.iterations)
+        self.jitter_, self.loss_, self.gap_ = model.jitter, found.value, found.gap
+        self.gradient_norm_, self.converged_ = found.residual, found.converged
+        self._keep(as_array(found.c), as_array(found.b))
+        if not found.converged:
             warnings.warn(
-                f"KernelLogistic stopped after {self.n_iter_} steps with a stationarity residual of {residual:.2g}; tol asked"
-                f" for {self.tol:.1g}: raise max_iter or alpha",
+                f"KernelLogistic stopped after {self.n_iter_} steps with an objective up to"
+                f" {found.gap / found.value if found.value else 0:.2g} above its minimum (relative) and a stationarity"
+                f" residual of {found.residual:.2g}; tol asked for {self.tol:.1g}: raise max_iter or alpha",
                 ConvergenceWarning,
                 stacklevel=2,
             )
         return self
+
+    def _descend(self, model: Laplace, loss: Loss) -> Descent:
+        """Newton steps from zero until both the duality gap and the stationarity equations are within `tol`."""
+        c, b = torch.zeros_like(loss.targets), torch.zeros_like(loss.targets[0])
+        problem = Problem(lambda v: v, lambda r: r, loss, self.alpha_, self.fit_intercept)  # for the best bias alone
+
+        def rebiased(c: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+            theta, fitted = problem.rebiased(torch.cat([c, b[None]]), model.kernel @ c + b)
+            return theta[-1], fitted
+
+        b, fitted = rebiased(c, b)
+        value, steps = model.value(c, fitted), 0
+        while True:
+            residual, gap = model.stationarity(c, fitted), model.gap(c, fitted)
+            there = gap <= self.tol * value / (1 + self.tol)
+            if (there and residual <= self.tol) or steps >= self.max_iter:
+                break
+            steps += 1
+            c_new, b_new = model.step(c, fitted)
+            length, moved = 1.0, False
+            for _ in range(HALVINGS):
+                trial_c, trial_b = c + length * (c_new - c), b + length * (b_new - b)
+                trial_b, trial = rebiased(trial_c, trial_b)
+                reached = model.value(trial_c, trial)
+                if reached <= value + 1e-13 * abs(value):
+                    moved = bool((trial != fitted).any())
+                    break
+                length /= 2
+            if not moved:
+                break
+            c, b, fitted, value = trial_c, trial_b, trial, reached
+        return Descent(c, b, value, residual, gap, steps, there)
+
+    def _in_features(self, model: Laplace, loss: Loss, stalled: Descent) -> Descent:
+        """The rest of the way where rounding stopped the steps: in `Φ = U √λ`, `K = Φ Φᵀ`, which has half the digits of K.
+
+        `c = U λ^-½ w` has no part in directions that rounding alone fills.
+        """
+        values, vectors = torch.linalg.eigh(model.kernel)
+        kept = values > len(values) * torch.finfo(values.dtype).eps * values[-1]
+        leading = Leading(vectors[:, kept], values[kept].sqrt())
+        features = leading.features
+        problem = Problem(lambda v: features @ v, lambda r: features.T @ r, loss, self.alpha_, self.fit_intercept)
+        start = torch.cat([features.T @ stalled.c, stalled.b[None]])
+        if stalled.gap > stalled.value:  # lost: points on the wrong side have no curvature to come back by
+            start = torch.zeros_like(start)
+        precondition = partial(exact_preconditioner, leading, loss, self.alpha_, self.fit_intercept)
+        found = newton(problem, start, precondition, math.inf, self.tol, self.max_iter - stalled.iterations)
+        c, b = leading.vectors @ (found.theta[:-1] / leading.values[:, None]), found.theta[-1]
+        slope = problem.gradient(found.theta, found.scores)[:-1] / leading.values[:, None]
+        residual = len(c) * float((leading.vectors @ slope).abs().max()) if len(slope) else 0.0
+        value = model.value(c, model.kernel @ c + b)  # of the coefficients as they will be used
+        gap = found.gap + abs(value - found.value)
+        there = gap <= self.tol * value / (1 + self.tol)
+        return Descent(c, b, value, residual, gap, stalled.iterations + found.iterations, there)
 
     def leave_one_out(self, K: Any) -> Array:
         """Logits (n, classes) of each training point by one Newton step of the fit without it; approximate, O(classes² n³).

@@ -25,12 +25,13 @@ from ntkscope.linalg import (
     nystrom,
 )
 from ntkscope.linalg.band import lapack_is_safe
-from ntkscope.linalg.system import symmetric_part
+from ntkscope.linalg.system import column_units, symmetric_part
 from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array, one_hot
 from ntkscope.surrogates._checks import choice, class_labels, float_targets, sample_weights, strength, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 
 DENSE_UP_TO = 10_000
+OBJECTIVE = 1e-6  # how far above its minimum the objective may be, relative to it, without a warning
 
 
 class _Ridge(LinearInKernel):
@@ -62,9 +63,37 @@ class _Ridge(LinearInKernel):
             iterated = conjugate_gradient(system, scale * columns, alpha, helper, self.rtol, self.max_iter)
             solution, self.n_iter_, self.converged_ = iterated.solution, max(1, iterated.iterations), iterated.converged
             self.n_passes_ = iterated.passes + (self.preconditioner == "nystrom") + 1  # one looked for NaN
+        self._check(system, scale * columns, alpha, solution)
         self.alpha_, self._weights, self._targets = alpha, weights, columns
         self.coef_ = np.ascontiguousarray(as_array(scale * solution).T)
         self.intercept_ = np.zeros(columns.shape[1])
+
+    def _check(self, system: Gram, targets: Tensor, alpha: float, solution: Tensor) -> None:
+        """How far above its minimum the objective is: by `rᵀ K (K + α)⁻¹ r ≤ min(‖r‖², rᵀKr/α)`, the minimum `α yᵀc`."""
+        unit = column_units(targets)
+        targets, solution = targets / unit, solution / unit
+        image = system @ solution
+        self.n_passes_ += self.n_passes_ > 0
+        r = targets - image - alpha * solution
+        if alpha == 0:  # the minimum is 0 where the kernel can fit the targets at all
+            self.gap_ = float((r.square().sum(0) / targets.square().sum(0)).nan_to_num(0.0).amax())
+            return
+        above = r.square().sum(0)
+        if float((above / (alpha * (targets * solution).sum(0))).nan_to_num(0.0).abs().amax()) > OBJECTIVE:
+            above = torch.minimum(above, (r * (system @ r)).sum(0).abs() / alpha)
+            self.n_passes_ += self.n_passes_ > 0
+        reached = (targets - image).square().sum(0) + alpha * (solution * image).sum(0)
+        relative = torch.where(above == 0, above, above / (reached - above).clamp_min(0))
+        self.gap_ = float(relative.amax())
+        self.converged_ = self.converged_ and self.gap_ <= OBJECTIVE
+        if not self.gap_ <= OBJECTIVE:
+            warnings.warn(
+                f"{type(self).__name__}(alpha={alpha:.3g}) left its objective up to {self.gap_:.2g} above its minimum"
+                f" (relative): the kernel is too large or too ill-conditioned for this ridge in double precision; raise"
+                " alpha, lower rtol (solver='cg'), or use MinimumNorm",
+                NumericalWarning,
+                stacklevel=4,
+            )
 
     def _helper(self, system: Gram, alpha: float) -> Preconditioner | None:
         if self.preconditioner == "nystrom":
@@ -123,8 +152,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, _Ridge):
     of their likeness) or "none". A singular kernel with alpha=0 gets the jitter it takes: a warning says so, and `jitter_`
     how much.
 
-    Fitted: `coef_` (outputs, n), `intercept_` (zeros), `jitter_`, `n_iter_`, `converged_`, `n_passes_` (products with K; 0
-    where it was formed).
+    Fitted: `coef_` (outputs, n), `intercept_` (zeros), `jitter_`, `n_iter_`, `gap_` (how far above its minimum the objective
+    of an output may be, relative to it; with alpha=0 the share of the targets that is not fitted), `converged_` (`gap_` is
+    within 1e-6, and conjugate gradients reached `rtol`; a warning where not), `n_passes_` (products with K; 0 where it was
+    formed).
 
     >>> ridge = KernelRidge(alpha=1.0).fit(3 * np.eye(2), [4.0, 8.0])
     >>> ridge.predict(3 * np.eye(2)).tolist(), ridge.leave_one_out(3 * np.eye(2)).tolist()

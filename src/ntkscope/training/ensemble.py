@@ -49,6 +49,8 @@ class Ensemble:
     buffers: Params
     seeds: tuple[int, ...]
     losses: Float[Tensor, " k"] = field(repr=False)
+    """Of each member at its last update, before it: the training loss on the last batch, not on all of the data; NaN where
+    no update was made."""
 
     def __len__(self) -> int:
         return len(self.seeds)
