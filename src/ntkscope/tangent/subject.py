@@ -147,12 +147,12 @@ class Subject:
             return False
         self._spare = None
         self._remembered = {}
-        if self._pristine is not None and not self._pristine.follow():
-            self._pristine = None
         if not self.native:
             with torch.no_grad():
                 for mine, theirs in zip(_state(self.model), _state(self.original), strict=True):
                     mine.copy_(theirs)
+        if self._pristine is not None and not self._pristine.follow():
+            self._pristine = None
         return True
 
     def twin(self) -> Subject:
