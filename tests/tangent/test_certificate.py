@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import Certificate, UsageError
-from ntkscope.tangent import harvest, plan
+from ntkscope.tangent import engine, plan
 from ntkscope.tangent.audit import SAMPLED
+from ntkscope.tangent.harvest import Harvest
 from ntkscope.tangent.jacobian import Jacobian
 from oracles.against import NAMES, smallest_budget
 from oracles.closeness import relative_error
@@ -80,10 +81,9 @@ def test_sampled_checks_fewer_in_little_memory() -> None:
     model, x = randomize(nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 8))), noise(64, 64)
     memory = smallest_budget(lambda memory: ns.kernel("trntk0", model, x, memory=memory))
     sampled = ns.kernel("trntk0", model, x, certify="sampled", memory=memory)
-    assert sampled.certificate.blocks > SAMPLED
-    assert 0 < sampled.certificate.checked == -(-sampled.certificate.blocks // SAMPLED)
+    assert 0 < sampled.certificate.checked < sampled.certificate.blocks
     every = ns.kernel("trntk0", model, x, certify="every", memory=memory)
-    assert every.certificate.checked == every.certificate.blocks > SAMPLED
+    assert every.certificate.checked == every.certificate.blocks == sampled.certificate.blocks
     assert relative_error(sampled.dense(), every.dense()) < 1e-12
 
 
@@ -173,23 +173,23 @@ def test_of_jacobian_products() -> None:
 # -- how strict it is ----------------------------------------------------------------------------------------------
 def perturbed(patch: MonkeyPatch, name: str, sample: int, factor: float) -> None:
     """The feature of one sample is wrong by a factor, for one parameter."""
-    original = harvest._arrived
+    original = engine.harvest
 
-    def arrived(subject: Any, headed: Tensor, calls: Any, *rest: Any) -> Any:
-        values, truth = original(subject, headed, calls, *rest)
-        for k, value in values.items():
-            if any(term.slot.name == name for term in calls[k].terms):
+    def harvested(*args: Any) -> Harvest:
+        crop = original(*args)
+        for k, value in crop.arrived.items():
+            if any(term.slot.name == name for term in crop.calls[k].terms):
                 value[sample] *= factor
-        return values, truth
+        return crop
 
-    patch.setattr(harvest, "_arrived", arrived)
+    patch.setattr(engine, "harvest", harvested)
 
 
 SHORT = pytest.param(
     torch.float32,
     marks=pytest.mark.xfail(
         strict=True,
-        reason="weights of 1/8 to 8 hide a sample whose weight is small behind the tolerance of float32 sums, 1e-3",
+        reason="in the sum over a block, 1 % of one sample can be less than the 1e-3 that float32 sums are allowed",
     ),
 )
 

@@ -116,7 +116,9 @@ def data_replaced(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("dtype", [None, torch.float64])
 @pytest.mark.parametrize("change", [stepped, loaded, copied, through_data, data_replaced])
-def test_weights_are_followed(change: Callable[[nn.Module], None], dtype: torch.dtype | None, probes: list[int]) -> None:
+def test_weights_are_followed(
+    change: Callable[[nn.Module], None], dtype: torch.dtype | None, probes: list[int]
+) -> None:
     """In the model's own dtype (float64), and converted from float32."""
     model = mlp() if dtype is None else mlp().float()
     x = X if dtype is None else X.float()
@@ -197,6 +199,14 @@ def test_frozen_and_thawed_parameters_are_followed() -> None:
         tangent.kernel("trntk0", X)
 
 
+def test_parameters_without_a_rule_take_the_vectorised_road() -> None:
+    """A model that `vmap` follows is not run sample by sample."""
+    model = randomize(Net(lambda m, x: m.head(x * m.scale.sin()), scale=parameter(4), head=nn.Linear(4, 2)))
+    gram = ns.kernel("trntk0", model, X)
+    assert gram.coverage.roads["scale"] == "func"
+    assert gram.coverage.func == "vmap"
+
+
 # -- other inputs --------------------------------------------------------------------------------------------------
 def test_longer_sequences() -> None:
     def run(m: Any, x: Tensor) -> Tensor:
@@ -204,9 +214,7 @@ def test_longer_sequences() -> None:
         return m.head(m.norm(h + m.attend(h, h, h, need_weights=False)[0]).sum(1))
 
     attend = nn.MultiheadAttention(4, 2, batch_first=True)
-    model = randomize(
-        Net(run, embed=nn.Embedding(9, 4), attend=attend, norm=nn.LayerNorm(4), head=nn.Linear(4, 2))
-    )
+    model = randomize(Net(run, embed=nn.Embedding(9, 4), attend=attend, norm=nn.LayerNorm(4), head=nn.Linear(4, 2)))
     tangent = ns.Tangent(model)
     for length in (3, 7, 1, 5, 4):
         holds(tangent, tokens(5, length, vocabulary=9))
@@ -320,7 +328,9 @@ def test_products_with_the_jacobian(outputs: list[int] | None) -> None:
     pulled = tangent.vjp(X, cotangent)
     for name, value in exact.items():
         torch.testing.assert_close(pulled[name], torch.einsum("nc...,nc->...", value, cotangent))
-    pushed = sum(torch.einsum("ncp,p->nc", value.flatten(2), direction[name].flatten()) for name, value in exact.items())
+    pushed = sum(
+        torch.einsum("ncp,p->nc", value.flatten(2), direction[name].flatten()) for name, value in exact.items()
+    )
     torch.testing.assert_close(tangent.jvp(X, direction), pushed)
     stepped(model)
     exact = jacobian(model, X, outputs=outputs)

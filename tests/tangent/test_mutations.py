@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def trusting(patch: MonkeyPatch) -> None:
 
 def mlp(*sizes: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(sizes, sizes[1:]):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), nn.Tanh()]
     return randomize(nn.Sequential(*layers[:-1]))
 
@@ -93,19 +94,19 @@ def change_terms(patch: MonkeyPatch, function: Any, change: Callable[[Term], Ter
 
 
 def change_cotangents(patch: MonkeyPatch, parameter: str, change: Callable[[Tensor], None], *, block: int) -> None:
-    """Cotangents of the calls that use a parameter are changed in block number `block`, where it has more than 3 samples."""
-    original, seen = harvest._arrived, [0]
+    """Cotangents of the calls that use a parameter are changed in block number `block`."""
+    original, seen = engine.harvest, [0]
 
-    def arrived(subject: Any, headed: Tensor, calls: Any, *rest: Any) -> Any:
-        values, truth = original(subject, headed, calls, *rest)
+    def harvested(*args: Any) -> harvest.Harvest:
+        crop = original(*args)
         if seen[0] == block:
-            for k, value in values.items():
-                if any(term.slot.name == parameter for term in calls[k].terms):
+            for k, value in crop.arrived.items():
+                if any(term.slot.name == parameter for term in crop.calls[k].terms):
                     change(value)
         seen[0] += 1
-        return values, truth
+        return crop
 
-    patch.setattr(harvest, "_arrived", arrived)
+    patch.setattr(engine, "harvest", harvested)
 
 
 # -- uses of a parameter that are lost -----------------------------------------------------------------------------
@@ -228,7 +229,7 @@ def vectorised_rows_shuffled(patch: MonkeyPatch) -> Case:
 
     patch.setattr(func_road, "choose", lambda *args: ("vmap", {}))
     patch.setattr(func_road, "vectorised", shuffled)
-    return net(lambda m, x: m.head(x * m.scale), scale=parameter(4), head=nn.Linear(4, 2)), noise(6, 4)
+    return net(lambda m, x: m.head(x * m.scale.sin()), scale=parameter(4), head=nn.Linear(4, 2)), noise(6, 4)
 
 
 @mutant("em", ends="refused", options={"layers": ["0"]})
@@ -454,7 +455,7 @@ class Counting(nn.Module):
 def state_is_not_put_back(patch: MonkeyPatch) -> Case:
     """A model that writes to its own buffers answers differently every time."""
     trusting(patch)
-    patch.setattr(pristine.Pristine, "restore", lambda self: [])
+    patch.setattr(pristine.Pristine, "restore", lambda self, **options: [])
     return randomize(Counting()), noise(6, 4)
 
 
