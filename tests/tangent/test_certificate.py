@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from pytest import MonkeyPatch
 from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import Certificate, UsageError
-from ntkscope.tangent import harvest, plan
+from ntkscope.tangent import engine, plan
 from ntkscope.tangent.audit import SAMPLED
+from ntkscope.tangent.harvest import Harvest
 from ntkscope.tangent.jacobian import Jacobian
 from oracles.against import NAMES, smallest_budget
 from oracles.closeness import relative_error
@@ -36,7 +36,7 @@ def mlp(dtype: torch.dtype = torch.float64) -> nn.Sequential:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: MonkeyPatch) -> int:
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     """Blocks of 4 samples."""
     monkeypatch.setattr(plan, "CPU_BLOCK", 4)
     return 4
@@ -55,6 +55,7 @@ def test_every_kernel_has_one(name: str) -> None:
     assert "agree with" in str(found)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("name", NAMES)
 def test_none_is_checked_where_nobody_asked(name: str) -> None:
     found = ns.kernel(name, mlp(), X, certify=False, **OPTIONS.get(name, {})).certificate
@@ -75,15 +76,15 @@ def test_blocks_are_counted(name: str, n: int, small_blocks: int) -> None:
     assert sampled.seconds <= every.seconds or n < 40
 
 
+@pytest.mark.guard
 def test_sampled_checks_fewer_in_little_memory() -> None:
     """Blocks are small because memory is."""
     model, x = randomize(nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 8))), noise(64, 64)
     memory = smallest_budget(lambda memory: ns.kernel("trntk0", model, x, memory=memory))
     sampled = ns.kernel("trntk0", model, x, certify="sampled", memory=memory)
-    assert sampled.certificate.blocks > SAMPLED
-    assert 0 < sampled.certificate.checked == -(-sampled.certificate.blocks // SAMPLED)
+    assert 0 < sampled.certificate.checked < sampled.certificate.blocks
     every = ns.kernel("trntk0", model, x, certify="every", memory=memory)
-    assert every.certificate.checked == every.certificate.blocks > SAMPLED
+    assert every.certificate.checked == every.certificate.blocks == sampled.certificate.blocks
     assert relative_error(sampled.dense(), every.dense()) < 1e-12
 
 
@@ -132,6 +133,7 @@ def test_sums() -> None:
     assert both == other + one
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("name", NAMES)
 def test_through_normalisation_and_slices(name: str) -> None:
     gram = ns.kernel(name, mlp(), X, **OPTIONS.get(name, {}))
@@ -139,6 +141,7 @@ def test_through_normalisation_and_slices(name: str) -> None:
         assert derived.certificate == gram.certificate, type(derived).__name__
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("name", ["trntk0", "trntk", "entk", "ck", "proj-trntk"])
 def test_through_a_store(name: str, tmp_path: Path) -> None:
     options = OPTIONS.get(name, {})
@@ -171,45 +174,47 @@ def test_of_jacobian_products() -> None:
 
 
 # -- how strict it is ----------------------------------------------------------------------------------------------
-def perturbed(patch: MonkeyPatch, name: str, sample: int, factor: float) -> None:
+def perturbed(patch: pytest.MonkeyPatch, name: str, sample: int, factor: float) -> None:
     """The feature of one sample is wrong by a factor, for one parameter."""
-    original = harvest._arrived
+    original = engine.harvest
 
-    def arrived(subject: Any, headed: Tensor, calls: Any, *rest: Any) -> Any:
-        values, truth = original(subject, headed, calls, *rest)
-        for k, value in values.items():
-            if any(term.slot.name == name for term in calls[k].terms):
+    def harvested(*args: Any) -> Harvest:
+        crop = original(*args)
+        for k, value in crop.arrived.items():
+            if any(term.slot.name == name for term in crop.calls[k].terms):
                 value[sample] *= factor
-        return values, truth
+        return crop
 
-    patch.setattr(harvest, "_arrived", arrived)
+    patch.setattr(engine, "harvest", harvested)
 
 
 SHORT = pytest.param(
     torch.float32,
     marks=pytest.mark.xfail(
         strict=True,
-        reason="weights of 1/8 to 8 hide a sample whose weight is small behind the tolerance of float32 sums, 1e-3",
+        reason="in the sum over a block, 1 % of one sample can be less than the 1e-3 that float32 sums are allowed",
     ),
 )
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("dtype", [torch.float64, SHORT])
 @pytest.mark.parametrize(("name", "layer"), [("trntk0", "0.weight"), ("pntk", "4.weight")])
 def test_one_percent_of_one_sample_is_caught(name: str, layer: str, dtype: torch.dtype) -> None:
     model, x = mlp(dtype), X.to(dtype)
     truth = oracle(name, model, x)
     for sample in range(len(x)):
-        with MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             perturbed(patch, layer, sample, 1.01)
             found = ns.kernel(name, model, x)
             assert layer in " ".join(found.certificate.fell_back), f"sample {sample}: {found.certificate}"
             assert relative_error(found.dense(), truth) <= (1e-10 if dtype == torch.float64 else 1e-5)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("sample", range(7))
 def test_a_sample_that_is_half_wrong_is_caught_in_float32(sample: int) -> None:
-    with MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         perturbed(patch, "0.weight", sample, 1.5)
         found = ns.kernel("trntk0", mlp(torch.float32), X.float())
     assert "0.weight" in " ".join(found.certificate.fell_back), str(found.certificate)
@@ -217,14 +222,14 @@ def test_a_sample_that_is_half_wrong_is_caught_in_float32(sample: int) -> None:
 
 @pytest.mark.parametrize("sample", range(0, 7, 2))
 def test_float64_notices_the_seventh_digit(sample: int) -> None:
-    with MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         perturbed(patch, "2.weight", sample, 1 + 1e-6)
         assert ns.kernel("trntk0", mlp(), X).certificate.fell_back
 
 
 def test_what_is_within_the_tolerance_is_reported() -> None:
     """`worst` is a measurement: an error that passes shows in it."""
-    with MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         perturbed(patch, "2.weight", 3, 1 + 1e-8)
         found = ns.kernel("trntk0", mlp(), X).certificate
     assert not found.fell_back

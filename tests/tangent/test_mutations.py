@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from pytest import MonkeyPatch
 from torch import Tensor, nn
 
 import ntkscope as ns
@@ -39,19 +39,21 @@ BLOCK, LATER = 8, 12  # samples of a block, and of two
 
 @dataclass(frozen=True)
 class Mutant:
-    make: Callable[[MonkeyPatch], Case]
+    make: Callable[[pytest.MonkeyPatch], Case]
     name: str
     ends: str  # "right": a slower road gives the kernel; "refused"
     options: dict[str, Any] = field(default_factory=dict)
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
-    control: Callable[[MonkeyPatch], None] | None = None  # the defence that is switched off instead of the certificate
+    control: Callable[[pytest.MonkeyPatch], None] | None = (
+        None  # the defence that is switched off instead of the certificate
+    )
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(name: str = "trntk0", *, ends: str = "right", **more: Any) -> Callable[..., Any]:
-    def decorate(make: Callable[[MonkeyPatch], Case]) -> Callable[[MonkeyPatch], Case]:
+    def decorate(make: Callable[[pytest.MonkeyPatch], Case]) -> Callable[[pytest.MonkeyPatch], Case]:
         assert make.__doc__, "a mutant says which class of failure it stands for"
         MUTANTS[make.__name__] = Mutant(make, name, ends, **more)
         return make
@@ -59,13 +61,13 @@ def mutant(name: str = "trntk0", *, ends: str = "right", **more: Any) -> Callabl
     return decorate
 
 
-def blind(patch: MonkeyPatch) -> None:
+def blind(patch: pytest.MonkeyPatch) -> None:
     """The probe trusts every rule and every layout it found; blocks may take any path."""
     patch.setattr(probe, "_mismatches", lambda *args: set())
     patch.setattr(harvest, "_same_path", lambda *args: None)
 
 
-def trusting(patch: MonkeyPatch) -> None:
+def trusting(patch: pytest.MonkeyPatch) -> None:
     """Nothing is asked of a model before it is used."""
     for check in ("check_chance", "check_independence"):
         patch.setattr(guards, check, lambda *args: None)
@@ -73,7 +75,7 @@ def trusting(patch: MonkeyPatch) -> None:
 
 def mlp(*sizes: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(sizes, sizes[1:]):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), nn.Tanh()]
     return randomize(nn.Sequential(*layers[:-1]))
 
@@ -82,30 +84,32 @@ def net(run: Callable[..., Tensor], **parts: Any) -> Any:
     return randomize(Net(run, **parts))
 
 
-def change_pieces(patch: MonkeyPatch, change: Callable[[list[Piece]], list[Piece]]) -> None:
+def change_pieces(patch: pytest.MonkeyPatch, change: Callable[[list[Piece]], list[Piece]]) -> None:
     original = engine.pieces
     patch.setattr(engine, "pieces", lambda *args: change(original(*args)))
 
 
-def change_terms(patch: MonkeyPatch, function: Any, change: Callable[[Term], Term]) -> None:
+def change_terms(patch: pytest.MonkeyPatch, function: Any, change: Callable[[Term], Term]) -> None:
     rule, names = RULES[function]
     patch.setitem(RULES, function, (lambda arguments, find: [change(t) for t in rule(arguments, find)], names))
 
 
-def change_cotangents(patch: MonkeyPatch, parameter: str, change: Callable[[Tensor], None], *, block: int) -> None:
-    """Cotangents of the calls that use a parameter are changed in block number `block`, where it has more than 3 samples."""
-    original, seen = harvest._arrived, [0]
+def change_cotangents(
+    patch: pytest.MonkeyPatch, parameter: str, change: Callable[[Tensor], None], *, block: int
+) -> None:
+    """Cotangents of the calls that use a parameter are changed in block number `block`."""
+    original, seen = engine.harvest, [0]
 
-    def arrived(subject: Any, headed: Tensor, calls: Any, *rest: Any) -> Any:
-        values, truth = original(subject, headed, calls, *rest)
+    def harvested(*args: Any) -> harvest.Harvest:
+        crop = original(*args)
         if seen[0] == block:
-            for k, value in values.items():
-                if any(term.slot.name == parameter for term in calls[k].terms):
+            for k, value in crop.arrived.items():
+                if any(term.slot.name == parameter for term in crop.calls[k].terms):
                     change(value)
         seen[0] += 1
-        return values, truth
+        return crop
 
-    patch.setattr(harvest, "_arrived", arrived)
+    patch.setattr(engine, "harvest", harvested)
 
 
 # -- uses of a parameter that are lost -----------------------------------------------------------------------------
@@ -115,7 +119,7 @@ class Deaf(set[str]):
 
 
 @mutant()
-def unruled_uses_are_not_marked(patch: MonkeyPatch) -> Case:
+def unruled_uses_are_not_marked(patch: pytest.MonkeyPatch) -> Case:
     """A parameter also used where no rule looks (a penalty, a scale): that use is lost."""
     blind(patch)
     original = capture.Tape
@@ -124,7 +128,7 @@ def unruled_uses_are_not_marked(patch: MonkeyPatch) -> Case:
 
 
 @mutant()
-def writes_are_not_seen(patch: MonkeyPatch) -> Case:
+def writes_are_not_seen(patch: pytest.MonkeyPatch) -> Case:
     """A parameter put into a tensor that is there already (`h[:, 0] = token`): its gradient is lost."""
     blind(patch)
     patch.setattr(capture, "_writes", lambda *args: False)
@@ -139,14 +143,14 @@ def writes_are_not_seen(patch: MonkeyPatch) -> Case:
 
 
 @mutant()
-def tied_uses_counted_once(patch: MonkeyPatch) -> Case:
+def tied_uses_counted_once(patch: pytest.MonkeyPatch) -> Case:
     """A weight used in two calls: all but the first use are dropped."""
     change_pieces(patch, lambda made: [replace(piece, members=piece.members[:1]) for piece in made])
     return net(lambda m, x: m.head(m.a(m.a(x).tanh()).tanh()), a=nn.Linear(4, 4), head=nn.Linear(4, 2)), noise(5, 4)
 
 
 @mutant()
-def slice_of_a_packed_weight_dropped(patch: MonkeyPatch) -> Case:
+def slice_of_a_packed_weight_dropped(patch: pytest.MonkeyPatch) -> Case:
     """A packed projection (queries, keys, values): one slice has no piece."""
     change_pieces(
         patch, lambda made: [p for p in made if p.road == "func" or p.name != "attend.in_proj_weight" or p.start != 8]
@@ -156,20 +160,20 @@ def slice_of_a_packed_weight_dropped(patch: MonkeyPatch) -> Case:
 
 
 @mutant()
-def biases_dropped(patch: MonkeyPatch) -> Case:
+def biases_dropped(patch: pytest.MonkeyPatch) -> Case:
     """Whole parameters without a piece: rows that nobody answers for."""
     change_pieces(patch, lambda made: [p for p in made if p.road == "func" or not p.name.endswith("bias")])
     return mlp(4, 5, 2), noise(6, 4)
 
 
 @mutant("pntk")
-def biases_dropped_from_a_single_head(patch: MonkeyPatch) -> Case:
+def biases_dropped_from_a_single_head(patch: pytest.MonkeyPatch) -> Case:
     """The same where one pass gives cotangents and sums."""
     return biases_dropped(patch)
 
 
 @mutant()
-def later_blocks_may_take_any_path(patch: MonkeyPatch) -> Case:
+def later_blocks_may_take_any_path(patch: pytest.MonkeyPatch) -> Case:
     """Experts that only some inputs reach: a parameter the probe never saw in use."""
     blind(patch)
 
@@ -187,7 +191,7 @@ def later_blocks_may_take_any_path(patch: MonkeyPatch) -> Case:
 
 # -- samples in the wrong place ------------------------------------------------------------------------------------
 @mutant()
-def fold_read_the_wrong_way(patch: MonkeyPatch) -> Case:
+def fold_read_the_wrong_way(patch: pytest.MonkeyPatch) -> Case:
     """Samples folded into positions (`x.reshape(n * t, d)`), read as if positions came first."""
     original = engine.probe
     flip = {"outer": "inner", "inner": "outer", "none": "none"}
@@ -205,20 +209,20 @@ def fold_read_the_wrong_way(patch: MonkeyPatch) -> Case:
 
 
 @mutant()
-def samples_permuted_in_a_later_block(patch: MonkeyPatch) -> Case:
+def samples_permuted_in_a_later_block(patch: pytest.MonkeyPatch) -> Case:
     """Cotangents of one layer come for the wrong samples, in one block only."""
     change_cotangents(patch, "0.weight", lambda value: value.copy_(value.roll(1, 0)), block=1)
     return mlp(4, 5, 2), noise(LATER, 4)
 
 
 @mutant("pntk")
-def samples_permuted_with_a_single_head(patch: MonkeyPatch) -> Case:
+def samples_permuted_with_a_single_head(patch: pytest.MonkeyPatch) -> Case:
     """The same where one pass gives cotangents and sums."""
     return samples_permuted_in_a_later_block(patch)
 
 
 @mutant()
-def vectorised_rows_shuffled(patch: MonkeyPatch) -> Case:
+def vectorised_rows_shuffled(patch: pytest.MonkeyPatch) -> Case:
     """A batching rule of `vmap` that mixes samples up, unnoticed on the probed ones."""
     original = func_road.vectorised
 
@@ -228,11 +232,11 @@ def vectorised_rows_shuffled(patch: MonkeyPatch) -> Case:
 
     patch.setattr(func_road, "choose", lambda *args: ("vmap", {}))
     patch.setattr(func_road, "vectorised", shuffled)
-    return net(lambda m, x: m.head(x * m.scale), scale=parameter(4), head=nn.Linear(4, 2)), noise(6, 4)
+    return net(lambda m, x: m.head(x * m.scale.sin()), scale=parameter(4), head=nn.Linear(4, 2)), noise(6, 4)
 
 
 @mutant("em", ends="refused", options={"layers": ["0"]})
-def embeddings_with_neighbours(patch: MonkeyPatch) -> Case:
+def embeddings_with_neighbours(patch: pytest.MonkeyPatch) -> Case:
     """Features of a forward pass that hold something of the sample beside."""
     original = embedding._layers
     patch.setattr(embedding, "_layers", lambda *args, **kw: [v + 0.1 * v.roll(1, 0) for v in original(*args, **kw)])
@@ -240,7 +244,7 @@ def embeddings_with_neighbours(patch: MonkeyPatch) -> Case:
 
 
 @mutant("ck", ends="refused")
-def conjugate_features_with_neighbours(patch: MonkeyPatch) -> Case:
+def conjugate_features_with_neighbours(patch: pytest.MonkeyPatch) -> Case:
     """The same for the readout's input."""
     original = conjugate._layers
     patch.setattr(conjugate, "_layers", lambda *args, **kw: [v + 0.1 * v.roll(1, 0) for v in original(*args, **kw)])
@@ -248,7 +252,7 @@ def conjugate_features_with_neighbours(patch: MonkeyPatch) -> Case:
 
 
 @mutant("ptk", ends="refused", options={"layer": "0"})
-def cotangents_with_neighbours(patch: MonkeyPatch) -> Case:
+def cotangents_with_neighbours(patch: pytest.MonkeyPatch) -> Case:
     """The same for gradients by a layer's output."""
     original = preactivation._layers
     patch.setattr(preactivation, "_layers", lambda *args, **kw: [v + 0.5 * v.roll(1, 0) for v in original(*args, **kw)])
@@ -261,20 +265,20 @@ def zero(value: Tensor) -> None:
 
 
 @mutant()
-def cotangent_zeroed_for_one_sample_and_head(patch: MonkeyPatch) -> Case:
+def cotangent_zeroed_for_one_sample_and_head(patch: pytest.MonkeyPatch) -> Case:
     """One sample's gradient of one output is lost in one block."""
     change_cotangents(patch, "2.weight", zero, block=1)
     return mlp(4, 5, 2), noise(LATER, 4)
 
 
 @mutant("entk")
-def cotangent_zeroed_for_pairs_of_outputs(patch: MonkeyPatch) -> Case:
+def cotangent_zeroed_for_pairs_of_outputs(patch: pytest.MonkeyPatch) -> Case:
     """The same where every pair of outputs is a number of its own."""
     return cotangent_zeroed_for_one_sample_and_head(patch)
 
 
 @mutant("proj-trntk", options={"dim": 64, "normalize": False})
-def cotangent_zeroed_before_a_projection(patch: MonkeyPatch) -> Case:
+def cotangent_zeroed_before_a_projection(patch: pytest.MonkeyPatch) -> Case:
     """The same for projected gradients."""
     change_cotangents(patch, "2.weight", zero, block=0)
     return mlp(4, 5, 2), noise(6, 4)
@@ -299,7 +303,7 @@ def shifted(term: Term) -> Term:
 
 
 @mutant()
-def convolution_padded_on_the_wrong_side(patch: MonkeyPatch) -> Case:
+def convolution_padded_on_the_wrong_side(patch: pytest.MonkeyPatch) -> Case:
     """Patches taken one step beside where the convolution takes them."""
     blind(patch)
     change_terms(patch, F.conv2d, shifted)
@@ -316,7 +320,7 @@ def strided(term: Term) -> Term:
 
 
 @mutant()
-def convolution_with_stride_and_dilation_exchanged(patch: MonkeyPatch) -> Case:
+def convolution_with_stride_and_dilation_exchanged(patch: pytest.MonkeyPatch) -> Case:
     """Patches of another geometry with as many positions: 7 - 2 (3 - 1) = 3 as with stride 2."""
     blind(patch)
     change_terms(patch, F.conv2d, lambda term: strided(term) if is_first(term) else term)
@@ -328,7 +332,7 @@ def is_first(term: Term) -> bool:
 
 
 @mutant("proj-trntk", options={"dim": 64, "normalize": False})
-def convolution_in_its_own_order(patch: MonkeyPatch) -> Case:
+def convolution_in_its_own_order(patch: pytest.MonkeyPatch) -> Case:
     """Numbers of a gradient in another order than the parameter's: only projections and mixed uses care."""
     blind(patch)
     change_terms(patch, F.conv2d, lambda term: replace(term, reorder=None) if isinstance(term, Outer) else term)
@@ -336,7 +340,7 @@ def convolution_in_its_own_order(patch: MonkeyPatch) -> Case:
 
 
 @mutant()
-def embedding_forgets_its_padding_row(patch: MonkeyPatch) -> Case:
+def embedding_forgets_its_padding_row(patch: pytest.MonkeyPatch) -> Case:
     """A row that PyTorch gives no gradient gets one."""
     blind(patch)
     change_terms(patch, F.embedding, lambda term: replace(term, padding=None) if isinstance(term, Lookup) else term)
@@ -345,7 +349,7 @@ def embedding_forgets_its_padding_row(patch: MonkeyPatch) -> Case:
 
 
 @mutant()
-def norm_scale_without_standardising(patch: MonkeyPatch) -> Case:
+def norm_scale_without_standardising(patch: pytest.MonkeyPatch) -> Case:
     """The scale of a norm sees the raw input."""
     blind(patch)
 
@@ -357,7 +361,7 @@ def norm_scale_without_standardising(patch: MonkeyPatch) -> Case:
 
 
 @mutant(ends="refused")
-def quick_convolution_backward_wrong_by_a_factor(patch: MonkeyPatch) -> Case:
+def quick_convolution_backward_wrong_by_a_factor(patch: pytest.MonkeyPatch) -> Case:
     """An equal, faster way to make a call whose gradient is not equal: the block's own graph is wrong."""
     original = _Flipped.backward
 
@@ -370,7 +374,7 @@ def quick_convolution_backward_wrong_by_a_factor(patch: MonkeyPatch) -> Case:
 
 
 @mutant()
-def attention_rewrite_exchanges_queries_and_keys(patch: MonkeyPatch) -> Case:
+def attention_rewrite_exchanges_queries_and_keys(patch: pytest.MonkeyPatch) -> Case:
     """Watching changes what the model computes."""
 
     def exchanged(*args: Any, **kwargs: Any) -> Any:
@@ -388,7 +392,7 @@ def attention_rewrite_exchanges_queries_and_keys(patch: MonkeyPatch) -> Case:
 
 
 @mutant(ends="refused", dtypes=(torch.float64,))  # in float32 two digits of bfloat16 are at the edge of what is allowed
-def features_rounded_by_mistake(patch: MonkeyPatch) -> Case:
+def features_rounded_by_mistake(patch: pytest.MonkeyPatch) -> Case:
     """Numbers kept in fewer bits than the precision says."""
     original = precision.Precision.store
 
@@ -400,7 +404,7 @@ def features_rounded_by_mistake(patch: MonkeyPatch) -> Case:
 
 
 @mutant()
-def stale_weights(patch: MonkeyPatch) -> Case:
+def stale_weights(patch: pytest.MonkeyPatch) -> Case:
     """Features of the weights the model had before it was trained on."""
     original = harvest.watch
 
@@ -422,7 +426,7 @@ FACTORED = {"dim": 64, "kind": "kronecker", "sparsity": 8, "normalize": False, "
 
 
 @mutant("proj-trntk", options=FACTORED)
-def factored_projection_with_other_signs(patch: MonkeyPatch) -> Case:
+def factored_projection_with_other_signs(patch: pytest.MonkeyPatch) -> Case:
     """A gradient projected from its two sides with signs that are not those of the seed."""
     original = _sketching._places
 
@@ -451,15 +455,15 @@ class Counting(nn.Module):
 
 
 @mutant(ends="refused")
-def state_is_not_put_back(patch: MonkeyPatch) -> Case:
+def state_is_not_put_back(patch: pytest.MonkeyPatch) -> Case:
     """A model that writes to its own buffers answers differently every time."""
     trusting(patch)
-    patch.setattr(pristine.Pristine, "restore", lambda self: [])
+    patch.setattr(pristine.Pristine, "restore", lambda self, **options: [])
     return randomize(Counting()), noise(6, 4)
 
 
 @mutant(ends="refused")
-def batch_statistics_are_not_refused(patch: MonkeyPatch) -> Case:
+def batch_statistics_are_not_refused(patch: pytest.MonkeyPatch) -> Case:
     """A sample's outputs depend on the samples beside it."""
     trusting(patch)
     return net(lambda m, x: m.head(m.a(x) / (1 + m.a(x).square().mean(0))), a=nn.Linear(4, 3), head=nn.Linear(3, 2)), (
@@ -468,7 +472,7 @@ def batch_statistics_are_not_refused(patch: MonkeyPatch) -> Case:
 
 
 @mutant(ends="refused")
-def chance_is_not_refused(patch: MonkeyPatch) -> Case:
+def chance_is_not_refused(patch: pytest.MonkeyPatch) -> Case:
     """Outputs depend on random numbers; the kernel meant is that of the mean network."""
     trusting(patch)
 
@@ -481,12 +485,12 @@ def chance_is_not_refused(patch: MonkeyPatch) -> Case:
     return model, noise(6, 4)
 
 
-def believes_the_readout(patch: MonkeyPatch) -> None:
+def believes_the_readout(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(readout.Locator, "_holds", lambda *args: True)
 
 
 @mutant("ck", ends="refused", control=believes_the_readout)
-def readout_is_the_last_call(patch: MonkeyPatch) -> Case:
+def readout_is_the_last_call(patch: pytest.MonkeyPatch) -> Case:
     """An auxiliary layer that is called after the readout is taken for it."""
 
     def first_tried(subject: Any, batch: Any, names: Any, number: int, calls: Any, outputs: Tensor) -> Any:
@@ -524,7 +528,7 @@ def right_kernel(broken: Mutant, name: str, model: nn.Module, x: Tensor) -> Tens
 def run(name: str, dtype: torch.dtype, certify: str | bool, *, switched_off: bool = False) -> tuple[float, Any] | None:
     """How far a broken engine's kernel is from the right one, and the kernel; None where it was refused."""
     broken = MUTANTS[name]
-    with MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "CPU_BLOCK", BLOCK)
         model, x = broken.make(patch)
         truth = right_kernel(broken, name, model, x)
@@ -540,14 +544,27 @@ def run(name: str, dtype: torch.dtype, certify: str | bool, *, switched_off: boo
         return relative_error(gram.dense(), truth), gram
 
 
-CASES = [
-    pytest.param(name, dtype, id=f"{name}-{str(dtype)[6:]}", marks=() if dtype == torch.float64 else pytest.mark.guard)
-    for name, broken in MUTANTS.items()
-    for dtype in broken.dtypes
-]
+QUICK = {  # one of a kind, for every day; the others are for `make guard`
+    "tied_uses_counted_once",
+    "writes_are_not_seen",
+    "fold_read_the_wrong_way",
+    "cotangent_zeroed_for_one_sample_and_head",
+    "attention_rewrite_exchanges_queries_and_keys",
+    "batch_statistics_are_not_refused",
+    "conjugate_features_with_neighbours",
+}
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+def cases() -> list[Any]:
+    every = [(name, dtype) for name, broken in MUTANTS.items() for dtype in broken.dtypes]
+    quick = {(name, torch.float64) for name in QUICK}
+    return [
+        pytest.param(*case, id=f"{case[0]}-{str(case[1])[6:]}", marks=() if case in quick else pytest.mark.guard)
+        for case in every
+    ]
+
+
+@pytest.mark.parametrize(("name", "dtype"), cases())
 def test_the_certificate_notices(name: str, dtype: torch.dtype) -> None:
     found = run(name, dtype, "every")
     if MUTANTS[name].ends == "refused":
@@ -559,7 +576,7 @@ def test_the_certificate_notices(name: str, dtype: torch.dtype) -> None:
     assert gram.certificate.fell_back, "right, but the certificate does not say what took a slower road"
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+@pytest.mark.parametrize(("name", "dtype"), cases())
 def test_control_without_the_certificate(name: str, dtype: torch.dtype) -> None:
     certify = "every" if MUTANTS[name].control is not None else False
     found = run(name, dtype, certify, switched_off=True)

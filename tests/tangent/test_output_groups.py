@@ -18,13 +18,13 @@ from oracles.against import smallest_budget
 from oracles.closeness import assert_kernel_close
 from strategies.networks import noise, randomize
 
-OUTPUTS = 1000
-X = noise(6, 8)
+OUTPUTS, LITTLE = 1000, "12MiB"
+X = noise(3, 8)
 
 
 @lru_cache(maxsize=1)
 def wide() -> nn.Sequential:
-    """A head of 1,000 outputs; the first layer's gradient of all of them takes 1,000 · 8 · 16 numbers per sample."""
+    """A head of 1,000 outputs."""
     return randomize(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, OUTPUTS)))
 
 
@@ -48,53 +48,55 @@ def exact() -> dict[str, Tensor]:
     return {"trntk0": trace, "trntk": trace / scale[:, None] / scale[None], "pntk": pseudo}
 
 
-def grouped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many groups every run took."""
-    seen: list[int] = []
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """Into how many groups of outputs every run fell, and whether one sample with all outputs would have fitted."""
+    seen: list[tuple[int, bool]] = []
     original = products.head_groups
 
-    def counted(*args: Any) -> Any:
-        groups = original(*args)
-        seen.append(len(groups))
-        return groups
+    def counted(engine: Any, x1: Any, x2: Any, memory: int, per_layer: bool) -> Any:
+        try:
+            engine.plan(1, None, memory, threads=1)
+            fits = True
+        except MemoryBudgetError:
+            fits = False
+        made = original(engine, x1, x2, memory, per_layer)
+        seen.append((len(made), fits))
+        return made
 
     monkeypatch.setattr(products, "head_groups", counted)
     return seen
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("name", ["trntk0", "trntk", "pntk"])
-def test_a_thousand_outputs_in_little_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = grouped(monkeypatch)
-    assert_kernel_close(ns.kernel(name, wide(), X).dense(), exact()[name])
-    memory = smallest_budget(lambda memory: ns.kernel(name, wide(), X, memory=memory))
-    whole = 8 * OUTPUTS * (8 * 16 + 16)  # bytes of one sample's gradient of the first layer for all outputs
-    gram = ns.kernel(name, wide(), X, memory=max(memory, 6 * 2**20))
+def test_a_thousand_outputs_in_little_memory(name: str, groups: list[tuple[int, bool]]) -> None:
+    gram = ns.kernel(name, wide(), X, memory=LITTLE)
     assert_kernel_close(gram.dense(), exact()[name])
     assert_kernel_close(gram.row_diagonal, exact()[name].diagonal())
-    assert gram.certificate.checked == gram.certificate.blocks
-    if name != "pntk":
-        assert whole < 6 * 2**20 < 2 * len(X) * whole
-        assert seen[-1] > 1, "all outputs at once: the test does not test groups"
-        assert gram.certificate.blocks >= seen[-1]
+    assert gram.certificate.checked == gram.certificate.blocks >= groups[-1][0]
+    if name != "pntk":  # one backward pass whatever the outputs
+        assert groups[-1][0] > 1, "all outputs at once: the test does not test groups"
+        assert not groups[-1][1], "one sample with all outputs fits: the memory is not little"
 
 
-def test_one_sample_with_all_outputs_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every pair of outputs cannot be grouped and is refused where a trace is not."""
-    memory = smallest_budget(lambda memory: ns.kernel("trntk0", wide(), X, memory=memory))
+@pytest.mark.guard
+def test_between_two_sets_in_little_memory(groups: list[tuple[int, bool]]) -> None:
+    assert_kernel_close(ns.kernel("trntk0", wide(), X[:2], X, memory=LITTLE).dense(), exact()["trntk0"][:2])
+    assert groups[-1][0] > 1
+
+
+def test_pairs_of_outputs_cannot_be_grouped() -> None:
+    """Every pair of outputs is refused where a trace is not."""
     with pytest.raises(MemoryBudgetError):
-        ns.kernel("entk", wide(), X, memory=memory)
-    seen = grouped(monkeypatch)
-    two = ns.kernel("trntk0", wide(), X[:4], X, memory=memory)
-    assert_kernel_close(two.dense(), exact()["trntk0"][:4])
-    assert seen[-1] > 1
+        ns.kernel("entk", wide(), X, memory=LITTLE)
 
 
-def test_groups_keep_the_shares_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = grouped(monkeypatch)
+@pytest.mark.guard
+def test_groups_keep_the_shares_of_parameters(groups: list[tuple[int, bool]]) -> None:
     whole = ns.kernel("trntk0", wide(), X, per_layer=True)
-    memory = smallest_budget(lambda memory: ns.kernel("trntk0", wide(), X, memory=memory, per_layer=True))
-    parts = ns.kernel("trntk0", wide(), X, per_layer=True, memory=memory)
-    assert seen[0] == 1 < seen[-1]
+    parts = ns.kernel("trntk0", wide(), X, per_layer=True, memory=LITTLE)
+    assert groups[0][0] == 1 < groups[-1][0]
     for name, share in whole.meta["contributions"].items():
         assert_kernel_close(parts.meta["contributions"][name], share, 1e-12)
 
@@ -135,42 +137,47 @@ def test_it_is_what_it_says() -> None:
     assert (error["degrees"], error["combinations"]) == (7, 8)
 
 
-def test_groups_do_not_change_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.guard
+def test_groups_do_not_change_the_numbers(groups: list[tuple[int, bool]]) -> None:
     sketch = ns.OutputSketch(64, 1)
-    seen = grouped(monkeypatch)
-    whole = ns.kernel("trntk0", wide(), X, outputs=sketch)
     model = randomize(nn.Sequential(nn.Linear(8, 300), nn.Tanh(), nn.Linear(300, 100)))
     whole = ns.kernel("trntk0", model, X, outputs=sketch)
     memory = smallest_budget(lambda memory: ns.kernel("trntk0", model, X, outputs=sketch, memory=memory))
     parts = ns.kernel("trntk0", model, X, outputs=sketch, memory=memory)
-    assert seen[-1] > 1 == seen[0]
+    assert groups[-1][0] > 1 == groups[0][0]
     assert_kernel_close(parts.dense(), whole.dense(), 1e-12)
     assert_kernel_close(parts.meta["error"]["standard_error"], whole.meta["error"]["standard_error"], 1e-9)
 
 
-@lru_cache(maxsize=1)
-def drawn(seeds: int = 250, k: int = 16) -> tuple[Tensor, Tensor]:
-    """Estimates and standard errors (seeds, n, n)."""
-    model, x, _ = sixty()
-    grams = [ns.kernel("trntk0", model, x, outputs=ns.OutputSketch(k, seed), certify=False) for seed in range(seeds)]
-    return torch.stack([g.dense() for g in grams]), torch.stack([g.meta["error"]["standard_error"] for g in grams])
+@lru_cache(maxsize=3)
+def drawn(network: int, seeds: int = 200, k: int = 16) -> tuple[Tensor, Tensor, Tensor]:
+    """The exact kernel of a network with 60 outputs, and estimates and standard errors (seeds, n, n) of it."""
+    model = randomize(nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 60)), seed=network)
+    x = noise(6, 4, seed=network)
+    sketches = [ns.OutputSketch(k, network * seeds + seed) for seed in range(seeds)]
+    grams = [ns.kernel("trntk0", model, x, outputs=sketch, certify=False) for sketch in sketches]
+    errors = torch.stack([g.meta["error"]["standard_error"] for g in grams])
+    return ns.kernel("trntk0", model, x).dense(), torch.stack([g.dense() for g in grams]), errors
 
 
 @pytest.mark.guard
-def test_unbiased() -> None:
-    values, _ = drawn()
+@pytest.mark.parametrize("network", range(3))
+def test_unbiased(network: int) -> None:
+    truth, values, _ = drawn(network)
     spread = values.std(0) / len(values) ** 0.5
-    assert float(((values.mean(0) - sixty()[2]) / spread).abs().max()) < 4
+    assert float(((values.mean(0) - truth) / spread).abs().max()) < 4
 
 
 @pytest.mark.guard
 def test_coverage_of_intervals() -> None:
-    """95 % intervals by Student's t hold the exact entry in 93 to 97 % of seeds and entries."""
-    values, errors = drawn()
-    reach = stats.t.ppf(0.975, 15) * errors
-    inside = ((values - sixty()[2]).abs() <= reach).double()
-    rows = torch.triu_indices(4, 4)
-    assert 0.93 <= float(inside[:, rows[0], rows[1]].mean()) <= 0.97
+    """95 % intervals by Student's t hold the exact entry in 93 to 97 % of seeds and entries.
+
+    Where few hidden units feed many outputs, the k parts are skewed and t intervals hold a little less than they say:
+    93.7 % of 2,000 seeds with 12 hidden units, 94.8 % with 64.
+    """
+    reach, rows = stats.t.ppf(0.975, 15), torch.triu_indices(6, 6)
+    inside = [(values - truth).abs() <= reach * errors for truth, values, errors in map(drawn, range(3))]
+    assert 0.93 <= float(torch.stack(inside).double()[..., rows[0], rows[1]].mean()) <= 0.97
 
 
 def test_cosines_of_a_sketch_have_a_diagonal_of_one() -> None:
