@@ -89,18 +89,29 @@ class Engines:
     def __init__(self, subject: Subject, *, certify: str | bool = "every") -> None:
         self.subject, self.certify = subject, certify
         self.kept: Probed | None = None
+        self._made: dict[Any, Engine] = {}  # of what the probe found
 
     def probe(self, sample: Batch) -> Probed:
         if self.kept is None:
-            self.kept = Probed.of(self.subject, sample)
+            self.kept, self._made = Probed.of(self.subject, sample), {}
         return self.kept
+
+    def engine(self, sample: Batch, heads: Heads, detour: Detour, **options: Any) -> Engine:
+        """An engine for these heads: a new one, or one that was made for an earlier call."""
+        found = self.probe(sample)
+        key = heads, detour, self.certify, options["full"], options["precision"].name, options.get("profile", False)
+        if key in self._made:
+            self._made[key].reset()
+        else:
+            self._made[key] = Engine(self.subject, found, heads, detour=detour, certify=self.certify, **options)
+        return self._made[key]
 
     def run(self, work: Callable[[Engine], Result], sample: Batch, heads: Heads, **options: Any) -> Result:
         """`work` with an engine; where a check fails, once more on the next slower road."""
         detour = Detour()
         while True:
             old = self.kept is not None
-            engine = Engine(self.subject, self.probe(sample), heads, detour=detour, certify=self.certify, **options)
+            engine = self.engine(sample, heads, detour, **options)
             try:
                 return work(engine)
             except PathChanged as change:
@@ -146,7 +157,11 @@ class Engine:
             self.func = (
                 "loop" if detour.loop else func_road.choose(subject, few, names, heads.part(0, min(2, self.width)))[0]
             )
-        self.seconds = dict.fromkeys(subject.leaves, 0.0)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new account of times and checks."""
+        self.seconds = dict.fromkeys(self.subject.leaves, 0.0)
         self.stages: dict[str, float] = {}
         self.harvested = 0
         self.threads = 1  # that work with copies of this at present

@@ -185,7 +185,6 @@ def _arrived(
             if arrived[k][:, head].shape != value.shape:
                 raise PathChanged({term.slot.name for term in call.terms})
             arrived[k][:, head] = value
-    subject.tidy()
     lost = {term.slot.name for k in set(used) & findings.reached - reached for term in calls[k].terms}
     if lost:  # the probe's cotangents came there
         raise PathChanged(lost)

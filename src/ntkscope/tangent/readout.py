@@ -208,5 +208,4 @@ def _reaches(subject: Subject, batch: Batch, names: dict[int, str], leaves: list
         return False
     draw = torch.randn(outputs.shape, generator=generator(0, "last"), dtype=torch.float64).to(outputs)
     grads = torch.autograd.grad(outputs, leaves, draw, allow_unused=True, retain_graph=True)
-    subject.tidy()
     return any(grad is not None and bool(dense(grad, grad).any()) for grad in grads)

@@ -28,8 +28,6 @@ def pull(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Ten
     except RuntimeError as error:
         if "use_reentrant" not in str(error):
             raise
-    finally:
-        subject.tidy()
     return _by_backward(subject, values, weights, leaves)
 
 
@@ -51,7 +49,6 @@ def _by_backward(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequ
     finally:
         for p, grad in zip(everything, before):
             p.grad = grad
-        subject.tidy()
 
 
 def pulled(subject: Subject, batch: Batch, heads: Heads, weights: Tensor) -> tuple[Tensor, list[Tensor | None]]:

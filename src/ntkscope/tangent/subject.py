@@ -131,10 +131,9 @@ class Subject:
     def tidy(self) -> None:
         """Put back what a pass changed, but for the numbers of tensors, which its backward pass may need."""
         assert self._pristine is not None
-        changed = self._pristine.restore(numbers=False)
-        if (changed or self._written) and _OPEN and self not in _OPEN[-1]:
+        self.changes.update(self._pristine.restore(numbers=False))
+        if _OPEN and self not in _OPEN[-1]:
             _OPEN[-1].append(self)
-        self.changes.update(changed)
 
     def restore(self) -> None:
         """Put back everything."""
