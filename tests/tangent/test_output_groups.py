@@ -170,14 +170,22 @@ def test_unbiased(network: int) -> None:
 
 @pytest.mark.guard
 def test_coverage_of_intervals() -> None:
-    """95 % intervals by Student's t hold the exact entry in 93 to 97 % of seeds and entries.
-
-    Where few hidden units feed many outputs, the k parts are skewed and t intervals hold a little less than they say:
-    93.7 % of 2,000 seeds with 12 hidden units, 94.8 % with 64.
-    """
+    """95 % intervals by Student's t hold the exact entry in 93 to 97 % of seeds and entries."""
     reach, rows = stats.t.ppf(0.975, 15), torch.triu_indices(6, 6)
     inside = [(values - truth).abs() <= reach * errors for truth, values, errors in map(drawn, range(3))]
     assert 0.93 <= float(torch.stack(inside).double()[..., rows[0], rows[1]].mean()) <= 0.97
+
+
+@pytest.mark.guard
+@pytest.mark.xfail(strict=True, reason="12 hidden units feed 60 outputs: 91.4 % of 250 seeds and 10 entries")
+def test_coverage_of_intervals_of_a_narrow_network() -> None:
+    """The same law where few hidden units feed many outputs: the network this law was first tried on."""
+    model, x, truth = sixty()
+    grams = [ns.kernel("trntk0", model, x, outputs=ns.OutputSketch(16, seed), certify=False) for seed in range(250)]
+    reach, rows = stats.t.ppf(0.975, 15), torch.triu_indices(4, 4)
+    inside = [(g.dense() - truth).abs() <= reach * g.meta["error"]["standard_error"] for g in grams]
+    share = float(torch.stack(inside).double()[:, rows[0], rows[1]].mean())
+    assert 0.93 <= share <= 0.97, f"{share:.4f}"
 
 
 def test_cosines_of_a_sketch_have_a_diagonal_of_one() -> None:

@@ -79,7 +79,7 @@ def test_kernels_that_fall_back() -> None:
 @pytest.mark.guard
 def test_kernels_of_a_resnet() -> None:
     model, x = ns.models.build("resnet20").eval(), noise(2, 3, 32, 32).float()
-    flat(lambda: ns.kernel("trntk0", model, x), 40, 10)
+    flat(lambda: ns.kernel("trntk0", model, x), 20, 5)
 
 
 @pytest.mark.parametrize("name", ["trntk0", "pntk", "entk"])
