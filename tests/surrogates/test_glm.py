@@ -141,6 +141,7 @@ def test_sgd_is_scikit_learns() -> None:
     K, y = noisy(90, 3)
     with pytest.warns(ConvergenceWarning, match="stochastic steps"):
         glm = KernelGLM(alpha=1e-4, solver="sgd").fit(K, y)
+    with pytest.warns(ConvergenceWarning, match="stochastic steps"):
         other = KernelGLM(solver="sgd", seed=1).fit(K, y)
     seed = derive_seed(0, "kernel-glm-sgd") % 2**32
     peer = SGDClassifier(loss="log_loss", alpha=1e-4, random_state=seed).fit(K, y)
