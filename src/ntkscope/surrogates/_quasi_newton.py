@@ -43,10 +43,10 @@ def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, tol: f
         scores = problem.scores(theta)
         value, gradient = problem.value(theta, scores), problem.gradient(theta, scores)
         evaluations += 1
-        gap = problem.gap(gradient, scores)
+        size, gap = float(gradient.norm()), float(gradient[:-1].square().sum()) / (2 * problem.alpha)
         if gap < best[0]:
             best = (gap, theta)
-        if there(value, float(gradient.norm()), gap):
+        if there(value, size, gap) and there(value, size, problem.gap(gradient, scores)):  # the bias's part costs more
             best = (0.0, theta)
             raise StopIteration
         return value, scaled(gradient).flatten().cpu().numpy()

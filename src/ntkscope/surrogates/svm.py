@@ -108,7 +108,7 @@ def _machine(
     signs = np.where(positive, 1.0, -1.0)
     scale = float(np.abs(np.diag(values)).mean()) or 1.0
     unit, bound = values / scale, most * scale
-    found, asked, steps = _Machine(np.zeros(len(signs)), 0.0, 0, np.inf), 1e-3, 0
+    found, asked, steps = _Machine(np.zeros(len(signs)), 0.0, 0, np.inf), min(1e-3, max(10 * tol, 1e-12)), 0
     limit = left = STEPS if max_iter < 0 else max_iter
     for _ in range(ATTEMPTS):
         machine = SVC(C=1.0, kernel="precomputed", tol=asked, max_iter=left)
