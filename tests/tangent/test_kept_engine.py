@@ -203,7 +203,6 @@ def test_frozen_and_thawed_parameters_are_followed() -> None:
         tangent.kernel("trntk0", X)
 
 
-@pytest.mark.xfail(strict=True, reason="the copy that vmap runs is made inside vmap, which refuses requires_grad_")
 def test_parameters_without_a_rule_take_the_vectorised_road() -> None:
     """A model that `vmap` follows is not run sample by sample."""
     model = randomize(Net(lambda m, x: m.head(x * m.scale.sin()), scale=parameter(4), head=nn.Linear(4, 2)))

@@ -28,6 +28,7 @@ REFUSALS = (
 def vectorised(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:
     """Gradients (n, heads, numbers) of each named parameter by `vmap(jacrev)` over the samples."""
     chosen = {name: subject.leaves[name].detach() for name in names}
+    subject.spare()  # made here: inside vmap a copy cannot be
 
     def outputs(leaves: Params, sample: tuple[tuple[object, ...], dict[str, object]]) -> Tensor:
         one = Batch(*sample).map(lambda t: t.unsqueeze(0))
