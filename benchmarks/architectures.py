@@ -211,6 +211,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    if options.device == "cuda":  # the reference must not round its products to TF32
+        torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = "ieee"
     warnings.simplefilter("ignore")
     rows = []
     for each in architectures():
