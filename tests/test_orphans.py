@@ -24,7 +24,7 @@ from ntkscope.core import Registry
 HELPERS = {
     "data": {"registry", "normalise", "subsets"},
     "models": {"registry", "check"},
-    "kernels": {"registry"},
+    "kernels": {"registry", "tangent_machine"},
     "infinite.rules": set(),
     "surrogates": {"registry"},
     "measures": {"registry", "faithfulness", "log_odds", "uncertainty"},

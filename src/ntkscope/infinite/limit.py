@@ -201,7 +201,7 @@ def _stored(
 
 def _inputs(x: Any, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
     x = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
-    batch = as_batch(x, nn.Identity())
+    batch = as_batch(x, nn.Identity(), graph=True)
     tensors = batch.tensors()
     if len(tensors) != 1 or tensors[0].dim() not in (2, 3, 4):
         raise UsageError(

@@ -51,15 +51,17 @@ class Batch:
         return self.map(lambda t: t.to(device=device, dtype=dtype if dtype and t.is_floating_point() else t.dtype))
 
 
-def as_batch(x: Any, model: nn.Module) -> Batch:
+def as_batch(x: Any, model: nn.Module, *, graph: bool = False) -> Batch:
     """A `Batch` from a tensor, a tuple or mapping of tensors, a `Part`, a Dataset or a DataLoader.
 
     A tuple becomes positional arguments. A mapping (a tokenizer's output) becomes keyword arguments when `model.forward`
     takes those names, else it is passed whole. Labels are dropped unless `forward` takes them: the last member of a tuple of
-    a Dataset or DataLoader, the entries `label`, `labels`, `target`, `y` of a mapping.
+    a Dataset or DataLoader, the entries `label`, `labels`, `target`, `y` of a mapping. Tensors lose the caller's autograd
+    graph unless `graph` is set.
     """
     with kept_randomness():
-        return _as_batch(x, model)
+        batch = _as_batch(x, model)
+    return batch if graph else batch.map(_plain)
 
 
 def _as_batch(x: Any, model: nn.Module) -> Batch:
@@ -77,7 +79,7 @@ def _as_batch(x: Any, model: nn.Module) -> Batch:
         _check_items(x)
         items = (_without_labels(x[i], model) for i in range(len(x)))  # type: ignore[arg-type]
         x = _join(items, lambda parts: torch.stack([torch.as_tensor(part) for part in parts]))
-    return _checked(_arguments(x, model)).map(_plain)
+    return _checked(_arguments(x, model))
 
 
 def _plain(tensor: Tensor) -> Tensor:
