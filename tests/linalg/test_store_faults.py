@@ -122,7 +122,7 @@ def test_killed_at_random_moments_it_ends_bit_identical(
     assert all(p.stat().st_mtime_ns == t for p, t in before.items())  # what was there was not computed again
     assert files(broken) == expected
     grid = sources()[source].grid
-    assert len(expected) == len(grid) + grid.shape[0] + 3  # tiles, pieces of the diagonal, three documents
+    assert len(expected) == 2 * (len(grid) + grid.shape[0]) + 3  # tiles, pieces of the diagonal, their seals, documents
 
 
 def test_two_processes_at_once_do_not_corrupt(filler: Filler, tmp_path: Path) -> None:
