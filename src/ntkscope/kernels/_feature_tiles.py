@@ -20,6 +20,7 @@ from ntkscope.tangent.feature_audit import AuditedFeatures, Compute
 from ntkscope.tangent.features import Formed
 from ntkscope.tangent.plan import Footprint
 from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.spot_check import Spot, settle
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.tile_source import Recipe
 
@@ -62,6 +63,12 @@ class FeatureMaker:
 
     def settle(self, crop: list[Tensor]) -> None:
         """They were checked when they were made."""
+
+    def spot(self, height: int, width: int) -> Spot | None:
+        return self.audited.spots.choose(height, width, self.full)
+
+    def settle_spot(self, spot: Spot, total: Tensor) -> None:
+        self.audited.worst = max(self.audited.worst, settle(spot, total, self.audited.tolerance))
 
     def feature(self, crop: list[Tensor], piece: int) -> Formed:
         return Formed(crop[piece].flatten(1).unsqueeze(1))

@@ -22,6 +22,7 @@ from ntkscope.tangent.features import Feature, Formed, Near
 from ntkscope.tangent.guards import MIXED, OUTPUTS, RANDOM, SHAPED, check_finite
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.reference import Heads, dense, pulled
+from ntkscope.tangent.spot_check import Spot, Spots, settle
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Outer, Term
 
@@ -88,6 +89,9 @@ class Auditor:
     seconds: float = 0.0
     fell_back: list[str] = field(default_factory=list)
     vectors: dict[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.spots = Spots(self.mode is not False, self.seed)
 
     @property
     def tolerance(self) -> float:
@@ -254,6 +258,12 @@ class Auditor:
                 raise PathChanged(bad or set(self.subject.leaves), suspect=True)
         self.worst = max(self.worst, relative)
         self.checked += 1
+
+    def settle_spot(self, spot: Spot, total: Tensor) -> None:
+        """An entry of a finished tile beside the same product of formed gradients."""
+        began = time.perf_counter()
+        self.worst = max(self.worst, settle(spot, total, self.tolerance))
+        self.seconds += time.perf_counter() - began
 
     def _check_finite(self, check: Check) -> None:
         infinite = [name for name, value in check.truth.items() if not bool(torch.isfinite(value.sum()))]

@@ -18,6 +18,7 @@ from torch import Tensor
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.features import Feature, Near, accumulate, self_products
 from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.spot_check import Spot
 
 
 @runtime_checkable
@@ -52,6 +53,14 @@ class Maker(Protocol):
 
     def settle(self, crop: Any) -> None:
         """After the last feature of a block: raise unless they are what they must be."""
+        ...
+
+    def spot(self, height: int, width: int) -> Spot | None:
+        """An entry of the next tile to check, or None."""
+        ...
+
+    def settle_spot(self, spot: Spot, total: Tensor) -> None:
+        """Raise unless that entry is what it must be."""
         ...
 
     def clock(self, stage: str, piece: Any = None) -> AbstractContextManager[None]: ...
@@ -147,8 +156,12 @@ def block_products(
     """
     size = maker.width if maker.full else 1
     total = torch.zeros(height * size, width * size, dtype=torch.float64, device=maker.device)
+    spot = maker.spot(height, width)
     for piece in maker.pieces:
         left, right = held[piece][:height], column.feature(piece)
+        if spot is not None:
+            with maker.clock("certificate"):
+                spot.add(left, right)
         if by_head is not None:
             with maker.clock("products", piece):
                 for k, into in enumerate(by_head):
@@ -163,7 +176,10 @@ def block_products(
             total += into
             keep(piece, into)
     column.settle()
-    return total if by_head is None else by_head.sum(0)
+    total = total if by_head is None else by_head.sum(0)
+    if spot is not None:
+        maker.settle_spot(spot, total)
+    return total
 
 
 def write(values: Tensor, part: Tensor, row: int, column: int, symmetric: bool, *, add: bool = False) -> None:

@@ -31,6 +31,7 @@ from ntkscope.tangent.precision import Precision, tensor_cores
 from ntkscope.tangent.probe import SAMPLES, TOLERANCE, Findings, probe
 from ntkscope.tangent.quick_convolution import flipped_bytes
 from ntkscope.tangent.reference import dense, pull
+from ntkscope.tangent.spot_check import Spot
 from ntkscope.tangent.subject import Subject
 
 __all__ = ["Detour", "Engine", "Engines", "Heads", "Probed", "probed"]
@@ -199,6 +200,13 @@ class Engine:
             with self.clock("certificate"):
                 self.auditor.finish(crop.check, self.loops)
             crop.check = None
+
+    def spot(self, height: int, width: int) -> Spot | None:
+        return self.auditor.spots.choose(height, width, self.full)
+
+    def settle_spot(self, spot: Spot, total: Tensor) -> None:
+        with self.clock("certificate"):
+            self.auditor.settle_spot(spot, total)
 
     @property
     def device(self) -> torch.device:

@@ -13,6 +13,7 @@ from ntkscope.core import Certificate, NtkscopeError, UsageError, generator
 from ntkscope.tangent.audit import KINK, SAMPLED
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.guards import MIXED, SHAPED
+from ntkscope.tangent.spot_check import Spots
 from ntkscope.tangent.subject import Subject
 
 Compute: TypeAlias = Callable[[Subject, Batch], list[Tensor]]
@@ -32,6 +33,7 @@ class AuditedFeatures:
         self.tolerance = TOLERANCE.get(subject.dtype, 1e-1)
         if kinked and subject.dtype != torch.float64:
             self.tolerance = max(KINK, self.tolerance)
+        self.spots = Spots(certify is not False, seed)
         self.worst, self.checked, self.blocks, self.alone, self.seconds = 0.0, 0, 0, 0, 0.0
 
     def __call__(self, batch: Batch) -> list[Tensor]:
