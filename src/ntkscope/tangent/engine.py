@@ -301,6 +301,7 @@ class Engine:
         other.seconds, other.stages, other.harvested = dict.fromkeys(self.seconds, 0.0), {}, 0
         other.auditor = other._auditor(self.auditor.seed + 1)
         other.auditor.fell_back = []
+        other.auditor.spots = self.auditor.spots
         return other
 
     def check_finite(self, values: Tensor, x: Batch) -> None:

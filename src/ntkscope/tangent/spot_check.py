@@ -26,30 +26,25 @@ class Spot:
     row: int
     column: int
     full: bool  # whether every pair of heads is a number of its own
-    expected: Tensor | float = 0.0
-    lengths: Tensor | float = 0.0  # (2,), squared
+    products: Tensor | None = None  # of the two samples with each other and themselves: (2, 2), or (2, 2, heads, heads)
 
     def add(self, left: Feature, right: Feature) -> None:
-        one, other = left[self.row : self.row + 1], right[self.column : self.column + 1]
-        if self.full:
-            parts = [(one, other)]
-        else:  # a few heads at a time: only the products of each with itself are summed
-            each = max(1, HELD // max(1, _numbers(one)))
-            heads = _heads(one)
-            parts = [(_some(one, at, at + each), _some(other, at, at + each)) for at in range(0, heads, each)]
-        for a, b in parts:
-            product = pair(a, b)
-            self.expected = self.expected + (product if self.full else product.trace())
-            self.lengths = self.lengths + torch.stack([pair(a, a).trace(), pair(b, b).trace()])
+        both = _joined(left[self.row : self.row + 1], right[self.column : self.column + 1])
+        heads = _heads(both)
+        each = heads if self.full else max(1, HELD // max(1, _numbers(both)))
+        for at in range(0, heads, each):
+            found = products(_some(both, at, at + each) if each < heads else both, self.full)
+            self.products = found if self.products is None else self.products + found
 
     def discrepancy(self, total: Tensor) -> float:
         """How far `total` is off at this entry, beside the lengths of the two gradients; 0 where it is not finite."""
-        if not isinstance(self.expected, Tensor) or not isinstance(self.lengths, Tensor):
+        if self.products is None:
             return 0.0
-        heads = len(self.expected) if self.full else 1
+        heads = self.products.shape[-1] if self.full else 1
         rows, columns = (slice(at * heads, (at + 1) * heads) for at in (self.row, self.column))
-        off = (total[rows, columns].double() - self.expected).abs().max()
-        relative = float(off / self.lengths.prod().sqrt().clamp_min(1e-300))
+        off = (total[rows, columns].double() - self.products[0, 1]).abs().max()
+        lengths = [self.products[k, k].trace() if self.full else self.products[k, k] for k in (0, 1)]
+        relative = float(off / (lengths[0] * lengths[1]).sqrt().clamp_min(1e-300))
         return relative if math.isfinite(relative) else 0.0  # others say what is wrong with infinite numbers
 
 
@@ -86,24 +81,45 @@ def settle(spot: Spot, total: Tensor, tolerance: float) -> float:
     )
 
 
-def pair(left: Feature, right: Feature) -> Tensor:
-    """Products of the heads of one sample with those of another, (heads, heads), float64, from formed gradients."""
-    if isinstance(left, Near) and isinstance(right, Near) and not left.a.is_floating_point():
-        same = (left.a[0, 0][:, None] == right.a[0, 0][None, :]).double()  # (s, t)
-        values = torch.einsum("sco,st,tdo->cd", left.b[0, 0].double(), same, right.b[0, 0].double())
+def products(both: Feature, full: bool) -> Tensor:
+    """All products of two samples, float64: (2, 2), summed over heads, or (2, 2, heads, heads)."""
+    heads = "cd" if full else "c"
+    right = "jdp" if full else "jcp"
+    if isinstance(both, Formed):
+        g = both.values.double()
+        values = torch.einsum(f"icp,{right}->ij{heads}", g, g)
+    elif both.a.is_floating_point() and both.positions > both.a.shape[3]:  # forming the gradients is the shorter way
+        g = torch.einsum("gisco,gisk->icgok", both.b.double(), both.a.double()).flatten(2)
+        values = torch.einsum(f"icp,{right}->ij{heads}", g, g)
     else:
-        values = _gradient(left) @ _gradient(right).T
-    for side in (left, right):
-        if side.scale is not None:
-            values = values * side.scale.double()
+        a, b = both.a, both.b.double()  # (g, i, s, c, o)
+        if a.is_floating_point():
+            wide = a.double()
+            near = torch.einsum("gisk,gjtk->gijst", wide, wide)
+        else:
+            near = (a[:, :, None, :, None] == a[:, None, :, None, :]).double()
+        met = torch.einsum("gijst,gjtdo->gijsdo", near, b)
+        values = torch.einsum(f"gisco,gijs{heads[-1]}o->ij{heads}", b, met)
+    if not full:
+        values = values.sum(2)
+    if both.scale is not None:
+        scale = torch.outer(both.scale, both.scale).double()
+        values = values * scale.reshape(2, 2, *[1] * (values.dim() - 2))
     return values
 
 
-def _gradient(feature: Feature) -> Tensor:
-    """(heads, numbers)"""
-    if isinstance(feature, Formed):
-        return feature.values[0].double()
-    return torch.einsum("gsco,gsi->cgoi", feature.b[:, 0].double(), feature.a[:, 0].double()).flatten(1)
+def _joined(left: Feature, right: Feature) -> Feature:
+    """Two samples in one feature."""
+    scale = None
+    if left.scale is not None and right.scale is not None:
+        scale = torch.cat([left.scale, right.scale])
+    if isinstance(left, Formed):
+        assert isinstance(right, Formed)
+        return Formed(torch.cat([left.values, right.values]), scale)
+    assert isinstance(right, Near)
+    longest = max(left.positions, right.positions)
+    left, right = left.stretched(longest), right.stretched(longest)
+    return Near(torch.cat([left.a, right.a], 1), torch.cat([left.b, right.b], 1), scale)
 
 
 def _heads(feature: Feature) -> int:
@@ -111,11 +127,12 @@ def _heads(feature: Feature) -> int:
 
 
 def _numbers(feature: Feature) -> int:
-    """Of one head's gradient."""
+    """Numbers held for one head of two samples."""
     if isinstance(feature, Formed):
-        return feature.values.shape[2]
+        return 2 * feature.values.shape[2]
     g, _, s, _, o = feature.b.shape
-    return g * o * feature.a.shape[3] if feature.a.is_floating_point() else s * (s + o)
+    inside = feature.a.shape[3] if feature.a.is_floating_point() else s
+    return 4 * g * s * (s + o) if s <= inside else 2 * g * o * inside
 
 
 def _some(feature: Feature, start: int, stop: int) -> Feature:
