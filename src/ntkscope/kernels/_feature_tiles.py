@@ -84,8 +84,9 @@ class FeatureMaker:
         other = copy.copy(self)
         other.subject, other.stages, other.harvested = self.subject.twin(), {}, 0
         audited = self.audited
-        other.audited = AuditedFeatures(other.subject, audited.compute, audited.certify, seed=audited.seed + 1)
-        other.audited.tolerance = audited.tolerance
+        other.audited = AuditedFeatures(
+            other.subject, audited.compute, audited.certify, kinked=audited.kinked, seed=audited.seed + 1
+        )
         return other
 
     def check_finite(self, values: Tensor, x: Batch) -> None:

@@ -103,9 +103,8 @@ class Auditor:
         return max(self.tolerance, KINK if self.narrowest(SUMS) > 1e-8 else 0.0)
 
     def narrowest(self, table: Mapping[torch.dtype, float]) -> float:
-        """The tolerance of the shortest numbers a chosen parameter has."""
-        kinds = {leaf.dtype for leaf in self.subject.leaves.values()} or {self.subject.dtype}
-        return max(table.get(kind, 1.5e-1) for kind in kinds)
+        """The tolerance of the shortest numbers the model computes with."""
+        return self.subject.loosest(table, 1.5e-1)
 
     def draw(self, n: int, heads: int) -> Check | None:
         """Weights and a sample for the next block; None where it is not to be checked."""

@@ -30,11 +30,14 @@ class AuditedFeatures:
         self, subject: Subject, compute: Compute, certify: str | bool = "every", *, kinked: bool = False, seed: int = 0
     ) -> None:
         self.subject, self.compute, self.certify, self.seed = subject, compute, certify, seed
-        self.tolerance = TOLERANCE.get(subject.dtype, 1e-1)
-        if kinked and subject.dtype != torch.float64:
-            self.tolerance = max(KINK, self.tolerance)
+        self.kinked = kinked
         self.spots = Spots(certify is not False, seed)
         self.worst, self.checked, self.blocks, self.alone, self.seconds = 0.0, 0, 0, 0, 0.0
+
+    @property
+    def tolerance(self) -> float:
+        tolerance = self.subject.loosest(TOLERANCE)
+        return max(KINK, tolerance) if self.kinked and tolerance > TOLERANCE[torch.float64] else tolerance
 
     def __call__(self, batch: Batch) -> list[Tensor]:
         batch = self.subject.placed(batch)

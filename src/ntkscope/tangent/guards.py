@@ -134,7 +134,7 @@ def check_chance(subject: Subject, batch: Batch, outputs: Tensor) -> None:
         drew = subject.draws or not torch.equal(torch.get_rng_state(), before)
         for high in (False, True) if drew else ():
             with Extreme(high):
-                if differs(subject(batch).detach(), first, OUTPUTS.get(first.dtype, 1e-1)):
+                if differs(subject(batch).detach(), first, subject.loosest(OUTPUTS)):
                     raise UsageError(RANDOM)
     if subject.draws:
         raise UsageError(RANDOM)
@@ -192,7 +192,7 @@ def first_nonfinite(subject: Subject, batch: Batch) -> str:
 
 def check_independence(subject: Subject, batch: Batch, outputs: Tensor) -> None:
     """A sample's outputs must not depend on the samples beside it."""
-    tolerance = OUTPUTS.get(outputs.dtype, 1e-1) * 10
+    tolerance = subject.loosest(OUTPUTS) * 10
     outputs = outputs.detach()
     for i in range(len(batch)):
         try:

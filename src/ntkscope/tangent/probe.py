@@ -104,7 +104,7 @@ def _unchanged(
         return None
     if widened.shape != outputs.shape or [c.signature for c in again.calls] != [c.signature for c in tape.calls]:
         return None
-    tolerance = TOLERANCE.get(outputs.dtype, 1e-3)
+    tolerance = subject.loosest(TOLERANCE)
     return (widened, again) if bool((widened - outputs).abs().max() <= tolerance * outputs.abs().max()) else None
 
 
@@ -145,7 +145,7 @@ def _mismatches(
     """The parameters among `names` whose gradient from the terms is not that of autograd."""
     ordered = sorted(names)
     leaves = [subject.leaves[name] for name in ordered]
-    tolerance = TOLERANCE.get(subject.dtype, 1e-3)
+    tolerance = subject.loosest(TOLERANCE)
     worst = dict.fromkeys(ordered, 0.0)
     largest = dict.fromkeys(ordered, 0.0)
     n = len(outputs)

@@ -99,7 +99,7 @@ class Locator:
             return False
         said = result.flatten(1) @ self.slope + self.offset
         scale = outputs.abs().amax().clamp_min(1e-30)
-        return bool(((said - outputs).abs() <= 10 * OUTPUTS.get(outputs.dtype, 1e-1) * scale).all())
+        return bool(((said - outputs).abs() <= 10 * self.subject.loosest(OUTPUTS) * scale).all())
 
 
 def locate(subject: Subject, batch: Batch) -> Locator:
@@ -130,7 +130,7 @@ def _affine_in(
     result = calls[number].result
     if result.dim() < 2 or len(result) != len(batch) or not result.is_floating_point():
         return None
-    tolerance = 10 * OUTPUTS.get(outputs.dtype, 1e-1)
+    tolerance = 10 * subject.loosest(OUTPUTS)
     flat = result.flatten(1)
     if flat.shape == outputs.shape and torch.allclose(
         flat, outputs, rtol=0, atol=float(outputs.abs().max()) * tolerance

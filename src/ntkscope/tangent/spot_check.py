@@ -82,15 +82,16 @@ def settle(spot: Spot, total: Tensor, tolerance: float) -> float:
 
 
 def products(both: Feature, full: bool) -> Tensor:
-    """All products of two samples, float64: (2, 2), summed over heads, or (2, 2, heads, heads)."""
-    heads = "cd" if full else "c"
-    right = "jdp" if full else "jcp"
+    """All products of two samples, float64: (2, 2), summed over heads, or (2, 2, heads, heads).
+
+    Sums are taken element by element where they can be: a matrix product of two rows by two, millions long, is the slowest
+    there is.
+    """
     if isinstance(both, Formed):
-        g = both.values.double()
-        values = torch.einsum(f"icp,{right}->ij{heads}", g, g)
+        values = _of_gradients(both.values.double(), full)
     elif both.a.is_floating_point() and both.positions > both.a.shape[3]:  # forming the gradients is the shorter way
-        g = torch.einsum("gisco,gisk->icgok", both.b.double(), both.a.double()).flatten(2)
-        values = torch.einsum(f"icp,{right}->ij{heads}", g, g)
+        formed = torch.einsum("gisco,gisk->icgok", both.b.double(), both.a.double())
+        values = _of_gradients(formed.flatten(2), full)
     else:
         a, b = both.a, both.b.double()  # (g, i, s, c, o)
         if a.is_floating_point():
@@ -99,13 +100,22 @@ def products(both: Feature, full: bool) -> Tensor:
         else:
             near = (a[:, :, None, :, None] == a[:, None, :, None, :]).double()
         met = torch.einsum("gijst,gjtdo->gijsdo", near, b)
-        values = torch.einsum(f"gisco,gijs{heads[-1]}o->ij{heads}", b, met)
-    if not full:
-        values = values.sum(2)
+        if full:
+            values = torch.einsum("gisco,gijsdo->ijcd", b, met)
+        else:
+            values = (b[:, :, None] * met).sum((0, 3, 4, 5))
     if both.scale is not None:
         scale = torch.outer(both.scale, both.scale).double()
         values = values * scale.reshape(2, 2, *[1] * (values.dim() - 2))
     return values
+
+
+def _of_gradients(g: Tensor, full: bool) -> Tensor:
+    """Products of two samples' gradients (2, heads, numbers)."""
+    if full:
+        return torch.einsum("icp,jdp->ijcd", g, g)
+    own, cross = g.square().sum((1, 2)), (g[0] * g[1]).sum()
+    return torch.stack([own[0], cross, cross, own[1]]).view(2, 2)
 
 
 def _joined(left: Feature, right: Feature) -> Feature:

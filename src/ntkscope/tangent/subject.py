@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Params, UsageError
+from ntkscope.tangent.arithmetic import Kinds
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.chance import kept_randomness
 from ntkscope.tangent.pristine import Pristine
@@ -72,6 +73,7 @@ class Subject:
         self.changes: set[str] = set()  # what the model itself changed while it was run
         self.casts = False  # whether a forward pass casts modules
         self.quickly = True  # whether calls may be made in another, equal way
+        self.kinds: set[torch.dtype] = set()  # what a forward pass computes in
         self.draws = False  # whether it draws from a random generator of its own
 
     def __call__(self, batch: Batch, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -103,7 +105,7 @@ class Subject:
         if self._written is None:
             before.watch_values()
         try:
-            with _casts_seen() as casts:
+            with _casts_seen() as casts, Kinds(self.kinds):
                 return self.model(*batch.args, **batch.kwargs)
         finally:
             self.casts |= bool(casts)
@@ -175,6 +177,11 @@ class Subject:
         if key not in self._remembered:
             self._remembered[key] = make()
         return self._remembered[key]
+
+    def loosest(self, table: Mapping[torch.dtype, float], otherwise: float = 1e-1) -> float:
+        """The tolerance of the shortest numbers that the model computes with."""
+        kinds = self.kinds | {leaf.dtype for leaf in self.leaves.values()} or {self.dtype}
+        return max(table.get(kind, otherwise) for kind in kinds)
 
     @property
     def parameters(self) -> int:
