@@ -20,16 +20,13 @@ from benchmarks.outcome import Check, Outcome
 from ntkscope.linalg import (
     Gram,
     Grid,
-    KernelStore,
-    TiledGram,
     TileValues,
     estimate_effective_rank,
-    fill,
-    open_kernel,
     psd_health,
     spectral_density,
     top_eigenpairs,
 )
+from ntkscope.storage import KernelStore, TiledGram, fill, open_kernel
 from ntkscope.surrogates import KernelGLM, KernelRidgeClassifier
 
 N, QUICK, TILE = 5000, 500, 1000

@@ -22,8 +22,8 @@ import ntkscope as ns
 from ntkscope.core import NtkscopeError, Part, RecordError, StoreError
 from ntkscope.infinite import Activation, Conv, Dense, Flatten, Relu, serial
 from ntkscope.kernels._stored import NetworkTiles
-from ntkscope.linalg.feature_store import FeatureStore
-from ntkscope.linalg.store import KernelStore
+from ntkscope.storage.feature_store import FeatureStore
+from ntkscope.storage.store import KernelStore
 from ntkscope.training import fit
 from oracles.resumed import CHANGES, NOTHING, Reading, changed, inputs, made
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
         measures,
         models,
         report,
+        storage,
         surrogates,
         tangent,
         training,
@@ -32,7 +33,8 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.core import Claim, NtkscopeError, Record, Registry, Snapshot, Split
     from ntkscope.experiments import EXPERIMENTS, run
     from ntkscope.kernels import KERNELS, OutputSketch, Tangent, kernel
-    from ntkscope.linalg import Gram, open_kernel
+    from ntkscope.linalg import Gram
+    from ntkscope.storage import open_kernel
     from ntkscope.xray import xray
 
     __version__: str
@@ -47,6 +49,7 @@ _ROOMS = (
     "measures",
     "models",
     "report",
+    "storage",
     "surrogates",
     "tangent",
     "training",
@@ -60,7 +63,7 @@ _NAMES = {
     "kernel": "kernels",
     "run": "experiments",
     "Gram": "linalg",
-    "open_kernel": "linalg",
+    "open_kernel": "storage",
     "Claim": "core",
     "NtkscopeError": "core",
     "Record": "core",
@@ -93,6 +96,7 @@ __all__ = [
     "open_kernel",
     "report",
     "run",
+    "storage",
     "surrogates",
     "tangent",
     "training",

@@ -17,7 +17,7 @@ from ntkscope.infinite.limit import _tiled
 from ntkscope.infinite.pairs import Network
 from ntkscope.infinite.rules.serial import Serial
 from ntkscope.infinite.tile_source import PairCut, PairTiles
-from ntkscope.linalg import TiledGram
+from ntkscope.storage import TiledGram
 from oracles.closeness import assert_kernel_close
 from strategies.networks import noise
 

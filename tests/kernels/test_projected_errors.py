@@ -154,7 +154,7 @@ def test_new_inputs_meet_the_stored_ones(kind: str, tmp_path: Path) -> None:
 
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ntkscope.kernels import _projecting
-    from ntkscope.linalg.feature_store import FeatureStore
+    from ntkscope.storage.feature_store import FeatureStore
 
     monkeypatch.setitem(_projecting.BLOCK, "cpu", 2)
     model, x = network()

@@ -14,8 +14,8 @@ import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, StoreError
 from ntkscope.kernels import _projected_store, _projecting, _sketching
 from ntkscope.kernels._sketching import Room
-from ntkscope.linalg._zarr import attributes_checksum
-from ntkscope.linalg.feature_store import FeatureStore
+from ntkscope.storage._zarr import attributes_checksum
+from ntkscope.storage.feature_store import FeatureStore
 from oracles import against
 from oracles.closeness import relative_error
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import ntkscope as ns
 from contracts.kernel import SAME, convolutional, perceptron, seeded, tied
 from ntkscope.core import MemoryBudgetError, StoreError, UsageError
-from ntkscope.linalg import TiledGram
-from ntkscope.linalg.store import KernelStore
+from ntkscope.storage import TiledGram
+from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.cut import Cut, make_cut
 from ntkscope.tangent.engine import Detour, Heads

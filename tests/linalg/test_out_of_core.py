@@ -22,8 +22,6 @@ from ntkscope.linalg import (
     DenseGram,
     FactoredGram,
     Gram,
-    KernelStore,
-    TiledGram,
     band,
     band_eigenvalues,
     block_eigenpairs,
@@ -33,12 +31,10 @@ from ntkscope.linalg import (
     eigenpairs,
     entropy_rank,
     estimate_effective_rank,
-    fill,
     frobenius_norm,
     jacobi,
     minimum_norm_solve,
     nystrom,
-    open_kernel,
     spectral_density,
     spectral_norm,
     stable_rank,
@@ -46,6 +42,7 @@ from ntkscope.linalg import (
     system,
     top_eigenpairs,
 )
+from ntkscope.storage import KernelStore, TiledGram, fill, open_kernel
 from oracles.tiles import Products
 
 

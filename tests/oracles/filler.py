@@ -14,7 +14,7 @@ import google_crc32c  # noqa: F401 - what each process would import
 import torch
 import zarr  # noqa: F401
 
-from ntkscope.linalg import KernelStore, fill
+from ntkscope.storage import KernelStore, fill
 from oracles.tiles import NetworkTiles, Products
 
 

@@ -25,9 +25,10 @@ from ntkscope.infinite.rules.identity import Identity
 from ntkscope.infinite.rules.serial import Serial
 from ntkscope.infinite.tile_source import PairTiles, found_cut, make_cut
 from ntkscope.infinite.workers import spread
-from ntkscope.linalg import DenseGram, Gram, open_kernel
-from ntkscope.linalg.filling import fill
-from ntkscope.linalg.store import KernelStore
+from ntkscope.linalg import DenseGram, Gram
+from ntkscope.storage import open_kernel
+from ntkscope.storage.filling import fill
+from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.batches import as_batch
 from ntkscope.tangent.plan import parse_bytes
 

@@ -20,8 +20,8 @@ from ntkscope.core import MemoryBudgetError, StoreError, fingerprint
 from ntkscope.core.identity import DIGITS, Answers, code_fingerprint, identity
 from ntkscope.infinite.pairs import Network
 from ntkscope.linalg.gram import Gram
-from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.tiling import Grid, TileValues
+from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.crew import share
 from ntkscope.tangent.plan import show_bytes
 

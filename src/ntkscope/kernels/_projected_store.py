@@ -19,10 +19,10 @@ from ntkscope.kernels._projecting import blocks, check_room, project
 from ntkscope.kernels._sketching import Room, Sketch, project_block
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg import Gram
-from ntkscope.linalg.certified import add_certificate
-from ntkscope.linalg.feature_store import FeatureStore
-from ntkscope.linalg.filling import DamageWarning
-from ntkscope.linalg.stored_features import open_features
+from ntkscope.storage.certified import add_certificate
+from ntkscope.storage.feature_store import FeatureStore
+from ntkscope.storage.filling import DamageWarning
+from ntkscope.storage.stored_features import open_features
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.engine import Engine

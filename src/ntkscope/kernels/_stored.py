@@ -11,11 +11,11 @@ import torch
 from ntkscope.core import Certificate, UsageError
 from ntkscope.core.identity import Answers
 from ntkscope.kernels.registry import KERNELS, Request
-from ntkscope.linalg.certified import add_certificate
-from ntkscope.linalg.filling import fill
 from ntkscope.linalg.gram import Gram
-from ntkscope.linalg.store import KernelStore
-from ntkscope.linalg.tiled import open_kernel
+from ntkscope.storage.certified import add_certificate
+from ntkscope.storage.filling import fill
+from ntkscope.storage.store import KernelStore
+from ntkscope.storage.tiled import open_kernel
 from ntkscope.tangent.cut import Cut, make_cut
 from ntkscope.tangent.engine import Detour, probed
 from ntkscope.tangent.fingerprint import (

@@ -9,9 +9,7 @@ from ntkscope.linalg.corrected import CorrectedGram
 from ntkscope.linalg.correlation import matrix_correlation
 from ntkscope.linalg.dense import DenseGram, as_gram
 from ntkscope.linalg.density import SpectralDensity, quadrature, spectral_density, stochastic_trace
-from ntkscope.linalg.distributed import ClusterWarning, DistributedError
 from ntkscope.linalg.factored import FactoredGram
-from ntkscope.linalg.filling import DamageWarning, fill
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.health import PSDHealth, nearest_psd, psd_health
 from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
@@ -30,25 +28,19 @@ from ntkscope.linalg.spectrum import (
     spectral_norm,
     stable_rank,
 )
-from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.system import NumericalWarning
-from ntkscope.linalg.tiled import TiledGram, open_kernel
 from ntkscope.linalg.tiling import Grid, TileSource, TileValues
 
 __all__ = [
     "CholeskySolution",
-    "ClusterWarning",
     "ConditionNumber",
     "ConjugateGradientSolution",
     "CorrectedGram",
-    "DamageWarning",
     "DenseGram",
-    "DistributedError",
     "EigenPairs",
     "FactoredGram",
     "Gram",
     "Grid",
-    "KernelStore",
     "MinimumNormSolution",
     "NumericalWarning",
     "OperatorGram",
@@ -58,7 +50,6 @@ __all__ = [
     "SpectralDensity",
     "TileSource",
     "TileValues",
-    "TiledGram",
     "as_gram",
     "band_eigenvalues",
     "block_eigenpairs",
@@ -70,7 +61,6 @@ __all__ = [
     "eigenpairs",
     "entropy_rank",
     "estimate_effective_rank",
-    "fill",
     "frobenius_norm",
     "jacobi",
     "lanczos",
@@ -78,7 +68,6 @@ __all__ = [
     "minimum_norm_solve",
     "nearest_psd",
     "nystrom",
-    "open_kernel",
     "principal_angles",
     "psd_health",
     "quadrature",

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from ntkscope.core import DamagedTile, StoreError
-from ntkscope.linalg import DamageWarning, KernelStore, TiledGram, fill, open_kernel
+from ntkscope.storage import DamageWarning, KernelStore, TiledGram, fill, open_kernel
 from oracles.filler import sources
 from oracles.tiles import Products
 

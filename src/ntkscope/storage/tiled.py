@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import StoreError
-from ntkscope.linalg._files import folder, optional
-from ntkscope.linalg._zarr import kind_of
-from ntkscope.linalg.certified import read_certificate
-from ntkscope.linalg.feature_store import KIND as FEATURES
 from ntkscope.linalg.gram import Gram, Index, Tile, slices, symmetric_eigenvalues
 from ntkscope.linalg.mixed import product, transposed_product
-from ntkscope.linalg.store import KernelStore
-from ntkscope.linalg.stored_features import open_features
+from ntkscope.storage._files import folder, optional
+from ntkscope.storage._zarr import kind_of
+from ntkscope.storage.certified import read_certificate
+from ntkscope.storage.feature_store import KIND as FEATURES
+from ntkscope.storage.store import KernelStore
+from ntkscope.storage.stored_features import open_features
 
 Part: TypeAlias = slice | Tensor  # entries of a vector: consecutive ones, or by number
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
 from ntkscope.core.identity import Answers, disagreement, machine, tolerance
 from ntkscope.core.identity.answers import DIFFERENT
-from ntkscope.linalg._files import Folder, folder
-from ntkscope.linalg._zarr import (
+from ntkscope.storage._files import Folder, folder
+from ntkscope.storage._zarr import (
     DTYPES,
     ChunkedArray,
     attributes_checksum,

@@ -21,10 +21,10 @@ from torch import nn
 
 import ntkscope as ns
 from ntkscope.core import NumericalError, StoreError, UsageError, generator
-from ntkscope.linalg.distributed import DistributedError, as_client, fill_on, strips
-from ntkscope.linalg.filling import fill
-from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.tiling import Grid, TileValues
+from ntkscope.storage.distributed import DistributedError, as_client, fill_on, strips
+from ntkscope.storage.filling import fill
+from ntkscope.storage.store import KernelStore
 from oracles import resumed
 from oracles.slow_tiles import SlowTiles, notes
 
@@ -372,7 +372,7 @@ def test_executors(two: Any) -> None:
 
 
 def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ntkscope.linalg.distributed.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("ntkscope.storage.distributed.CONNECT_SECONDS", 1)
     for address in ("tcp://127.0.0.1:9", "no such thing"):
         with pytest.raises(DistributedError, match="dask scheduler"), as_client(address):
             pass
@@ -393,7 +393,7 @@ def test_store_no_worker_can_see(two: Any, tmp_path: Path) -> None:
 
 def test_folder_that_is_not_shared(two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same path leads every process to a folder of its own, as it does on machines without a shared disk."""
-    monkeypatch.setattr("ntkscope.linalg.distributed.VISIBLE_SECONDS", (0, 0.1))
+    monkeypatch.setattr("ntkscope.storage.distributed.VISIBLE_SECONDS", (0, 0.1))
     source = SlowTiles(Grid(4, 4, 2), str(tmp_path / "log"))
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):

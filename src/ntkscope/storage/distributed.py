@@ -21,11 +21,11 @@ from ntkscope.core import NtkscopeError, Progress, UsageError
 from ntkscope.core.environment import package_version
 from ntkscope.core.interrupts import noted_interrupts
 from ntkscope.core.progress import counter
-from ntkscope.linalg._zarr import optional
-from ntkscope.linalg.filling import outstanding, to_check
-from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.tiling import TileSource
-from ntkscope.linalg.worker import DistributedError, Strip, compare, compute, distributed_package, leave
+from ntkscope.storage._zarr import optional
+from ntkscope.storage.filling import outstanding, to_check
+from ntkscope.storage.store import KernelStore
+from ntkscope.storage.worker import DistributedError, Strip, compare, compute, distributed_package, leave
 
 LONGEST_STRIP = 8  # tiles: the features of a row are made at most once for eight tiles
 SHARES = 16  # strips a worker gets at least, where there are so many tiles, so that all end at about the same time

@@ -18,8 +18,8 @@ from torch.testing import assert_close
 from contracts.gram import GramContract, features
 from ntkscope.core import DamagedTile, NumericalError, StoreError
 from ntkscope.linalg import FactoredGram, Gram
-from ntkscope.linalg.feature_store import FeatureStore
-from ntkscope.linalg.stored_features import Rows, StoredFeatureGram, open_features
+from ntkscope.storage.feature_store import FeatureStore
+from ntkscope.storage.stored_features import Rows, StoredFeatureGram, open_features
 
 
 def kept(url: Any, values: Tensor, rows: int = 4, fill: bool = True, **labels: Any) -> FeatureStore:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from ntkscope.core import NtkscopeError, StoreError
-from ntkscope.linalg._zarr import optional
-from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.tiling import Answering, TileSource
+from ntkscope.storage._zarr import optional
+from ntkscope.storage.store import KernelStore
 
 
 class DistributedError(NtkscopeError, RuntimeError):

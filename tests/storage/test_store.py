@@ -23,9 +23,10 @@ from torch.testing import assert_close
 import ntkscope as ns
 from contracts.gram import features
 from ntkscope.core import DamagedTile, NtkscopeError, NumericalError, StoreError, UsageError
-from ntkscope.linalg import Grid, KernelStore, TileValues, fill, open_kernel
-from ntkscope.linalg._files import LocalFolder, RemoteFolder, folder
-from ntkscope.linalg._zarr import attributes_checksum
+from ntkscope.linalg import Grid, TileValues
+from ntkscope.storage import KernelStore, fill, open_kernel
+from ntkscope.storage._files import LocalFolder, RemoteFolder, folder
+from ntkscope.storage._zarr import attributes_checksum
 from oracles.tiles import NetworkTiles, Products
 
 LABELS = {"name": "linear", "rows": "sample*2 + output", "outputs": 2, "meta": {"seed": 3, "nested": [1.5, None]}}
@@ -228,7 +229,7 @@ class TestPlaces:
         moved = replace(symmetric(), left=symmetric().left * (1 + 1e-12))
         with pytest.raises(StoreError, match="answers differently"):
             fill(store, moved)
-        monkeypatch.setattr("ntkscope.linalg.store.machine", lambda device: "cpu-of-another-kind")
+        monkeypatch.setattr("ntkscope.storage.store.machine", lambda device: "cpu-of-another-kind")
         assert fill(store, moved) == 0
         with pytest.raises(StoreError, match="answers differently"):
             fill(store, replace(symmetric(), left=symmetric().left * (1 + 1e-6)))

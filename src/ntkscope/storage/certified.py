@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ntkscope.core import Certificate
-from ntkscope.linalg._files import Folder
+from ntkscope.storage._files import Folder
 
 KEY, LARGEST = "certificate.json", 2**20
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import DamagedTile, StoreError, UsageError
-from ntkscope.linalg._files import Folder, optional
-from ntkscope.linalg._files import folder as folder  # a kind of store finds all it needs here
+from ntkscope.storage._files import Folder, optional
+from ntkscope.storage._files import folder as folder  # a kind of store finds all it needs here
 
 Index: TypeAlias = tuple[int, ...]
 DTYPES = {torch.float16: "<f2", torch.float32: "<f4", torch.float64: "<f8"}

@@ -23,7 +23,8 @@ from torch import Tensor
 from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
 from ntkscope.core.identity import Answers, disagreement, machine, tolerance
 from ntkscope.core.identity.answers import DIFFERENT
-from ntkscope.linalg._zarr import (
+from ntkscope.linalg.tiling import Answering, Grid, TileSource, TileValues
+from ntkscope.storage._zarr import (
     DTYPES,
     ChunkedArray,
     Folder,
@@ -35,7 +36,6 @@ from ntkscope.linalg._zarr import (
     put_attributes,
     whole_number,
 )
-from ntkscope.linalg.tiling import Answering, Grid, TileSource, TileValues
 
 KIND = "ntkscope kernel"
 SCHEMA = 2

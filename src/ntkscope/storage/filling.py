@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from ntkscope.core.identity import drawn
 from ntkscope.core.progress import counter
-from ntkscope.linalg.store import KernelStore
 from ntkscope.linalg.tiling import TileSource
+from ntkscope.storage.store import KernelStore
 
 
 class DamageWarning(RuntimeWarning):
@@ -35,7 +35,7 @@ def fill(
     """
     store.require(source)
     if executor is not None:
-        from ntkscope.linalg.distributed import fill_on
+        from ntkscope.storage.distributed import fill_on
 
         return int(fill_on(executor, store, source, progress=progress, verify=verify))
     todo = outstanding(store, verify=verify)

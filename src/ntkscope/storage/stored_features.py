@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import StoreError
-from ntkscope.linalg.certified import read_certificate
 from ntkscope.linalg.factored import FactoredGram
-from ntkscope.linalg.feature_store import FeatureStore
 from ntkscope.linalg.gram import Gram, Index, Tile, slices
 from ntkscope.linalg.mixed import product, transposed_product
+from ntkscope.storage.certified import read_certificate
+from ntkscope.storage.feature_store import FeatureStore
 
 ROWS = 1024
 
