@@ -137,6 +137,7 @@ def _dense(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
     for piece in engine.pieces:
         with engine.clock("gradients", piece):
             values = (crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)).flatten(0, 1)
+            values = values.to(subject.dtype)  # a model may have parameters of several kinds
             values = _with_truth(values, _truth(engine, crop, piece, innermost=False))
         with engine.clock("projection", piece):
             offset = _offset(piece)
@@ -258,14 +259,14 @@ def _kronecker(engine: Engine, crop: Harvest, piece: Piece, sketch: Sketch, held
     if not terms or piece.groups > 1 or not all(isinstance(term, Outer | Lookup) for term in terms):
         _kronecker_formed(engine, piece, _gradient(engine, crop, piece), drawn, held, total)
         return
-    short = engine.precision.storage if engine.precision.name == "bf16" else None
+    kept = engine.precision.storage if engine.precision.name == "bf16" else engine.subject.dtype
     for (k, t), term in zip(piece.members, terms):
         assert isinstance(term, Outer | Lookup)
         a, b = crop.sides(k, t)
         b = b[:, 0]  # (n, s, heads, o): one group
         n, s, heads, o = b.shape
-        b = b.reshape(-1, o).to(short or b.dtype)
-        a = a.reshape(n * s) if isinstance(term, Lookup) else a.reshape(n * s, -1).to(short or a.dtype)
+        b = b.reshape(-1, o).to(kept)
+        a = a.reshape(n * s) if isinstance(term, Lookup) else a.reshape(n * s, -1).to(kept)
         inner, outer = _places(term, leaf, a, o)
         for columns in drawn.pieces(held // (n * s * (heads + 1) + len(inner) + len(outer))):
             flipped = isinstance(term, Lookup) or term.transposed
@@ -316,10 +317,10 @@ def _gradient(engine: Engine, crop: Harvest, piece: Piece) -> Tensor:
         asis = leaf.dim() > 2 and all(_is_innermost(term, leaf) for term in terms)
         values = crop.gradient(piece, ordered=not asis)
         if asis:
-            return values.flatten(0, 1)
+            return values.flatten(0, 1).to(engine.subject.dtype)
     if leaf.dim() > 2:
         values = values.unflatten(2, (piece.stop - piece.start, *leaf.shape[1:])).movedim(3, -1).flatten(2)
-    return values.flatten(0, 1)
+    return values.flatten(0, 1).to(engine.subject.dtype)
 
 
 def _is_innermost(term: Term, leaf: Tensor) -> bool:
