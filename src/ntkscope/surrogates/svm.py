@@ -60,9 +60,7 @@ class KernelSVM(LinearClassifier):
         below = _below_zero(values)
         scale = float(np.abs(np.diag(values)).mean()) or 1.0  # SVC's tolerances take the diagonal to be about 1
         unit = values if scale == 1.0 else values / scale
-        machines = [
-            _machine(unit, scale, numbers == c, most, self.tol, self.max_iter, below) for c in _asked(classes)
-        ]
+        machines = [_machine(unit, scale, numbers == c, most, self.tol, self.max_iter, below) for c in _asked(classes)]
         coef, intercept = np.stack([m.coef for m in machines]), np.array([m.intercept for m in machines])
         if classes == 2:
             coef, intercept = np.concatenate([-coef, coef]) / 2, np.concatenate([-intercept, intercept]) / 2
