@@ -84,10 +84,11 @@ def stored(
     account = {"tiles": len(store.grid), "computed": computed, "seconds": time.perf_counter() - began}
     here = {} if request.executor is not None else _spent(source, account["seconds"])
     certificate = add_certificate(store.folder, source.certificate() if computed else Certificate())
-    gram.meta = {**gram.meta, "run": {**account, "spent": here}, "certificate": certificate}
     coverage = source.coverage()
-    gram.coverage = coverage if coverage is not None and coverage.roads else None
-    return gram
+    return gram.with_labels(
+        meta={**gram.meta, "run": {**account, "spent": here}, "certificate": certificate},
+        coverage=coverage if coverage is not None and coverage.roads else None,
+    )
 
 
 class NetworkTiles(FeatureTiles):
