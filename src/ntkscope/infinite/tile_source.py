@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError, StoreError, fingerprint
-from ntkscope.core.identity import DIGITS, Answers, code_fingerprint, identity
+from ntkscope.core.identity import DIGITS, Answers, identity
+from ntkscope.core.numerics import numerics
 from ntkscope.infinite.pairs import Network
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.tiling import Grid, TileValues
@@ -122,11 +123,11 @@ class PairTiles:
             "computed in": str(self.dtype).removeprefix("torch."),
             "computed on": torch.device(self.device).type,
             "cut": f"tiles of {cut.size} inputs, {cut.parts} × {cut.parts} parts, {cut.memory} bytes each",
-            "ntkscope": code_fingerprint("infinite"),
+            "ntkscope": numerics("infinite"),
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without its fingerprint: where it arrives, that is taken of the code there."""
+        """Without its fingerprint: where it arrives, that is taken of the versions there."""
         right = None if self.right is None else self.right.cpu()
         kept = {name: value for name, value in vars(self).items() if name != "fingerprint"}
         return kept | {"left": self.left.cpu(), "right": right}

@@ -125,14 +125,14 @@ def _gram(
             return made
         rows, columns = _sample(len(request.x1), request), _sample(made.shape[1], request)
         reached = _relative_error(made, rows, columns)
-        made.meta["error"] = {  # type: ignore[index]
-            "rtol": rtol,
-            "relative": reached,
-            "inputs": [len(rows), len(columns)],
-            "stages": [stage.dim for stage in stages],
-        }
         if reached <= rtol or len(stages) == STAGES:
-            return made
+            error = {
+                "rtol": rtol,
+                "relative": reached,
+                "inputs": [len(rows), len(columns)],
+                "stages": [stage.dim for stage in stages],
+            }
+            return made.with_labels(meta={**made.meta, "error": error})
         dim = _rounded(sum(stage.dim for stage in stages) * (MARGIN * (reached / rtol) ** 2 - 1))
 
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, RecordError, Snapshot, StoreError
-from ntkscope.core.identity import Answers, code_fingerprint, drawn, identity, machine, network_identity, tolerance
+from ntkscope.core.identity import Answers, drawn, identity, machine, network_identity, tolerance
 from ntkscope.core.identity.answers import MOST
 from ntkscope.core.identity.pieces import tensor_bytes
+from ntkscope.core.numerics import numerics
 from ntkscope.training.batches import call
 from ntkscope.training.evaluation import evaluating
 from ntkscope.training.run import Run
@@ -28,7 +29,7 @@ def describe(run: Run, data: str, start: Snapshot | None) -> dict[str, Any]:
     network = network_identity(run.model)
     if start is not None:
         network["model"] = identity(start.step, start.params, start.buffers, start.optimizer, start.random)
-    return {**run.settings.describe(), **network, "data": data, "ntkscope": code_fingerprint("training")}
+    return {**run.settings.describe(), **network, "data": data, "ntkscope": numerics("training")}
 
 
 def answers(run: Run) -> Answers:
