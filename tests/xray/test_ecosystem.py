@@ -87,7 +87,10 @@ def test_a_lightning_module_and_its_loaders(tmp_path: Path) -> None:
             default_root_dir=tmp_path,
         )
         trainer.fit(model, loaders[0])
-    record = ns.xray(model.eval(), *loaders, tmp_path / "xray", kernels=("trntk", "ck"), progress=False)
+    with pytest.raises(ns.UsageError, match=r"train is a shuffling DataLoader.*pass loader.dataset"):
+        ns.xray(model.eval(), *loaders, tmp_path / "refused", kernels=("trntk", "ck"), progress=False)
+    data = (loaders[0].dataset, loaders[1])
+    record = ns.xray(model.eval(), *data, tmp_path / "xray", kernels=("trntk", "ck"), progress=False)
     assert record.status == "done"
     summary = record.metrics["section:summary"]["data"]
     assert summary["network_accuracy"] > 0.6  # chance is 0.1; 160 steps on 200 digits

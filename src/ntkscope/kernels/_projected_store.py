@@ -39,7 +39,13 @@ from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import quiet
 
 CHUNK = 1 << 28  # bytes of a chunk at most
-SOURCES = ("tangent", "kernels", "linalg/*sketch*.py")  # the files that decide the numbers
+SOURCES = (
+    "core/calling.py",
+    "core/tree.py",
+    "tangent",
+    "kernels",
+    "linalg/*sketch*.py",
+)  # the files that decide the numbers
 STEPS = ("rows", "held", "inner")  # of a room: they decide the rounding, so a store keeps those it was begun with
 MAPS = "linalg/*sketch*.py"  # those that decide what a projection is
 ASKED = "features/asked"  # the inputs whose answers a store keeps: `extend` asks the network for them again

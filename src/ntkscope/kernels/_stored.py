@@ -28,6 +28,8 @@ from ntkscope.tangent.fingerprint import (
 from ntkscope.tangent.tile_source import FeatureTiles, Recipe, TileMaker
 
 SOURCES = (
+    "core/calling.py",
+    "core/tree.py",
     "tangent",
     "kernels/_tangent.py",
     "kernels/_feature_tiles.py",

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, Snapshot, UsageError, progress
+from ntkscope.core.calling import arguments, logits
+from ntkscope.core.tree import join, map_leaves
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.chain import StackedChain, as_chain
 from ntkscope.training.evaluation import Weights, evaluating, item_weights
@@ -285,14 +287,9 @@ class _Group:
         index = self._permutation[1][:, self.orders[0].place(self.step)]  # (k, b)
         member = torch.arange(len(index), device=index.device)[:, None]
 
-        def pick(value: Any) -> Any:
-            if isinstance(value, Mapping):
-                return {key: pick(item) for key, item in value.items()}
-            if isinstance(value, tuple):
-                return tuple(map(pick, value))
-            return value[index] if self.shared else value[member, index]
-
-        return Part(pick(self.part.x), pick(self.part.y), {k: pick(v) for k, v in self.part.extras.items()}), 0
+        where = index if self.shared else (member, index)
+        x, y, extras = map_leaves(lambda leaf: leaf[where], (self.part.x, self.part.y, dict(self.part.extras)))
+        return Part(x, y, extras), 0
 
     def _keep(self, losses: Tensor) -> None:
         self.losses = losses
@@ -358,12 +355,7 @@ def _gather(groups: list[_Group]) -> tuple[Params, Params, Tensor]:
 
 
 def _outputs(template: nn.Module, params: Params, buffers: Params, x: Inputs) -> Tensor:
-    state = {**params, **buffers}
-    if isinstance(x, Mapping):
-        result = functional_call(template, state, (), dict(x))
-    else:
-        result = functional_call(template, state, x if isinstance(x, tuple) else (x,))
-    return result if isinstance(result, Tensor) else result.logits
+    return logits(functional_call(template, {**params, **buffers}, *arguments(template, x)))
 
 
 def _deal(members: int, workers: int) -> list[list[int]]:
@@ -380,15 +372,7 @@ def _deal(members: int, workers: int) -> list[list[int]]:
 def _stack(parts: list[Part]) -> Part:
     """Parts of one length as one with a first axis of members in front of the items."""
 
-    def stack(values: list[Any]) -> Any:
-        if isinstance(values[0], Mapping):
-            return {key: stack([value[key] for value in values]) for key in values[0]}
-        if isinstance(values[0], tuple):
-            return tuple(stack([value[i] for value in values]) for i in range(len(values[0])))
-        return torch.stack(values)
-
-    extras = {key: stack([p.extras[key] for p in parts]) for key in parts[0].extras}
-    return Part(stack([p.x for p in parts]), stack([p.y for p in parts]), extras)
+    return Part(*join([(p.x, p.y, dict(p.extras)) for p in parts], torch.stack, "the parts of the members"))
 
 
 def _lean(part: Part, weights: Weights) -> Part:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, Part, Progress, Snapshot, UsageError, derive_seed
-from ntkscope.training.batches import BatchOrder, call
+from ntkscope.core.calling import call
+from ntkscope.training.batches import BatchOrder
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.losses import objective
 from ntkscope.training.modes import phase_starts, redraw_, select, trainable
