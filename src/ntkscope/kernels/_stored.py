@@ -33,6 +33,7 @@ SOURCES = (
     "tangent",
     "kernels/_tangent.py",
     "kernels/_feature_tiles.py",
+    "kernels/_hooks.py",
 )  # they decide the numbers, with the kernel's own
 
 
