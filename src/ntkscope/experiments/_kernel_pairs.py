@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
+from ntkscope.core.tree import join, length
 from ntkscope.kernels import kernel
 from ntkscope.linalg import Gram
 
@@ -94,8 +95,8 @@ def kernel_pairs(
             how: dict[str, Any] = (
                 {"bias": False} if name == "ck" else {"dim": dim, "kind": sketch, "precision": precision}
             )
-            both = kernel(name, model, _joined(x_train, x_test), seed=seed, **shared, **how)
-            n = _length(x_train)
+            both = kernel(name, model, join([x_train, x_test]), seed=seed, **shared, **how)
+            n = length(x_train)
             square, cross = both[:n, :n], both[n:, :n]
             yield _pair(name, square, cross, clock(model) - began, how)
             del both, square, cross
@@ -113,16 +114,6 @@ def _pair(name: str, square: Gram, cross: Gram, seconds: float, how: Mapping[str
     if name == "trntk":
         return Pair(name, square.dense(), cross.dense(), seconds, 1.0, how)
     return Pair(name, square.dense() / scale, cross.dense() / scale, seconds, scale, how)
-
-
-def _joined(x1: Any, x2: Any) -> Any:
-    if isinstance(x1, Mapping):
-        return {key: torch.cat([x1[key], x2[key]]) for key in x1}
-    return torch.cat([x1, x2])
-
-
-def _length(x: Any) -> int:
-    return len(next(iter(x.values()))) if isinstance(x, Mapping) else len(x)
 
 
 def clock(model: nn.Module) -> float:

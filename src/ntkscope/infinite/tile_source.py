@@ -19,12 +19,12 @@ from torch import Tensor
 from ntkscope.core import MemoryBudgetError, StoreError, fingerprint
 from ntkscope.core.identity import DIGITS, Answers, identity
 from ntkscope.core.numerics import numerics
+from ntkscope.core.sizes import show_bytes
 from ntkscope.infinite.pairs import Network
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.crew import share
-from ntkscope.tangent.plan import show_bytes
 
 LARGEST = 2048  # inputs of a tile
 PARTS = 4  # down and across, of a tile on a CPU

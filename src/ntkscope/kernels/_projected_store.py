@@ -16,6 +16,7 @@ from ntkscope.core import StoreError, UsageError
 from ntkscope.core.identity import asked_items, drawn
 from ntkscope.core.numerics import numerics
 from ntkscope.core.progress import counter
+from ntkscope.core.sizes import parse_bytes
 from ntkscope.kernels._projecting import blocks, check_room, project
 from ntkscope.kernels._sketching import Room, Sketch, project_block
 from ntkscope.kernels.registry import Request
@@ -34,7 +35,6 @@ from ntkscope.tangent.fingerprint import (
     network_identity,
 )
 from ntkscope.tangent.heads import Heads, as_heads
-from ntkscope.tangent.plan import parse_bytes
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import quiet
 

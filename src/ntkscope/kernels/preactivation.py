@@ -15,13 +15,13 @@ from torch.autograd.graph import get_gradient_edge
 from ntkscope.core import UsageError
 from ntkscope.core.progress import counter
 from ntkscope.kernels._feature_tiles import FeatureRecipe
+from ntkscope.kernels._hooks import outputs_of
 from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.feature_audit import AuditedFeatures
 from ntkscope.tangent.heads import Heads, as_heads
-from ntkscope.tangent.hooks import outputs_of
 from ntkscope.tangent.pristine import ours
 from ntkscope.tangent.subject import Subject
 

@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, Part, Record
+from ntkscope.core.tree import join
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import kernel
 from ntkscope.linalg import Gram
@@ -304,11 +305,7 @@ def whole(fitted: Any, classes: int) -> tuple[Array, Array]:
 
 def joined(first: Inputs, second: Inputs) -> Inputs:
     """The inputs of both, one after the other."""
-    if isinstance(first, Tensor):
-        return torch.cat([first, second])
-    if isinstance(first, dict):
-        return {key: joined(first[key], second[key]) for key in first}
-    return tuple(joined(a, b) for a, b in zip(first, second))
+    return join([first, second])
 
 
 def subset(items: Items, rows: NDArray[np.int64]) -> Part:

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from ntkscope.core import Inputs, Part
+from ntkscope.core.calling import call
 from ntkscope.core.random import numpy_generator
+from ntkscope.core.tree import length
 from ntkscope.kernels import kernel
 from ntkscope.linalg.sketch import projection_rows
-from ntkscope.tangent.subject import logits
-from ntkscope.training.batches import call
 
 ENOUGH = 0.4  # seconds after which a probe is long enough to believe
 MOST = 128  # items a probe takes at most
@@ -95,7 +95,7 @@ def measure_rates(
     model: nn.Module, x: Inputs, *, device: Any = None, memory: int = 2**31, certify: str | bool = "every"
 ) -> Rates:
     """Time the exact kernel on 4, 8, 16, … items until that takes a moment, and a few matrix products."""
-    total = _length(x)
+    total = length(x)
     count = min(4, total)
     while True:
         items = Part(x, torch.zeros(total)).take(torch.arange(count)).x
@@ -110,7 +110,7 @@ def measure_rates(
     start = time.perf_counter()
     with torch.no_grad():
         where = next((p.device for p in model.parameters()), torch.device("cpu"))
-        outputs = logits(call(model, Part(items, torch.zeros(count)).to(where).x))
+        outputs = call(model, Part(items, torch.zeros(count)).to(where).x)
     forward = (time.perf_counter() - start) / count
     return Rates(
         setup=setup,
@@ -136,12 +136,6 @@ def _time_kernel(
     products = stages.get("products", 0.0) + stages.get("writing", 0.0)
     each = stages.get("harvest", 0.0) + stages.get("features", 0.0) + stages.get("certificate", 0.0)
     return max(0.0, spent - products - each), each, products
-
-
-def _length(x: Inputs) -> int:
-    if isinstance(x, dict):
-        return len(next(iter(x.values())))
-    return len(x[0]) if isinstance(x, tuple) else len(x)
 
 
 def _product_rate(dtype: Any, size: int = 512) -> float:

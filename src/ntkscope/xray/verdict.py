@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError
+from ntkscope.measures import change as measures
 from ntkscope.measures.alignment import centred_alignment, kernel_target_alignment
 from ntkscope.measures.faithfulness import agreement, kendall_tau
 from ntkscope.measures.log_odds import correct_class_log_odds
@@ -261,8 +262,8 @@ def gather(context: Context) -> Observations:
         linearisation=linearisation_error(
             context.initial, context.model, _probe(context), context.device, context.certify
         ),
-        kernel_change=relative_change(before.train, now.train),
-        centred_change=relative_change(before.train, now.train, centred=True),
+        kernel_change=measures.relative_change(before.train, now.train),
+        centred_change=measures.relative_change(before.train, now.train, centred=True),
         rotation=_turn(before.train, now.train),
         conjugate_rotation=_conjugate(context),
         weights=weights,
@@ -279,7 +280,8 @@ def gather(context: Context) -> Observations:
 def linearisation_error(
     initial: nn.Module, model: nn.Module, x: Any, device: Any = None, certify: str | bool = "every"
 ) -> float:
-    """`‖f₁ - f₀ - J₀ (w₁ - w₀)‖ / ‖f₁ - f₀‖` over the inputs `x`; three forward passes. NaN when the outputs are the same.
+    """`‖f₁ - f₀ - J₀ (w₁ - w₀)‖ / ‖f₁ - f₀‖` over the inputs `x`; three forward passes. NaN when the outputs are the same, or
+    the prediction overflows.
 
     Chizat, Oyallon & Bach (2019), section 1: lazy training is training along which the linearised model stays near.
 
@@ -290,9 +292,8 @@ def linearisation_error(
     """
     change = outputs(model, x, device) - outputs(initial, x, device)
     jacobian = Jacobian(initial, x, device=device, certify=certify)
-    tangent = jacobian.jvp(displacement(initial, model)).double().cpu()
-    size = float(change.norm())
-    return float((change - tangent).norm()) / size if size > 0 else math.nan
+    predicted = jacobian.jvp(displacement(initial, model)).double().cpu()
+    return measures.linearisation_error(change, predicted) if bool(predicted.isfinite().all()) else math.nan
 
 
 def beats_guessing(predicted: np.ndarray, y: np.ndarray) -> bool:
@@ -366,22 +367,6 @@ def _aligned(K: Any, y: Any) -> float | None:
         return kernel_target_alignment(np.asarray(K, dtype=np.float64), y, centred=True)
     except NumericalError:
         return None
-
-
-def relative_change(before: Any, now: Any, *, centred: bool = False) -> float:
-    """`‖K₁ - K₀‖ / ‖K₀‖`, or of `H K H`: how far a kernel moved, in units of itself, with or without its constant part.
-
-    >>> relative_change(np.eye(3), 3 * np.eye(3) + 100, centred=True)
-    2.0
-    """
-    a, b = np.asarray(before, dtype=np.float64), np.asarray(now, dtype=np.float64)
-    a, b = (_centred(a), _centred(b)) if centred else (a, b)
-    return round(float(np.linalg.norm(b - a)) / max(float(np.linalg.norm(a)), 1e-300), 12)
-
-
-def _centred(K: np.ndarray) -> np.ndarray:
-    rows = K.mean(1, keepdims=True)
-    return K - rows - rows.T + K.mean()
 
 
 def _norm(values: dict[str, Tensor]) -> float:
