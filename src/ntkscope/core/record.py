@@ -264,6 +264,15 @@ class Record:
         if name in index:
             (self.folder / index[name]["file"]).unlink(missing_ok=True)
 
+    def discard(self, *names: str) -> None:
+        """Forget arrays and remove their files."""
+        self._check_writable()
+        index = self._document["arrays"]
+        self._write(arrays={name: entry for name, entry in index.items() if name not in names})
+        for name in names:
+            if name in index:
+                (self.folder / index[name]["file"]).unlink(missing_ok=True)
+
     def series(self, name: str) -> Series:
         """The series `name`: rows that are appended one at a time, O(1) each, in a file of its own.
 
