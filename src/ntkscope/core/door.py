@@ -6,6 +6,7 @@ JSON of bounded size and depth, strict, and writable again.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -14,12 +15,13 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from ntkscope.core.errors import NtkscopeError
+from ntkscope.core.errors import DataCorrupt, NtkscopeError
 
 LARGEST_JSON = 1 << 26  # bytes of a JSON file
 MOST_VALUES = 4_000_000  # values in one JSON file: each takes some hundred bytes of memory, whatever it takes on disk
+LARGEST_HEAD = 1 << 26  # bytes of the head of a safetensors file
 DEEPEST = 64  # lists and mappings inside each other
 LARGEST_NUMBER = 10**300  # beyond it a whole number is no float
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")  # of an array or series: no folder, nothing hidden
@@ -29,7 +31,9 @@ Refusal = type[NtkscopeError]
 
 
 @contextmanager
-def regular_file(path: Path, refusal: Refusal, *, inside: Path | None = None) -> Iterator[tuple[BinaryIO, int]]:
+def regular_file(
+    path: Path, refusal: Refusal, *, inside: Path | None = None
+) -> Iterator[tuple[io.BufferedReader, int]]:
     """Open a regular file and give its size; a pipe, a device or a folder is refused without waiting for it.
 
     `inside`: the folder it belongs to; a symbolic link that leads out of it is refused. A file that is not there is an
@@ -57,6 +61,16 @@ def is_inside(path: Path, folder: Path) -> bool:
     """Whether `path`, links followed, lies in `folder`."""
     real, home = os.path.realpath(path), os.path.realpath(folder)
     return real == home or real.startswith(home.rstrip(os.sep) + os.sep)
+
+
+def check_safetensors(path: Path, remedy: str = "copy or download it again") -> None:
+    """`DataCorrupt` where the head of a safetensors file claims more bytes than it may have."""
+    with regular_file(path, DataCorrupt) as (handle, size):
+        length = int.from_bytes(handle.read(8), "little")
+    if size < 8 or length > min(LARGEST_HEAD, size - 8):
+        raise DataCorrupt(
+            f"{path} is not a whole safetensors file (a head of {length:,} bytes in a file of {size:,}); {remedy}"
+        )
 
 
 def parse_json(data: bytes | bytearray, what: str, refusal: Refusal) -> Any:

@@ -6,10 +6,9 @@ tuples can end the process. The depth is found from the instructions alone.
 
 from __future__ import annotations
 
-import io
 import pickletools
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from ntkscope.core.errors import DataCorrupt
 
@@ -20,14 +19,15 @@ _FEW = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _ONE_INTO = {"APPEND": 1, "SETITEM": 2}
 
 
-def instructions(content: bytes | io.BufferedIOBase) -> Iterator[tuple[str, Any, int]]:
+def instructions(content: bytes | IO[bytes]) -> Iterator[tuple[str, Any, int]]:
     """Every instruction of a pickle by name, with its argument and place; an error where what it builds is too deep.
 
     >>> import pickle
     >>> [name for name, _, _ in instructions(pickle.dumps((1, 2), protocol=2))]
     ['PROTO', 'BININT1', 'BININT1', 'TUPLE2', 'BINPUT', 'STOP']
     """
-    depths, memo = _Depths(), {}
+    depths = _Depths()
+    memo: dict[Any, int] = {}
     for operation, argument, position in pickletools.genops(content):
         name = operation.name
         yield name, argument, int(position or 0)

@@ -64,8 +64,8 @@ def read_image(path: Path, size: int | None, resize: str, max_pixels: int = MAX_
         width, height = (max(size, round(side * scale)) for side in image.size)
         if width * height > max(max_pixels, image.width * image.height):
             raise UnsafeData(
-                f"{path}: the image is {image.width:,} x {image.height:,}; with its shorter side brought to {size} it would have"
-                f" {width * height:,} pixels, more than the {max_pixels:,} allowed. Remove it, or raise max_pixels"
+                f"{path}: the image is {image.width:,} x {image.height:,}; with its shorter side brought to {size} it would"
+                f" have {width * height:,} pixels, more than the {max_pixels:,} allowed. Remove it, or raise max_pixels"
             )
         left, top = (width - size) // 2, (height - size) // 2
         image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))

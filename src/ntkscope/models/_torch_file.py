@@ -62,8 +62,8 @@ def _check_archive(handle: BinaryIO, size: int) -> None:
             member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size for member in members
         ):
             raise UnsafeData(
-                "is a compressed archive, which PyTorch does not write: its bytes may become any number; refused before anything"
-                " was read. Write it again with torch.save"
+                "is a compressed archive, which PyTorch does not write: its bytes may become any number; refused before"
+                " anything was read. Write it again with torch.save"
             )
         names = [member.filename for member in members]
         folders = {name.partition("/")[0] for name in names}

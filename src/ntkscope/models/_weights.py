@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from ntkscope.core import DataCorrupt, DataNotFound, Params, UnsafeData, UsageError
 from ntkscope.core.atomic import atomic_file
-from ntkscope.core.door import regular_file
+from ntkscope.core.door import check_safetensors
 from ntkscope.models._torch_file import check_torch_file
 
 M = TypeVar("M", bound=nn.Module)
 PICKLED = (".pt", ".pth", ".th")
-LARGEST_HEADER = 1 << 26  # bytes of the head of a safetensors file
 SHOWN = 8  # names an error lists before it counts the rest
 
 
@@ -70,7 +69,7 @@ def read_weights(path: str | os.PathLike[str]) -> Params:
     if not path.is_file():
         raise DataNotFound(f"no weights at {path}; expected a file ending in .safetensors, {', '.join(PICKLED)}")
     if path.suffix == ".safetensors":
-        check_header(path)
+        check_safetensors(path)
         try:
             loaded: Any = safetensors.torch.load_file(path)
         except (safetensors.SafetensorError, OSError, KeyError, RuntimeError, ValueError, MemoryError) as error:
@@ -118,17 +117,6 @@ def _state_dict(path: Path, loaded: Any) -> Params:
     if broken:
         raise DataCorrupt(f"{path} holds NaN or infinity in {_some(broken)}; expected finite weights")
     return state
-
-
-def check_header(path: Path) -> None:
-    """`DataCorrupt` where the head of a safetensors file claims more bytes than it may have."""
-    with regular_file(path, DataCorrupt) as (handle, size):
-        length = int.from_bytes(handle.read(8), "little")
-    if size < 8 or length > min(LARGEST_HEADER, size - 8):
-        raise DataCorrupt(
-            f"{path} is not a whole safetensors file (a head of {length:,} bytes in a file of {size:,}); copy or download it"
-            " again"
-        )
 
 
 def _is_plain(value: Tensor) -> bool:

@@ -12,9 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ntkscope.core import DataCorrupt, DataNotFound, UsageError
-from ntkscope.core.door import parse_json, read_bytes
+from ntkscope.core.door import check_safetensors, parse_json, read_bytes
 from ntkscope.models._init import seeded
-from ntkscope.models._weights import check_header
 from ntkscope.models.registry import MODELS
 
 LARGEST_CONFIG = 1 << 24  # bytes of a config.json
@@ -144,7 +143,7 @@ def _open_encoder(folder: Path, pretrained: bool, attention: str) -> nn.Module:
 
 
 def check_config(folder: Path, pretrained: bool) -> None:
-    """`DataCorrupt` where a `config.json` asks for more layers, or larger ones, than an encoder has, or than its weights hold."""
+    """`DataCorrupt` where a `config.json` asks for more or larger layers than an encoder has, or than its weights hold."""
     path = folder / "config.json"
     config = parse_json(read_bytes(path, DataCorrupt, limit=LARGEST_CONFIG), str(path), DataCorrupt)
     if not isinstance(config, dict):
@@ -157,12 +156,13 @@ def check_config(folder: Path, pretrained: bool) -> None:
         )
     if pretrained:
         for weights in folder.glob("*.safetensors"):
-            check_header(weights)
+            check_safetensors(weights)
         held = sum(weights.stat().st_size for weights in folder.glob("*.safetensors"))
-        table = abs(numbers.get("vocab_size", 0)) * abs(numbers.get("hidden_size", 0))
+        others = ("vocab_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
+        table = abs(numbers.get("hidden_size", 0)) * max(abs(numbers.get(name, 0)) for name in others)
         if table > held + (1 << 20):  # one byte a number at least, in whatever type
             raise DataCorrupt(
-                f"{path}: vocab_size × hidden_size are {table:,} numbers, and the weights beside it have {held:,} bytes; expected"
+                f"{path}: its largest layer has {table:,} numbers, and the weights beside it have {held:,} bytes; expected"
                 " the weights of this configuration: write both again with save_pretrained"
             )
 

@@ -19,7 +19,7 @@ from ntkscope.storage._files import folder, optional
 from ntkscope.storage._zarr import kind_of
 from ntkscope.storage.certified import read_certificate
 from ntkscope.storage.feature_store import KIND as FEATURES
-from ntkscope.storage.store import KernelStore
+from ntkscope.storage.store import KernelStore, check_claim
 from ntkscope.storage.stored_features import open_features
 
 Part: TypeAlias = slice | Tensor  # entries of a vector: consecutive ones, or by number
@@ -104,6 +104,7 @@ class TiledGram(Gram):
             sides = Side(grid.n, grid.size), Side(grid.m, grid.size)
             kept = store.row_diagonal(partial=partial), store.column_diagonal(partial=partial)
             if partial and grid.symmetric and kept[0] is None:
+                check_claim(grid.n, 0, store.url)
                 kept = (torch.full((grid.n,), torch.nan),) * 2
             row_diagonal, column_diagonal = (
                 given if given is not None else None if stored is None else stored.to(device, dtype)
