@@ -16,7 +16,7 @@ from ntkscope.core import Part
 
 def main(folder: str = "runs/minilm", train_items: int = 400, test_items: int = 100, **options: object) -> ns.Record:
     split = ns.data.load("cola", max_train=train_items, max_test=test_items)
-    tokenizer = AutoTokenizer.from_pretrained(get_model_path(), local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(get_model_path(), local_files_only=True, trust_remote_code=False)
     model = ns.models.build("text", encoder=get_model_path(), classes=2)
     model.encoder.requires_grad_(False)
     initial = copy.deepcopy(model)

@@ -17,6 +17,8 @@ from ntkscope.cli.report import report
 from ntkscope.cli.run import run
 from ntkscope.cli.show import show
 from ntkscope.cli.xray import xray
+from ntkscope.core.interrupts import terminable
+from ntkscope.core.printable import printable
 
 VERBS: dict[str, Callable[..., Any]] = {
     "check": check,
@@ -51,11 +53,15 @@ def _ntkscope(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; an error ntkscope raises on purpose is a message and exit code 2, not a traceback."""
+    """Run the command line; an error ntkscope raises on purpose is a message and exit code 2, not a traceback.
+
+    SIGTERM ends what runs as Ctrl-C does: records say *interrupted*; the exit code is 143.
+    """
     try:
-        app(args=None if arguments is None else [*arguments], prog_name="ntkscope")
+        with terminable():
+            app(args=None if arguments is None else [*arguments], prog_name="ntkscope")
     except SystemExit:  # caught first, so that leaving does not import the rooms
         raise
     except ns.NtkscopeError as error:
-        typer.echo(f"ntkscope: {error}", err=True)
+        typer.echo(f"ntkscope: {printable(str(error))}", err=True)
         sys.exit(2)

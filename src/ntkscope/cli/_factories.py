@@ -11,7 +11,7 @@ from typing import Any
 
 import ntkscope as ns
 from ntkscope.cli.run import setting
-from ntkscope.core import UsageError
+from ntkscope.core import DataCorrupt, UsageError
 
 
 def imported(name: str, what: str) -> Callable[..., Any]:
@@ -97,4 +97,10 @@ def tokenizer_of(name: str | None) -> Any:
         transformers = importlib.import_module("transformers")
     except ModuleNotFoundError as error:
         raise UsageError("--tokenizer needs the package transformers; run: pip install 'ntkscope[text]'") from error
-    return transformers.AutoTokenizer.from_pretrained(name, local_files_only=True)
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # a folder that is damaged, or asks for code of its own, fails in many ways
+        raise DataCorrupt(
+            f"--tokenizer {name!r} cannot be loaded ({type(error).__name__}: {error}); expected a folder that save_pretrained"
+            " wrote, without code of its own (which is never run): write it again with save_pretrained"
+        ) from error

@@ -9,6 +9,7 @@ import typer
 
 import ntkscope as ns
 from ntkscope.cli.run import verdicts
+from ntkscope.core.printable import printable
 
 
 def check(folder: Annotated[Path, typer.Argument(help="A folder that a run wrote to.")]) -> None:
@@ -17,8 +18,9 @@ def check(folder: Annotated[Path, typer.Argument(help="A folder that a run wrote
     typer.echo("\n".join(verdicts(record)))
     missed = [claim.id for claim in record.claims if claim.verdict == "not reproduced"]
     if missed:
-        typer.echo(f"not reproduced: {', '.join(missed)}", err=True)
+        typer.echo(printable(f"not reproduced: {', '.join(missed)}"), err=True)
     if record.status != "done":
-        typer.echo(f"the run is not done: {record.status}{f', {record.error}' if record.error else ''}", err=True)
+        why = f", {record.error}" if record.error else ""
+        typer.echo(printable(f"the run is not done: {record.status}{why}"), err=True)
     if missed or record.status != "done":
         raise typer.Exit(1)

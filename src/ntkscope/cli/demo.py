@@ -73,7 +73,10 @@ def demo_folder(seed: int, runs: Path = Path("runs")) -> Path:
     for folder in sorted(runs.glob(f"demo-{seed}-*"), reverse=True):
         if not (folder / "record.json").exists():
             continue
-        document = ns.Record.open(folder).to_json()
+        try:
+            document = ns.Record.open(folder).to_json()
+        except ns.NtkscopeError:  # not one to resume
+            continue
         idle = datetime.now().astimezone() - datetime.fromisoformat(document["updated"])
         if document["status"] == "interrupted" or (document["status"] == "running" and idle > timedelta(minutes=1)):
             return folder

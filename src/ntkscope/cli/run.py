@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
+from ntkscope.core.printable import printable
 
 
 def run(
@@ -50,7 +51,7 @@ def verdicts(record: ns.Record) -> list[str]:
     """One line a claim, and where the record lies."""
     width = max((len(claim.id) for claim in record.claims), default=0)
     lines = [f"{claim.id:{width}}  {claim.verdict:16}  {_short(claim.measured)}" for claim in record.claims]
-    return [*lines, f"record: {record.folder}"]
+    return [*map(printable, lines), f"record: {record.folder}"]
 
 
 def _short(value: Any, limit: int = 100) -> str:

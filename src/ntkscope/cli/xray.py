@@ -14,6 +14,8 @@ from ntkscope.cli._factories import data_of, imported, model_of, options, tokeni
 from ntkscope.cli.demo import demo_folder, demo_xray
 from ntkscope.core import UsageError
 from ntkscope.core.identity import identity
+from ntkscope.core.interrupts import Terminated
+from ntkscope.core.printable import printable
 from ntkscope.report.certificates import Checks
 
 TIME, MEMORY = "10m", "2GiB"
@@ -98,7 +100,7 @@ def xray(
             name=model,
             data_name=data,
             options=told | {f"data {key}": value for key, value in options(data_option).items()},
-            say=typer.echo,
+            say=lambda line: typer.echo(printable(line)),
         )
     show(record)
 
@@ -125,7 +127,7 @@ def stoppable() -> Iterator[None]:
     """Says, when Ctrl-C stops the block, how to go on."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         typer.echo("\nntkscope: stopped; the same command goes on from what was done", err=True)
         raise
 
@@ -166,4 +168,4 @@ def summary(record: ns.Record) -> list[str]:
     if checks.by_kernel:
         lines.append(f"kernels: {checks.state}. {' '.join(checks.lines())}")
     lines += [f"{entry['title']}: {entry['status']} ({entry['why']})" for entry in sections(record) if entry["why"]]
-    return [*lines, f"record: {record.folder} ({record.wall_seconds:.0f} s)"]
+    return [*map(printable, lines), f"record: {record.folder} ({record.wall_seconds:.0f} s)"]

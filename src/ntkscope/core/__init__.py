@@ -21,6 +21,7 @@ from ntkscope.core.progress import Progress, progress
 from ntkscope.core.random import derive_seed, generator, numpy_generator
 from ntkscope.core.record import Record
 from ntkscope.core.registry import Registry
+from ntkscope.core.series import Series
 from ntkscope.core.stage import Stage
 from ntkscope.core.types import Inputs, Params, Part, Snapshot, Split, fingerprint
 
@@ -41,6 +42,7 @@ __all__ = [
     "Record",
     "RecordError",
     "Registry",
+    "Series",
     "Snapshot",
     "Split",
     "Stage",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
+import math
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,17 +15,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ntkscope.core.atomic import atomic_file
+from ntkscope.core.door import FILE_NAME, NAME, regular_file
 from ntkscope.core.errors import RecordError, UsageError
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+LARGEST_HEADER = 10_000  # bytes of the description at the head of a .npy file
 
 
 class Arrays(Mapping):  # not Mapping[str, …]: a checker that samples items would read the disk
     """The arrays of one folder by name, read-only; each is compared with its checksum when it is first asked for."""
 
-    def __init__(self, folder: Path, index: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, folder: Path, index: Mapping[str, Mapping[str, Any]], before: Arrays | None = None) -> None:
+        """The arrays of `index`; those that `before` has compared with their checksums are not compared again."""
         self._folder, self._index = folder, index
-        self._mapped: dict[str, NDArray[Any]] = {}
+        known = {} if before is None else before._mapped
+        self._mapped: dict[str, NDArray[Any]] = {
+            name: array for name, array in known.items() if before and before._index.get(name) is index.get(name)
+        }
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self._index:
@@ -49,26 +55,70 @@ class Arrays(Mapping):  # not Mapping[str, …]: a checker that samples items wo
 
 
 def read_array(folder: Path, name: str, entry: Mapping[str, Any]) -> NDArray[Any]:
-    """The array an index entry names, mapped from the disk; O(bytes) once, for the checksum."""
+    """The array an index entry names, mapped from the disk; O(bytes) once, for the checksum.
+
+    The file must be a regular one in the folder, of the size, checksum, shape and type that the entry says.
+    """
     file = str(entry.get("file", ""))
-    if not _NAME.fullmatch(file):
+    if not FILE_NAME.fullmatch(file):
         raise RecordError(f"array {name!r} of {folder} lies in {file!r}; expected a plain file name beside the record")
     path = folder / file
     try:
-        with open(path, "rb") as handle:
+        with regular_file(path, RecordError, inside=folder) as (handle, size):
+            if size != entry.get("bytes"):
+                raise _changed(name, path, f"{size:,} bytes", f"{entry.get('bytes'):,}")
             found = hashlib.file_digest(handle, "sha256").hexdigest()
+            if found != entry.get("sha256"):
+                raise _changed(name, path, f"sha256 {found[:12]}…", f"{str(entry.get('sha256'))[:12]}…")
+            handle.seek(0)
+            shape, fortran, dtype = _header(handle)
+            start = handle.tell()
+    except RecordError:
+        raise
     except OSError as error:
         raise RecordError(
             f"cannot read array {name!r}: {path}: {error.strerror}; restore the file or run again"
         ) from error
-    if found != entry.get("sha256"):
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:  # of the parser of headers
         raise RecordError(
-            f"array {name!r} ({path}) has sha256 {found[:12]}…; the record says {str(entry.get('sha256'))[:12]}…:"
-            " the file was changed or cut short; restore it or run again"
-        )
-    if 0 in entry["shape"]:  # nothing can be mapped of an empty file
-        return np.load(path, allow_pickle=False)
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+            f"array {name!r} ({path}) is no plain array ({error!s:.200}); restore it or run again"
+        ) from error
+    said = (tuple(entry["shape"]), entry["dtype"])
+    if (shape, str(dtype)) != said or size != start + math.prod(shape) * dtype.itemsize:
+        raise _changed(name, path, f"shape {shape} of {dtype} in {size:,} bytes", f"{said[0]} of {said[1]}")
+    order: Any = "F" if fortran else "C"
+    try:
+        if not math.prod(shape):  # nothing can be mapped of an empty file
+            return np.zeros(shape, dtype, order)
+        return np.memmap(path, dtype=dtype, shape=shape, order=order, mode="r", offset=start)
+    except (OSError, ValueError) as error:
+        raise RecordError(f"array {name!r} ({path}) cannot be mapped ({error}); restore it or run again") from error
+
+
+def _header(handle: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type at the head of a `.npy` file; the head is bounded before it is read."""
+    version = np.lib.format.read_magic(handle)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"format {version}")
+    width = 2 if version == (1, 0) else 4
+    length = int.from_bytes(handle.read(width), "little")
+    if length > LARGEST_HEADER:
+        raise ValueError(f"a header of {length:,} bytes")
+    handle.seek(-width, 1)
+    read = np.lib.format.read_array_header_1_0 if width == 2 else np.lib.format.read_array_header_2_0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numpy, on headers of Python 2
+        shape, fortran, dtype = read(handle)
+    if dtype.hasobject or not dtype.itemsize:
+        raise ValueError("it holds Python objects, or nothing")
+    return shape, fortran, dtype
+
+
+def _changed(name: str, path: Path, found: str, said: str) -> RecordError:
+    return RecordError(
+        f"array {name!r} ({path}) has {found}; the record says {said}: the file was changed or cut short; restore it or"
+        " run again"
+    )
 
 
 def write_array(folder: Path, name: str, value: NDArray[Any] | Tensor, taken: set[str]) -> dict[str, Any]:
@@ -89,9 +139,9 @@ def write_array(folder: Path, name: str, value: NDArray[Any] | Tensor, taken: se
 
 def as_numpy(name: str, value: NDArray[Any] | Tensor) -> NDArray[Any]:
     """`value` as a NumPy array of numbers; refuses names that are no file names, and Python objects."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise UsageError(
-            f"array name {name!r}; expected letters, digits, '_', '-' and '.', starting with one of the first"
+            f"array name {name!r}; expected at most 200 letters, digits, '_', '-' and '.', starting with one of the first"
         )
     if isinstance(value, Tensor):
         if value.dtype == torch.bfloat16:

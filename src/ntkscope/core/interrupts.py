@@ -9,6 +9,36 @@ from contextlib import contextmanager
 from typing import Any
 
 
+class Terminated(SystemExit):
+    """SIGTERM, as an exception: what is open is closed, records say *interrupted*, and the exit status is 143."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+    def __str__(self) -> str:
+        return "SIGTERM"
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Inside, SIGTERM (a scheduler's time limit, `kill`) raises `Terminated` where the main thread is, so that a record ends
+    as *interrupted*; a second one ends the process at once. Handlers that somebody else installed stay."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if not ours:
+        yield
+        return
+
+    def handler(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @contextmanager
 def noted_interrupts() -> Iterator[Callable[[], None]]:
     """Inside, an interrupt is raised as always, and again by the function given, should the first have been swallowed.
@@ -20,26 +50,30 @@ def noted_interrupts() -> Iterator[Callable[[], None]]:
     ...     check()
     """
     raised: list[BaseException] = []
-    before = signal.getsignal(signal.SIGINT) if threading.current_thread() is threading.main_thread() else None
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
 
     def check() -> None:
         if raised:
             raise raised[0]
 
-    if not callable(before):  # another thread, or interrupts are left to the system
-        yield check
-        return
-    earlier: Callable[[int, Any], Any] = before
+    def noting(earlier: Callable[[int, Any], Any]) -> Callable[[int, Any], None]:
+        def handler(number: int, frame: Any) -> None:
+            try:
+                earlier(number, frame)
+            except BaseException as error:
+                raised.append(error)
+                raise
 
-    def handler(number: int, frame: Any) -> None:
-        try:
-            earlier(number, frame)
-        except BaseException as error:
-            raised.append(error)
-            raise
+        return handler
 
-    signal.signal(signal.SIGINT, handler)
+    ours = {number: earlier for number, earlier in before.items() if callable(earlier)}  # others are left to the system
+    handlers = {number: noting(earlier) for number, earlier in ours.items()}
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     try:
         yield check
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in handlers.items():
+            if signal.getsignal(number) == handler:  # one that a signal has put back stays
+                signal.signal(number, ours[number])

@@ -12,34 +12,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ntkscope.core.door import DEEPEST, LARGEST_NUMBER
 from ntkscope.core.errors import UsageError
 
 # JSON has no such numbers; these texts stand for them, and `float(text)` or JavaScript's `Number(text)` reads them.
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def to_plain(value: Any, where: str = "value") -> Any:
+def to_plain(value: Any, where: str = "value", room: int = DEEPEST - 4) -> Any:
     """`value` as nested dicts, lists, texts and finite numbers; NaN and infinities become texts.
 
     >>> to_plain({"loss": float("nan"), "widths": (3, 4), "accuracy": torch.tensor(0.5)})
     {'loss': 'NaN', 'widths': [3, 4], 'accuracy': 0.5}
     """
+    if isinstance(value, int) and not -LARGEST_NUMBER < value < LARGEST_NUMBER:
+        raise UsageError(f"{where} is a whole number of more than 300 digits; keep it as a text")
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         if math.isfinite(value):
             return float(value)
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if room < 0:
+        raise UsageError(f"{where:.200} is nested more than {DEEPEST - 4} levels deep; keep it flatter, or as arrays")
     if isinstance(value, Mapping):
-        return {_key(key, where): to_plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {_key(key, where): to_plain(item, f"{where}[{key!r}]", room - 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [to_plain(item, f"{where}[{i}]", room - 1) for i, item in enumerate(value)]
     if isinstance(value, (set, frozenset)):
-        return sorted((to_plain(item, where) for item in value), key=repr)
+        return sorted((to_plain(item, where, room - 1) for item in value), key=repr)
     if isinstance(value, (np.generic, np.ndarray, Tensor)) and np.prod(value.shape) == 1 and len(value.shape) == 0:
-        return to_plain(value.item(), where)
+        return to_plain(value.item(), where, room)
     if is_dataclass(value) and not isinstance(value, type):
-        return to_plain(asdict(value), where)
+        return to_plain(asdict(value), where, room)
     if isinstance(value, (os.PathLike, torch.dtype, torch.device)):
         return str(value)
     if isinstance(value, (np.ndarray, Tensor)):

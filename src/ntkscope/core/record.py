@@ -20,18 +20,18 @@ from torch import Tensor
 from ntkscope.core.arrays import Arrays, write_array
 from ntkscope.core.atomic import atomic_file, remove_leftovers
 from ntkscope.core.claims import Claim
+from ntkscope.core.door import LARGEST_JSON, NAME
 from ntkscope.core.environment import environment
-from ntkscope.core.errors import RecordError
+from ntkscope.core.errors import RecordError, UsageError
+from ntkscope.core.interrupts import Terminated
 from ntkscope.core.plain import differences, from_plain, to_plain
+from ntkscope.core.record_schema import FILE, SCHEMA_VERSION, read_record
+from ntkscope.core.series import Known, Series
+from ntkscope.core.soundness import unsound, without
 from ntkscope.core.stage import OpenStage, Stage
 from ntkscope.core.summary import html_summary, text_summary
 
-SCHEMA_VERSION = 1
-FILE = "record.json"
-STATUSES = ("running", "done", "failed", "interrupted")
 WRITE_EVERY = 5.0  # seconds between writes caused by Stage.advance alone
-_MAPPINGS = ("config", "seeds", "environment", "stages", "metrics", "arrays")
-_REQUIRED = ("kind", "name", "command", "started", "updated", "wall_seconds", "status", "claims", "earlier", *_MAPPINGS)
 
 
 class Record:
@@ -63,6 +63,10 @@ class Record:
         self._clock_start = time.monotonic()
         self._written = float("-inf")
         self._seconds_before = float(document["wall_seconds"])
+        self._arrays: Arrays | None = None
+        self._series: dict[str, Series] = {}
+        self.dropped: tuple[str, ...] = ()
+        """Arrays and series whose files were lost or damaged when the record was resumed; it holds them no more."""
 
     # -- making and reading ---------------------------------------------------------------------------------------
 
@@ -102,6 +106,7 @@ class Record:
             "metrics": {},
             "claims": [],
             "arrays": {},
+            "series": {},
             "earlier": [],
         }
         try:
@@ -115,7 +120,7 @@ class Record:
     @classmethod
     def open(cls, folder: str | Path) -> Record:
         """Read the record in `folder`; nothing can be written through what this returns."""
-        return cls(Path(folder), _read(Path(folder)), writable=False)
+        return cls(Path(folder), read_record(Path(folder)), writable=False)
 
     @classmethod
     def resume(
@@ -128,10 +133,11 @@ class Record:
     ) -> Record:
         """Go on with the record in `folder`; a `config` or `seeds` other than the recorded one is refused.
 
-        What ran before is kept under `earlier`, with its environment; wall time adds up.
+        What ran before is kept under `earlier`, with its environment; wall time adds up. Arrays and series whose files were
+        lost or changed are dropped with a `DamageWarning` and named in `.dropped`, so that the run makes them again.
         """
         folder = Path(folder)
-        document = _read(folder)
+        document = read_record(folder)
         for key, given in (("config", config), ("seeds", seeds)):
             found = [] if given is None else differences(document[key], to_plain(given, key))
             if found:
@@ -151,7 +157,8 @@ class Record:
         }
         record = cls(folder, document, writable=True)
         remove_leftovers(folder)
-        record._write(**changes)
+        record.dropped = unsound(folder, document)
+        record._write(**changes, **without(folder, document, record.dropped))
         return record
 
     # -- what it says ---------------------------------------------------------------------------------------------
@@ -206,7 +213,15 @@ class Record:
     @property
     def arrays(self) -> Arrays:
         """The arrays by name, each mapped from the disk when asked for, after its checksum was compared."""
-        return Arrays(self.folder, self._document["arrays"])
+        index = self._document["arrays"]
+        if self._arrays is None or self._arrays._index is not index:
+            self._arrays = Arrays(self.folder, index, self._arrays)
+        return self._arrays
+
+    @property
+    def series_names(self) -> tuple[str, ...]:
+        """The series there are."""
+        return tuple(self._document.get("series", {}))
 
     def to_json(self) -> dict[str, Any]:
         """A copy of what `record.json` holds."""
@@ -249,6 +264,44 @@ class Record:
         if name in index:
             (self.folder / index[name]["file"]).unlink(missing_ok=True)
 
+    def discard(self, *names: str) -> None:
+        """Forget arrays and remove their files."""
+        self._check_writable()
+        index = self._document["arrays"]
+        self._write(arrays={name: entry for name, entry in index.items() if name not in names})
+        for name in names:
+            if name in index:
+                (self.folder / index[name]["file"]).unlink(missing_ok=True)
+
+    def series(self, name: str) -> Series:
+        """The series `name`: rows that are appended one at a time, O(1) each, in a file of its own.
+
+        A new name begins one, in a record that can be written. Resumed, it continues after its last whole row.
+
+        >>> import tempfile
+        >>> with Record.create(tempfile.mkdtemp() + "/run", kind="example") as record:
+        ...     for step in range(3):
+        ...         record.series("loss").append({"step": step, "loss": 0.5**step})
+        >>> Record.open(record.folder).series("loss").columns()
+        {'step': [0, 1, 2], 'loss': [1.0, 0.5, 0.25]}
+        """
+        if name not in self._series:
+            index = self._document.get("series", {})
+            if name in index and self._writable:
+                self._series[name] = Series.resumed(self.folder, name, Known.from_json(index[name]))
+            elif name in index:
+                known = Known.from_json(index[name])
+                return Series(self.folder, name, known, tail=self.status == "running")
+            elif not self._writable:
+                known_names = ", ".join(index) or "(none)"
+                raise RecordError(f"{self.folder} holds no series {name!r}; it holds: {known_names}")
+            elif not NAME.fullmatch(name):
+                raise UsageError(f"series name {name!r}; expected letters, digits, '_', '-' and '.', as in a file name")
+            else:
+                self._series[name] = Series.new(self.folder, name)
+                self._write()
+        return self._series[name]
+
     def stage(self, name: str, *, total: int | None = None, progress: bool | Literal["auto"] = False) -> OpenStage:
         """A stage of the run, as a context manager with `.done`, `.advance(n)` and `.message(text)`.
 
@@ -269,11 +322,18 @@ class Record:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            self._end(error)
+        finally:
+            for series in self._series.values():
+                series.close()
+
+    def _end(self, error: BaseException | None) -> None:
         if error is None:
             if self.status == "running":
                 self.finish()
             return
-        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        status = "interrupted" if isinstance(error, (KeyboardInterrupt, Terminated)) else "failed"
         try:
             self._write(status=status, error=f"{type(error).__name__}: {error}".rstrip(": "))
         except RecordError as also:  # the first error is the one to see
@@ -291,10 +351,19 @@ class Record:
         self._check_writable()
         wall = self._seconds_before + time.monotonic() - self._clock_start
         document = {**self._document, **changes, "updated": _now(), "wall_seconds": round(wall, 3)}
-        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
         try:
+            open_series = {name: series.sync().to_json() for name, series in self._series.items()}
+            document["series"] = {**document.get("series", {}), **open_series}
+            data = (
+                json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+            )
+            if len(data) > LARGEST_JSON:  # what could not be read again is not written
+                raise UsageError(
+                    f"{self.folder / FILE} would have {len(data):,} bytes; expected at most {LARGEST_JSON:,}: keep numbers"
+                    " with record.array(name, value), histories with record.series(name)"
+                )
             with atomic_file(self.folder / FILE) as handle:
-                handle.write(text.encode() + b"\n")
+                handle.write(data)
         except OSError as error:
             raise self._not_written(FILE, error) from error
         self._document = document
@@ -309,34 +378,6 @@ class Record:
             f"could not write {what} of {self.folder}: {error.strerror or error};"
             " what was recorded before is unchanged: make room or change the permissions there, then resume"
         )
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    """The document in `folder`, checked as far as everything here relies on it."""
-    path = folder / FILE
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RecordError(f"no record in {folder}: there is no {FILE}; give the folder a run wrote to") from error
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}; check the permissions") from error
-    except ValueError as error:
-        raise RecordError(f"{path} is no record: {error}; expected JSON as ntkscope writes it") from error
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if not isinstance(version, int) or version < 1:
-        raise RecordError(f"{path} is no record: it has schema_version {version!r}; expected 1 to {SCHEMA_VERSION}")
-    if version > SCHEMA_VERSION:
-        raise RecordError(
-            f"{path} has schema_version {version}; this ntkscope reads up to {SCHEMA_VERSION}: install a newer ntkscope"
-        )
-    missing = [key for key in _REQUIRED if key not in document]
-    wrong = [key for key in _MAPPINGS if not isinstance(document.get(key), dict)]
-    if missing or wrong or document["status"] not in STATUSES:
-        raise RecordError(
-            f"{path} is no whole record: missing {', '.join(missing) or 'nothing'}, not an object:"
-            f" {', '.join(wrong) or 'none'}, status {document.get('status')!r}; restore the file or run again"
-        )
-    return document
 
 
 def _view(value: dict[str, Any]) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ntkscope.core.printable import printable
 from ntkscope.core.progress import duration
 
 Section = tuple[str, list[tuple[str, ...]]]
@@ -22,7 +23,7 @@ LONGEST = 600  # characters of one value; `record.json` has it whole
 def sections(folder: Path, document: Mapping[str, Any]) -> list[Section]:
     """The tables of a summary: a title and its rows; empty ones are left out."""
     where = document["environment"]
-    packages = ", ".join(f"{name} {version}" for name, version in where.get("packages", {}).items())
+    packages = ", ".join(f"{name} {version}" for name, version in (where.get("packages") or {}).items())
     head: list[tuple[str, ...]] = [
         ("status", _status(document)),
         ("folder", str(folder)),
@@ -40,19 +41,20 @@ def sections(folder: Path, document: Mapping[str, Any]) -> list[Section]:
         ("stages", [(name, *_stage(stage)) for name, stage in document["stages"].items()]),
         ("metrics", [(key, _value(value)) for key, value in document["metrics"].items()]),
         ("arrays", [(name, _array(entry)) for name, entry in document["arrays"].items()]),
+        ("series", [(name, f"{e['rows']:,} rows, {e['file']}") for name, e in document.get("series", {}).items()]),
         ("claims", [_claim(claim) for claim in document["claims"]]),
     ]
     return [(title, rows) for title, rows in tables if rows]
 
 
 def text_summary(folder: Path, document: Mapping[str, Any], width: int = 120) -> str:
-    """The summary as plain text."""
+    """The summary as plain text; what a terminal would obey is written as escapes."""
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, highlight=False)
     for title, rows in sections(folder, document):
-        table = Table(title=Text(title), title_justify="left", box=None, show_header=False, padding=(0, 1))
+        table = Table(title=Text(printable(title)), title_justify="left", box=None, show_header=False, padding=(0, 1))
         for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(printable(cell)) for cell in row))
         console.print(table)
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
@@ -83,7 +85,7 @@ def _array(entry: Mapping[str, Any]) -> str:
 
 def _claim(claim: Mapping[str, Any]) -> tuple[str, ...]:
     compared = f"published {_value(claim['published'])}, measured {_value(claim['measured'])}"
-    return (claim["id"], claim["verdict"], f"{compared}, tolerance {_value(claim['tolerance'])}", claim["note"])
+    return (claim["id"], claim["verdict"], f"{compared}, tolerance {_value(claim['tolerance'])}", claim.get("note", ""))
 
 
 def _value(value: Any) -> str:

@@ -19,7 +19,9 @@ Alternatives: TypeAlias = tuple[str, ...]  # names under which one file may lie,
 
 ENVIRONMENT = "NTKSCOPE_DATA"
 CHUNK = 1 << 20
-LIMIT = 1 << 30  # no file read here is larger; what claims to be is damaged or a decompression bomb
+LIMIT = 1 << 28  # no file read here is larger; what claims to be is damaged or a decompression bomb
+RATIO = 100  # no compressed file read here holds more bytes for each of its own; nor, below, …
+SMALL = 1 << 20  # … more than these
 
 
 def places(root: Root, folders: Sequence[str], system: Sequence[str] = ()) -> tuple[Path, ...]:
@@ -73,6 +75,8 @@ def not_found(title: str, seen: Sequence[str], remedy: str) -> DataNotFound:
 
 
 def _open(path: Path) -> io.BufferedIOBase:
+    if not path.is_file():  # a pipe would be waited for, a device never ends
+        raise DataCorrupt(f"{path} is no regular file; put the data's own file there")
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix == ".xz":
@@ -84,12 +88,18 @@ def read_partial(path: Path, limit: int = LIMIT) -> tuple[bytes, str | None]:
     """The (decompressed) content of `path` as far as it can be read, and what stopped the reading, if anything did."""
     content = bytearray()
     problem = None
-    with _open(path) as file:
-        try:
+    try:
+        if path.suffix in (".gz", ".xz"):
+            limit = min(limit, max(SMALL, RATIO * path.stat().st_size))
+        with _open(path) as file:
             while len(content) <= limit and (chunk := file.read(CHUNK)):
                 content += chunk
-        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-            problem = f"{type(error).__name__}: {error}"
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, MemoryError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    except DataCorrupt:
+        raise
+    except OSError as error:
+        raise DataCorrupt(f"{path} cannot be read: {error.strerror or error}; check the permissions") from error
     if problem is None and len(content) > limit:
         problem = f"more than the {limit:,} bytes such a file may have"
     return bytes(content), problem

@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import math
 import pickle
-import pickletools
 import re
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import DataCorrupt, UnsafeData
+from ntkscope.core.pickles import instructions
 from ntkscope.data._files import read_file
 
 INSTRUCTIONS = re.compile(
@@ -100,13 +100,22 @@ class _MakeType:
 
 
 class _Encode:
-    """Stands for `_codecs.encode`, with which Python 3 writes bytes in the protocols of Python 2."""
+    """Stands for `_codecs.encode`, with which Python 3 writes bytes in the protocols of Python 2.
 
-    __slots__ = ()
+    A text is encoded once in a pickle that Python wrote; `room` is how many bytes all of them together may give.
+    """
+
+    __slots__ = ("room",)
+
+    def __init__(self) -> None:
+        self.room = [0]
 
     def __call__(self, *arguments: Any) -> bytes:
         if len(arguments) != 2 or not isinstance(arguments[0], str) or _text(arguments[1]) not in ("latin1", "latin-1"):
             raise UnsafeData(f"text was to be encoded as {arguments[1:]!r:.80}; expected 'latin1'")
+        self.room[0] -= len(arguments[0])
+        if self.room[0] < 0:
+            raise UnsafeData("texts were to be encoded again and again, to more bytes than the file has")
         return arguments[0].encode("latin1")
 
 
@@ -120,27 +129,34 @@ STAND_INS = {
 
 
 class _Reader(pickle.Unpickler):
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="bytes")
+        self._room = [len(content)]
+
     def find_class(self, module: str, name: str) -> Any:
         stand_in = STAND_INS.get((module, name))
         if stand_in is None:
             raise UnsafeData(f"{module}.{name} was asked for; expected nothing but NumPy arrays of numbers")
-        return stand_in()  # a fresh one: the program can change no object but its own
+        made = stand_in()  # a fresh one: the program can change no object but its own
+        if isinstance(made, _Encode):
+            made.room = self._room  # which all of them share
+        return made
 
     def persistent_load(self, pid: Any) -> Any:
         raise UnsafeData("a persistent id was asked for; expected nothing but NumPy arrays of numbers")
 
 
 def _check_instructions(content: bytes) -> None:
-    for instruction, argument, position in pickletools.genops(content):
-        if not INSTRUCTIONS.fullmatch(instruction.name):
-            raise UnsafeData(f"the instruction {instruction.name} at byte {position} is none that plain data need")
-        if instruction.name == "GLOBAL" and tuple(str(argument).split(" ", 1)) not in STAND_INS:
+    for name, argument, position in instructions(content):
+        if not INSTRUCTIONS.fullmatch(name):
+            raise UnsafeData(f"the instruction {name} at byte {position} is none that plain data need")
+        if name == "GLOBAL" and tuple(str(argument).split(" ", 1)) not in STAND_INS:
             raise UnsafeData(
                 f"{str(argument).replace(' ', '.')} is asked for at byte {position};"
                 " expected nothing but NumPy arrays of numbers"
             )
-        if instruction.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
-            raise UnsafeData(f"the instruction {instruction.name} at byte {position} wants {argument:,} memory cells")
+        if name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
+            raise UnsafeData(f"the instruction {name} at byte {position} wants {argument:,} memory cells")
 
 
 def _finish(value: Any, done: dict[int, Any]) -> Any:
@@ -176,7 +192,7 @@ def loads(content: bytes, what: str = "pickle") -> Any:
     """
     try:
         _check_instructions(content)
-        return _finish(_Reader(io.BytesIO(content), encoding="bytes").load(), {})
+        return _finish(_Reader(content).load(), {})
     except UnsafeData as error:
         raise UnsafeData(
             f"{what} was refused and nothing in it ran: {error};"

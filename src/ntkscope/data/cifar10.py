@@ -100,7 +100,9 @@ def _read_mosaic(folder: Path, batch: str) -> UInt8[np.ndarray, "n 3073"]:
                     f"{path}: the mosaic is {picture.size[0]}x{picture.size[1]} pixels, expected 3200x3200"
                 )
             mosaic = np.asarray(picture.convert("RGB"))
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
+    except DataCorrupt:
+        raise
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise DataCorrupt(
             f"{path}: {path.stat().st_size:,} bytes are no whole WebP picture ({error}); fetch it again"
         ) from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
-from ntkscope.core import DataCorrupt, Split, UnsafeData, UsageError, numpy_generator
+from ntkscope.core import DataCorrupt, MemoryBudgetError, Split, UnsafeData, UsageError, numpy_generator
 from ntkscope.data._files import Root, choose, not_found, places
 from ntkscope.data.normalise import IMAGENET, Normalise
 from ntkscope.data.registry import DATASETS
@@ -48,7 +50,7 @@ def read_image(path: Path, size: int | None, resize: str, max_pixels: int = MAX_
                 image = picture.convert("RGB")
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnsafeData(f"{path}: {error}; it was not decoded. Remove it") from error
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, struct.error, zlib.error, MemoryError) as error:
         if isinstance(error, (UnsafeData, DataCorrupt)):
             raise
         raise DataCorrupt(
@@ -60,6 +62,11 @@ def read_image(path: Path, size: int | None, resize: str, max_pixels: int = MAX_
     elif size is not None:
         scale = size / min(image.size)
         width, height = (max(size, round(side * scale)) for side in image.size)
+        if width * height > max(max_pixels, image.width * image.height):
+            raise UnsafeData(
+                f"{path}: the image is {image.width:,} x {image.height:,}; with its shorter side brought to {size} it would"
+                f" have {width * height:,} pixels, more than the {max_pixels:,} allowed. Remove it, or raise max_pixels"
+            )
         left, top = (width - size) // 2, (height - size) // 2
         image = image.resize((width, height), Image.Resampling.BICUBIC).crop((left, top, left + size, top + size))
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
@@ -153,7 +160,13 @@ def _stack(paths: Sequence[Path], size: int | None, resize: str, max_pixels: int
     if not paths:
         raise DataCorrupt("no test image of the classes asked for; expected some of each")
     first = read_image(paths[0], size, resize, max_pixels)
-    images = np.empty((len(paths), *first.shape), np.uint8)
+    try:
+        images = np.empty((len(paths), *first.shape), np.uint8)
+    except MemoryError as error:
+        raise MemoryBudgetError(
+            f"{len(paths):,} images of {first.shape[2]}x{first.shape[1]} do not fit into the memory; pass image_size= or"
+            " max_per_class="
+        ) from error
     for place, path in enumerate(paths):
         image = read_image(path, size, resize, max_pixels)
         if image.shape != first.shape:

@@ -24,7 +24,9 @@ def sentences(
     if dataset == "made-up":
         return _made_up(train or 200, test or 60, length)
     split = data.load(dataset, root=root, max_train=train, max_test=test)
-    tokenizer = _transformers().AutoTokenizer.from_pretrained(_folder(encoder), local_files_only=True)
+    tokenizer = _transformers().AutoTokenizer.from_pretrained(
+        _folder(encoder), local_files_only=True, trust_remote_code=False
+    )
 
     def part(part: Part) -> Part:
         made = tokenizer(list(part.x), padding="max_length", truncation=True, max_length=length, return_tensors="pt")

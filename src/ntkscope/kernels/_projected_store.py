@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -216,8 +217,14 @@ def _unpacked(store: FeatureStore, like: Batch) -> Batch:
             f"{store.folder.name(ASKED)} is not what was written, so nobody can tell whether this is the store's network:"
             " fill the store again, or project the inputs into a new one"
         )
-    kept = iter(safetensors.torch.load(bytes(data)).items())
-    tensors = [value for _, value in sorted(kept, key=lambda pair: int(pair[0]))]
+    try:
+        kept = iter(safetensors.torch.load(bytes(data)).items())
+        tensors = [value for _, value in sorted(kept, key=lambda pair: int(pair[0]))]
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise StoreError(
+            f"{store.folder.name(ASKED)} holds no inputs ({error}); expected those the store was begun with: project the inputs"
+            " into a new store"
+        ) from error
     if len(tensors) != len(like.tensors()):
         raise StoreError(
             f"inputs of {len(like.tensors())} tensors came; {store.url} was made with {len(tensors)}: give inputs of its kind"

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from ntkscope.core import DataCorrupt, DataNotFound, Params, UnsafeData, UsageError
 from ntkscope.core.atomic import atomic_file
+from ntkscope.core.door import check_safetensors
+from ntkscope.models._torch_file import check_torch_file
 
 M = TypeVar("M", bound=nn.Module)
 PICKLED = (".pt", ".pth", ".th")
@@ -67,9 +69,10 @@ def read_weights(path: str | os.PathLike[str]) -> Params:
     if not path.is_file():
         raise DataNotFound(f"no weights at {path}; expected a file ending in .safetensors, {', '.join(PICKLED)}")
     if path.suffix == ".safetensors":
+        check_safetensors(path)
         try:
             loaded: Any = safetensors.torch.load_file(path)
-        except safetensors.SafetensorError as error:
+        except (safetensors.SafetensorError, OSError, KeyError, RuntimeError, ValueError, MemoryError) as error:
             raise DataCorrupt(f"{path} is not a whole safetensors file ({error}); copy or download it again") from error
     elif path.suffix in PICKLED:
         loaded = _unpickle(path)
@@ -79,6 +82,7 @@ def read_weights(path: str | os.PathLike[str]) -> Params:
 
 
 def _unpickle(path: Path) -> Any:
+    check_torch_file(path)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -103,10 +107,30 @@ def _state_dict(path: Path, loaded: Any) -> Params:
     if others:
         raise UsageError(f"{path} holds entries that are not tensors: {_some(others)}; expected a state dict")
     state = {str(key).removeprefix("module."): value for key, value in loaded.items()}
-    broken = [key for key, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
+    claims = [key for key, value in state.items() if not _is_plain(value)]
+    if claims:
+        raise DataCorrupt(
+            f"{path} holds tensors that are sparse, quantised, on another device, or claim more numbers than the file has:"
+            f" {_some(claims)}; expected plain dense tensors: write them again with ntkscope.models.save_weights"
+        )
+    broken = [key for key, value in state.items() if value.is_floating_point() and not _is_finite(value)]
     if broken:
         raise DataCorrupt(f"{path} holds NaN or infinity in {_some(broken)}; expected finite weights")
     return state
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Whether a tensor's numbers are all in its memory: stride 0 makes any number of them from one."""
+    if value.layout != torch.strided or value.device.type != "cpu" or value.is_quantized or value.is_nested:
+        return False
+    return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+
+
+def _is_finite(value: Tensor) -> bool:
+    try:
+        return bool(value.isfinite().all())
+    except (RuntimeError, NotImplementedError):  # an eight-bit type without this operation
+        return bool(value.float().isfinite().all())
 
 
 def _some(names: list[str]) -> str:

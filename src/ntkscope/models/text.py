@@ -11,10 +11,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ntkscope.core import DataNotFound, UsageError
+from ntkscope.core import DataCorrupt, DataNotFound, UsageError
+from ntkscope.core.door import check_safetensors, parse_json, read_bytes
 from ntkscope.models._init import seeded
 from ntkscope.models.registry import MODELS
 
+LARGEST_CONFIG = 1 << 24  # bytes of a config.json
+MOST_PARTS = 10_000  # layers, heads, …
+LARGEST_SIZE = 1 << 24  # of a vocabulary, a layer, …
 POOLINGS = ("cls", "mean", "max", "last")
 
 
@@ -117,11 +121,51 @@ def _open_encoder(folder: Path, pretrained: bool, attention: str) -> nn.Module:
             "an encoder given as a folder needs the package transformers, which is not installed;"
             " run: pip install 'ntkscope[text]'"
         ) from error
-    if pretrained:
-        encoder: nn.Module = transformers.AutoModel.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, attn_implementation=attention
-        )
-    else:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        encoder = transformers.AutoModel.from_config(config, attn_implementation=attention)
+    check_config(folder, pretrained)
+    try:
+        if pretrained:
+            encoder: nn.Module = transformers.AutoModel.from_pretrained(
+                folder,
+                local_files_only=True,
+                use_safetensors=True,
+                attn_implementation=attention,
+                trust_remote_code=False,
+            )
+        else:
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            encoder = transformers.AutoModel.from_config(config, attn_implementation=attention, trust_remote_code=False)
+    except Exception as error:  # a folder that is damaged, or asks for code of its own, fails in many ways
+        raise DataCorrupt(
+            f"no encoder can be made of {folder} ({type(error).__name__}: {error}); expected a folder that save_pretrained"
+            " wrote, without code of its own (which is never run): write it again with save_pretrained"
+        ) from error
     return encoder
+
+
+def check_config(folder: Path, pretrained: bool) -> None:
+    """`DataCorrupt` where a `config.json` asks for more or larger layers than an encoder has, or than its weights hold."""
+    path = folder / "config.json"
+    config = parse_json(read_bytes(path, DataCorrupt, limit=LARGEST_CONFIG), str(path), DataCorrupt)
+    if not isinstance(config, dict):
+        raise DataCorrupt(f"{path} holds a {type(config).__name__}; expected a mapping, as save_pretrained writes it")
+    numbers = {key: value for key, value in config.items() if isinstance(value, int)}
+    wrong = [key for key, value in numbers.items() if abs(value) > (MOST_PARTS if _counts(key) else LARGEST_SIZE)]
+    if wrong:
+        raise DataCorrupt(
+            f"{path}: {wrong[0]} is {numbers[wrong[0]]:,}; expected at most {MOST_PARTS:,} parts of at most {LARGEST_SIZE:,}"
+        )
+    if pretrained:
+        for weights in folder.glob("*.safetensors"):
+            check_safetensors(weights)
+        held = sum(weights.stat().st_size for weights in folder.glob("*.safetensors"))
+        others = ("vocab_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
+        table = abs(numbers.get("hidden_size", 0)) * max(abs(numbers.get(name, 0)) for name in others)
+        if table > held + (1 << 20):  # one byte a number at least, in whatever type
+            raise DataCorrupt(
+                f"{path}: its largest layer has {table:,} numbers, and the weights beside it have {held:,} bytes; expected"
+                " the weights of this configuration: write both again with save_pretrained"
+            )
+
+
+def _counts(key: str) -> bool:
+    return key.startswith(("num_", "n_")) or key.endswith(("_layers", "_heads", "_groups"))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ntkscope.core import RecordError
 from ntkscope.core.atomic import atomic_file
 from ntkscope.report.markup import Markup, code_script, data_script, join, tag
 
@@ -75,7 +76,10 @@ def part(key: str, title: str, body: Markup) -> Markup:
 
 
 def save(page: str, path: Path) -> Path:
-    """Write a page whole or not at all."""
-    with atomic_file(path) as handle:
-        handle.write(page.encode("utf-8", "replace"))
+    """Write a page atomically."""
+    try:
+        with atomic_file(path) as handle:
+            handle.write(page.encode("utf-8", "replace"))
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror}; choose another file, or make room there") from error
     return path

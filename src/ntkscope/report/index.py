@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ntkscope.core import NtkscopeError, Record, RecordError
+from ntkscope.core import Claim, NtkscopeError, Record, RecordError
 from ntkscope.core.claims import VERDICTS
 from ntkscope.report.claims import claims_table, pill, tally
 from ntkscope.report.document import document, part, save
@@ -24,11 +24,15 @@ INDEX = "index.html"
 
 @dataclass(frozen=True)
 class Entry:
-    """A record below the folder: its place as a link, and what is wrong with it when it cannot be read."""
+    """A record below the folder: its place as a link, its row in the index, and what is wrong with it when it cannot be
+    read."""
 
     where: str
     record: Record | None
     trouble: str = ""
+    kind: str = ""
+    row: tuple[Cell, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
     def link(self, name: str | None = None) -> Markup:
         """A link to the record's page; plain text when it has none."""
@@ -62,30 +66,36 @@ def records(folder: str | Path) -> list[Path]:
 
 
 def _entry(folder: Path, found: Path) -> Entry:
+    """A record with everything the index shows of it; one that cannot be read takes no other with it."""
     where = found.relative_to(folder).as_posix()
     try:
         record = Record.open(found)
         write_page(found)
-    except (NtkscopeError, OSError) as error:
-        return Entry(where, None, str(error).replace(str(found), where))
-    return Entry(where, record)
+        kind = "xray" if is_xray(record) else "experiment" if record.claims else "other"
+        entry = Entry(where, record, kind=kind, claims=record.claims)
+        return replace(entry, row=tuple(_ROWS[kind](entry, record)))
+    except NtkscopeError as error:
+        trouble = str(error)
+    except Exception as error:  # a record may hold anything where its schema says nothing
+        trouble = f"{type(error).__name__}: {error}"
+    return Entry(where, None, trouble.replace(str(found), where))
 
 
 def _page(folder: Path, entries: Sequence[Entry]) -> Markup:
-    read = [entry for entry in entries if entry.record is not None]
-    xrays = [entry for entry in read if entry.record and is_xray(entry.record)]
-    claimed = [entry for entry in read if entry.record and entry.record.claims]
-    others = [entry for entry in read if entry not in xrays and entry not in claimed]
+    def of(kind: str) -> list[Entry]:
+        return [entry for entry in entries if entry.record is not None and entry.kind == kind]
+
+    claimed = [entry for entry in entries if entry.claims]
     broken = [entry for entry in entries if entry.record is None]
     parts = {
-        "xrays": ("X-rays", _xrays(xrays)),
-        "experiments": ("Experiments", _experiments(claimed)),
+        "xrays": ("X-rays", _rows("xray", of("xray"))),
+        "experiments": ("Experiments", _rows("experiment", of("experiment"))),
         "claims": ("Published and measured", _claims(claimed)),
-        "others": ("Other records", _others(others)),
+        "others": ("Other records", _rows("other", of("other"))),
         "broken": ("Could not be read", _broken(broken)),
     }
     shown = {key: (title, body) for key, (title, body) in parts.items() if body}
-    every = [claim for entry in claimed if entry.record for claim in entry.record.claims]
+    every = [claim for entry in claimed for claim in entry.claims]
     head = tag(
         "header",
         tag("p", "ntkscope", class_="eyebrow"),
@@ -101,55 +111,63 @@ def _page(folder: Path, entries: Sequence[Entry]) -> Markup:
     )
 
 
-def _xrays(entries: Sequence[Entry]) -> Markup | None:
-    rows = []
-    for entry in entries:
-        record = entry.record
-        assert record is not None
-        about = Section.read("summary", record.metrics.get("section:summary")).data
-        faithful = Section.read("surrogates", record.metrics.get("section:surrogates")).data.get("table")
-        rated = [mapping(row) for row in faithful] if isinstance(faithful, list) else []
-        best: Mapping[str, Any] = max(rated, key=lambda row: as_float(row.get("tau")), default={})
-        model, data = mapping(record.metrics.get("model")), mapping(record.metrics.get("data"))
-        rows.append(
-            [
-                Cell(entry.link(), entry.where, kind="strong"),
-                Cell.of(model.get("name")),
-                Cell.of(data.get("name")),
-                Cell.of(about.get("verdict")),
-                Cell(percent(about.get("network_accuracy")), about.get("network_accuracy"), True),
-                Cell.of(best.get("kernel")),
-                Cell(number(best.get("tau")), best.get("tau"), True),
-                Cell(duration(record.wall_seconds), record.wall_seconds, True),
-                Cell.of(record.status),
-            ]
-        )
-    heads = ["Record", "Model", "Data", "Verdict", "Accuracy", "Best kernel", "τ", "Time", "State"]
-    return table(heads, rows, name="X-rays") if rows else None
+def _xray(entry: Entry, record: Record) -> list[Cell]:
+    about = Section.read("summary", record.metrics.get("section:summary")).data
+    faithful = Section.read("surrogates", record.metrics.get("section:surrogates")).data.get("table")
+    rated = [mapping(row) for row in faithful] if isinstance(faithful, list) else []
+    best: Mapping[str, Any] = max(rated, key=lambda row: as_float(row.get("tau")), default={})
+    model, data = mapping(record.metrics.get("model")), mapping(record.metrics.get("data"))
+    return [
+        Cell(entry.link(), entry.where, kind="strong"),
+        Cell.of(model.get("name")),
+        Cell.of(data.get("name")),
+        Cell.of(about.get("verdict")),
+        Cell(percent(about.get("network_accuracy")), _simple(about.get("network_accuracy")), True),
+        Cell.of(best.get("kernel")),
+        Cell(number(best.get("tau")), _simple(best.get("tau")), True),
+        Cell(duration(record.wall_seconds), record.wall_seconds, True),
+        Cell.of(record.status),
+    ]
 
 
-def _experiments(entries: Sequence[Entry]) -> Markup | None:
-    rows = []
-    for entry in entries:
-        record = entry.record
-        assert record is not None
-        counts = [sum(claim.verdict == verdict for claim in record.claims) for verdict in VERDICTS]
-        pills = [pill(verdict, count) for verdict, count in zip(VERDICTS, counts, strict=True) if count]
-        rows.append(
-            [
-                Cell(entry.link(), entry.where, kind="strong"),
-                Cell(record.name, record.name),
-                Cell.of(record.config.get("scale")),
-                Cell(join(pills), counts[0]),
-                Cell(duration(record.wall_seconds), record.wall_seconds, True),
-                Cell.of(record.status),
-            ]
-        )
-    return table(["Record", "Name", "Scale", "Claims", "Time", "State"], rows, name="Experiments") if rows else None
+def _experiment(entry: Entry, record: Record) -> list[Cell]:
+    counts = [sum(claim.verdict == verdict for claim in entry.claims) for verdict in VERDICTS]
+    pills = [pill(verdict, count) for verdict, count in zip(VERDICTS, counts, strict=True) if count]
+    return [
+        Cell(entry.link(), entry.where, kind="strong"),
+        Cell(record.name, record.name),
+        Cell.of(record.config.get("scale")),
+        Cell(join(pills), counts[0]),
+        Cell(duration(record.wall_seconds), record.wall_seconds, True),
+        Cell.of(record.status),
+    ]
+
+
+def _other(entry: Entry, record: Record) -> list[Cell]:
+    took = Cell(duration(record.wall_seconds), record.wall_seconds, True)
+    where = Cell(entry.link(), entry.where, kind="strong")
+    return [where, Cell.of(record.kind), Cell.of(record.name), took, Cell.of(record.status)]
+
+
+_ROWS = {"xray": _xray, "experiment": _experiment, "other": _other}
+_HEADS = {
+    "xray": ("X-rays", ["Record", "Model", "Data", "Verdict", "Accuracy", "Best kernel", "τ", "Time", "State"]),
+    "experiment": ("Experiments", ["Record", "Name", "Scale", "Claims", "Time", "State"]),
+    "other": ("Other records", ["Record", "Kind", "Name", "Time", "State"]),
+}
+
+
+def _rows(kind: str, entries: Sequence[Entry]) -> Markup | None:
+    name, heads = _HEADS[kind]
+    return table(heads, [entry.row for entry in entries], name=name) if entries else None
+
+
+def _simple(value: Any) -> Any:
+    return value if isinstance(value, (int, float)) else None
 
 
 def _claims(entries: Sequence[Entry]) -> Markup | None:
-    pairs = [(entry, claim) for entry in entries if entry.record for claim in entry.record.claims]
+    pairs = [(entry, claim) for entry in entries for claim in entry.claims]
     if not pairs:
         return None
     before = [[Cell(entry.link(), entry.where)] for entry, _ in pairs]
@@ -166,17 +184,6 @@ def _claims(entries: Sequence[Entry]) -> Markup | None:
         class_="filter",
     )
     return join([choose, claims_table([claim for _, claim in pairs], before=before, id_="claims-table")])
-
-
-def _others(entries: Sequence[Entry]) -> Markup | None:
-    rows = []
-    for entry in entries:
-        record = entry.record
-        assert record is not None
-        took = Cell(duration(record.wall_seconds), record.wall_seconds, True)
-        where = Cell(entry.link(), entry.where, kind="strong")
-        rows.append([where, Cell.of(record.kind), Cell.of(record.name), took, Cell.of(record.status)])
-    return table(["Record", "Kind", "Name", "Time", "State"], rows, name="Other records") if rows else None
 
 
 def _broken(entries: Sequence[Entry]) -> Markup | None:

@@ -23,7 +23,7 @@ class Items:
 
     def __init__(self, array: Callable[[str], NDArray[Any] | None], texts: Mapping[str, Any]) -> None:
         self._thumbs = {part: _images(array(f"thumbs.{part}")) for part in ("train", "test")}
-        self._texts = {part: texts.get(part) or [] for part in ("train", "test")}
+        self._texts = {part: _listed(texts.get(part)) for part in ("train", "test")}
         self._slots: dict[str, dict[int, int]] = {"train": {}, "test": {}}
 
     def slot(self, part: str, index: int) -> int | None:
@@ -90,6 +90,10 @@ def png_uri(pixels: UInt8[np.ndarray, "h w c"]) -> str:
     out = io.BytesIO()
     image.save(out, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _images(array: NDArray[Any] | None) -> _Shrinking | None:

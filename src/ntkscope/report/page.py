@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ntkscope.core import Record
+from ntkscope.core import NtkscopeError, Record, RecordError
 from ntkscope.report.document import document, save
 from ntkscope.report.markup import Markup, tag
 from ntkscope.report.numbers import NONE, duration, number
@@ -38,7 +38,15 @@ class Page:
     @property
     def html(self) -> str:
         """The whole page."""
-        return str(_xray(self.record) if is_xray(self.record) else result(self.record))
+        try:
+            return str(_xray(self.record) if is_xray(self.record) else result(self.record))
+        except NtkscopeError:
+            raise
+        except Exception as error:  # a record may hold anything where its schema says nothing
+            raise RecordError(
+                f"no page can be made of {self.record.folder}: its record holds what no run writes"
+                f" ({type(error).__name__}: {error}); restore it or run again"
+            ) from error
 
     def write(self, out: str | Path) -> Path:
         """Write the page to the file `out`."""
@@ -128,7 +136,7 @@ def status_note(record: Record) -> str | None:
 def foot(record: Record) -> Markup:
     """Where the numbers come from."""
     document = record.to_json()
-    version = (record.environment.get("packages") or {}).get("ntkscope", "")
+    version = mapping(record.environment.get("packages")).get("ntkscope", "")
     said = f"ntkscope {version}, run started {document['started']}."
     return tag("p", said, " Made from a record on disk; this file asks no server for anything.")
 

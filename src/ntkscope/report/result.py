@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ntkscope.core import Record
+from ntkscope.core import Record, RecordError
+from ntkscope.core.door import is_inside, read_bytes
 from ntkscope.report.claims import claims_table, tally
 from ntkscope.report.document import document, part
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import duration
+from ntkscope.report.series import series
 from ntkscope.report.views._generic import terms, values
 
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -24,6 +26,7 @@ def result(record: Record) -> Markup:
     parts = {
         "claims": ("Published and measured", claims_table(record.claims) if record.claims else None),
         "figures": ("Figures", figures(record.folder)),
+        "series": ("Series", series(record)),
         "numbers": ("Numbers", values(record.metrics, "") if record.metrics else None),
         "setting": ("Setting", _setting(record)),
         "made": ("How this was computed", _made(record, written)),
@@ -38,17 +41,23 @@ def result(record: Record) -> Markup:
 
 
 def figures(folder: Path) -> Markup | None:
-    """The files `figures/*.svg` and `figures/*.png` of a record, as images: whatever an SVG holds does not run in one."""
-    found = [
-        path for path in sorted((folder / "figures").glob("*")) if path.suffix.lower() in _TYPES and path.is_file()
-    ]
+    """The files `figures/*.svg` and `figures/*.png` of a record, as images: whatever an SVG holds does not run in one.
+
+    A link that leads out of the folder is named, not followed.
+    """
     shown = []
-    for path in found:
+    for path in sorted((folder / "figures").glob("*")):
+        if path.suffix.lower() not in _TYPES or not path.is_file():
+            continue
         name = path.stem.replace("_", " ").replace("-", " ")
+        if not is_inside(path, folder):  # a page is passed on, and with it whatever a link leads to
+            note = f"{path.name} is a link that leads out of the record's folder; it is not shown."
+            shown.append(tag("p", note, class_="note"))
+            continue
         if path.stat().st_size > LARGEST:
             shown.append(tag("p", f"{path.name} is too large to be shown here; it lies in figures/.", class_="note"))
             continue
-        held = base64.b64encode(path.read_bytes()).decode()
+        held = base64.b64encode(read_bytes(path, RecordError, limit=LARGEST, inside=folder)).decode()
         image = tag("img", src=f"data:{_TYPES[path.suffix.lower()]};base64,{held}", alt=f"Figure: {name}")
         shown.append(tag("figure", image, tag("figcaption", name)))
     return tag("div", *shown, class_="figures") if shown else None

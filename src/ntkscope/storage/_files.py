@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ntkscope.core import StoreError, UsageError
+from ntkscope.core import DamagedTile, StoreError, UsageError
 from ntkscope.core.atomic import SUFFIX, atomic_file
+from ntkscope.core.door import regular_file
 
 Bytes: TypeAlias = bytes | np.ndarray  # an array of uint8
 ATTEMPTS = 8  # to write a file whose temporary another process cleared away
@@ -88,8 +89,8 @@ class LocalFolder(Folder):
 
     def get(self, key: str, limit: int) -> bytearray | None:
         try:
-            with open(self.path / key, "rb", buffering=0, opener=_at_once) as handle:
-                data = bytearray(min(limit, os.fstat(handle.fileno()).st_size))
+            with regular_file(self.path / key, DamagedTile, inside=self.path) as (handle, size):
+                data = bytearray(min(limit, size))
                 view, filled = memoryview(data), 0
                 while filled < len(data):
                     count = handle.readinto(view[filled:])
@@ -98,6 +99,8 @@ class LocalFolder(Folder):
                     filled += count
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except StoreError:
+            raise
         except OSError as error:
             raise _failure("read", self.name(key), error) from error
         view.release()
@@ -258,11 +261,6 @@ def folder(url: str | os.PathLike[str]) -> Folder:
         raise StoreError(f"{text} cannot be opened: {error}; expected a folder or a URL fsspec knows") from error
     local = "file" in (files.protocol if isinstance(files.protocol, tuple | list) else (files.protocol,))
     return LocalFolder(Path(path)) if local else RemoteFolder(files, path)
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Open without waiting: a pipe that somebody put into the folder is empty, not a file to wait for."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _put(path: Path, parts: tuple[Bytes, ...]) -> bool:

@@ -23,7 +23,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import DamagedTile, StoreError, UsageError
+from ntkscope.core.door import parse_json
 from ntkscope.core.numerics import names_numerics
+from ntkscope.core.schema import shown
 from ntkscope.storage._files import Folder, optional
 from ntkscope.storage._files import folder as folder  # a kind of store finds all it needs here
 
@@ -173,16 +175,13 @@ def attributes_of(place: Folder, kind: str, schema: int) -> dict[str, Any] | Non
     data = place.get(DOCUMENT, LARGEST_DOCUMENT)
     if data is None:
         return None
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{place.name(DOCUMENT)} is not JSON ({error}); expected a zarr group") from error
+    document = parse_json(data, f"{place.name(DOCUMENT)} (expected a zarr group)", StoreError)
     attributes = document.get("attributes") if isinstance(document, dict) else None
     if not isinstance(attributes, dict) or attributes.get("kind") != kind:
         raise StoreError(f"{place.url} is no {kind} (its {DOCUMENT} does not say so); expected one written by ntkscope")
     version = attributes.get("schema")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise StoreError(f"{place.url} has schema {version!r}; expected a number from 1 to {schema}")
+        raise StoreError(f"{place.url} has schema {version!r:.80}; expected a number from 1 to {schema}")
     if version > schema:
         raise StoreError(
             f"{place.url} was written with schema {version}; this version reads up to {schema}: update ntkscope"
@@ -211,8 +210,9 @@ def kind_of(place: Folder) -> str | None:
     """What kind of store is at `place`, None where there is none that says it."""
     data = place.get(DOCUMENT, LARGEST_DOCUMENT)
     try:
-        kind = json.loads(data)["attributes"]["kind"] if data is not None else None
-    except (ValueError, RecursionError, KeyError, TypeError):
+        document = None if data is None else parse_json(data, place.name(DOCUMENT), StoreError)
+        kind = None if document is None else document["attributes"]["kind"]
+    except (StoreError, KeyError, TypeError):
         return None
     return kind if isinstance(kind, str) else None
 
@@ -252,7 +252,7 @@ def strict_json(value: Any) -> str:
 def whole_number(value: Any, name: str, where: str, *, least: int = 1, most: int = LARGEST) -> int:
     """A whole number read from a file, believed only within bounds."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise StoreError(f"{where}: {name} is {value!r}; expected a whole number from {least} to {most}")
+        raise StoreError(f"{where}: {name} is {shown(value)}; expected a whole number from {least} to {most}")
     return value
 
 
@@ -260,5 +260,5 @@ def dtype_named(name: Any, where: str) -> torch.dtype:
     """The dtype of a store by its name in the file."""
     names = {str(dtype).split(".")[1]: dtype for dtype in DTYPES}
     if not isinstance(name, str) or name not in names:
-        raise StoreError(f"{where}: dtype is {name!r}; expected one of {', '.join(names)}")
+        raise StoreError(f"{where}: dtype is {shown(name)}; expected one of {', '.join(names)}")
     return names[name]

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import json
 
-from ntkscope.core import Certificate
+from ntkscope.core import Certificate, StoreError
+from ntkscope.core.door import parse_json
+from ntkscope.core.schema import Mismatch, fields, list_of, number, text, whole
 from ntkscope.storage._files import Folder
 
 KEY, LARGEST = "certificate.json", 2**20
+_amount = number(0, expected="a number from 0")
+_certificate = fields(
+    {},
+    {
+        **dict.fromkeys(("worst", "tolerance", "seconds"), _amount),
+        **dict.fromkeys(("checked", "blocks", "alone"), whole()),
+        **dict.fromkeys(("fell_back", "changes"), list_of(text())),
+        "against": text(),
+    },
+)
 
 
 def read_certificate(folder: Folder) -> Certificate | None:
@@ -16,9 +28,11 @@ def read_certificate(folder: Folder) -> Certificate | None:
     if data is None:
         return None
     try:
-        return Certificate.from_json(json.loads(bytes(data)))
-    except (ValueError, TypeError):  # not written by us: it says nothing
+        value = parse_json(data, folder.name(KEY), StoreError)
+        _certificate(value, KEY)
+    except (StoreError, Mismatch):  # not written by us: it says nothing
         return None
+    return Certificate.from_json(value)
 
 
 def add_certificate(folder: Folder, new: Certificate) -> Certificate:

@@ -102,7 +102,7 @@ def fill_on(
     with as_client(executor) as client:
         if client is None:
             raise UsageError("executor= came as None; expected a dask.distributed.Client or a scheduler's address")
-        todo = outstanding(store, verify=verify)
+        todo = outstanding(store, source, verify=verify)
         chosen = to_check(store, todo)
         with counter(len(store.grid), "tiles", progress) as bar:
             bar.skip(len(store.grid) - len(todo))

@@ -20,6 +20,7 @@ from torch import Tensor
 from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
 from ntkscope.core.identity import Answers, disagreement, machine, tolerance
 from ntkscope.core.identity.answers import DIFFERENT
+from ntkscope.core.schema import shown
 from ntkscope.storage._files import Folder, folder
 from ntkscope.storage._zarr import (
     DTYPES,
@@ -35,6 +36,7 @@ from ntkscope.storage._zarr import (
 KIND = "ntkscope features"
 SCHEMA = 2
 LARGEST_CHUNK = 1 << 34  # bytes of a chunk that is believed
+MOST_CHUNKS = 1 << 24  # chunks of a store that is believed
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,11 @@ class FeatureStore:
 
     def squared_norms(self) -> Float[Tensor, " n"]:
         """`‖φ(x_i)‖²` in float64."""
+        present = len(self._norms.present())
+        if present < len(self):
+            raise StoreError(
+                f"{self.url} is incomplete: the norms of {present} of {len(self)} chunks are there; run again what filled it"
+            )
         pieces = [self._norms.get((k,)) for k in range(len(self))]
         absent = [k for k, piece in enumerate(pieces) if piece is None]
         if absent:
@@ -247,11 +254,15 @@ def _validated(place: Folder, attributes: Mapping[str, Any]) -> FeatureStore:
     dtype = dtype_named(attributes.get("dtype"), where)
     if rows > n or rows * width * torch.finfo(dtype).bits // 8 > LARGEST_CHUNK:
         raise StoreError(f"{where}: chunks of {rows} × {width} for {n} inputs; expected at most {LARGEST_CHUNK} bytes")
+    if -(-n // rows) > MOST_CHUNKS:
+        raise StoreError(f"{where}: {n} inputs in chunks of {rows}; expected at most {MOST_CHUNKS} chunks: larger ones")
     labels, fingerprint = attributes.get("labels"), attributes.get("fingerprint")
     if not isinstance(labels, Mapping) or not isinstance(labels.get("meta", {}), Mapping):
-        raise StoreError(f"{where}: labels are {labels!r}; expected a mapping")
+        raise StoreError(f"{where}: labels are {shown(labels)}; expected a mapping with a mapping `meta`")
     if not isinstance(fingerprint, Mapping) or not all(isinstance(value, str) for value in fingerprint.values()):
-        raise StoreError(f"{where}: the fingerprint is {fingerprint!r}; expected a mapping to texts")
+        raise StoreError(f"{where}: the fingerprint is {shown(fingerprint)}; expected a mapping to texts")
+    if not isinstance(labels.get("name", ""), str):
+        raise StoreError(f"{where}: labels.name is {shown(labels['name'])}; expected a text")
     groups = whole_number(labels.get("groups", 1), "labels.groups", where)
     if width % groups:
         raise StoreError(f"{where}: labels.groups is {groups} for {width} features; expected a divisor")

@@ -38,7 +38,7 @@ def fill(
         from ntkscope.storage.distributed import fill_on
 
         return int(fill_on(executor, store, source, progress=progress, verify=verify))
-    todo = outstanding(store, verify=verify)
+    todo = outstanding(store, source, verify=verify)
     device = getattr(source, "device", "cpu")
     chosen = to_check(store, todo)
     if chosen is not None:
@@ -61,10 +61,10 @@ def to_check(store: KernelStore, todo: Mapping[tuple[int, int], bool]) -> tuple[
     return drawn(there) if there else None
 
 
-def outstanding(store: KernelStore, *, verify: bool = True) -> dict[tuple[int, int], bool]:
+def outstanding(store: KernelStore, source: TileSource, *, verify: bool = True) -> dict[tuple[int, int], bool]:
     """The tiles to compute in grid order, each with whether it is there but damaged; leftovers of killed writers go."""
     store.clear_leftovers()
-    damaged = set(store.damaged()) if verify else set()
+    damaged = set(store.damaged()) | _lost_diagonals(store, source) if verify else set()
     if damaged:
         named = ", ".join(f"{tile}" for tile in sorted(damaged)[:10])
         more = f" and {len(damaged) - 10} more" if len(damaged) > 10 else ""
@@ -75,3 +75,12 @@ def outstanding(store: KernelStore, *, verify: bool = True) -> dict[tuple[int, i
         )
     wanted = damaged.union(store.missing())
     return {tile: tile in damaged for tile in store.grid if tile in wanted}
+
+
+def _lost_diagonals(store: KernelStore, source: TileSource) -> set[tuple[int, int]]:
+    """The tiles that bring diagonals of which nothing is there, where the source does say them; computes one tile then."""
+    without = store.without_diagonals()
+    if not without:
+        return set()
+    first = source.tile(0, 0)
+    return {tile for field, tiles in without.items() if getattr(first, field) is not None for tile in tiles}

@@ -23,6 +23,7 @@ from torch import Tensor
 from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
 from ntkscope.core.identity import Answers, disagreement, machine, tolerance
 from ntkscope.core.identity.answers import DIFFERENT
+from ntkscope.core.schema import shown
 from ntkscope.linalg.tiling import Answering, Grid, TileSource, TileValues
 from ntkscope.storage._zarr import (
     DTYPES,
@@ -41,6 +42,7 @@ KIND = "ntkscope kernel"
 SCHEMA = 2
 LARGEST_TILE = 1 << 34  # bytes of a tile that is believed
 MOST_TILES = 1 << 24  # tiles of a store that is believed
+SMALL, RATIO = 1 << 28, 1000  # bytes that are set aside for numbers which are not there yet; more for each one that is
 
 
 @dataclass(frozen=True)
@@ -215,14 +217,32 @@ class KernelStore:
                 bad.add((i, j))
         for array, carrier in self._carriers:
             present = array.present()
+            if not present and not self.grid.symmetric:
+                continue  # perhaps its source did not say them: `without_diagonals`
             for number in range(-(-array.shape[0] // array.chunks[0])):
+                if carrier(number) not in done:
+                    continue
                 try:
-                    lost = bool(present) and array.get((number,)) is None and carrier(number) in done
+                    lost = (number,) not in present or array.get((number,)) is None
                 except DamagedTile:
                     lost = True
                 if lost:
                     bad.add(carrier(number))
         return sorted(bad)
+
+    def without_diagonals(self) -> dict[str, list[tuple[int, int]]]:
+        """Of a cross kernel, the diagonals (of which field of a tile) of which nothing is there, and the tiles that are there
+        and would have brought them: either the source does not say them, or they were lost."""
+        if self.grid.symmetric:
+            return {}
+        done = sorted(self.done())
+        carried = {"row_diagonal": (self._row_diagonal, 1), "column_diagonal": (self._column_diagonal, 0)}
+        found = {
+            name: [tile for tile in done if tile[side] == 0]
+            for name, (array, side) in carried.items()
+            if not array.present()
+        }
+        return {name: tiles for name, tiles in found.items() if tiles}
 
     def drop(self, i: int, j: int) -> None:
         """Forget one tile."""
@@ -315,6 +335,10 @@ def _diagonal(array: ChunkedArray, partial: bool) -> Tensor | None:
     present = array.present()
     if not present:
         return None
+    where = array.folder.name(array.name)
+    if not partial and len(present) < pieces:
+        raise StoreError(f"{where} has {len(present)} of {pieces} pieces: fill the store again")
+    check_claim(array.shape[0], sum(present.values()), where)
     result = torch.full(array.shape, torch.nan, dtype=torch.float64)
     for number in range(pieces):
         values = array.get((number,)) if (number,) in present else None
@@ -328,6 +352,15 @@ def _diagonal(array: ChunkedArray, partial: bool) -> Tensor | None:
     return result
 
 
+def check_claim(count: int, held: int, where: str) -> None:
+    """An error where `count` numbers of eight bytes are claimed by a file or folder of far fewer bytes."""
+    if 8 * count > max(SMALL, RATIO * held):
+        raise StoreError(
+            f"{where} claims {count:,} numbers and holds {held:,} bytes; expected a store that somebody began to fill: fill it"
+            " again in a new folder"
+        )
+
+
 def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
     """A store from attributes anyone may have written: every entry is looked at before it is used."""
     where = place.url
@@ -336,7 +369,7 @@ def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
     symmetric = grid.get("symmetric")
     if not isinstance(symmetric, bool) or (symmetric and n != m):
         raise StoreError(
-            f"{where}: grid.symmetric is {symmetric!r} for shape {(n, m)}; expected true if square, or false"
+            f"{where}: grid.symmetric is {shown(symmetric)} for shape {(n, m)}; expected true if square, or false"
         )
     dtype = dtype_named(attributes.get("dtype"), where)
     if min(size, n) * min(size, m) * torch.finfo(dtype).bits // 8 > LARGEST_TILE:
@@ -348,11 +381,11 @@ def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
         raise StoreError(f"{where}: labels.outputs is {outputs} for shape {(n, m)}; expected a divisor of both")
     for name in ("name", "rows"):
         if not isinstance(labels.get(name, ""), str):
-            raise StoreError(f"{where}: labels.{name} is {labels[name]!r}; expected a text")
+            raise StoreError(f"{where}: labels.{name} is {shown(labels[name])}; expected a text")
     _mapping({"meta": {}, **labels}, "meta", where)
     wrong = [name for name, value in fingerprint.items() if not isinstance(value, str)]
     if wrong:
-        raise StoreError(f"{where}: fingerprint entries {wrong} are no texts; expected texts")
+        raise StoreError(f"{where}: fingerprint entries {', '.join(wrong[:5])} are no texts; expected texts")
     believed = Grid(n, m, size, symmetric)
     if math.prod(believed.shape) > MOST_TILES:
         raise StoreError(
@@ -366,7 +399,7 @@ def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
 def _mapping(attributes: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
     value = attributes.get(name)
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise StoreError(f"{where}: {name} is {value!r}; expected a mapping from texts")
+        raise StoreError(f"{where}: {name} is {shown(value)}; expected a mapping from texts")
     return dict(value)
 
 

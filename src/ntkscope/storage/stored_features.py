@@ -158,11 +158,10 @@ def open_features(url: str | os.PathLike[str], left: Tensor | None = None, **lab
     """The kernel of the features in a store with themselves, or of the features `left` with them; cosines where its label
     `normalize` says so."""
     store = FeatureStore.open(url)
-    missing = store.missing()
-    if missing:
+    done = len(store.done())
+    if done < len(store):
         raise StoreError(
-            f"{store.url} is incomplete: {len(store) - len(missing)} of {len(store)} chunks are there; run again what"
-            " filled it"
+            f"{store.url} is incomplete: {done} of {len(store)} chunks are there; run again what filled it"
         )
     said = {
         "name": store.labels.get("name", ""),

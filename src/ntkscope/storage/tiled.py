@@ -20,7 +20,7 @@ from ntkscope.storage._files import folder, optional
 from ntkscope.storage._zarr import kind_of
 from ntkscope.storage.certified import read_certificate
 from ntkscope.storage.feature_store import KIND as FEATURES
-from ntkscope.storage.store import KernelStore
+from ntkscope.storage.store import KernelStore, check_claim
 from ntkscope.storage.stored_features import open_features
 
 
@@ -46,6 +46,7 @@ class TiledGram(Gram):
         grid, said = store.grid, store.labels
         kept = store.row_diagonal(partial=partial), store.column_diagonal(partial=partial)
         if partial and grid.symmetric and kept[0] is None:
+            check_claim(grid.n, 0, store.url)
             kept = (torch.full((grid.n,), torch.nan),) * 2
         row, column = (None if stored is None else stored.to(torch.device(device), store.dtype) for stored in kept)
         labels = Labels(

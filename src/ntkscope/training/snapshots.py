@@ -14,8 +14,18 @@ from torch import Tensor, nn
 
 from ntkscope.core import DataCorrupt, DataNotFound, Params, Snapshot, UsageError, fingerprint
 from ntkscope.core.atomic import atomic_file
+from ntkscope.core.door import LARGEST_JSON, check_safetensors
+from ntkscope.core.schema import Mismatch, mapping, number, whole
 
 FORMAT, EARLIER = "ntkscope snapshot 2", "ntkscope snapshot 1"  # the earlier one has no checksum
+
+
+def _any_number(value: Any, where: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):  # NaN too: training may diverge
+        raise Mismatch(where, value, "a number")
+
+
+_HEADER = {"step": whole(), "epoch": number(0), "metrics": mapping(_any_number), "random": mapping()}
 
 
 def take(
@@ -81,12 +91,13 @@ def load_snapshot(path: str | os.PathLike[str], *, store: str | None = None) -> 
     """Read what `save_snapshot` wrote; an error where its bytes differ, or where it belongs to another `store` than this."""
     if not Path(path).is_file():
         raise DataNotFound(f"no snapshot at {path}; expected a file that training wrote with store=, or save_snapshot")
+    check_safetensors(Path(path), "delete it and train again")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
-    except safetensors.SafetensorError as error:
-        raise DataCorrupt(f"{path} is no whole safetensors file: {error}; delete it and train again") from error
+    except (safetensors.SafetensorError, OSError, KeyError, RuntimeError, ValueError) as error:
+        raise DataCorrupt(f"{path} is not a whole safetensors file: {error}; delete it and train again") from error
     if header.get("format") not in (FORMAT, EARLIER):
         raise DataCorrupt(f"{path} has format {header.get('format')!r}; expected {FORMAT!r}: is it a weights file?")
     if header["format"] == FORMAT and header.get("checksum") != _checksum(header, tensors):
@@ -95,18 +106,25 @@ def load_snapshot(path: str | os.PathLike[str], *, store: str | None = None) -> 
         raise DataCorrupt(
             f"{path} was written for another store; expected a snapshot of this one: delete it and train again"
         )
+    said = {}
+    try:
+        for name, check in _HEADER.items():
+            said[name] = json.loads(header.get(name, "")[:LARGEST_JSON])
+            check(said[name], name)
+    except (ValueError, RecursionError) as error:  # a mismatch, or no JSON
+        raise DataCorrupt(f"{path} is no snapshot: {error}; delete it and train again") from error
     optimizer: dict[str, dict[str, Tensor]] = {}
     for key, value in _under("optimizer/", tensors).items():
         name, _, field = key.rpartition("/")
         optimizer.setdefault(name, {})[field] = value
     return Snapshot(
-        step=json.loads(header["step"]),
-        epoch=json.loads(header["epoch"]),
+        step=said["step"],
+        epoch=said["epoch"],
         params=_under("params/", tensors),
         buffers=_under("buffers/", tensors),
-        metrics=json.loads(header["metrics"]),
+        metrics=said["metrics"],
         optimizer=optimizer,
-        random=json.loads(header["random"]) | _under("random/", tensors),
+        random=said["random"] | _under("random/", tensors),
     )
 
 

@@ -12,13 +12,19 @@ from typing import Any
 
 from ntkscope.core import DataCorrupt, RecordError, Snapshot, StoreError
 from ntkscope.core.atomic import atomic_file, remove_leftovers
+from ntkscope.core.door import LARGEST_JSON, parse_json, read_bytes
 from ntkscope.core.identity import Answers
 from ntkscope.core.numerics import names_numerics
 from ntkscope.core.plain import differences, to_plain
+from ntkscope.core.schema import Mismatch, fields, mapping, optional, whole
 from ntkscope.training.snapshots import load_snapshot, save_snapshot
 
 SETTINGS, LATEST = "settings.json", "latest.safetensors"
 SCHEMA = 2
+_settings = fields(
+    {"settings": mapping()},
+    {"schema": whole(), "final_step": optional(whole()), "first": optional(mapping()), "answers": mapping()},
+)
 
 
 class SnapshotStore(Mapping[int, Snapshot]):
@@ -85,7 +91,7 @@ class SnapshotStore(Mapping[int, Snapshot]):
                     " settings and the same network as it was before training to resume it, or choose another folder"
                 )
             try:
-                Answers.from_json(document["answers"], str(self.folder)).compare(answers, str(self.folder))
+                Answers.from_json(document.get("answers"), str(self.folder)).compare(answers, str(self.folder))
             except StoreError as error:
                 raise RecordError(f"{error}") from error
             remove_leftovers(self.folder)
@@ -132,14 +138,15 @@ class SnapshotStore(Mapping[int, Snapshot]):
         return _checksum(document["settings"]) if document.get("schema") == SCHEMA else None
 
     def _document(self) -> dict[str, Any]:
+        path = self.folder / SETTINGS
         try:
-            document: dict[str, Any] = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            data = read_bytes(path, RecordError, limit=LARGEST_JSON, inside=self.folder)
+            document: dict[str, Any] = parse_json(data, SETTINGS, RecordError)
+            _settings(document, "")
+        except (OSError, Mismatch) as error:
             raise RecordError(
                 f"{self.folder} holds no run: {SETTINGS}: {error}; give a folder training wrote"
             ) from error
-        if not isinstance(document, dict) or not isinstance(document.get("settings"), dict):
-            raise RecordError(f"{self.folder} holds no run: {SETTINGS} has no settings; give a folder training wrote")
         if "schema" in document and document.get("checksum") != _checksum(document):
             raise RecordError(
                 f"{self.folder / SETTINGS} is not what was written (its checksum differs): put it back as it was, or train"

@@ -21,7 +21,7 @@ from ntkscope.core.record import FILE
 from ntkscope.data.subsets import stratified
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
-from ntkscope.xray import given, resuming
+from ntkscope.xray import given, repairing, resuming
 from ntkscope.xray.budget import as_budget, half_of_the_budget
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items, Tokenizer, collect_both
@@ -124,11 +124,13 @@ def xray(
 
         found = _found(Path(out), config, {"xray": seed}, answers)
         if found is not None and "plan" in found.metrics:
-            resuming.check_kernel(prepared(found, Plan.from_json(found.metrics["plan"])))
-            if _finished(found):
+            lost = repairing.lost(found)
+            resuming.check_kernel(prepared(found, Plan.from_json(found.metrics["plan"])), lost)
+            if _finished(found) and not lost:
                 tell(f"{found.folder} holds this X-ray already, done")
                 return found
         with _record(Path(out), found, config, {"xray": seed}, where) as record:
+            repairing.repair(record)
             if "answers" not in record.metrics:
                 record.put(answers=answers.to_json())
             plan = _plan(
@@ -165,6 +167,7 @@ def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers:
     found = Record.open(folder)
     if found.kind != "xray":
         raise UsageError(f"{folder} already holds a record of kind {found.kind!r}; choose another folder for the X-ray")
+    repairing.check_metrics(found)
     if found.status == "failed" and "plan" not in found.metrics:  # nothing was computed
         (folder / FILE).unlink()
         return None

@@ -64,12 +64,12 @@ class Answers:
     def from_json(cls, value: Any, where: str) -> Answers:
         """What `to_json` gave, from a file anyone may have written."""
         if not isinstance(value, Mapping):
-            raise StoreError(f"{where}: answers are {value!r}; expected those of a few items")
+            raise StoreError(f"{where}: answers are {value!r:.80}; expected those of a few items")
         try:
             values = tuple(map(float.fromhex, value["values"]))
             items = tuple(map(int, value["items"]))
             return cls(items, values, str(value["dtype"]), str(value["machine"]))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise StoreError(f"{where}: answers cannot be read ({error}); expected those of a few items") from error
 
     def compare(self, now: Answers, where: str, coarse: bool = False) -> None:

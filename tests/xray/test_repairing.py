@@ -1,0 +1,70 @@
+"""An X-ray whose files are lost or changed is repaired by running again, as its errors say."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ntkscope.core import Record, RecordError
+from ntkscope.core.soundness import DamageWarning
+from ntkscope.xray.repairing import check_metrics
+from xray.small import xrayed
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return xrayed(tmp_path_factory.mktemp("xray") / "run", kernels=["ck"]).folder
+
+
+QUICK = [("kernels.trntk0.test_diagonal", "gone")]
+SLOW = [
+    ("kernels.trntk0.train", "changed"),
+    ("kernels.trntk0.test", "gone"),
+    ("kernels.ck.train", "gone"),
+    ("surrogates.coef.trntk", "changed"),
+    ("labels.train", "changed"),
+    ("explain.probability", "gone"),
+]
+
+
+@pytest.mark.parametrize(("name", "harm"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.guard) for case in SLOW)])
+def test_a_damaged_array_is_computed_again(whole: Path, tmp_path: Path, name: str, harm: str) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    before = {key: np.array(value) for key, value in Record.open(whole).arrays.items()}
+    file = folder / Record.open(folder).to_json()["arrays"][name]["file"]
+    if harm == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+    with pytest.warns(DamageWarning, match="computes them again"):
+        again = xrayed(folder, kernels=["ck"])
+    assert again.status == "done"
+    assert {again.metrics[f"section:{key}"]["status"] for key in again.metrics["sections"]} <= {"done", "skipped"}
+    after = Record.open(folder).arrays
+    assert set(after) == set(before)
+    for key in before:
+        np.testing.assert_allclose(after[key], before[key], rtol=1e-6, atol=1e-9, err_msg=key)
+    assert not {path.name for path in folder.glob("*.npy")} - {e["file"] for e in again.to_json()["arrays"].values()}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("plan", {"kernels": "all"}),
+        ("plan", []),
+        ("timings", [3]),
+        ("section:summary", "done"),
+        ("section:summary", {"status": 3}),
+        ("surrogate_fits", {"ck": None}),
+        ("certificates", {"ck": 1}),
+    ],
+)
+def test_a_record_that_no_xray_wrote_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    record = Record.create(tmp_path, kind="xray")
+    record.put(**{key: value})
+    with pytest.raises(RecordError, match=r"is no X-ray that can be resumed: .*metrics\."):
+        check_metrics(record)
