@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ntkscope.core import UsageError
 from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.registry import layer
-from ntkscope.infinite.rules.branches import Branches, BranchModules
+from ntkscope.infinite.rules._branches import Branches, BranchModules
 from ntkscope.infinite.rules.identity import Identity
 from ntkscope.infinite.rules.serial import Serial, serial
 
