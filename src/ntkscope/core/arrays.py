@@ -80,7 +80,9 @@ def read_array(folder: Path, name: str, entry: Mapping[str, Any]) -> NDArray[Any
             f"cannot read array {name!r}: {path}: {error.strerror}; restore the file or run again"
         ) from error
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:  # of the parser of headers
-        raise RecordError(f"array {name!r} ({path}) is no plain array ({error!s:.200}); restore it or run again") from error
+        raise RecordError(
+            f"array {name!r} ({path}) is no plain array ({error!s:.200}); restore it or run again"
+        ) from error
     said = (tuple(entry["shape"]), entry["dtype"])
     if (shape, str(dtype)) != said or size != start + math.prod(shape) * dtype.itemsize:
         raise _changed(name, path, f"shape {shape} of {dtype} in {size:,} bytes", f"{said[0]} of {said[1]}")
