@@ -13,11 +13,12 @@ SUFFIX = ".part"
 
 
 @contextmanager
-def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[BinaryIO]:
     """Open `path` for writing so that readers see the old file or the whole new one, also after a power cut.
 
     The bytes go to a temporary file in the same folder, are flushed to the disk, and take the place of `path` in one
-    step. When anything fails, the temporary file is removed and `path` is what it was.
+    step. When anything fails, the temporary file is removed and `path` is what it was. `durable=False` leaves the flushing to
+    the system, for what can be made again.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -32,12 +33,14 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with open(temporary, "xb") as handle:
             yield handle
             handle.flush()
-            os.fsync(handle.fileno())
+            if durable:
+                os.fsync(handle.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if durable:
+        _sync_folder(path.parent)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -76,9 +76,9 @@ def part(key: str, title: str, body: Markup) -> Markup:
 
 
 def save(page: str, path: Path) -> Path:
-    """Write a page atomically."""
+    """Write a page atomically; it can be made again from its record, so nobody waits for the disk."""
     try:
-        with atomic_file(path) as handle:
+        with atomic_file(path, durable=False) as handle:
             handle.write(page.encode("utf-8", "replace"))
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror}; choose another file, or make room there") from error

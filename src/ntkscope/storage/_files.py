@@ -6,7 +6,6 @@ import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -123,9 +122,7 @@ class LocalFolder(Folder):
 
     def size(self, key: str) -> int | None:
         try:
-            return os.stat(self.path / key).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return _size(self.path / key)
         except OSError as error:
             raise _failure("read", self.name(key), error) from error
 
@@ -139,8 +136,9 @@ class LocalFolder(Folder):
                         if entry.is_dir(follow_symlinks=False):
                             waiting.append(Path(entry.path))
                         elif not entry.name.endswith(SUFFIX):
-                            with suppress(FileNotFoundError):  # removed this moment, or a link to nothing
-                                found[Path(entry.path).relative_to(self.path).as_posix()] = entry.stat().st_size
+                            size = _size(entry.path)
+                            if size is not None:  # else removed this moment, or a link to nothing
+                                found[Path(entry.path).relative_to(self.path).as_posix()] = size
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
@@ -261,6 +259,16 @@ def folder(url: str | os.PathLike[str]) -> Folder:
         raise StoreError(f"{text} cannot be opened: {error}; expected a folder or a URL fsspec knows") from error
     local = "file" in (files.protocol if isinstance(files.protocol, tuple | list) else (files.protocol,))
     return LocalFolder(Path(path)) if local else RemoteFolder(files, path)
+
+
+def _size(path: str | os.PathLike[str]) -> int | None:
+    """Bytes of a file; None where there is none, or a link that leads nowhere."""
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
 
 
 def _put(path: Path, parts: tuple[Bytes, ...]) -> bool:
