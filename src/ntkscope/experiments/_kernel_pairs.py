@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from ntkscope.core import UsageError
@@ -47,6 +46,7 @@ def kernel_pairs(
     no bias feature, Em is normalised layer by layer. `sketch` is the kind of projection, `precision` that of tangent
     kernels on a GPU; `shared` options (memory, seed, progress) go to every kernel.
 
+    >>> import torch
     >>> x = torch.eye(3)
     >>> pair = next(kernel_pairs(["trntk"], nn.Linear(3, 2), x, x[:1]))
     >>> pair.train.shape, pair.test.shape, pair.train.diagonal().tolist()

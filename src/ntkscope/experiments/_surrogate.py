@@ -30,8 +30,8 @@ class Surrogate:
     @cached_property
     def machine(self) -> KernelMachine:
         """`converged` and the gradient's norm say whether the fit reached its optimum."""
-        options = {"alpha": self.alpha, "solver": self.solver, "tol": TOLERANCE, "max_iter": 500, "seed": self.seed}
-        return fit_machine(self.pair, self.y, **options)
+        options: dict[str, Any] = {"tol": TOLERANCE, "max_iter": 500, "seed": self.seed}
+        return fit_machine(self.pair, self.y, alpha=self.alpha, solver=self.solver, **options)
 
     @cached_property
     def logits(self) -> Float64[np.ndarray, "m c"]:

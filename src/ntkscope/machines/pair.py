@@ -46,8 +46,8 @@ class KernelPair:
     def normalized(self, name: str, *, dtype: torch.dtype | None = None, zeros: bool = False) -> KernelPair:
         """The kernel `name` of cosines `K(x, x') / √(K(x, x) K(x', x'))`, computed in `dtype`, by default the kernel's own.
 
-        With `zeros=True` an input with `K(x, x) = 0`, to which no parameter reacts, keeps its row of zeros; otherwise there is
-        no angle with it, which is an error.
+        With `zeros=True` an input with `K(x, x) = 0`, to which no parameter reacts, keeps its row of zeros, 1 on the diagonal;
+        otherwise there is no angle with it, which is an error.
         """
         sides = (self.train, self.test)
         if dtype is not None:
@@ -91,14 +91,14 @@ def _divided(gram: Gram, scale: float) -> Gram:
 
 def _positive(gram: Gram) -> Gram:
     """The same numbers, with 1 for every `K(x, x)` that is 0."""
-
-    def ones(diagonal: Tensor | None) -> Tensor | None:
-        return None if diagonal is None else torch.where(diagonal > 0, diagonal, 1.0)
-
-    return DenseGram(
-        gram.dense(),
-        symmetric=gram.symmetric,
-        name=gram.name,
-        row_diagonal=ones(gram.row_diagonal),
-        column_diagonal=ones(gram.column_diagonal),
-    )
+    known = [diagonal for diagonal in (gram.row_diagonal, gram.column_diagonal) if diagonal is not None]
+    if all(bool((diagonal > 0).all()) for diagonal in known):
+        return gram
+    if gram.symmetric:  # its diagonal is in the matrix
+        values = gram.dense().clone()
+        own = values.diagonal()
+        own[own == 0] = 1.0
+        return DenseGram(values, symmetric=True, name=gram.name)
+    rows, columns = (None if diagonal is None else torch.where(diagonal == 0, 1.0, diagonal)
+                     for diagonal in (gram.row_diagonal, gram.column_diagonal))  # fmt: skip
+    return DenseGram(gram.dense(), name=gram.name, row_diagonal=rows, column_diagonal=columns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -133,13 +132,23 @@ def xray(
         with _record(Path(out), found, config, {"xray": seed}, where) as record:
             if "answers" not in record.metrics:
                 record.put(answers=answers.to_json())
-            limited = {"max_train": max_train, "max_test": max_test, "kernels": kernels}
-            sizes = {"train": len(everything), "test": len(held), "classes": count, "initial": first is not None}
-            planned = partial(make_plan, budget=limits, **sizes, **limited)
 
             def rated() -> Rates:
                 memory = limits.bytes // 2
                 return measure_rates(model, everything.x, device=where, memory=memory, certify=certify)
+
+            def planned(rates: Rates) -> Plan:
+                return make_plan(
+                    rates,
+                    limits,
+                    train=len(everything),
+                    test=len(held),
+                    classes=count,
+                    initial=first is not None,
+                    max_train=max_train,
+                    max_test=max_test,
+                    kernels=kernels,
+                )
 
             context = prepared(record, _plan(record, rated, planned, limits, tell))
             _describe(context, everything, held, config, few.shape[1])

@@ -18,7 +18,10 @@ from ntkscope.linalg.gram import from_numpy
 from ntkscope.machines import KernelPair, parts
 from ntkscope.xray.budget import half_of_the_budget
 
-SIDES = ("test", "train")  # in the order in which they are kept: a record with the training kernel has all that came with it
+SIDES = (
+    "test",
+    "train",
+)  # in the order in which they are kept: a record with the training kernel has all that came with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +71,9 @@ class Pairs:
         )
 
     def _keep(self, name: str, key: str, gram: Gram) -> None:
-        if not gram.symmetric and gram.row_diagonal is not None:
-            if _has_cosines(name) or not KERNELS.traits(name).features:
-                self.record.array(f"{key}_diagonal", gram.row_diagonal.double())
+        wanted = not gram.symmetric and (_has_cosines(name) or not KERNELS.traits(name).features)
+        if wanted and gram.row_diagonal is not None:
+            self.record.array(f"{key}_diagonal", gram.row_diagonal.double())
         self.record.array(key, gram.numpy().astype(np.float32, copy=False))
 
     def _read(self, name: str, key: str) -> KernelPair:

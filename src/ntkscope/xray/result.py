@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ntkscope.core import RecordError
 
-R = TypeVar("R", bound="Result")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -21,47 +20,43 @@ class Result:
 
     >>> @dataclass(frozen=True)
     ... class Row(Result):
-    ...     kernel: str
-    ...     tau: float
-    >>> @dataclass(frozen=True)
-    ... class Table(Result):
-    ...     rows: tuple[Row, ...]
-    ...     best: str | None = None
-    >>> Table((Row("ck", 0.5),)).to_record()
-    {'rows': [{'kernel': 'ck', 'tau': 0.5}], 'best': None}
-    >>> Table.from_record({"rows": [{"kernel": "ck", "tau": 0.5}], "best": None}).rows[0].tau
-    0.5
-    >>> Table.from_record({"rows": [{"kernel": "ck"}]})
+    ...     name: str
+    ...     tau: float | None = None
+    >>> Row("ck", 0.5).to_record()
+    {'name': 'ck', 'tau': 0.5}
+    >>> Row.from_record({"name": "ck", "tau": None})
+    Row(name='ck', tau=None)
+    >>> Row.from_record({"tau": 0.5})
     Traceback (most recent call last):
     ...
-    ntkscope.core.errors.RecordError: got Row without tau; expected kernel, tau: ...
+    ntkscope.core.errors.RecordError: got Row without name; expected name, tau: ...
     """
 
     def to_record(self) -> dict[str, Any]:
-        """The fields as nested dicts and lists; a field that is left out of records when it is empty has metadata `optional`."""
+        """The fields as nested dicts and lists; one with the metadata `optional` is left out when it is empty."""
         values = {field.name: (getattr(self, field.name), field.metadata.get("optional")) for field in fields(self)}
         return {name: _plain(value) for name, (value, optional) in values.items() if value or not optional}
 
     @classmethod
-    def from_record(cls: type[R], value: Any) -> R:
+    def from_record(cls: type[S], value: Any) -> S:
         """What `to_record` made, read from a record; a `RecordError` where a field is missing or of another kind."""
-        hints, known = _hints(cls), fields(cls)
+        hints, known = get_type_hints(cls), fields(cls)  # type: ignore[arg-type]
         if not isinstance(value, Mapping):
             raise RecordError(f"got a {type(value).__name__} for {cls.__name__}; expected an object: compute it again")
         needed = [f.name for f in known if f.default is MISSING and f.default_factory is MISSING]
         missing = [name for name in needed if name not in value]
         if missing:
             raise RecordError(
-                f"got {cls.__name__} without {', '.join(missing)}; expected {', '.join(f.name for f in known)}: it is of another"
-                " version: compute it again"
+                f"got {cls.__name__} without {', '.join(missing)}; expected {', '.join(f.name for f in known)}: it is of"
+                " another version: compute it again"
             )
-        found = {f.name: _read(hints[f.name], value[f.name], f"{cls.__name__}.{f.name}") for f in known if f.name in value}
+        found = {
+            f.name: _read(hints[f.name], value[f.name], f"{cls.__name__}.{f.name}") for f in known if f.name in value
+        }
         return cls(**found)
 
 
-@cache
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
+R = TypeVar("R", bound=Result)
 
 
 def _plain(value: Any) -> Any:

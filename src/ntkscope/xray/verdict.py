@@ -18,16 +18,15 @@ from torch import Tensor, nn
 
 from ntkscope.core import NumericalError
 from ntkscope.linalg import Gram
+from ntkscope.machines import KernelPair, joined
 from ntkscope.measures.alignment import centred_alignment, kernel_target_alignment
 from ntkscope.measures.faithfulness import agreement, kendall_tau
-from ntkscope.machines import KernelPair, joined
 from ntkscope.measures.log_odds import correct_class_log_odds
 from ntkscope.tangent import Jacobian
 from ntkscope.xray.context import Context
 from ntkscope.xray.network import displacement, outputs
 from ntkscope.xray.plan import EXACT
 from ntkscope.xray.result import Result
-
 
 LAST = "ck"  # the kernel of the last layer's features
 
