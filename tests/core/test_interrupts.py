@@ -123,8 +123,16 @@ def test_handlers_of_others_stay() -> None:
         assert seen == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
-    with pytest.raises(Terminated), terminable():
-        os.kill(os.getpid(), signal.SIGTERM)
-        for _ in range(1000):
-            pass
+
+
+def test_sigterm_is_an_exception_inside() -> None:
+    def stopped() -> None:
+        with terminable():
+            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(1000):
+                pass
+            raise AssertionError("it did not come")
+
+    with pytest.raises(Terminated):
+        stopped()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -238,8 +238,10 @@ def test_pickles(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pipe", "folder", "link to zeros", "zeros"])
-def test_data_sets_by_their_files(tmp_path: Path, name: str) -> None:
+def test_data_sets_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Every reader of a data set, with something else in place of its files."""
+    monkeypatch.delenv("NTKSCOPE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     files = {
         "mnist": [
             "train-images-idx3-ubyte",

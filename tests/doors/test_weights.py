@@ -111,7 +111,9 @@ TORCH: dict[str, Callable[[], bytes]] = {
     "bytearray, legacy": lambda: saved({"w": Calls(bytearray, 1 << 40)}, _use_new_zipfile_serialization=False),
     "a tensor by its size": lambda: saved({"w": Calls(torch.FloatTensor, 1 << 40)}),
     "a storage by its size": lambda: saved({"w": Calls(torch.UntypedStorage, 1 << 40)}),
-    "a tensor by a type": lambda: saved({"w": Calls(torch._tensor._rebuild_from_type_v2, torch.FloatTensor, torch.Tensor, (1 << 40,), {})}),
+    "a tensor by a type": lambda: saved(
+        {"w": Calls(torch._tensor._rebuild_from_type_v2, torch.FloatTensor, torch.Tensor, (1 << 40,), {})}
+    ),
     "code": lambda: saved({"w": Calls(os.mkdir, "ran")}),
     "code, legacy": lambda: saved({"w": Calls(os.mkdir, "ran")}, _use_new_zipfile_serialization=False),
     "code, pickle": lambda: pickle.dumps(Calls(os.mkdir, "ran"), 2),
@@ -155,13 +157,14 @@ def test_canary_what_is_sound_is_read(tmp_path: Path) -> None:
         path.write_bytes(data)
         assert read_weights(path)["w"].shape == (2, 3)
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
-    optimizer = torch.optim.Adam(model.parameters())
-    model(torch.ones(2, 2)).sum().backward()
-    optimizer.step()
+    optimizer = {
+        "state": {0: {"step": torch.tensor(1.0), "exp_avg": GOOD["w"]}},
+        "param_groups": [{"betas": (0.9, 0.99)}],
+    }
     tied = {"a": GOOD["w"], "b": GOOD["w"], "view": GOOD["w"][0], "row": GOOD["w"].t(), "empty": torch.zeros(0, 3)}
     half = {"h": torch.zeros(2).half(), "b": torch.zeros(2).bfloat16(), "c": torch.zeros(2, dtype=torch.complex64)}
     new = {"p": torch.nn.Parameter(torch.ones(2)), "u": torch.ones(2, dtype=torch.uint16)}
-    for state in (model.state_dict(), {"state_dict": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3},
+    for state in (model.state_dict(), {"state_dict": model.state_dict(), "optimizer": optimizer, "epoch": 3},
                   tied, half, new, OrderedDict(GOOD), {"f": torch.zeros(2).to(torch.float8_e4m3fn)}):  # fmt: skip
         torch.save(state, path)
         assert read_weights(path)

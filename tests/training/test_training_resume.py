@@ -162,7 +162,7 @@ def test_what_cannot_be_resumed_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataNotFound, match="no snapshot"):
         load_snapshot(tmp_path / "nothing.safetensors")
     (tmp_path / "torn.safetensors").write_bytes(b"torn")
-    with pytest.raises(DataCorrupt, match="not a whole safetensors.*delete it and train again"):
+    with pytest.raises(DataCorrupt, match=r"not a whole safetensors.*delete it and train again"):
         load_snapshot(tmp_path / "torn.safetensors")
     with pytest.raises(KeyError, match="no snapshot of step 5"):
         SnapshotStore(tmp_path)[5]
