@@ -25,10 +25,10 @@ import ntkscope as ns
 from benchmarks import machine, networks
 from benchmarks.networks import relative_error
 from benchmarks.outcome import Check, Outcome, table, write
+from ntkscope.core.sizes import parse_bytes
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engine, Heads
 from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.plan import parse_bytes
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import Subject
 

@@ -1,4 +1,4 @@
-"""X-ray a network of your own, in ten lines: any nn.Module, any DataLoader. Run: python examples/own_model.py [FOLDER]"""
+"""X-ray a network of your own, in ten lines: any nn.Module, any data set. Run: python examples/own_model.py [FOLDER]"""
 
 import copy
 import sys
@@ -26,7 +26,7 @@ def main(folder: str = "runs/own-model") -> ns.Record:
             nn.functional.cross_entropy(model(inputs), labels).backward()
             optimizer.step()
 
-    record = ns.xray(model, loader, DataLoader(test), folder, initial=initial, name="wine", data_name="wine")
+    record = ns.xray(model, train, DataLoader(test), folder, initial=initial, name="wine", data_name="wine")
     print(record.metrics["section:summary"]["data"]["verdict"], "page:", ns.report.write_page(folder))
     return record
 

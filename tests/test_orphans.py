@@ -17,14 +17,14 @@ import ntkscope.models
 import ntkscope.report.views
 import ntkscope.surrogates
 import ntkscope.tangent.rules
-import ntkscope.xray.sections
 from ntkscope.core import Registry
+from ntkscope.xray import SECTIONS
 
 # Files that register nothing and are meant to. Files whose name starts with `_` are helpers by their name.
 HELPERS = {
     "data": {"registry", "normalise", "subsets"},
     "models": {"registry", "check"},
-    "kernels": {"registry", "tangent_machine"},
+    "kernels": {"registry", "costs", "tangent_machine"},
     "infinite.rules": set(),
     "surrogates": {"registry"},
     "measures": {"registry", "faithfulness", "log_odds", "uncertainty"},
@@ -46,7 +46,7 @@ def entries(room: str) -> list[Any]:
         "experiments": lambda: list(ntkscope.experiments.EXPERIMENTS.values()),
         "measures": lambda: list(ntkscope.measures.MEASURES.values()),
         "report.views": lambda: list(ntkscope.report.views.VIEWS.values()),
-        "xray.sections": lambda: [section.run for section in ntkscope.xray.SECTIONS.values()],
+        "xray.sections": lambda: [section.run for section in SECTIONS.values()],
         "tangent.rules": lambda: [
             *(rule for rule, _ in ntkscope.tangent.rules.RULES.values()),
             *ntkscope.tangent.rules.REWRITES.values(),

@@ -23,6 +23,15 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(ns)
 
 
+def test_xray_is_a_function_also_once_its_room_is_imported() -> None:
+    code = (
+        "import ntkscope as ns; first = ns.xray; import ntkscope.xray; from ntkscope.xray import Budget, xray;"
+        "from ntkscope.xray.sections import kernel; from ntkscope import xray as again;"
+        "assert first is ns.xray is xray is again; assert type(first).__name__ == 'function'; Budget; kernel"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_unknown_names_are_refused_with_what_there_is() -> None:
     with pytest.raises(AttributeError, match=r"no 'kernal'; it has: EXPERIMENTS, KERNELS"):
         ns.kernal  # noqa: B018

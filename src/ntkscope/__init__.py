@@ -11,7 +11,9 @@ Rooms and names are imported when they are first used, so `import ntkscope` cost
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what the names below are, for type checkers and editors
@@ -22,6 +24,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
         infinite,
         kernels,
         linalg,
+        machines,
         measures,
         models,
         report,
@@ -46,6 +49,7 @@ _ROOMS = (
     "infinite",
     "kernels",
     "linalg",
+    "machines",
     "measures",
     "models",
     "report",
@@ -53,7 +57,6 @@ _ROOMS = (
     "surrogates",
     "tangent",
     "training",
-    "xray",
 )
 _NAMES = {
     "EXPERIMENTS": "experiments",
@@ -70,6 +73,7 @@ _NAMES = {
     "Registry": "core",
     "Snapshot": "core",
     "Split": "core",
+    "xray": "xray",
 }
 
 __all__ = [
@@ -91,6 +95,7 @@ __all__ = [
     "kernel",
     "kernels",
     "linalg",
+    "machines",
     "measures",
     "models",
     "open_kernel",
@@ -116,3 +121,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
+
+
+class _Package(ModuleType):
+    """This package with `xray` the function, also once its room is imported, which Python would put in its place."""
+
+    @property
+    def xray(self) -> Any:
+        return __getattr__("xray")
+
+    @xray.setter
+    def xray(self, room: ModuleType) -> None:
+        """The room stays in `sys.modules`, where `from ntkscope.xray import …` finds it."""
+
+
+sys.modules[__name__].__class__ = _Package

@@ -8,8 +8,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from ntkscope.linalg import Gram, as_gram
-from ntkscope.linalg.gram import Index, Tile, slices
+from ntkscope.linalg import DenseGram, Gram
+from ntkscope.linalg.gram import Tile, slices
+from ntkscope.linalg.labels import Labels
+from ntkscope.linalg.view import View
 
 
 class Formed(AssertionError):
@@ -25,10 +27,10 @@ class CountedGram(Gram):
 
     def __init__(self, values: Tensor, size: int = 32, log: dict[str, Any] | None = None, **labels: Any) -> None:
         labels.setdefault("symmetric", values.shape[0] == values.shape[1] and torch.equal(values, values.T))
-        super().__init__((values.shape[0], values.shape[1]), values.dtype, values.device, **labels)
         self._out_of_core = True
         self._values, self._size = values, size
         self.log = {"passes": 0, "columns": [], "entries": 0} if log is None else log
+        super().__init__((values.shape[0], values.shape[1]), values.dtype, values.device, Labels(**labels))
 
     def _form(self) -> Tensor:
         if self._values.numel() > self._size * max(self.shape):  # more than a row of tiles
@@ -57,20 +59,14 @@ class CountedGram(Gram):
             for columns in slices(self.shape[1], size or self._size):
                 yield rows, columns, self._read(rows, columns)
 
-    def _again(self, values: Tensor, **labels: Any) -> Gram:
-        return CountedGram(values, self._size, self.log, **labels)
-
-    def _transposed(self) -> Gram:
-        return self._again(self._values.T, **self._swapped_labels())
-
-    def _select(self, rows: Index, columns: Index, labels: dict[str, Any]) -> Gram:
-        return self._again(self._values[rows][:, columns], **labels)
-
-    def _normalized(self, rows: Tensor, columns: Tensor) -> Gram:
-        return self._again(as_gram(self._values).normalized().dense(), **self._unit_labels())
+    def _seen(self, view: View, labels: Labels) -> Gram:
+        values = DenseGram(self._values, symmetric=self.symmetric)._seen(view, labels).dense()
+        return CountedGram(values, self._size, self.log, **vars(labels))
 
     def _eigenvalues(self) -> Tensor:
         raise Formed(f"all eigenvalues of {self!r} were asked of LAPACK")
 
-    def _moved(self, dtype: torch.dtype, device: torch.device, labels: dict[str, Any]) -> Gram:
-        return self._again(self._values.to(device, dtype), **labels)
+    def _moved(self, dtype: torch.dtype, device: torch.device) -> Gram:
+        return CountedGram(
+            self._values.to(device, dtype), self._size, self.log, **vars(self.labels.moved(dtype, device))
+        )

@@ -16,17 +16,50 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg import Gram
+from ntkscope.linalg import DenseGram, Gram
 
 SHAPES = [(7, 7), (5, 9), (9, 5), (1, 1), (1, 4), (4, 1)]
 
 
 def features(n: int, p: int, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(n, p, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+STEPS = ("choose", "choose both", "transpose", "normalize", "scale", "float32", "float64", "name")
+
+
+def choices(size: int) -> st.SearchStrategy[slice | list[int]]:
+    """What may choose rows of a side: slices, and numbers in any order, repeated ones too."""
+    starts = st.integers(0, max(0, size - 1))
+    parts = st.builds(slice, starts, st.integers(1, size + 2), st.integers(1, 3))
+    return parts if size == 0 else parts | st.lists(st.integers(0, size - 1), min_size=1, max_size=6)
+
+
+def step(grams: list[Gram], kind: str, data: st.DataObject) -> list[Gram]:
+    """The same step of a chain for each of several Grams of one shape."""
+    n, m = grams[0].shape
+    if kind == "choose":
+        rows, columns = data.draw(choices(n)), data.draw(choices(m))
+        return [gram[rows, columns] for gram in grams]
+    if kind == "choose both" and grams[0].symmetric:
+        rows = data.draw(choices(n))
+        return [gram[rows, rows] for gram in grams]
+    if kind == "normalize":
+        return [gram.normalized() for gram in grams]
+    if kind == "scale":
+        scales = [torch.linspace(0.5, 1.5, size, dtype=torch.float64) for size in (n, m)]
+        return [gram.scaled(scales[0], None if gram.symmetric else scales[1]) for gram in grams]
+    if kind in ("float32", "float64"):
+        return [gram.to(getattr(torch, kind)) for gram in grams]
+    if kind == "name":
+        return [gram.with_labels(name=gram.name + "'") for gram in grams]
+    return [gram.T for gram in grams]
 
 
 class GramContract:
@@ -221,6 +254,70 @@ class GramContract:
         with pytest.raises(NumericalError, match=r"\[1, 3\]"):
             self.make(left).normalized()
 
+    # -- views ------------------------------------------------------------------------------------------------------
+
+    @settings(
+        max_examples=20,
+        deadline=None,
+        suppress_health_check=[HealthCheck.differing_executors, HealthCheck.function_scoped_fixture],
+    )
+    @given(
+        n=st.integers(1, 8),
+        m=st.integers(1, 8),
+        symmetric=st.booleans(),
+        seed=st.integers(0, 2**20),
+        steps=st.lists(st.sampled_from(STEPS), max_size=5),
+        data=st.data(),
+    )
+    def test_any_chain_of_views_is_that_chain_on_the_dense_matrix(
+        self, n: int, m: int, symmetric: bool, seed: int, steps: list[str], data: st.DataObject
+    ) -> None:
+        left, right = features(n, 3, seed=seed), None if symmetric else features(m, 3, seed=seed + 1)
+        other = left if right is None else right
+        labels = {"row_diagonal": left.square().sum(1)}
+        if right is not None:
+            labels["column_diagonal"] = right.square().sum(1)
+        values = left @ other.T
+        values = (values + values.T) / 2 if symmetric else values
+        gram, dense = self.make(left, right, **labels), DenseGram(values, symmetric=symmetric, **labels)
+        for kind in steps:
+            gram, dense = step([gram, dense], kind, data)
+        assert (gram.shape, gram.symmetric, gram.dtype) == (dense.shape, dense.symmetric, dense.dtype)
+        assert gram.name == "'" * steps.count("name")
+        # entries near 1 after a few products, each off by a rounding unit
+        close = {"rtol": 1e-4, "atol": 1e-4} if "float32" in steps else {"rtol": 1e-10, "atol": 1e-12}
+        formed = gram.dense()
+        assert_close(formed, dense.dense(), **close)
+        for size in (None, 2):
+            pieces = torch.full(gram.shape, torch.nan, dtype=gram.dtype)
+            for rows, columns, tile in gram.tiles(size):
+                pieces[rows, columns] = tile
+            assert_close(pieces, formed, **close)
+        v, w = (features(size, 2, seed=seed + 2).to(gram.dtype) for size in gram.shape)
+        assert_close(gram @ w, dense @ w, **close)
+        assert_close(v.T @ gram, v.T @ dense, **close)
+        for side in ("row_diagonal", "column_diagonal"):
+            assert_close(getattr(gram, side), getattr(dense, side), **close)
+        if gram.symmetric:
+            assert torch.equal(formed, formed.T)
+            assert torch.equal(formed.diagonal(), gram.diagonal())
+            changing = [kind for kind in steps if kind in ("normalize", "scale")]
+            if changing and changing[-1] == "normalize":
+                assert torch.equal(gram.diagonal(), torch.ones(len(gram), dtype=gram.dtype))
+
+    def test_scaled(self) -> None:
+        gram, expected = self.cross(4, 6)
+        rows, columns = torch.arange(1.0, 5.0), torch.arange(1.0, 7.0)
+        assert_close(gram.scaled(rows, columns).dense(), rows.double()[:, None] * expected * columns.double())
+        square, matrix = self.square(4)
+        twice = square.scaled(rows)
+        assert twice.symmetric
+        assert_close(twice.dense(), rows.double()[:, None] * matrix * rows.double())
+        assert_close(twice.diagonal(), matrix.diagonal() * rows.double().square())
+        assert not square.scaled(rows, rows + 1).symmetric
+        with pytest.raises(UsageError, match=r"lengths \(4, 4\)"):
+            gram.scaled(rows)
+
     # -- spectrum ---------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(("n", "p"), [(1, 1), (6, 3), (6, 20), (90, 5), (90, 200)])
@@ -277,6 +374,45 @@ class GramContract:
             assert f"{gram.shape[0]} × {gram.shape[1]}" in text
             assert "samples" in text
             assert "float64" in text
+
+    def test_nothing_of_it_can_be_assigned(self) -> None:
+        for gram in (self.square(4, meta={"seed": 3})[0], self.cross(4, 6, meta={"seed": 3})[0][:2].T):
+            before = repr(gram)
+            for name in ("name", "meta", "coverage", "symmetric", "shape", "dtype", "labels", "_view", "anything"):
+                with pytest.raises(AttributeError, match="never changes"):
+                    setattr(gram, name, None)
+            with pytest.raises(AttributeError, match="never changes"):
+                del gram.labels
+            with pytest.raises(TypeError):
+                gram.meta["seed"] = 4  # type: ignore[index]
+            with pytest.raises(AttributeError):
+                gram.labels.name = "other"  # type: ignore[misc]
+            assert (repr(gram), gram.meta["seed"]) == (before, 3)
+
+    def test_labels_do_not_follow_the_mapping_they_came_from(self) -> None:
+        meta = {"seed": 3}
+        gram, _ = self.square(4, meta=meta)
+        meta["seed"] = 4
+        assert gram.meta["seed"] == 3
+
+    def test_with_labels(self) -> None:
+        for gram, expected in (
+            self.square(4, name="a", meta={"seed": 3}),
+            self.cross(4, 6, name="a", meta={"seed": 3}),
+        ):
+            diagonal = gram.row_diagonal
+            coverage = object()
+            other = gram.with_labels(name="b", meta={**gram.meta, "note": 1}, coverage=coverage, outputs=2, rows="two")
+            assert type(other) is type(gram)
+            assert (other.name, other.outputs, other.rows, other.coverage) == ("b", 2, "two", coverage)
+            assert dict(other.meta) == {"seed": 3, "note": 1}
+            assert (gram.name, gram.outputs, dict(gram.meta)) == ("a", 1, {"seed": 3})
+            assert_close(other.dense(), expected)
+            assert_close(other.row_diagonal, diagonal, rtol=0, atol=0)
+            with pytest.raises(UsageError, match="symmetric for with_labels"):
+                gram.with_labels(symmetric=False)
+            with pytest.raises(UsageError, match="divisor"):
+                gram.with_labels(outputs=3)
 
     def test_to(self) -> None:
         gram, expected = self.cross(4, 6)

@@ -21,11 +21,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, NtkscopeError, UsageError
+from ntkscope.kernels.costs import Rates
+from ntkscope.linalg import DenseGram
 from oracles import against
 from oracles.closeness import assert_kernel_close
 from oracles.snapshots import assert_unchanged, state
 from strategies.networks import Case, Net, noise, randomize, tokens
 
+RATES = Rates(0.1, 1e-3, 1e-5, 1e-4, 1e-10, 1e-10, 1e-8, 10_000, 10)
 EXACT = 1e-10  # what float64 leaves, against the naive computation
 SINGLE = 1e-5  # what float32 leaves
 SAME = 1e-12  # only the order of additions differs
@@ -87,6 +90,22 @@ class KernelContract:
     # -- laws ------------------------------------------------------------------------------------------------------
     def test_it_is_registered(self) -> None:
         assert self.name in ns.KERNELS
+
+    def test_what_it_declares_is_true(self) -> None:
+        """Of its traits: what it costs grows, features give every part in one pass, and cosines are those of its kernel."""
+        traits = ns.KERNELS.traits(self.name)
+        costs = [traits.cost(n, n // 4, RATES) for n in (100, 400, 1600)]
+        assert 0 < costs[0] < costs[1] < costs[2]
+        model, x = seeded(perceptron)
+        whole = self.compute(model, x)
+        assert traits.per_output == (whole.outputs > 1)
+        if traits.features:
+            assert not isinstance(whole, DenseGram)
+            assert_kernel_close(whole[3:, :3].dense(), self.compute(model, x[3:], x[:3]).dense(), SAME)
+        if traits.normalizes is not None:
+            base = ns.kernel(traits.normalizes, model, x, **self.options_for(model))
+            assert_kernel_close(whole.dense(), base.normalized().dense(), SAME)
+        assert ns.kernel(self.name, model, x, **{**self.options_for(model), **traits.quick}).shape == whole.shape
 
     @everywhere
     def test_it_is_what_the_oracle_says(self, case: Callable[[], Case]) -> None:

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import pytest
 import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import Part, Record
+from ntkscope.core import Part, Record, RecordError
 from ntkscope.core.plain import to_plain
+from ntkscope.kernels.costs import Rates
+from ntkscope.report import Section as Shown
+from ntkscope.report import Source
 from ntkscope.report.views import VIEWS
-from ntkscope.xray.rates import Rates, Workload
 from ntkscope.xray.registry import SECTIONS
+from ntkscope.xray.result import Result
+from ntkscope.xray.workload import Workload
 from xray.small import blobs, trained
 
 RATES = Rates(0.1, 1e-3, 1e-5, 1e-4, 1e-10, 1e-10, 1e-8, 10_000, 10)
@@ -45,6 +50,35 @@ def _odd_record(folder: Path) -> Record:
 _MADE: dict[str, Record] = {}
 
 
+class Watched(dict[str, Any]):
+    """A result as a record holds it, which notes the keys it is asked for that are no fields of the result."""
+
+    def __init__(self, data: Any, kind: type[Result], strange: list[str]) -> None:
+        hints = get_type_hints(kind)
+        super().__init__({key: watched(value, hints[key], strange) for key, value in data.items()})
+        self.kind, self.strange = kind, strange
+
+    def _note(self, key: str) -> None:
+        if key not in self.kind.__dataclass_fields__:
+            self.strange.append(f"{self.kind.__name__}.{key}")
+
+    def __getitem__(self, key: str) -> Any:
+        self._note(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._note(key)
+        return super().get(key, default)
+
+
+def watched(value: Any, kind: Any, strange: list[str]) -> Any:
+    """`value`, watched where its annotation says that it is a result or several."""
+    inner = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Result)]
+    if isinstance(value, Mapping) and inner:
+        return Watched(value, inner[0], strange)
+    return [watched(item, kind, strange) for item in value] if isinstance(value, list | tuple) else value
+
+
 class SectionContract:
     """A section is done on ordinary and on odd networks, says what it means, costs more for more items, has a view."""
 
@@ -56,6 +90,7 @@ class SectionContract:
         if kind not in _MADE:
             make = _plain_record if kind == "plain" else _odd_record
             _MADE[kind] = make(tmp_path_factory.mktemp("section") / kind)
+        self.record = _MADE[kind]
         return copy.deepcopy(_MADE[kind].metrics[f"section:{self.name}"])
 
     def test_it_is_done(self, entry: Any) -> None:
@@ -74,6 +109,28 @@ class SectionContract:
     def test_its_data_are_plain(self, entry: Any) -> None:
         assert entry["data"]
         assert json.loads(json.dumps(to_plain(entry["data"], self.name), allow_nan=False))
+
+    def test_its_result_is_what_the_record_holds(self, entry: Any) -> None:
+        """The type comes back from the record, and nothing is in the record that is not in the type."""
+        result = SECTIONS[self.name].result.from_record(entry["data"])
+        assert to_plain(result.to_record()) == to_plain(entry["data"])
+        assert result == SECTIONS[self.name].read(self.record.metrics)
+
+    def test_a_record_of_another_version_is_refused(self, entry: Any) -> None:
+        kind = SECTIONS[self.name].result
+        needed = next(iter(entry["data"]))
+        with pytest.raises(RecordError, match=f"without {needed}"):
+            kind.from_record({key: value for key, value in entry["data"].items() if key != needed})
+        for wrong in ({}, None, [], {**entry["data"], needed: object()}):
+            with pytest.raises(RecordError, match=r"got .*; expected"):
+                kind.from_record(wrong)
+
+    def test_its_view_reads_fields_of_its_result_alone(self, entry: Any) -> None:
+        strange: list[str] = []
+        kind = SECTIONS[self.name].result
+        section = Shown.read(self.name, {**entry, "data": watched(entry["data"], kind, strange)})
+        assert VIEWS[self.name](section, Source(self.record)).body
+        assert strange == []
 
     def test_it_costs_more_for_more_items(self) -> None:
         section = SECTIONS[self.name]

@@ -15,7 +15,6 @@ from ntkscope.core import Claim, Record
 from ntkscope.core.printable import printable
 from ntkscope.report import write_page
 
-
 THOUSAND = """
     import json, os, sys, time
     from pathlib import Path

@@ -27,9 +27,16 @@ GONE = object()
 WHOLE = (GONE, None, 0, -1, "8", [], True, 2.0, 1 << 60, 10**400)
 TEXT = (3, [], {}, True)
 MAPPING = (GONE, None, 3, [], "x")
-ANSWERS = (3, "x", [], {}, {"items": 3}, {"items": [0], "values": ["zz"], "dtype": "float32", "machine": "a"},
-           {"items": ["a"], "values": [], "dtype": "", "machine": ""},
-           {"items": [0], "values": [3], "dtype": 1, "machine": 2})  # fmt: skip
+ANSWERS = (
+    3,
+    "x",
+    [],
+    {},
+    {"items": 3},
+    {"items": [0], "values": ["zz"], "dtype": "float32", "machine": "a"},
+    {"items": ["a"], "values": [], "dtype": "", "machine": ""},
+    {"items": [0], "values": [3], "dtype": 1, "machine": 2},
+)
 SHARED = {
     "kind": (GONE, None, 3, "", "somebody else's"),
     "schema": (GONE, None, 0, 1, 3, 99, "2", True, 2.5, 10**400),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import pytest
 
 from contracts.measure import MeasureContract
 from ntkscope.core import numpy_generator
@@ -113,6 +116,33 @@ class TestCentredAlignment(Kernels):
 
 class TestKernelDistance(Kernels):
     name = "kernel-distance"
+
+
+class TestRelativeChange(Kernels):
+    name = "relative-change"
+
+    def perfect(self) -> tuple[np.ndarray, ...]:
+        return kernels(0)[0], kernels(0)[0]
+
+    def test_is_its_definition(self) -> None:
+        a, b = kernels(1)
+        H = np.eye(30) - 1 / 30
+        for centred, (c, d) in ((False, (a, b)), (True, (H @ a @ H, H @ b @ H))):
+            expected = np.linalg.norm(d - c) / np.linalg.norm(c)
+            assert MEASURES[self.name](a, b, centred=centred) == pytest.approx(expected, abs=1e-11)
+
+
+class TestLinearisationError(MeasureContract):
+    name = "linearisation-error"
+
+    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
+        return logits(seed)
+
+    def perfect(self) -> tuple[np.ndarray, ...]:
+        return logits(0)[0], logits(0)[0]
+
+    def test_nothing_changed(self) -> None:
+        assert math.isnan(MEASURES[self.name](np.zeros((3, 2)), np.ones((3, 2))))
 
 
 def subclasses(of: type) -> set[type]:

@@ -20,7 +20,8 @@ import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import NumericalError, StoreError, UsageError, generator
+from ntkscope.core import NumericalError, StoreError, UsageError, generator, numerics
+from ntkscope.linalg import Gram
 from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.storage.distributed import DistributedError, as_client, fill_on, strips
 from ntkscope.storage.filling import fill
@@ -497,6 +498,35 @@ def test_a_worker_with_other_code_of_the_model_refuses(
     two.run(edit_path, str(tmp_path / "same"))
     found = ns.kernel("trntk0", model, resumed.inputs(), store=tmp_path / "k", executor=two)
     torch.testing.assert_close(found.dense(), ns.kernel("trntk0", model, resumed.inputs()).dense())
+
+
+def raise_numerics(versions: dict[str, int]) -> None:
+    """Let this process be an ntkscope whose numbers have these versions."""
+    numerics.NUMERICS = versions  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("kernel", ["trntk0", "infinite"])
+def test_a_worker_whose_numbers_have_another_version_refuses(two: Any, tmp_path: Path, kernel: str) -> None:
+    """The release is the same there; a development version may compute other numbers all the same."""
+
+    def fill_it() -> Gram:
+        if kernel == "infinite":
+            net = ns.infinite.serial(ns.infinite.Dense())
+            return ns.infinite.kernel(net, torch.eye(4), store=tmp_path / "k", executor=two)
+        return ns.kernel("trntk0", nn.Linear(4, 2), torch.eye(4), store=tmp_path / "k", executor=two)
+
+    torch.manual_seed(0)
+    register_pickle_by_value(sys.modules[__name__])
+    two.wait_for_workers(2)
+    room = "infinite" if kernel == "infinite" else "tangent"
+    two.run(raise_numerics, {room: 2})
+    try:
+        with pytest.raises(DistributedError, match=rf"would compute something else.*numerics of {room} 2"):
+            fill_it()
+    finally:
+        two.run(raise_numerics, dict(numerics.NUMERICS))
+    torch.manual_seed(0)
+    assert fill_it().shape == (4, 4)
 
 
 class Other(SlowTiles):

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from contracts.gram import GramContract, features
-from ntkscope.core import DamagedTile, NumericalError, StoreError
+from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
 from ntkscope.linalg import FactoredGram, Gram
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.stored_features import Rows, StoredFeatureGram, open_features
@@ -53,6 +53,33 @@ class TestStoredFeatures(GramContract):
         assert sides[0] is not None
         kept(next(self.urls), torch.ones(1, 1))
         return StoredFeatureGram(sides[0], sides[1], dtype=left.dtype, **labels)
+
+
+@pytest.mark.parametrize("kind", ["stored", "in memory"])
+def test_symmetric_is_what_was_asked_for(tmp_path: Path, kind: str) -> None:
+    values = features(6, 3)
+
+    def made(*sides: Tensor, **labels: Any) -> Gram:
+        if kind == "in memory":
+            return FactoredGram(*sides, **labels)
+        rows = [Rows(kept(tmp_path / f"{next(numbers)}", side)) for side in sides]
+        return StoredFeatureGram(*rows, dtype=torch.float64, **labels)
+
+    numbers = itertools.count()
+    assert made(values).symmetric
+    assert made(values, symmetric=True).symmetric
+    assert not made(values, values.clone()).symmetric
+    cross = made(values, symmetric=False)  # the same inputs, but not known to be
+    assert not cross.symmetric
+    assert_close(cross.dense(), values @ values.T)
+    assert_close(cross.T[:2].dense(), (values @ values.T)[:2])
+    with pytest.raises(UsageError, match="symmetric=True with two sets"):
+        made(values, values.clone(), symmetric=True)
+
+
+def test_features_of_two_widths_are_refused() -> None:
+    with pytest.raises(UsageError, match="widths 3 and 4"):
+        StoredFeatureGram(Rows(features(2, 3)), Rows(features(2, 4)), dtype=torch.float64)
 
 
 def test_an_opened_store_is_the_gram_of_its_features(tmp_path: Path) -> None:

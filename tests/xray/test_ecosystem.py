@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkscope as ns
+from ntkscope.core import UsageError
 
 GOOD = ["The cat sleeps.", "She reads a long book.", "They went home early.", "A dog barked twice."]
 BAD = ["Cat the sleeps.", "She a reads book long.", "Home they early went.", "Barked dog a twice."]
@@ -87,7 +88,10 @@ def test_a_lightning_module_and_its_loaders(tmp_path: Path) -> None:
             default_root_dir=tmp_path,
         )
         trainer.fit(model, loaders[0])
-    record = ns.xray(model.eval(), *loaders, tmp_path / "xray", kernels=("trntk", "ck"), progress=False)
+    with pytest.raises(UsageError, match=r"train is a shuffling DataLoader.*pass loader.dataset"):
+        ns.xray(model.eval(), *loaders, tmp_path / "refused", kernels=("trntk", "ck"), progress=False)
+    data = (loaders[0].dataset, loaders[1])
+    record = ns.xray(model.eval(), *data, tmp_path / "xray", kernels=("trntk", "ck"), progress=False)
     assert record.status == "done"
     summary = record.metrics["section:summary"]["data"]
     assert summary["network_accuracy"] > 0.6  # chance is 0.1; 160 steps on 200 digits

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
+import ntkscope as ns
 from ntkscope.core import Part, Split, UsageError
 from ntkscope.xray.items import Items, collect_both
 
@@ -43,10 +57,8 @@ def one(data: Any, **options: Any) -> Items:
         lambda: (X, Y[:, None]),
         lambda: TensorDataset(X, Y),
         lambda: DataLoader(TensorDataset(X, Y), batch_size=4),
-        lambda: DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True),
         lambda: [X, Y],
         lambda: (X.numpy(), Y.numpy()),
-        lambda: DataLoader(TensorDataset(X, Y), batch_size=4, sampler=WeightedRandomSampler([1.0] * 6, 6)),
         lambda: DataLoader(TensorDataset(X.reshape(3, 2, 2), Y.reshape(3, 2)), batch_size=None),
     ],
 )
@@ -58,7 +70,7 @@ def test_every_form_is_the_same_data_in_the_same_order(make: Callable[[], Any]) 
 
 
 def test_mappings_keep_their_names() -> None:
-    for data in (Named(), DataLoader(Named(), batch_size=4), DataLoader(Named(), batch_size=2, shuffle=True)):
+    for data in (Named(), DataLoader(Named(), batch_size=4), DataLoader(Named(), batch_size=2)):
         items = one(data)
         assert set(items.x) == {"input_ids", "attention_mask"}
         assert items.x["input_ids"].shape == (6, 3)
@@ -108,15 +120,49 @@ def test_signs_are_two_classes() -> None:
     assert (train.y.tolist(), test.y.tolist()) == ([0, 1, 1, 0, 1, 1], [0])
 
 
-@pytest.mark.parametrize("make", [SubsetRandomSampler, list])
-def test_a_loader_over_a_part_keeps_to_it(make: Callable[[list[int]], Any]) -> None:
-    """Training and held-out items are often two samplers over one data set."""
+@pytest.mark.parametrize("subset", [False, True])
+def test_a_loader_over_a_part_keeps_to_it_and_its_order(subset: bool) -> None:
+    """Training and held-out items are often two samplers over one data set; rows are what the loader gives, as for kernels."""
     data = TensorDataset(X, Y)
-    train, test = (DataLoader(data, batch_size=2, sampler=make(rows)) for rows in ([4, 0, 1, 2], [3, 5]))
-    first, second = collect_both(train, test)
-    assert torch.equal(first.x, X[[0, 1, 2, 4]])
+    parts = [
+        DataLoader(Subset(data, rows), batch_size=2) if subset else DataLoader(data, batch_size=2, sampler=rows)
+        for rows in ([4, 0, 1, 2], [3, 5])
+    ]
+    first, second = collect_both(*parts)
+    assert torch.equal(first.x, X[[4, 0, 1, 2]])
     assert torch.equal(second.x, X[[3, 5]])
     assert second.y.tolist() == [0, 2]
+
+
+SHUFFLING: dict[str, Callable[[Dataset], DataLoader]] = {
+    "shuffle": lambda data: DataLoader(data, batch_size=4, shuffle=True),
+    "random sampler": lambda data: DataLoader(data, batch_size=4, sampler=RandomSampler(data)),
+    "weighted": lambda data: DataLoader(data, batch_size=4, sampler=WeightedRandomSampler([1.0] * 6, 6)),
+    "subset": lambda data: DataLoader(data, batch_size=2, sampler=SubsetRandomSampler(range(4))),
+    "batches": lambda data: DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 2, False)),
+    "distributed": lambda data: DataLoader(data, sampler=DistributedSampler(data, num_replicas=1, rank=0)),
+}
+
+
+@pytest.mark.parametrize("make", SHUFFLING.values(), ids=SHUFFLING)
+def test_a_shuffling_loader_is_refused_by_kernels_and_the_x_ray_in_the_same_words(make: Callable) -> None:
+    remedy = r"is a shuffling DataLoader, so its rows would have no fixed meaning; .* pass loader\.dataset, or .*Subset"
+    loader = make(TensorDataset(X, Y))
+    with pytest.raises(UsageError, match=f"^train {remedy}"):
+        collect_both(loader, (X, Y))
+    with pytest.raises(UsageError, match=f"^test {remedy}"):
+        collect_both((X, Y), loader)
+    with pytest.raises(UsageError, match=f"^the input {remedy}"):
+        ns.kernel("trntk", nn.Linear(2, 3), loader)
+
+
+def test_an_endless_sampler_is_refused() -> None:
+    class Forever(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            return itertools.cycle(range(6))
+
+    with pytest.raises(UsageError, match="does not end"):
+        one(DataLoader(TensorDataset(X, Y), batch_size=2, sampler=Forever()))
 
 
 @pytest.mark.parametrize("keys", [None, ("text", "label")])

@@ -199,7 +199,7 @@ import sys
 from pathlib import Path
 sys.path[:0] = [{tests!r}]
 from xray.small import xrayed
-import ntkscope.xray.sections.problems as problems
+from ntkscope.xray.sections import problems
 import time
 def wait(*_):
     print("here", flush=True)
@@ -332,4 +332,5 @@ def test_order() -> None:
     assert [section.name for section in on_the_page()] == NAMES
     ran = [section.name for section in in_order()]
     for section in SECTIONS.values():
-        assert all(ran.index(before) < ran.index(section.name) for before in section.after)
+        assert all(ran.index(before.name) < ran.index(section.name) for before in section.after)
+    assert ran[-1] == "computed"

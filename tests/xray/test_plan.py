@@ -10,9 +10,10 @@ import torch
 
 import ntkscope.xray.sections  # noqa: F401 - their costs are part of a plan
 from ntkscope.core import UsageError
+from ntkscope.kernels.costs import Rates
+from ntkscope.machines import measure_rates
 from ntkscope.xray.budget import Budget
-from ntkscope.xray.plan import KERNELS, SAFETY, Plan, make_plan
-from ntkscope.xray.rates import Rates, measure_rates
+from ntkscope.xray.plan import SAFETY, Plan, make_plan, standard
 from xray.small import blobs, network
 
 RATES = Rates(
@@ -27,7 +28,7 @@ def plan(time: Any = None, memory: str = "2GiB", **options: Any) -> Plan:
 
 def test_with_time_everything_is_done() -> None:
     made = plan()
-    assert made.kernels == KERNELS
+    assert made.kernels == standard() == ("trntk0", "ck", "em", "pntk", "proj-pntk", "proj-trntk")
     assert (made.train, made.test, made.subsampled) == (2000, 500, None)
     assert "2,000 of 2,000 training items" in made.text[0]
     assert made.text[-1].startswith("expected: about")
@@ -38,7 +39,7 @@ def test_with_time_everything_is_done() -> None:
 def test_it_fits_and_kernels_go_before_items(time: int) -> None:
     made = plan(time)
     assert made.seconds <= SAFETY * time
-    assert made.kernels == KERNELS[: len(made.kernels)]
+    assert made.kernels == standard()[: len(made.kernels)]
     assert len(made.kernels) >= 2
     if made.train < 2000:
         assert len(made.kernels) == 2

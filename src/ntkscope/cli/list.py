@@ -14,6 +14,8 @@ PARTS: dict[str, Callable[[], Mapping[str, Any]]] = {
     "datasets": lambda: ns.data.DATASETS,
     "models": lambda: ns.models.MODELS,
     "kernels": lambda: ns.KERNELS,
+    "surrogates": lambda: ns.surrogates.SURROGATES,
+    "measures": lambda: ns.measures.MEASURES,
     "experiments": lambda: ns.EXPERIMENTS,
 }
 
@@ -21,7 +23,7 @@ PARTS: dict[str, Callable[[], Mapping[str, Any]]] = {
 def list_parts(
     part: Annotated[str | None, typer.Argument(help=f"One of {', '.join(PARTS)}; all when left out.")] = None,
 ) -> None:
-    """List the data sets, models, kernels and experiments there are."""
+    """List the data sets, models, kernels, surrogates, measures and experiments there are."""
     known = ns.Registry[Callable[[], Mapping[str, Any]]]("part")
     for name, registry in PARTS.items():
         known.add(name, registry)
@@ -40,6 +42,6 @@ def lines(title: str, entries: Mapping[str, Any]) -> list[str]:
 
 
 def first_line(entry: Any) -> str:
-    """The first line of what documents an entry: its docstring, or that of its class."""
-    text = inspect.getdoc(entry) or ""
+    """The first line of what documents an entry: its docstring, that of its function, or that of its class."""
+    text = inspect.getdoc(getattr(entry, "func", entry)) or ""
     return text.strip().splitlines()[0] if text.strip() else ""

@@ -17,6 +17,7 @@ from ntkscope.core.identity import identity
 from ntkscope.core.interrupts import Terminated
 from ntkscope.core.printable import printable
 from ntkscope.report.certificates import Checks
+from ntkscope.xray.sections import problems, summary, surrogates
 
 TIME, MEMORY = "10m", "2GiB"
 CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
@@ -135,7 +136,7 @@ def stoppable() -> Iterator[None]:
 def show(record: ns.Record) -> None:
     """Make the page, print the summary and where the page is; exit code 1 when a section failed."""
     page = ns.report.write_page(record.folder)
-    typer.echo("\n".join(summary(record)))
+    typer.echo("\n".join(in_short(record)))
     typer.echo(f"\npage: {page.resolve()}")
     if any(entry["status"] == "failed" for entry in sections(record)):
         raise typer.Exit(1)
@@ -146,24 +147,24 @@ def sections(record: ns.Record) -> list[dict[str, Any]]:
     return [record.metrics[f"section:{name}"] for name in record.metrics["sections"]]
 
 
-def summary(record: ns.Record) -> list[str]:
-    """The first section in a few lines for a terminal."""
+def in_short(record: ns.Record) -> list[str]:
+    """The main results in a few lines for a terminal."""
     metrics = record.metrics
-    found, table = metrics["section:summary"]["data"], metrics["section:surrogates"]["data"].get("table", [])
+    found, rated = summary.SECTION.read(metrics), surrogates.SECTION.read(metrics)
     lines = ["", f"X-ray of {metrics['model']['name']} on {metrics['data']['name'] or 'its data'}"]
-    if found:
-        lines.append(f"verdict: {found['verdict']}. {found['why']}")
-        lines.append(f"network accuracy: {100 * found['network_accuracy']:.2f} %")
-    if table:
+    if found is not None:
+        lines.append(f"verdict: {found.verdict}. {found.why}")
+        lines.append(f"network accuracy: {100 * found.network_accuracy:.2f} %")
+    if rated is not None:
         lines.append(f"{'surrogate':>12} {'accuracy':>10} {'agreement':>10} {'Kendall τ':>10}")
         lines += [
-            f"{row['kernel']:>12} {100 * row['accuracy']:>8.2f} % {100 * row['agreement']:>8.2f} % {row['tau']:>10.3f}"
-            for row in table
+            f"{row.kernel:>12} {100 * row.accuracy:>8.2f} % {100 * row.agreement:>8.2f} % {row.tau:>10.3f}"
+            for row in rated.table
         ]
-    problems = metrics["section:problems"]["data"]
-    if problems:
-        doubtful = sum(entry["score"] > 0 for entry in problems["mislabelled"])
-        lines.append(f"doubtful labels: {doubtful}, near-duplicates: {len(problems['duplicates'])}")
+    doubts = problems.SECTION.read(metrics)
+    if doubts is not None:
+        contradicted = sum(entry.score > 0 for entry in doubts.mislabelled)
+        lines.append(f"doubtful labels: {contradicted}, near-duplicates: {len(doubts.duplicates)}")
     checks = Checks.of(metrics, record.arrays)
     if checks.by_kernel:
         lines.append(f"kernels: {checks.state}. {' '.join(checks.lines())}")

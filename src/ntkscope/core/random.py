@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import random
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -32,3 +35,22 @@ def generator(seed: int, *names: str | int) -> torch.Generator:
 def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:
     """A NumPy `Generator` (Philox, counter-based) for the named stream of `seed`."""
     return np.random.Generator(np.random.Philox(derive_seed(seed, *names)))
+
+
+@contextlib.contextmanager
+def kept_randomness(devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """The caller's random states (torch, numpy, python) are the same afterwards, whatever is drawn inside."""
+    python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=list(devices)):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)  # noqa: NPY002
+
+
+def reseed(seed: int) -> None:
+    """All global random states as a seed gives them."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002

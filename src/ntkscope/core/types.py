@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.core.errors import UsageError
+from ntkscope.core.tree import Inputs, length, move, take
 
 Params: TypeAlias = dict[str, Tensor]
-Inputs: TypeAlias = Any  # a Tensor, or a tuple / mapping of Tensors sharing their first axis, or a list of strings
 
 
 def _digest(hasher: Any, value: Any) -> None:
@@ -60,26 +60,6 @@ def fingerprint(*values: Any) -> str:
     return hasher.hexdigest()
 
 
-def _take(x: Inputs, index: Any) -> Inputs:
-    if isinstance(x, Tensor):
-        return x[index]
-    if isinstance(x, Mapping):
-        return {key: _take(value, index) for key, value in x.items()}
-    if isinstance(x, tuple):
-        return tuple(_take(value, index) for value in x)
-    if isinstance(index, int):
-        return x[index]
-    return [x[int(i)] for i in torch.as_tensor(index).flatten()]
-
-
-def _length(x: Inputs) -> int:
-    if isinstance(x, Mapping):
-        return _length(next(iter(x.values())))
-    if isinstance(x, tuple):
-        return _length(x[0])
-    return len(x)
-
-
 @dataclass(frozen=True, eq=False)
 class Part:
     """One part of a data set: inputs, targets, and per-item extras (weights, masks, clean labels, texts).
@@ -96,8 +76,8 @@ class Part:
     extras: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if _length(self.x) != len(self.y):
-            raise UsageError(f"{_length(self.x)} inputs came with {len(self.y)} targets; expected one target an input")
+        if length(self.x) != len(self.y):
+            raise UsageError(f"{length(self.x)} inputs came with {len(self.y)} targets; expected one target an input")
         for name, value in self.extras.items():
             if len(value) != len(self.y):
                 raise UsageError(f"extra {name!r} has {len(value)} items; expected {len(self.y)}, one an input")
@@ -108,7 +88,7 @@ class Part:
     def __getitem__(self, index: int) -> tuple[Inputs, Tensor]:
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        return _take(self.x, index), self.y[index]
+        return take(self.x, index), self.y[index]
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
         return (self[i] for i in range(len(self)))
@@ -118,19 +98,11 @@ class Part:
         index = torch.as_tensor(index) if len(index) else torch.empty(0, dtype=torch.long)
         if index.dtype == torch.bool:
             index = index.nonzero().flatten()
-        return Part(_take(self.x, index), self.y[index], {k: _take(v, index) for k, v in self.extras.items()})
+        return Part(take(self.x, index), self.y[index], take(self.extras, index))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Part:
         """The same part on `device`, floating-point tensors as `dtype`."""
-
-        def move(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
-            if isinstance(value, Mapping):
-                return {k: move(v) for k, v in value.items()}
-            return tuple(map(move, value)) if isinstance(value, tuple) else value
-
-        return Part(move(self.x), move(self.y), {k: move(v) for k, v in self.extras.items()})
+        return Part(*(move(value, device, dtype) for value in (self.x, self.y, self.extras)))
 
 
 @dataclass(frozen=True, eq=False)

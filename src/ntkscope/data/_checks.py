@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ntkscope.core import DataCorrupt, Part, Split, UsageError
+from ntkscope.core.tree import leaves
 
 Real: TypeAlias = int | float
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -46,17 +46,6 @@ def between(low: Real, high: Real, **options: Real) -> None:
             raise UsageError(f"{name}={value!r}; expected a number from {low} to {high}")
 
 
-def _tensors(value: Any, where: str) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        yield where, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _tensors(item, f"{where}[{key!r}]")
-    elif isinstance(value, tuple):
-        for number, item in enumerate(value):
-            yield from _tensors(item, f"{where}[{number}]")
-
-
 def check_finite(value: Any, where: str = "x") -> None:
     """Raise `DataCorrupt` when a floating-point tensor inside `value` holds NaN or infinity; O(size).
 
@@ -66,8 +55,8 @@ def check_finite(value: Any, where: str = "x") -> None:
     ntkscope.core.errors.DataCorrupt: train.x holds 1 value that is NaN or infinite (the first in item 0); expected
     finite numbers: drop those items or repair their source
     """
-    for name, tensor in _tensors(value, where):
-        if not tensor.is_floating_point():
+    for name, tensor in leaves(value, where):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             continue
         bad = ~torch.isfinite(tensor)
         if bad.any():

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float, Int64
-from torch import Tensor
+from jaxtyping import Int64
 
 from ntkscope.explain import attribute, class_summary, concentration
-from ntkscope.surrogates import KernelGLM
+from ntkscope.linalg import Gram
+from ntkscope.machines import KernelMachine
 
 NAMES = ("mean_in_iqr", "top5_share", "top1_percent_share", "participation", "own_class_most")
 
 
 def figures(
-    glm: KernelGLM, K: Float[Tensor, "m n"], y: Int64[np.ndarray, " n"], y_test: Int64[np.ndarray, " m"]
+    machine: KernelMachine, K: Gram, y: Int64[np.ndarray, " n"], y_test: Int64[np.ndarray, " m"]
 ) -> dict[str, float]:
     """Means over the test points in the rows of `K`, whose labels are `y_test`.
 
@@ -22,7 +22,7 @@ def figures(
     `own_class_most`: share of points where the correct class contributes most to its own neuron.
     """
     rows = []
-    for values, label in zip(attribute(glm, K.cpu()), y_test):
+    for values, label in zip(attribute(machine, K.to(device="cpu")), y_test):
         found = class_summary(values, y)
         mass = concentration(values[:, label], k=5)
         own = int(np.nanargmax(found.mean[:, label])) == label

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from ntkscope import models, training
 from ntkscope.core import Inputs, Part, Record
+from ntkscope.core.calling import call
+from ntkscope.core.tree import length
 from ntkscope.experiments._results import once
-from ntkscope.training.batches import call
 
 
 def trained(
@@ -56,14 +57,10 @@ def weights_file(record: Record, key: str) -> Path:
 def logits_of(model: nn.Module, x: Inputs, *, batch: int = 512) -> Float64[Tensor, "n c"]:
     """The network's outputs in its own dtype, as double precision on the CPU; batches go to the network's device."""
     device = next(model.parameters()).device
-    part = Part(x, torch.zeros(_count(x)))
+    part = Part(x, torch.zeros(length(x)))
     found = []
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         for start in range(0, len(part), batch):
             piece = part.take(torch.arange(start, min(start + batch, len(part)))).to(device)
             found.append(call(model, piece.x).double().cpu())
     return torch.cat(found)
-
-
-def _count(x: Inputs) -> int:
-    return len(x) if isinstance(x, (Tensor, list)) else len(next(iter(x.values())))

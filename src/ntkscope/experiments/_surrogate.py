@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64
-from sklearn.exceptions import ConvergenceWarning
 
-from ntkscope.experiments._kernel_pairs import Pair
-from ntkscope.measures.faithfulness import correct_class_log_odds, faithfulness
-from ntkscope.surrogates import KernelGLM
+from ntkscope.machines import KernelMachine, KernelPair, fit_machine, rate
+from ntkscope.measures.faithfulness import correct_class_log_odds
 
 SENSITIVITY = (1e-6, 1e-5, 1e-3, 1e-2)  # ridge strengths beside the default of 1e-4
 TOLERANCE = 1e-9  # of the gradient: where classes separate, τ still moves with the bias at looser ones
@@ -26,42 +21,38 @@ TOLERANCE = 1e-9  # of the gradient: where classes separate, τ still moves with
 class Surrogate:
     """The kernel GLM of one kernel, fitted when it is first asked for."""
 
-    pair: Pair
+    pair: KernelPair
     y: Int64[np.ndarray, " n"]
     alpha: float
     seed: int = 0
     solver: str = "newton-cg"  # "sgd" is scikit-learn's SGDClassifier, which the paper used: short of the optimum
 
     @cached_property
-    def glm(self) -> KernelGLM:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # `converged` and the gradient's norm are in the record
-            glm = KernelGLM(alpha=self.alpha, solver=self.solver, tol=TOLERANCE, max_iter=500, seed=self.seed)
-            return glm.fit(self.pair.train, self.y)
+    def machine(self) -> KernelMachine:
+        """`converged` and the gradient's norm say whether the fit reached its optimum."""
+        options: dict[str, Any] = {"tol": TOLERANCE, "max_iter": 500, "seed": self.seed}
+        return fit_machine(self.pair, self.y, alpha=self.alpha, solver=self.solver, **options)
 
     @cached_property
     def logits(self) -> Float64[np.ndarray, "m c"]:
         """Of the test points."""
-        return np.asarray(self.glm.logits(self.pair.test), dtype=np.float64)
+        return self.machine.logits(self.pair.test)
 
     def restricted(self, places: Int64[np.ndarray, " k"]) -> Surrogate:
         """The surrogate on some of the training points alone; itself when these are all."""
         if len(places) == len(self.y):
             return self
-        at = torch.from_numpy(places).to(self.pair.train.device)
-        few = replace(self.pair, train=self.pair.train[at][:, at], test=self.pair.test[:, at])
-        return replace(self, pair=few, y=self.y[places])
+        return replace(self, pair=self.pair.take(places), y=self.y[places])
 
     def said(self) -> dict[str, Any]:
         """What kernel and fit say of themselves."""
-        began = time.perf_counter()
-        glm = self.glm
+        machine = self.machine
         return {
             "alpha": self.alpha,
-            "fit_seconds": round(time.perf_counter() - began, 3),
-            "iterations": int(glm.n_iter_),
-            "gradient_norm": float(getattr(glm, "gradient_norm_", float("nan"))),
-            "converged": bool(glm.converged_),
+            "fit_seconds": round(machine.seconds, 3),
+            "iterations": machine.iterations,
+            "gradient_norm": machine.gradient_norm,
+            "converged": machine.converged,
             "kernel_seconds": round(self.pair.seconds, 3),
             "kernel_scale": self.pair.scale,
             "kernel": dict(self.pair.how),
@@ -83,7 +74,7 @@ def faithful(
     seed: int = 0,
 ) -> Mapping[str, Any]:
     """Every measure of faithfulness as plain numbers."""
-    return dict(faithfulness(logits, network, y, bootstrap=bootstrap, seed=seed).to_json())
+    return rate(logits, network, y, bootstrap=bootstrap, seed=seed).to_json()
 
 
 def log_odds_pair(

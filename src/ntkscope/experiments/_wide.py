@@ -53,7 +53,7 @@ def dense_ntk(model: nn.Module, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]
     return K
 
 
-def sample_ntk(model: nn.Module, x: Float[Tensor, "n *s"]) -> Float[Tensor, "n n"]:
+def sample_ntk(model: nn.Module, x: Float[Tensor, " n *s"]) -> Float[Tensor, "n n"]:
     """The empirical NTK of few inputs to a network with one output: the gradients themselves, one backward pass an input."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     rows = [torch.autograd.grad(model(one[None]).sum(), parameters) for one in x]

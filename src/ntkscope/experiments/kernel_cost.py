@@ -14,12 +14,13 @@ import torch
 from ntkscope.core import Claim, Record
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._images import build_network, load_images, residual_recipe
-from ntkscope.experiments._kernel_pairs import SIX, TITLES, clock
+from ntkscope.experiments._kernel_pairs import SIX, TITLES
 from ntkscope.experiments._network import trained
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once
 from ntkscope.experiments.registry import experiment
 from ntkscope.kernels import kernel
+from ntkscope.machines.computing import clock
 
 HOURS = {"trntk": 389.0, "proj-trntk": 1.12, "proj-pntk": 7.4 / 60}  # ResNet-18, one A100
 SAVING = "K < N P / (N + P)"

@@ -15,13 +15,14 @@ from ntkscope.core import Claim, Record, Split, derive_seed
 from ntkscope.data import Trigger, badnets, stamp
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._images import build_network, chosen_points, load_images, poison_recipe
-from ntkscope.experiments._kernel_pairs import SIX, TITLES, Pair, kernel_pairs
+from ntkscope.experiments._kernel_pairs import SIX, TITLES, kernel_pairs
 from ntkscope.experiments._network import logits_of, trained
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import averaged, once
 from ntkscope.experiments._surrogate import Surrogate, faithful
 from ntkscope.experiments.registry import experiment
 from ntkscope.explain import forensics
+from ntkscope.machines import KernelPair
 
 # precision %, recall %, clean tau, clean TAD, poisoned tau, poisoned TAD
 TABLE = {
@@ -250,9 +251,9 @@ def _figures(one: Surrogate, network: np.ndarray, y: np.ndarray, mask: np.ndarra
     return found
 
 
-def _cosine(pair: Pair) -> torch.Tensor:
+def _cosine(pair: KernelPair) -> torch.Tensor:
     """The test kernel over the norms of the training points: neighbours by angle, whatever the kernel's own scale."""
-    return pair.test / pair.train.diagonal().sqrt()
+    return pair.test.dense() / pair.train.dense().diagonal().sqrt()
 
 
 def judge(config: Poisoning, record: Record, difference: str) -> Iterator[Claim]:

@@ -274,7 +274,7 @@ def _network(
                 return one.row(network, y_test)
 
             def seen(one: Surrogate = few) -> dict[str, float]:
-                record.array(f"top5-{s}-{one.pair.name}", similarity.top(one.pair.test))
+                record.array(f"top5-{s}-{one.pair.name}", similarity.top(one.pair.test.dense()))
                 return _looks(config, one, network, y_test, x_test, split.train.x[torch.from_numpy(common)])
 
             once(record, f"{s}/{pair.name}", row)
@@ -303,17 +303,17 @@ def _looks(
 ) -> dict[str, float]:
     """What the kernel's rows are like on some training and test points; for the trace-NTK, its attributions too."""
     few, queries, pair = slice(0, 2000), slice(0, 1000), one.pair
+    rows = pair.test[queries]
     border = 4 if x_test.shape[2] >= 16 else 1
     nearby = x_train[few].to(x_test.device)
     looks = {
-        "row_participation": similarity.participation_ratio(pair.test[queries]),
-        "spread": similarity.within_class_spread(pair.train[few, few], one.y[few]),
-        "border": similarity.border_correlation(pair.test[queries, few], x_test[queries], nearby, border=border),
+        "row_participation": similarity.participation_ratio(rows.dense()),
+        "spread": similarity.within_class_spread(pair.train[few, few].dense(), one.y[few]),
+        "border": similarity.border_correlation(rows[:, few].dense(), x_test[queries], nearby, border=border),
     }
     if pair.name == "trntk":
         right = np.flatnonzero(network.argmax(1) == y_test)[: config.inspected]
-        rows = pair.test[torch.from_numpy(right).to(pair.test.device)]
-        looks |= attribution.figures(one.glm, rows, one.y, y_test[right])
+        looks |= attribution.figures(one.machine, pair.test[right], one.y, y_test[right])
     return looks
 
 

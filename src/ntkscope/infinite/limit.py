@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.progress import counter
+from ntkscope.core.sizes import parse_bytes
 from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.pairs import Block, Network
 from ntkscope.infinite.registry import INITS, Step, Translator
@@ -30,7 +31,6 @@ from ntkscope.storage import open_kernel
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.batches import as_batch
-from ntkscope.tangent.plan import parse_bytes
 
 KINDS = ("ntk", "nngp")
 PARAMETRIZATIONS = ("ntk", "standard")

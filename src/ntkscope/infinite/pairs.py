@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError
+from ntkscope.core.sizes import show_bytes
 from ntkscope.infinite import cyclic
 from ntkscope.infinite.field import Field, Shift, shifted
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
@@ -28,7 +29,6 @@ from ntkscope.infinite.rules.flatten import Flatten
 from ntkscope.infinite.rules.pooling import GlobalAvgPool
 from ntkscope.infinite.rules.serial import Serial
 from ntkscope.infinite.workers import spread
-from ntkscope.tangent.plan import show_bytes
 
 CACHE = 2**20  # bytes one array of a tile should take on a CPU, so that the few of a layer stay in cache
 DEVICE = 2**28  # the same on a GPU, where arrays should be large

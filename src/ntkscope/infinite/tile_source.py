@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError, StoreError, fingerprint
-from ntkscope.core.identity import DIGITS, Answers, code_fingerprint, identity
+from ntkscope.core.identity import DIGITS, Answers, identity
+from ntkscope.core.numerics import numerics
+from ntkscope.core.sizes import show_bytes
 from ntkscope.infinite.pairs import Network
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.crew import share
-from ntkscope.tangent.plan import show_bytes
 
 LARGEST = 2048  # inputs of a tile
 PARTS = 4  # down and across, of a tile on a CPU
@@ -122,11 +123,11 @@ class PairTiles:
             "computed in": str(self.dtype).removeprefix("torch."),
             "computed on": torch.device(self.device).type,
             "cut": f"tiles of {cut.size} inputs, {cut.parts} × {cut.parts} parts, {cut.memory} bytes each",
-            "ntkscope": code_fingerprint("infinite"),
+            "ntkscope": numerics("infinite"),
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without its fingerprint: where it arrives, that is taken of the code there."""
+        """Without its fingerprint: where it arrives, that is taken of the versions there."""
         right = None if self.right is None else self.right.cpu()
         kept = {name: value for name, value in vars(self).items() if name != "fingerprint"}
         return kept | {"left": self.left.cpu(), "right": right}

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from ntkscope.core import StoreError, UsageError
 from ntkscope.core.identity import asked_items, drawn
+from ntkscope.core.numerics import numerics
 from ntkscope.core.progress import counter
+from ntkscope.core.sizes import parse_bytes
 from ntkscope.kernels._projecting import blocks, check_room, project
 from ntkscope.kernels._sketching import Room, Sketch, project_block
 from ntkscope.kernels.registry import Request
@@ -28,21 +30,17 @@ from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.fingerprint import (
-    code_fingerprint,
     inputs_fingerprint,
     names_fingerprint,
     network_answers,
     network_identity,
 )
 from ntkscope.tangent.heads import Heads, as_heads
-from ntkscope.tangent.plan import parse_bytes
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import quiet
 
 CHUNK = 1 << 28  # bytes of a chunk at most
-SOURCES = ("tangent", "kernels", "linalg/*sketch*.py")  # the files that decide the numbers
 STEPS = ("rows", "held", "inner")  # of a room: they decide the rounding, so a store keeps those it was begun with
-MAPS = "linalg/*sketch*.py"  # those that decide what a projection is
 ASKED = "features/asked"  # the inputs whose answers a store keeps: `extend` asks the network for them again
 
 
@@ -148,8 +146,8 @@ def _fingerprint(engine: Engine, request: Request, sketch: Sketch, normalize: bo
         "precision": engine.precision.name,
         "computed in": str(engine.subject.dtype).removeprefix("torch."),
         "computed on": engine.subject.device.type,
-        "maps": code_fingerprint(MAPS),
-        "ntkscope": code_fingerprint(*SOURCES),
+        "maps": numerics("projection"),
+        "ntkscope": numerics("tangent", "projection", request.name),
     }
 
 
@@ -169,7 +167,7 @@ def extend(
     """
     store = FeatureStore.open(url)
     recipe = _recipe(store)
-    own = {**network_identity(model), "maps": code_fingerprint(MAPS)}
+    own = {**network_identity(model), "maps": numerics("projection")}
     wrong = [name for name, value in own.items() if store.fingerprint.get(name) != value]
     if wrong:
         raise StoreError(

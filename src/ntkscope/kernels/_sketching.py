@@ -22,7 +22,7 @@ from ntkscope.linalg.sparse_sketch import SparseSketch, check_sparsity
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.harvest import Harvest
 from ntkscope.tangent.pieces import ELEMENTWISE, Piece
-from ntkscope.tangent.terms import Lookup, Outer, Term
+from ntkscope.tangent.terms import Term
 
 INNER = {"cpu": 1024, "cuda": 4096}  # coordinates of a block that are multiplied together, at most
 HELD = {"cpu": 1 << 23, "cuda": 1 << 28}  # numbers of factored products held at a time, at most
@@ -137,6 +137,7 @@ def _dense(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
     for piece in engine.pieces:
         with engine.clock("gradients", piece):
             values = (crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)).flatten(0, 1)
+            values = values.to(subject.dtype)  # a model may have parameters of several kinds
             values = _with_truth(values, _truth(engine, crop, piece, innermost=False))
         with engine.clock("projection", piece):
             offset = _offset(piece)
@@ -255,23 +256,22 @@ def _kronecker(engine: Engine, crop: Harvest, piece: Piece, sketch: Sketch, held
     leaf = engine.subject.leaves[piece.name]
     drawn = _drawn(engine, piece, sketch)
     terms = [crop.calls[k].terms[t] for k, t in piece.members]
-    if not terms or piece.groups > 1 or not all(isinstance(term, Outer | Lookup) for term in terms):
+    if not terms or piece.groups > 1 or not all(term.factors for term in terms):
         _kronecker_formed(engine, piece, _gradient(engine, crop, piece), drawn, held, total)
         return
-    short = engine.precision.storage if engine.precision.name == "bf16" else None
+    kept = engine.precision.storage if engine.precision.name == "bf16" else engine.subject.dtype
     for (k, t), term in zip(piece.members, terms):
-        assert isinstance(term, Outer | Lookup)
         a, b = crop.sides(k, t)
         b = b[:, 0]  # (n, s, heads, o): one group
         n, s, heads, o = b.shape
-        b = b.reshape(-1, o).to(short or b.dtype)
-        a = a.reshape(n * s) if isinstance(term, Lookup) else a.reshape(n * s, -1).to(short or a.dtype)
+        b = b.reshape(-1, o).to(kept)
+        looked_up = not a.is_floating_point()
+        a = a.reshape(n * s) if looked_up else a.reshape(n * s, -1).to(kept)
         inner, outer = _places(term, leaf, a, o)
         for columns in drawn.pieces(held // (n * s * (heads + 1) + len(inner) + len(outer))):
-            flipped = isinstance(term, Lookup) or term.transposed
-            of_a = (drawn.rows if flipped else drawn.columns)(inner, columns, b.dtype)
-            of_b = (drawn.columns if flipped else drawn.rows)(outer, columns, b.dtype)
-            left = of_a.to(total.dtype) if isinstance(term, Lookup) else engine.precision.product(a, of_a.T)
+            of_a = (drawn.rows if term.flipped else drawn.columns)(inner, columns, b.dtype)
+            of_b = (drawn.columns if term.flipped else drawn.rows)(outer, columns, b.dtype)
+            left = of_a.to(total.dtype) if looked_up else engine.precision.product(a, of_a.T)
             right = engine.precision.product(b, of_b.T).view(n, s, heads, -1)
             right = right.mul_(left.view(n, s, 1, -1))
             total[:, :, columns] += right[:, 0] if s == 1 else right.sum(1)
@@ -279,17 +279,7 @@ def _kronecker(engine: Engine, crop: Harvest, piece: Piece, sketch: Sketch, held
 
 def _places(term: Term, leaf: Tensor, a: Tensor, o: int) -> tuple[Tensor, Tensor]:
     """Where in the parameter each entry of the two sides is: numbers along its first axis and along all others."""
-    assert isinstance(term, Outer | Lookup)
-    others = _innermost(leaf).to(leaf.device)
-    if isinstance(term, Lookup):
-        return term.slot.start + a, others[:o]
-    inside = torch.arange(a.shape[1], device=leaf.device)
-    if term.transposed:
-        return term.slot.start + inside, others[:o]
-    own = inside if term.reorder is None else term.reorder(inside)
-    places = torch.empty_like(inside)
-    places[own] = others
-    return places, term.slot.start + torch.arange(o, device=leaf.device)
+    return term.places(a, o, _innermost(leaf).to(leaf.device))
 
 
 def _kronecker_formed(
@@ -316,18 +306,18 @@ def _gradient(engine: Engine, crop: Harvest, piece: Piece) -> Tensor:
         asis = leaf.dim() > 2 and all(_is_innermost(term, leaf) for term in terms)
         values = crop.gradient(piece, ordered=not asis)
         if asis:
-            return values.flatten(0, 1)
+            return values.flatten(0, 1).to(engine.subject.dtype)
     if leaf.dim() > 2:
         values = values.unflatten(2, (piece.stop - piece.start, *leaf.shape[1:])).movedim(3, -1).flatten(2)
-    return values.flatten(0, 1)
+    return values.flatten(0, 1).to(engine.subject.dtype)
 
 
 def _is_innermost(term: Term, leaf: Tensor) -> bool:
     """Whether a term's own order is the one with the second axis innermost."""
-    if not isinstance(term, Outer) or term.transposed or term.reorder is None:
+    order = term.order
+    if order is None or order.transposed or order.reorder is None:
         return False
-    order = term.reorder(torch.arange(prod(leaf.shape[1:])))
-    return torch.equal(order, _innermost(leaf))
+    return torch.equal(order.reorder(torch.arange(prod(leaf.shape[1:]))), _innermost(leaf))
 
 
 def _innermost(leaf: Tensor) -> Tensor:

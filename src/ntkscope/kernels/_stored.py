@@ -10,7 +10,8 @@ import torch
 
 from ntkscope.core import Certificate, UsageError
 from ntkscope.core.identity import Answers
-from ntkscope.kernels.registry import KERNELS, Request
+from ntkscope.core.numerics import numerics
+from ntkscope.kernels.registry import Request
 from ntkscope.linalg.gram import Gram
 from ntkscope.storage.certified import add_certificate
 from ntkscope.storage.filling import fill
@@ -19,19 +20,12 @@ from ntkscope.storage.tiled import open_kernel
 from ntkscope.tangent.cut import Cut, make_cut
 from ntkscope.tangent.engine import Detour, probed
 from ntkscope.tangent.fingerprint import (
-    code_fingerprint,
     code_identity,
     inputs_fingerprint,
     network_answers,
     network_identity,
 )
 from ntkscope.tangent.tile_source import FeatureTiles, Recipe, TileMaker
-
-SOURCES = (
-    "tangent",
-    "kernels/_tangent.py",
-    "kernels/_feature_tiles.py",
-)  # they decide the numbers, with the kernel's own
 
 
 def stored(
@@ -84,10 +78,11 @@ def stored(
     account = {"tiles": len(store.grid), "computed": computed, "seconds": time.perf_counter() - began}
     here = {} if request.executor is not None else _spent(source, account["seconds"])
     certificate = add_certificate(store.folder, source.certificate() if computed else Certificate())
-    gram.meta = {**gram.meta, "run": {**account, "spent": here}, "certificate": certificate}
     coverage = source.coverage()
-    gram.coverage = coverage if coverage is not None and coverage.roads else None
-    return gram
+    return gram.with_labels(
+        meta={**gram.meta, "run": {**account, "spent": here}, "certificate": certificate},
+        coverage=coverage if coverage is not None and coverage.roads else None,
+    )
 
 
 class NetworkTiles(FeatureTiles):
@@ -99,7 +94,10 @@ class NetworkTiles(FeatureTiles):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        own = {"code of the model": code_identity(self.recipe.model), "ntkscope": _own_code(self.labels["name"])}
+        own = {
+            "code of the model": code_identity(self.recipe.model),
+            "ntkscope": numerics("tangent", self.labels["name"]),
+        }
         self.fingerprint = {**self.fingerprint, **own}
 
 
@@ -122,14 +120,8 @@ def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker,
         "computed in": str(maker.dtype).removeprefix("torch."),
         "computed on": maker.device.type,
         "cut": f"tiles of {cut.size} samples, blocks of {cut.block}, {cut.workspace} bytes for products",
-        "ntkscope": _own_code(request.name),
+        "ntkscope": numerics("tangent", request.name),
     }
-
-
-def _own_code(name: str) -> str:
-    """The files that decide the numbers of the kernel `name`."""
-    own = KERNELS[name].__module__.removeprefix("ntkscope.").replace(".", "/")
-    return code_fingerprint(*SOURCES, f"{own}.py")
 
 
 def _spent(source: FeatureTiles, seconds: float) -> dict[str, float]:

@@ -82,7 +82,7 @@ def _cosines(found: DenseGram) -> Gram:
         error = found.meta["error"]["standard_error"].double() / norms.clamp_min(1e-300)
         relative = float((error.square().mean() / made.dense().double().square().mean()).sqrt())
         told = {**found.meta["error"], "standard_error": error.to(found.dtype), "relative": relative}
-        made.meta = {**made.meta, "error": told}
+        made = made.with_labels(meta={**made.meta, "error": told})
     return made
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.core.progress import counter
+from ntkscope.kernels import costs
 from ntkscope.kernels._feature_tiles import FeatureRecipe
 from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
@@ -21,7 +22,7 @@ from ntkscope.tangent.subject import Subject
 BLOCK = 256
 
 
-@KERNELS.register("ck")
+@KERNELS.register("ck", cost=costs.activations, features=True, priority=2)
 def ck(request: Request, *, bias: bool | None = None) -> Gram:
     """`φ(x)·φ(x') + 1`, φ the last hidden representation; `bias=False` leaves the 1 out, None follows the readout."""
     request.unrestricted()

@@ -10,14 +10,16 @@ from torch import Tensor, nn
 
 from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
 from ntkscope.core.progress import counter
+from ntkscope.core.sizes import show_bytes
+from ntkscope.kernels import costs
 from ntkscope.kernels._feature_tiles import FeatureRecipe
+from ntkscope.kernels._hooks import outputs_of
 from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.feature_audit import AuditedFeatures
-from ntkscope.tangent.hooks import outputs_of
-from ntkscope.tangent.plan import SLACK, show_bytes
+from ntkscope.tangent.plan import SLACK
 from ntkscope.tangent.subject import Subject
 
 BLOCK = {
@@ -26,7 +28,7 @@ BLOCK = {
 }  # samples multiplied together; every block is run through the network once a block of the others
 
 
-@KERNELS.register("em")
+@KERNELS.register("em", cost=costs.activations, priority=3)
 def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool = False) -> Gram:
     """`Σ_l <h_l(x), h_l(x')>` with h_l the flattened output of module l.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ntkscope.kernels import _tangent
+from ntkscope.kernels import _tangent, costs
 from ntkscope.kernels.registry import KERNELS, Request
 from ntkscope.linalg import Gram
 from ntkscope.tangent.heads import as_heads
 
 
-@KERNELS.register("entk")
+@KERNELS.register("entk", cost=costs.every_pair_of_outputs, per_output=True)
 def entk(request: Request, *, precision: str = "exact") -> Gram:
     """Shape (n·c, m·c), row `i*c + k` is output k of sample i; `.blocks()` gives (n, m, c, c)."""
     return _tangent.kernel(request, as_heads(request.outputs), full=True, precision=precision)

@@ -14,14 +14,15 @@ from torch.autograd.graph import get_gradient_edge
 
 from ntkscope.core import UsageError
 from ntkscope.core.progress import counter
+from ntkscope.kernels import costs
 from ntkscope.kernels._feature_tiles import FeatureRecipe
+from ntkscope.kernels._hooks import outputs_of
 from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.feature_audit import AuditedFeatures
 from ntkscope.tangent.heads import Heads, as_heads
-from ntkscope.tangent.hooks import outputs_of
 from ntkscope.tangent.pristine import ours
 from ntkscope.tangent.subject import Subject
 
@@ -29,7 +30,7 @@ BLOCK = 128
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-@KERNELS.register("ptk")
+@KERNELS.register("ptk", cost=costs.derivatives, features=True, priority=None)
 def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gram:
     """`form="dual"`: `Σ_c <Γ_c(x), Γ_c(x')>`, (n, m). `form="features"`: `1/n Σ_i Σ_c Γ_c(x_i) Γ_c(x_i)ᵀ`, (k, k).
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError, derive_seed, generator
-from ntkscope.kernels import _projected_store
+from ntkscope.kernels import _projected_store, costs
 from ntkscope.kernels._projecting import project
 from ntkscope.kernels._sketching import Sketch, make_sketch
 from ntkscope.kernels.registry import KERNELS, Request, describe
@@ -25,11 +25,18 @@ from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.precision import Precision
 
 DIM = 10240
+QUICK, QUICK_SUMMED = 256, 1024  # columns for a first look: the error of a cosine is about 1/√columns
 PILOT, STEP, SAMPLES, STAGES = 1024, 256, 64, 6  # columns tried first and added at least; inputs looked at; most stages
 MARGIN = 1.1  # the error itself is estimated
 
 
-@KERNELS.register("proj-trntk")
+@KERNELS.register(
+    "proj-trntk",
+    cost=costs.projected(QUICK, every_output=True),
+    features=True,
+    quick={"dim": QUICK},
+    priority=6,
+)
 def proj_trntk(
     request: Request,
     *,
@@ -54,7 +61,13 @@ def proj_trntk(
     return _projected(request, as_heads(request.outputs), dim, kind, normalize, precision, sparsity, rtol, profile)
 
 
-@KERNELS.register("proj-pntk")
+@KERNELS.register(
+    "proj-pntk",
+    cost=costs.projected(QUICK_SUMMED, every_output=False),
+    features=True,
+    quick={"dim": QUICK_SUMMED},
+    priority=5,
+)
 def proj_pntk(
     request: Request,
     *,
@@ -125,14 +138,14 @@ def _gram(
             return made
         rows, columns = _sample(len(request.x1), request), _sample(made.shape[1], request)
         reached = _relative_error(made, rows, columns)
-        made.meta["error"] = {  # type: ignore[index]
-            "rtol": rtol,
-            "relative": reached,
-            "inputs": [len(rows), len(columns)],
-            "stages": [stage.dim for stage in stages],
-        }
         if reached <= rtol or len(stages) == STAGES:
-            return made
+            error = {
+                "rtol": rtol,
+                "relative": reached,
+                "inputs": [len(rows), len(columns)],
+                "stages": [stage.dim for stage in stages],
+            }
+            return made.with_labels(meta={**made.meta, "error": error})
         dim = _rounded(sum(stage.dim for stage in stages) * (MARGIN * (reached / rtol) ** 2 - 1))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ntkscope.kernels import _tangent
+from ntkscope.kernels import _tangent, costs
 from ntkscope.kernels.registry import KERNELS, Request
 from ntkscope.linalg import Gram
 from ntkscope.tangent.heads import as_heads
 
 
-@KERNELS.register("pntk")
+@KERNELS.register("pntk", cost=costs.summed, priority=4)
 def pntk(request: Request, *, precision: str = "exact", per_layer: bool = False) -> Gram:
     """Mohamadi & Sutherland (2022); C counts the chosen outputs."""
     heads = as_heads(request.outputs, summed=True)

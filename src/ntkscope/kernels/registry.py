@@ -2,24 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, final
 
 import torch
 from torch import nn
 
 from ntkscope.core import MemoryBudgetError, Registry, UsageError
+from ntkscope.core.sizes import show_bytes
+from ntkscope.kernels import costs
 from ntkscope.linalg import Gram
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engines
 from ntkscope.tangent.heads import OutputSketch
-from ntkscope.tangent.plan import show_bytes
 from ntkscope.tangent.readout import last_parameters
 from ntkscope.tangent.subject import Selection, Subject, place
 
-KERNELS: Registry[Callable[..., Gram]] = Registry("kernel")
+F = TypeVar("F", bound=Callable[..., Gram])
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is declared of a kernel where it is registered: all that plans and pages need to know of it by its name.
+
+    `cost`: seconds for n training inputs and m test inputs with them. `features`: it is held by its features, so that one pass
+    over all inputs gives every part of it. `normalizes`: the kernel whose cosines it is; who has that one has it for nothing.
+    `per_output`: a row for each output of an input, not one per input. `quick`: options for a first look at a network.
+    `priority`: kernels with the highest number are given up first when time is short; None: computed only when asked for.
+    """
+
+    cost: costs.Cost = costs.exact
+    features: bool = False
+    normalizes: str | None = None
+    per_output: bool = False
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    priority: int | None = 100
+
+
+@final
+class KernelRegistry(Registry[Callable[..., Gram]]):
+    """Names to kernels, with what each declares.
+
+    >>> kernels = KernelRegistry("kernel")
+    >>> @kernels.register("mine", features=True)
+    ... def mine(request): ...
+    >>> kernels.traits("mine").features
+    True
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self._traits: dict[Callable[..., Gram], Traits] = {}
+
+    def register(self, *names: str, **declared: Any) -> Callable[[F], F]:  # type: ignore[override]
+        """Decorator: register a kernel under each of `names`; `declared` are its `Traits`."""
+        add, traits = super().register(*names), Traits(**declared)
+
+        def decorate(kernel: F) -> F:
+            self._traits[kernel] = traits
+            return add(kernel)
+
+        return decorate
+
+    def traits(self, name: str) -> Traits:
+        """What the kernel `name` declares; the defaults where it declares nothing."""
+        return self._traits.get(self[name], Traits())
+
+    def per_input(self) -> list[str]:
+        """The kernels with one row per input, those given up last first."""
+        found = {name: self.traits(name) for name in self if not self.traits(name).per_output}
+        places = {name: float("inf") if traits.priority is None else traits.priority for name, traits in found.items()}
+        return sorted(found, key=lambda name: (places[name], found[name].normalizes is None, name))
+
+    def computed_as(self, name: str) -> str:
+        """The kernel that has to be computed for `name`: itself, or the one whose cosines it is.
+
+        >>> from ntkscope.kernels import KERNELS
+        >>> KERNELS.computed_as("trntk"), KERNELS.computed_as("ck")
+        ('trntk0', 'ck')
+        """
+        return self.traits(name).normalizes or name
+
+    def views_of(self, computed: str) -> list[str]:
+        """The kernels that one computed kernel gives: its cosines, where some kernel is that, then itself.
+
+        >>> from ntkscope.kernels import KERNELS
+        >>> KERNELS.views_of("trntk0"), KERNELS.views_of("ck")
+        (['trntk', 'trntk0'], ['ck'])
+        """
+        return [*(name for name in self if self.traits(name).normalizes == computed), computed]
+
+
+KERNELS = KernelRegistry("kernel")
 
 
 class Kept:

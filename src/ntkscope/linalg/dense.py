@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, final
+from collections.abc import Iterator
+from typing import Any, Unpack, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg.gram import Gram, Index, Tile, from_numpy, slices, symmetric_eigenvalues
+from ntkscope.linalg.gram import Gram, Tile, from_numpy, slices
+from ntkscope.linalg.labels import NONE, Labels, LabelWords
 from ntkscope.linalg.mixed import product
+from ntkscope.linalg.view import View
 
 
 @final
@@ -27,35 +29,14 @@ class DenseGram(Gram):
     tensor([1., 1.])
     """
 
-    def __init__(
-        self,
-        values: Tensor,
-        *,
-        symmetric: bool = False,
-        name: str = "",
-        rows: str = "samples",
-        outputs: int = 1,
-        row_diagonal: Tensor | None = None,
-        column_diagonal: Tensor | None = None,
-        coverage: Any | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, values: Tensor, *, labels: Labels = NONE, **words: Unpack[LabelWords]) -> None:
         if values.ndim != 2:
-            raise UsageError(f"values of shape {tuple(values.shape)} came; expected a matrix (n, m)")
-        super().__init__(
-            (values.shape[0], values.shape[1]),
-            values.dtype,
-            values.device,
-            symmetric=symmetric,
-            name=name,
-            rows=rows,
-            outputs=outputs,
-            row_diagonal=None if symmetric else row_diagonal,  # a symmetric one has its own
-            column_diagonal=column_diagonal,
-            coverage=coverage,
-            meta=meta,
-        )
+            raise UsageError(f"got values of shape {tuple(values.shape)}, expected a matrix (n, m)")
+        labels = labels.but(**words)
+        if labels.symmetric:
+            labels = labels.but(row_diagonal=None)  # it has its own
         self._values = values
+        super().__init__((values.shape[0], values.shape[1]), values.dtype, values.device, labels)
 
     @property
     def held(self) -> Tensor:
@@ -77,26 +58,18 @@ class DenseGram(Gram):
             for columns in slices(m, size or m or 1):
                 yield rows, columns, self._values[rows, columns]
 
-    def _transposed(self) -> Gram:
-        return DenseGram(self._values.T, **self._swapped_labels())
+    def _seen(self, view: View, labels: Labels) -> Gram:
+        values = view.select(self._values)
+        everything = slice(None)
+        factors = view.factors(everything, everything, self.dtype)
+        if factors is not None:
+            values = factors.mul_(values)
+            if labels.symmetric and labels.row_diagonal is not None:
+                values.diagonal().copy_(labels.row_diagonal)
+        return DenseGram(values, labels=labels)
 
-    def _select(self, rows: Index, columns: Index, labels: dict[str, Any]) -> Gram:
-        return DenseGram(self._values[rows][:, columns], **labels)
-
-    def _normalized(self, rows: Tensor, columns: Tensor) -> Gram:
-        scale = torch.outer(
-            rows.to(self.dtype), columns.to(self.dtype)
-        )  # first, so that K_ij and K_ji meet the same number
-        values = scale.mul_(self._values)
-        if self.symmetric:
-            values.fill_diagonal_(1.0)
-        return DenseGram(values, **self._unit_labels())
-
-    def _eigenvalues(self) -> Tensor:
-        return symmetric_eigenvalues(self._values)
-
-    def _moved(self, dtype: torch.dtype, device: torch.device, labels: dict[str, Any]) -> Gram:
-        return DenseGram(self._values.to(device, dtype), **labels)
+    def _moved(self, dtype: torch.dtype, device: torch.device) -> Gram:
+        return DenseGram(self._values.to(device, dtype), labels=self.labels.moved(dtype, device))
 
 
 def as_gram(values: np.ndarray | Tensor | Gram, *, symmetric: bool | None = None, **labels: Any) -> Gram:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, final
+from collections.abc import Iterator
+from typing import Any, Unpack, final
 
 import torch
 from jaxtyping import Float
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.linalg.batch_means import standard_errors
-from ntkscope.linalg.gram import Gram, Index, Tile, slices, symmetric_eigenvalues
+from ntkscope.linalg.gram import Gram, Tile, slices, symmetric_eigenvalues
+from ntkscope.linalg.labels import NONE, Labels, LabelWords
 from ntkscope.linalg.mixed import product, transposed_product
+from ntkscope.linalg.view import View
 
 TILE = 1024
 
@@ -41,15 +43,13 @@ class FactoredGram(Gram):
         right: Tensor | None = None,
         *,
         groups: int = 1,
-        symmetric: bool | None = None,
-        name: str = "",
-        rows: str = "samples",
-        outputs: int = 1,
-        row_diagonal: Tensor | None = None,
-        column_diagonal: Tensor | None = None,
-        coverage: Any | None = None,
-        meta: Mapping[str, Any] | None = None,
+        labels: Labels = NONE,
+        **words: Unpack[LabelWords],
     ) -> None:
+        labels = labels.but(**words)
+        if labels.symmetric and right is not None:
+            raise UsageError("got symmetric=True with two sets of features; leave `right` out")
+        symmetric = right is None and labels.symmetric is not False
         right = left if right is None else right
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
             raise UsageError(
@@ -60,27 +60,17 @@ class FactoredGram(Gram):
                 f"features in {left.dtype} on {left.device} and {right.dtype} on {right.device} came; expected one"
                 " dtype and one device"
             )
-        if symmetric and right is not left:
-            raise UsageError("symmetric=True came with two sets of features; leave `right` out")
-        super().__init__(
-            (left.shape[0], right.shape[0]),
-            left.dtype,
-            left.device,
-            symmetric=right is left,
-            name=name,
-            rows=rows,
-            outputs=outputs,
-            row_diagonal=_squared_norms(left) if row_diagonal is None else row_diagonal,
-            column_diagonal=_squared_norms(right) if column_diagonal is None and right is not left else column_diagonal,
-            coverage=coverage,
-            meta=meta,
-        )
         if groups < 1 or left.shape[1] % groups:
-            raise UsageError(f"groups={groups} came for {left.shape[1]} features; expected a divisor of their number")
-        self.left = left
-        self.right = right
-        self.groups = groups
-        self._diagonals_given = row_diagonal is not None
+            raise UsageError(f"got groups={groups} for {left.shape[1]} features; expected a divisor of their number")
+        self.left: Tensor = left
+        self.right: Tensor = right
+        self.groups: int = groups
+        self._diagonals_given: bool = labels.row_diagonal is not None
+        if labels.row_diagonal is None:
+            labels = labels.but(row_diagonal=_squared_norms(left))
+        if labels.column_diagonal is None and not symmetric:
+            labels = labels.but(column_diagonal=_squared_norms(right))
+        super().__init__((len(left), len(right)), left.dtype, left.device, labels.but(symmetric=symmetric))
 
     def standard_error(self, rows: Any = None, columns: Any = None) -> Float[Tensor, "n m"]:
         """The standard error of every entry, or of chosen rows and columns, from the groups of the sketch; O(nmp).
@@ -113,17 +103,10 @@ class FactoredGram(Gram):
         return values - error, values + error
 
     def _form(self) -> Tensor:
-        if not self.symmetric:
-            return self.left @ self.right.T
-        values = self.left @ self.left.T
-        return self._with_diagonal((values + values.T) / 2, slice(0, self.shape[0]), slice(0, self.shape[0]))
+        return self._symmetrised(self.left @ self.right.T)
 
     def _matmul(self, v: Tensor) -> Tensor:
         return product(self.left, transposed_product(self.right, v))
-
-    def _diagonal(self) -> Tensor:
-        assert self._row_diagonal is not None
-        return self._row_diagonal
 
     def _tiles(self, size: int | None) -> Iterator[Tile]:
         n, m = self.shape
@@ -131,17 +114,17 @@ class FactoredGram(Gram):
             for columns in slices(m, size or TILE):
                 yield rows, columns, self._with_diagonal(self.left[rows] @ self.right[columns].T, rows, columns)
 
-    def _transposed(self) -> Gram:
-        return FactoredGram(self.right, self.left, groups=self.groups, **self._swapped_labels())
+    def _seen(self, view: View, labels: Labels) -> Gram:
+        left, right = view.sources(self.left, self.right)
+        other = None if labels.symmetric else view.columns.apply(right)
+        return FactoredGram(view.rows.apply(left), other, groups=self.groups, labels=labels)
 
-    def _select(self, rows: Index, columns: Index, labels: dict[str, Any]) -> Gram:
-        right = None if labels["symmetric"] else self.right[columns]
-        return FactoredGram(self.left[rows], right, groups=self.groups, **labels)
-
-    def _normalized(self, rows: Tensor, columns: Tensor) -> Gram:
-        right = None if self.symmetric else self.right * columns.to(self.dtype)[:, None]
-        left = self.left * rows.to(self.dtype)[:, None]
-        return FactoredGram(left, right, groups=self.groups, **self._unit_labels())
+    def _moved(self, dtype: torch.dtype, device: torch.device) -> Gram:
+        right = None if self.symmetric else self.right.to(device, dtype)
+        labels = self.labels.moved(dtype, device)
+        if not self._diagonals_given:  # computed anew, to the digits of the new dtype
+            labels = labels.but(row_diagonal=None, column_diagonal=None)
+        return FactoredGram(self.left.to(device, dtype), right, groups=self.groups, labels=labels)
 
     def _decomposed_rows(self) -> int:
         return min(self.left.shape)
@@ -152,12 +135,6 @@ class FactoredGram(Gram):
             return symmetric_eigenvalues(_self_product(self.left))
         nonzero = symmetric_eigenvalues(_self_product(self.left.T))
         return torch.cat([nonzero, nonzero.new_zeros(n - p)]).sort().values
-
-    def _moved(self, dtype: torch.dtype, device: torch.device, labels: dict[str, Any]) -> Gram:
-        right = None if self.symmetric else self.right.to(device, dtype)
-        if not self._diagonals_given:  # computed anew, to the digits of the new dtype
-            labels |= {"row_diagonal": None, "column_diagonal": None}
-        return FactoredGram(self.left.to(device, dtype), right, groups=self.groups, **labels)
 
 
 def _all(chosen: Any) -> Any:

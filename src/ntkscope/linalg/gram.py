@@ -3,6 +3,9 @@
 It is the narrow waist of the package: kernels make one, nearly everything after them consumes one, mostly through
 `K @ v`. A new way of holding a kernel (tiles on disk, a remote array) is one new file with one final subclass that
 writes the underscored methods at the end of this class, and one test class that inherits `GramContract`.
+
+A Gram never changes. What it says of itself is a `Labels`; sub-matrices, transposes and normalised kernels are a `View` of
+what it holds, so that any chain of them equals the same chain on the dense matrix, whatever the kind.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -19,21 +22,24 @@ from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError, UsageError
 from ntkscope.linalg.band import band_eigenvalues, lapack_is_safe
+from ntkscope.linalg.labels import Labels
 from ntkscope.linalg.lanczos import top_eigenpairs
+from ntkscope.linalg.view import View, as_index, inverse_norms, whole_samples
 
-Index: TypeAlias = slice | Tensor  # as the subclasses get it: a slice with a positive step, or a 1-D tensor of int64
 Tile: TypeAlias = tuple[slice, slice, Tensor]
 Vectors = TypeVar("Vectors", Tensor, np.ndarray)
+Kind = TypeVar("Kind", bound="Gram")
 
 
 class Gram(ABC):
     """The matrix `K_ij = k(x_i, x'_j)`, of shape `(n, m)`, with what its rows are and where it came from.
 
     `symmetric`: both sides are the same inputs. `outputs`: 1, or c when row `i*c + k` is output k of sample i. `rows`
-    says that in words. `coverage` and `meta` are carried along unchanged from whoever computed it.
+    says that in words. `coverage` and `meta` are carried along unchanged from whoever computed it. Nothing of a Gram can be
+    assigned: `with_labels` makes another one of the same numbers.
 
-    Abstract: `DenseGram`, `FactoredGram`, `OperatorGram`, `TiledGram`, `StoredFeatureGram` and `CorrectedGram` are the final
-    classes of this room.
+    Abstract: `DenseGram`, `FactoredGram`, `OperatorGram` and `CorrectedGram` are the final classes of this room, and
+    `TiledGram` and `StoredFeatureGram` those of `storage`.
     """
 
     __array_ufunc__ = None  # so that `ndarray @ gram` asks __rmatmul__ instead of forming the matrix
@@ -42,44 +48,78 @@ class Gram(ABC):
     _cheap_diagonal: ClassVar[bool] = True
 
     def __init__(
-        self,
-        shape: tuple[int, int],
-        dtype: torch.dtype,
-        device: torch.device,
-        *,
-        symmetric: bool = False,
-        name: str = "",
-        rows: str = "samples",
-        outputs: int = 1,
-        row_diagonal: Tensor | None = None,
-        column_diagonal: Tensor | None = None,
-        coverage: Any | None = None,
-        meta: Mapping[str, Any] | None = None,
+        self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device, labels: Labels, view: View | None = None
     ) -> None:
-        n, m = shape
-        if symmetric and n != m:
-            raise UsageError(f"a symmetric Gram came with shape {(n, m)}; expected it square, or symmetric=False")
-        if outputs < 1 or n % outputs or m % outputs:
-            raise UsageError(
-                f"a Gram of shape {(n, m)} came with outputs={outputs}; expected a divisor of both sides, since row"
-                " i*outputs + k is output k of sample i"
-            )
-        for side, given, size in (("row", row_diagonal, n), ("column", column_diagonal, m)):
-            if given is not None and given.shape != (size,):
-                raise UsageError(f"{side}_diagonal came with shape {tuple(given.shape)}; expected ({size},)")
+        """`shape`: of the whole matrix, of which `view` is seen. Called last by a subclass: nothing is assigned after it."""
         if not dtype.is_floating_point:
-            raise UsageError(f"a Gram came with dtype {dtype}; expected a real floating-point one: convert the values")
-        self.shape: tuple[int, int] = (n, m)
+            raise UsageError(f"got a Gram of {dtype}; expected a real floating-point dtype: convert the values")
+        self._view: View = View.whole(shape) if view is None else view
+        self.shape: tuple[int, int] = self._view.shape
         self.dtype: torch.dtype = dtype
         self.device: torch.device = device
-        self.symmetric: bool = symmetric
-        self.name: str = name
-        self.rows: str = rows
-        self.outputs: int = outputs
-        self.coverage: Any | None = coverage
-        self.meta: Mapping[str, Any] = dict(meta or {})
-        self._row_diagonal = row_diagonal
-        self._column_diagonal = row_diagonal if symmetric else column_diagonal
+        self.labels: Labels = labels.checked(self.shape)
+        self._born: bool = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_born" in vars(self):
+            self._refuse(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"got a new value for {name!r} of {self!r}, but a Gram never changes; with_labels(name=…, meta=…) makes another"
+            " one of the same numbers (in a subclass: assign before super().__init__)"
+        )
+
+    def with_labels(self: Kind, **changes: Any) -> Kind:
+        """The same numbers with another `name`, `rows`, `outputs`, `coverage` or `meta`; nothing is copied.
+
+        >>> from ntkscope.linalg import as_gram
+        >>> as_gram(np.eye(2)).with_labels(name="identity")
+        DenseGram('identity', 2 × 2 symmetric, rows: samples, float64)
+        """
+        unknown = sorted(changes.keys() - {"name", "rows", "outputs", "coverage", "meta"})
+        if unknown:
+            raise UsageError(
+                f"got {', '.join(unknown)} for with_labels; expected name, rows, outputs, coverage or meta: what else there is"
+                " belongs to the numbers, and is given where the Gram is made"
+            )
+        return self._copy(labels=self.labels.but(**changes).checked(self.shape))
+
+    # -- what it says of itself -------------------------------------------------------------------------------------
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether both sides are the same inputs."""
+        return bool(self.labels.symmetric)
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.labels.name
+
+    @property
+    def rows(self) -> str:
+        """What a row is, in words."""
+        return self.labels.rows
+
+    @property
+    def outputs(self) -> int:
+        """1, or c when row `i*c + k` is output k of sample i."""
+        return self.labels.outputs
+
+    @property
+    def coverage(self) -> Any | None:
+        """Which path each parameter took, where the engine computed this."""
+        return self.labels.coverage
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What else whoever computed it said; read-only."""
+        return self.labels.meta or {}
 
     @property
     def certificate(self) -> Certificate | None:
@@ -114,14 +154,14 @@ class Gram(ABC):
     @cached_property
     def row_diagonal(self) -> Float[Tensor, " n"] | None:
         """`k(x_i, x_i)` of the row inputs, or None where nobody said."""
-        if self._row_diagonal is None and self.symmetric:
+        if self.labels.row_diagonal is None and self.symmetric:
             return self._diagonal()
-        return self._row_diagonal
+        return self.labels.row_diagonal
 
     @cached_property
     def column_diagonal(self) -> Float[Tensor, " m"] | None:
         """`k(x'_j, x'_j)` of the column inputs, or None where nobody said."""
-        return self.row_diagonal if self.symmetric else self._column_diagonal
+        return self.row_diagonal if self.symmetric else self.labels.column_diagonal
 
     @property
     def out_of_core(self) -> bool:
@@ -150,7 +190,7 @@ class Gram(ABC):
     @property
     def T(self) -> Gram:
         """The transposed Gram; itself when symmetric."""
-        return self if self.symmetric else self._transposed()
+        return self if self.symmetric else self._seen(self._view.transpose(), self.labels.swapped())
 
     def tiles(self, size: int | None = None) -> Iterator[Tile]:
         """`(rows, columns, values)` pieces of at most `size × size` that cover the matrix exactly once.
@@ -163,9 +203,20 @@ class Gram(ABC):
 
     def normalized(self) -> Gram:
         """`K_ij / sqrt(k(x_i, x_i) k(x'_j, x'_j))`; the diagonal of a symmetric one is exactly 1."""
-        rows = _inverse_norms(self.row_diagonal, "row", self)
-        columns = rows if self.symmetric else _inverse_norms(self.column_diagonal, "column", self)
-        return self._normalized(rows, columns)
+        rows = inverse_norms(self.row_diagonal, "row", repr(self))
+        columns = rows if self.symmetric else inverse_norms(self.column_diagonal, "column", repr(self))
+        ones = [torch.ones(size, dtype=self.dtype, device=self.device) for size in self.shape]
+        labels = self.labels.but(row_diagonal=ones[0], column_diagonal=ones[1]).noting(normalized=True)
+        return self._seen(self._view.scaled(rows, columns), labels)
+
+    def scaled(self, rows: Float[Tensor, " n"], columns: Float[Tensor, " m"] | None = None) -> Gram:
+        """`diag(rows) K diag(columns)`; without `columns` they are `rows`, and a symmetric Gram stays so."""
+        symmetric = self.symmetric and columns is None
+        scales = [s.detach().to(self.device, torch.float64) for s in (rows, rows if columns is None else columns)]
+        if tuple(map(len, scales)) != self.shape:
+            raise UsageError(f"got scales of lengths {tuple(map(len, scales))} for {self!r}; expected {self.shape}")
+        labels = self._known().scaled(*scales).but(symmetric=symmetric)
+        return self._seen(self._view.scaled(*scales), labels)
 
     def eigvalsh(self, k: int | None = None) -> Float[Tensor, " e"]:
         """Eigenvalues of the symmetric part, ascending, in float64: all of them, or the `k` largest.
@@ -196,19 +247,15 @@ class Gram(ABC):
         """
         chosen_rows, chosen_columns = key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
         n, m = self.shape
-        rows, columns = _index(chosen_rows, n, self.device), _index(chosen_columns, m, self.device)
+        rows, columns = as_index(chosen_rows, n, self.device), as_index(chosen_columns, m, self.device)
         row_numbers, column_numbers = (torch.arange(s, device=self.device)[i] for s, i in ((n, rows), (m, columns)))
-        whole = _whole_samples(row_numbers, self.outputs) and _whole_samples(column_numbers, self.outputs)
-        row_diagonal = self.row_diagonal if self._cheap_diagonal else self._row_diagonal
-        column_diagonal = self.column_diagonal if self._cheap_diagonal else self._column_diagonal
-        labels = self._labels(
+        labels = self._known().chosen(
+            rows,
+            columns,
             symmetric=self.symmetric and torch.equal(row_numbers, column_numbers),
-            outputs=self.outputs if whole else 1,
-            rows=self.rows if whole else f"chosen rows of {self.rows}",
-            row_diagonal=None if row_diagonal is None else row_diagonal[rows],
-            column_diagonal=None if column_diagonal is None else column_diagonal[columns],
+            whole=whole_samples(row_numbers, self.outputs) and whole_samples(column_numbers, self.outputs),
         )
-        return self._select(rows, columns, labels)
+        return self._seen(self._view.take(rows, columns), labels)
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Gram:
         """The same Gram in another dtype or on another device."""
@@ -216,10 +263,7 @@ class Gram(ABC):
         device = self.device if device is None else torch.device(device)
         if dtype == self.dtype and device == self.device:
             return self
-        row_diagonal, column_diagonal = (
-            None if d is None else d.to(device, dtype) for d in (self._row_diagonal, self._column_diagonal)
-        )
-        return self._moved(dtype, device, self._labels(row_diagonal=row_diagonal, column_diagonal=column_diagonal))
+        return self._moved(dtype, device)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -232,36 +276,31 @@ class Gram(ABC):
 
     # -- shared by the subclasses -----------------------------------------------------------------------------------
 
-    def _labels(self, **changes: Any) -> dict[str, Any]:
-        """The keyword arguments every subclass's constructor takes, with some of them changed."""
-        labels = {
-            "symmetric": self.symmetric,
-            "name": self.name,
-            "rows": self.rows,
-            "outputs": self.outputs,
-            "row_diagonal": self._row_diagonal,
-            "column_diagonal": self._column_diagonal,
-            "coverage": self.coverage,
-            "meta": self.meta,
-        }
-        return labels | changes
+    def _copy(self: Kind, **changes: Any) -> Kind:
+        """Another Gram of this kind that holds the same, with some attributes changed."""
+        kept = {k: v for k, v in vars(self).items() if not isinstance(getattr(type(self), k, None), cached_property)}
+        new = object.__new__(type(self))
+        vars(new).update(kept | changes)
+        return new
 
-    def _unit_labels(self) -> dict[str, Any]:
-        """The labels of the normalised Gram."""
-        ones = [torch.ones(size, dtype=self.dtype, device=self.device) for size in self.shape]
-        return self._labels(row_diagonal=ones[0], column_diagonal=ones[1], meta={**self.meta, "normalized": True})
-
-    def _swapped_labels(self) -> dict[str, Any]:
-        """The labels of the transposed Gram."""
-        return self._labels(row_diagonal=self._column_diagonal, column_diagonal=self._row_diagonal)
+    def _known(self) -> Labels:
+        """The labels, with the diagonals where they cost little."""
+        if not self._cheap_diagonal:
+            return self.labels
+        return self.labels.but(row_diagonal=self.row_diagonal, column_diagonal=self.column_diagonal)
 
     def _with_diagonal(self, values: Tensor, rows: slice, columns: slice) -> Tensor:
         """A fresh tile with the known diagonal written into it: a normalised one is 1 there, not 1 ± rounding."""
         first, last = max(rows.start, columns.start), min(rows.stop, columns.stop)
-        if self.symmetric and self._row_diagonal is not None and first < last:
+        if self.symmetric and self.labels.row_diagonal is not None and first < last:
             both = torch.arange(first, last, device=self.device)
-            values[both - rows.start, both - columns.start] = self._row_diagonal[both]
+            values[both - rows.start, both - columns.start] = self.labels.row_diagonal[both]
         return values
+
+    def _symmetrised(self, values: Tensor) -> Tensor:
+        """The whole matrix, exactly symmetric with the known diagonal if `symmetric`."""
+        everything = slice(0, self.shape[0])
+        return self._with_diagonal((values + values.T) / 2, everything, everything) if self.symmetric else values
 
     def _apply(self, v: Tensor) -> Tensor:
         if v.ndim not in (1, 2) or v.shape[0] != self.shape[1]:
@@ -276,47 +315,51 @@ class Gram(ABC):
         v = v if v.is_floating_point() else v.to(self.dtype)
         return self._matmul(v) if v.ndim == 2 else self._matmul(v[:, None])[:, 0]
 
-    def _decomposed_rows(self) -> int:
-        """The size of the matrix that `_eigenvalues` decomposes."""
-        return self.shape[0]
-
-    # -- what a subclass writes -------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _form(self) -> Tensor:
-        """The whole matrix; exactly symmetric if `symmetric`."""
+    # -- what a subclass writes: these two, of what its view shows ----------------------------------------------------
 
     @abstractmethod
     def _matmul(self, v: Tensor) -> Tensor:
         """`K v` for real `v` of shape (m, k), in the wider of the two dtypes."""
 
     @abstractmethod
-    def _diagonal(self) -> Tensor:
-        """The diagonal; asked of symmetric Grams only, when none was given."""
-
-    @abstractmethod
     def _tiles(self, size: int | None) -> Iterator[Tile]:
         """The pieces of `tiles`."""
 
-    @abstractmethod
-    def _transposed(self) -> Gram:
-        """The transpose; asked of cross Grams only. Its labels are `_swapped_labels()`."""
+    # -- and these where it can do better -----------------------------------------------------------------------------
 
-    @abstractmethod
-    def _select(self, rows: Index, columns: Index, labels: dict[str, Any]) -> Gram:
-        """The sub-matrix, with these labels."""
+    def _seen(self, view: View, labels: Labels) -> Gram:
+        """What `view` shows of the whole matrix, with these labels: kept as a view, or applied by who holds the numbers."""
+        return self._copy(_view=view, shape=view.shape, labels=labels.checked(view.shape))
 
-    @abstractmethod
-    def _normalized(self, rows: Tensor, columns: Tensor) -> Gram:
-        """`diag(rows) K diag(columns)` with unit diagonal; scales in float64. Its labels are `_unit_labels()`."""
+    def _moved(self, dtype: torch.dtype, device: torch.device) -> Gram:
+        """The same in another dtype or place."""
+        labels = self.labels.moved(dtype, device)
+        return self._copy(dtype=dtype, device=device, _view=self._view.to(device), labels=labels)
 
-    @abstractmethod
+    def _form(self) -> Tensor:
+        """The whole matrix; exactly symmetric if `symmetric`."""
+        values = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        for rows, columns, tile in self._tiles(None):
+            values[rows, columns] = tile
+        return self._symmetrised(values)
+
+    def _diagonal(self) -> Tensor:
+        """The diagonal; asked of symmetric Grams only, when none was given."""
+        values = torch.empty(self.shape[0], dtype=self.dtype, device=self.device)
+        for rows, columns, tile in self._tiles(None):
+            both = slice(max(rows.start, columns.start), min(rows.stop, columns.stop))
+            if both.start < both.stop:
+                corner = tile[both.start - rows.start : both.stop - rows.start]
+                values[both] = corner[:, both.start - columns.start : both.stop - columns.start].diagonal()
+        return values
+
     def _eigenvalues(self) -> Tensor:
         """All eigenvalues of the symmetric part, ascending, in float64; asked of symmetric Grams only."""
+        return symmetric_eigenvalues(self._form())
 
-    @abstractmethod
-    def _moved(self, dtype: torch.dtype, device: torch.device, labels: dict[str, Any]) -> Gram:
-        """The same in another dtype or place."""
+    def _decomposed_rows(self) -> int:
+        """The size of the matrix that `_eigenvalues` decomposes."""
+        return self.shape[0]
 
 
 def slices(size: int, step: int) -> Iterator[slice]:
@@ -348,60 +391,3 @@ def from_numpy(values: np.ndarray) -> Tensor:
         return torch.from_numpy(values if shareable else values.copy())
     except TypeError as error:
         raise UsageError(f"an array of dtype {values.dtype} came; expected a real numeric one") from error
-
-
-def _inverse_norms(diagonal: Tensor | None, side: str, gram: Gram) -> Tensor:
-    """1/sqrt of a diagonal, in float64; an error that names the rows where there is none."""
-    if diagonal is None:
-        raise UsageError(
-            f"normalizing {gram!r} needs k(x, x) of both sides, and its {side}_diagonal is not known;"
-            f" pass {side}_diagonal= where the Gram is made"
-        )
-    wide = diagonal.detach().to(torch.float64)
-    bad = (~(wide > 0) | ~torch.isfinite(wide)).nonzero().flatten().tolist()
-    if bad:
-        more = f" and {len(bad) - 10} more" if len(bad) > 10 else ""
-        raise NumericalError(
-            f"normalizing {gram!r}: k(x, x) is not positive and finite at {side}s {bad[:10]}{more}"
-            f" (first value {float(wide[bad[0]])!r}); drop those inputs, or use the unnormalized kernel"
-        )
-    return wide.rsqrt()
-
-
-def _index(chosen: Any, size: int, device: torch.device) -> Index:
-    """A slice or a 1-D int64 tensor from whatever picks rows; errors for what is out of range."""
-    if isinstance(chosen, slice):
-        if chosen.step is None or chosen.step > 0:
-            return chosen
-        chosen = range(*chosen.indices(size))
-    if isinstance(chosen, int | np.integer | str | tuple) or chosen is None:
-        raise UsageError(
-            f"{chosen!r} cannot choose rows of a Gram; expected slices, integer arrays or masks, as in K[rows, columns]"
-            " (one row: K[[i]]; one number: K.dense()[i, j])"
-        )
-    index = torch.as_tensor(np.asarray(chosen) if not isinstance(chosen, Tensor) else chosen, device=device)
-    if index.ndim == 2 and 1 in index.shape:  # np.ix_ makes (n, 1) and (1, m)
-        index = index.flatten()
-    if index.dtype == torch.bool and index.shape == (size,):
-        return index.nonzero().flatten()
-    if index.numel() == 0:
-        return torch.zeros(0, dtype=torch.int64, device=device)
-    if index.ndim != 1 or index.is_floating_point() or index.dtype == torch.bool:
-        raise UsageError(
-            f"rows of a Gram chosen by {index.dtype} of shape {tuple(index.shape)}; expected 1-D integers or a mask"
-            f" of {size}"
-        )
-    if int(index.max()) >= size or int(index.min()) < -size:
-        raise UsageError(f"row {int(index.max())} or {int(index.min())} chosen of a side with {size}")
-    return index.to(torch.int64) % size
-
-
-def _whole_samples(numbers: Tensor, outputs: int) -> bool:
-    """Whether chosen row numbers are whole samples, all outputs of each in their order."""
-    if outputs == 1:
-        return True
-    if len(numbers) % outputs:
-        return False
-    grouped = numbers.reshape(-1, outputs)
-    expected = grouped[:, :1] + torch.arange(outputs, device=numbers.device)
-    return bool((grouped == expected).all()) and bool((grouped[:, 0] % outputs == 0).all())

@@ -234,8 +234,8 @@ def nearest_psd(
         "change (Frobenius)": float(torch.linalg.vector_norm(lift)),
         "perhaps more": method == "deflation" and bool(low.all()),
     }
-    labels = gram._labels(row_diagonal=None, column_diagonal=None, meta={**gram.meta, "nearest_psd": said})
-    corrected = CorrectedGram(gram, vectors[:, low], lift, **labels)
+    labels = gram.labels.but(row_diagonal=None, column_diagonal=None).noting(nearest_psd=said)
+    corrected = CorrectedGram(gram, vectors[:, low], lift, labels=labels)
     if method == "deflation":
         return corrected
-    return DenseGram(corrected.dense(), **labels)
+    return DenseGram(corrected.dense(), labels=labels)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, TypeAlias, final
+from collections.abc import Callable, Iterator
+from typing import ClassVar, TypeAlias, Unpack, final
 
 import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.linalg.gram import Gram, Index, Tile, slices, symmetric_eigenvalues
+from ntkscope.linalg.gram import Gram, Tile, slices
+from ntkscope.linalg.labels import NONE, Labels, LabelWords
+from ntkscope.linalg.view import View
 
 Multiply: TypeAlias = Callable[[Tensor], Tensor]
 PANEL = 256  # columns of the identity applied at a time
@@ -41,44 +43,35 @@ class OperatorGram(Gram):
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        symmetric: bool = False,
-        name: str = "",
-        rows: str = "samples",
-        outputs: int = 1,
-        row_diagonal: Tensor | None = None,
-        column_diagonal: Tensor | None = None,
-        coverage: Any | None = None,
-        meta: Mapping[str, Any] | None = None,
+        labels: Labels = NONE,
+        **words: Unpack[LabelWords],
     ) -> None:
-        if diagonal is not None and not symmetric:
-            raise UsageError("diagonal= came for a cross kernel; expected row_diagonal= and column_diagonal=")
-        super().__init__(
-            shape,
-            dtype,
-            torch.device(device),
-            symmetric=symmetric,
-            name=name,
-            rows=rows,
-            outputs=outputs,
-            row_diagonal=diagonal if diagonal is not None else row_diagonal,
-            column_diagonal=column_diagonal,
-            coverage=coverage,
-            meta=meta,
-        )
+        labels = labels.but(**words)
+        if diagonal is not None and not labels.symmetric:
+            raise UsageError("got diagonal= for a cross kernel; expected row_diagonal= and column_diagonal=")
+        if diagonal is not None:
+            labels = labels.but(row_diagonal=diagonal)
         self._multiply = matmul
-        self._multiply_transposed = matmul if symmetric and rmatmul is None else rmatmul
+        self._multiply_transposed = matmul if labels.symmetric and rmatmul is None else rmatmul
+        self._given_in = dtype, torch.device(device)  # what the functions get and give, wherever this Gram moves
+        super().__init__(shape, dtype, torch.device(device), labels)
 
     def _matmul(self, v: Tensor) -> Tensor:
         return self._call(v.to(self.dtype)).to(torch.promote_types(self.dtype, v.dtype))
 
     def _call(self, v: Tensor) -> Tensor:
-        result = self._multiply(v)
-        if result.shape != (self.shape[0], v.shape[1]):
+        """`K v` in this Gram's dtype: the function applied to vectors for the whole matrix, and what the view shows of it."""
+        rows, columns, transposed = self._view.rows, self._view.columns, self._view.transposed
+        multiply = self._multiply_transposed if transposed else self._multiply
+        assert multiply is not None
+        dtype, device = self._given_in
+        result = multiply(columns.spread(v).to(device, dtype))
+        if result.shape != (rows.size, v.shape[1]):
             raise UsageError(
-                f"the matmul of {self!r} gave shape {tuple(result.shape)} for vectors of shape {tuple(v.shape)};"
-                f" expected {(self.shape[0], v.shape[1])}"
+                f"the {'r' * transposed}matmul of {self!r} gave shape {tuple(result.shape)} for vectors of shape"
+                f" {(columns.size, v.shape[1])}; expected {(rows.size, v.shape[1])}"
             )
-        return result
+        return rows.apply(result.to(self.device, self.dtype))
 
     def _panels(self, step: int) -> Iterator[tuple[slice, Tensor]]:
         for columns in slices(self.shape[1], step):
@@ -86,79 +79,12 @@ class OperatorGram(Gram):
             unit[columns].fill_diagonal_(1.0)
             yield columns, self._call(unit)
 
-    def _form(self) -> Tensor:
-        values = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        for columns, panel in self._panels(PANEL):
-            values[:, columns] = panel
-        if self.symmetric:
-            values = self._with_diagonal((values + values.T) / 2, slice(0, self.shape[0]), slice(0, self.shape[0]))
-        return values
-
-    def _diagonal(self) -> Tensor:
-        parts = [panel[columns].diagonal() for columns, panel in self._panels(PANEL)]
-        return torch.cat([torch.zeros(0, dtype=self.dtype, device=self.device), *parts])
-
     def _tiles(self, size: int | None) -> Iterator[Tile]:
         for columns, panel in self._panels(size or PANEL):
             for rows in slices(self.shape[0], size or max(1, self.shape[0])):
                 yield rows, columns, self._with_diagonal(panel[rows], rows, columns)
 
-    def _transposed(self) -> Gram:
-        if self._multiply_transposed is None:
+    def _seen(self, view: View, labels: Labels) -> Gram:
+        if view.transposed and self._multiply_transposed is None:
             raise UsageError(f"the transpose of {self!r} is not known; pass rmatmul= where the Gram is made")
-        shape = (self.shape[1], self.shape[0])
-        return OperatorGram(
-            shape, self._multiply_transposed, self._multiply, **self._places(), **self._swapped_labels()
-        )
-
-    def _places(self) -> dict[str, Any]:
-        return {"dtype": self.dtype, "device": self.device}
-
-    def _select(self, rows: Index, columns: Index, labels: dict[str, Any]) -> Gram:
-        n, m = self.shape
-        sizes = tuple(len(torch.arange(s, device=self.device)[i]) for s, i in ((n, rows), (m, columns)))
-
-        def between(multiply: Multiply, into: int, give: Index, take: Index) -> Multiply:
-            def apply(v: Tensor) -> Tensor:
-                full = v.new_zeros(into, v.shape[1])
-                numbers = torch.arange(into, device=self.device)[give]
-                return multiply(full.index_add_(0, numbers, v))[take]
-
-            return apply
-
-        transposed = self._multiply_transposed
-        return OperatorGram(
-            (sizes[0], sizes[1]),
-            between(self._multiply, m, columns, rows),
-            None if transposed is None else between(transposed, n, rows, columns),
-            **self._places(),
-            **labels,
-        )
-
-    def _normalized(self, rows: Tensor, columns: Tensor) -> Gram:
-        left, right = rows.to(self.dtype)[:, None], columns.to(self.dtype)[:, None]
-        multiply, transposed = self._multiply, self._multiply_transposed
-        return OperatorGram(
-            self.shape,
-            lambda v: left * multiply(right * v),
-            None if transposed is None else lambda v: right * transposed(left * v),
-            **self._places(),
-            **self._unit_labels(),
-        )
-
-    def _eigenvalues(self) -> Tensor:
-        return symmetric_eigenvalues(self._form())
-
-    def _moved(self, dtype: torch.dtype, device: torch.device, labels: dict[str, Any]) -> Gram:
-        def converted(multiply: Multiply) -> Multiply:
-            return lambda v: multiply(v.to(self.device, self.dtype)).to(device, dtype)
-
-        transposed = self._multiply_transposed
-        return OperatorGram(
-            self.shape,
-            converted(self._multiply),
-            None if transposed is None else converted(transposed),
-            dtype=dtype,
-            device=device,
-            **labels,
-        )
+        return self._copy(_view=view, shape=view.shape, labels=labels.checked(view.shape))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ntkscope.measures import alignment, faithfulness, kendall, log_odds, monotone, prediction, uncertainty
+from ntkscope.measures import alignment, change, faithfulness, kendall, log_odds, monotone, prediction, uncertainty
 from ntkscope.measures.registry import MEASURES, Measure, measure
 
 __all__ = [
     "MEASURES",
     "Measure",
     "alignment",
+    "change",
     "faithfulness",
     "kendall",
     "log_odds",

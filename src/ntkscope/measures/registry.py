@@ -10,7 +10,13 @@ from typing import Any, Literal, TypeVar
 from ntkscope.core import Registry
 
 Of = Literal[
-    "two scores", "logits and labels", "two logits", "two logits and labels", "kernel and labels", "two kernels"
+    "two scores",
+    "logits and labels",
+    "two logits",
+    "two logits and labels",
+    "kernel and labels",
+    "two kernels",
+    "two changes",
 ]
 F = TypeVar("F", bound=Callable[..., Any])
 

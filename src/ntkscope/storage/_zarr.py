@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ntkscope.core import DamagedTile, StoreError, UsageError
 from ntkscope.core.door import parse_json
+from ntkscope.core.numerics import names_numerics
 from ntkscope.core.schema import shown
 from ntkscope.storage._files import Folder, optional
 from ntkscope.storage._files import folder as folder  # a kind of store finds all it needs here
@@ -226,12 +227,16 @@ def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str
     def said(values: Mapping[str, Any], name: str) -> str:
         return repr(values[name]) if name in values else "absent"
 
+    def different(name: str) -> str:
+        if names_numerics(given.get(name)) and name in stored and not names_numerics(stored[name]):
+            return (
+                f"{name} is an earlier version in the store ({stored[name]!r}), which kept a hash of its own source files and"
+                " not the version of its numbers: the store can be opened, but not resumed"
+            )
+        return f"{name} is {said(given, name)} now and {said(stored, name)} in the store"
+
     names = [*stored, *(name for name in given if name not in stored)]
-    return [
-        f"{name} is {said(given, name)} now and {said(stored, name)} in the store"
-        for name in names
-        if said(given, name) != said(stored, name)
-    ]
+    return [different(name) for name in names if said(given, name) != said(stored, name)]
 
 
 def strict_json(value: Any) -> str:

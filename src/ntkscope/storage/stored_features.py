@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Unpack, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import StoreError
+from ntkscope.core import StoreError, UsageError
 from ntkscope.linalg.factored import FactoredGram
-from ntkscope.linalg.gram import Gram, Index, Tile, slices
+from ntkscope.linalg.gram import Gram, Tile, slices
+from ntkscope.linalg.labels import NONE, Labels, LabelWords
 from ntkscope.linalg.mixed import product, transposed_product
+from ntkscope.linalg.view import Side
 from ntkscope.storage.certified import read_certificate
 from ntkscope.storage.feature_store import FeatureStore
 
@@ -23,15 +25,11 @@ ROWS = 1024
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of features, on disk or in memory: some of them, each times a factor."""
+    """Rows of features, on disk or in memory."""
 
     source: FeatureStore | Tensor
-    chosen: Tensor | None = None  # by number; None: all, in order
-    scale: Tensor | None = None
 
     def __len__(self) -> int:
-        if self.chosen is not None:
-            return len(self.chosen)
         return self.source.n if isinstance(self.source, FeatureStore) else len(self.source)
 
     @property
@@ -43,25 +41,18 @@ class Rows:
         """How many rows are quick to read together."""
         return self.source.rows if isinstance(self.source, FeatureStore) else ROWS
 
-    def take(self, index: Index) -> Rows:
-        chosen = torch.arange(len(self)) if self.chosen is None else self.chosen
-        return replace(self, chosen=chosen[index], scale=None if self.scale is None else self.scale[index])
-
-    def scaled(self, factors: Tensor) -> Rows:
-        return replace(self, scale=factors if self.scale is None else self.scale * factors)
-
-    def read(self, part: slice, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """The features of a part of these rows."""
-        numbers = torch.arange(part.start, part.stop) if self.chosen is None else self.chosen[part]
+    def read(self, side: Side, part: slice, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "rows width"]:
+        """The features of a part of what `side` shows of these rows."""
+        numbers = torch.arange(part.start, part.stop) if side.chosen is None else side.numbers()[part]
         if isinstance(self.source, Tensor):
-            found = self.source[numbers.to(self.source.device)].to(device, dtype)
+            features = self.source[numbers.to(self.source.device)].to(device, dtype)
         else:
-            found = torch.empty(len(numbers), self.width, dtype=dtype, device=device)
+            features = torch.empty(len(numbers), self.width, dtype=dtype, device=device)
             chunks = numbers // self.source.rows
             for k in chunks.unique().tolist():
                 here = (chunks == k).nonzero().flatten()
-                found[here.to(device)] = self.source.read(k)[numbers[here] - k * self.source.rows].to(device, dtype)
-        return found if self.scale is None else found.mul_(self.scale[part].to(device, dtype)[:, None])
+                features[here.to(device)] = self.source.read(k)[numbers[here] - k * self.source.rows].to(device, dtype)
+        return features if side.scale is None else features.mul_(side.scale[part].to(device, dtype)[:, None])
 
 
 @final
@@ -82,36 +73,28 @@ class StoredFeatureGram(Gram):
         groups: int = 1,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        symmetric: bool | None = None,
-        name: str = "",
-        rows: str = "samples",
-        outputs: int = 1,
-        row_diagonal: Tensor | None = None,
-        column_diagonal: Tensor | None = None,
-        coverage: Any | None = None,
-        meta: Mapping[str, Any] | None = None,
+        labels: Labels = NONE,
+        **words: Unpack[LabelWords],
     ) -> None:
+        labels = labels.but(**words)
+        if labels.symmetric and right is not None:
+            raise UsageError("got symmetric=True with two sets of features; leave `right` out")
+        symmetric = right is None and labels.symmetric is not False
         right = left if right is None else right
-        super().__init__(
-            (len(left), len(right)),
-            dtype,
-            torch.device(device),
-            symmetric=right is left,
-            name=name,
-            rows=rows,
-            outputs=outputs,
-            row_diagonal=row_diagonal,
-            column_diagonal=column_diagonal,
-            coverage=coverage,
-            meta=meta,
-        )
+        if left.width != right.width:
+            raise UsageError(
+                f"got features of widths {left.width} and {right.width}; expected the same width on both sides"
+            )
         self._left, self._right, self.groups = left, right, groups
+        if symmetric and labels.row_diagonal is None:
+            labels = labels.but(row_diagonal=_squared_norms(left, dtype, torch.device(device)))
+        super().__init__((len(left), len(right)), dtype, torch.device(device), labels.but(symmetric=symmetric))
 
     def in_memory(self) -> FactoredGram:
         """The same with its features read; O((n + m) p) memory."""
-        left = self._read(self._left, slice(0, self.shape[0]))
-        right = None if self.symmetric else self._read(self._right, slice(0, self.shape[1]))
-        return FactoredGram(left, right, groups=self.groups, **self._labels(symmetric=None))
+        left = self._rows(slice(0, self.shape[0]))
+        right = None if self.symmetric else self._columns(slice(0, self.shape[1]))
+        return FactoredGram(left, right, groups=self.groups, labels=self.labels)
 
     def standard_error(self, rows: Any = None, columns: Any = None) -> Float[Tensor, "n m"]:
         """As of `FactoredGram`, for chosen rows and columns (all)."""
@@ -128,63 +111,47 @@ class StoredFeatureGram(Gram):
         assert isinstance(part, StoredFeatureGram)
         return part.in_memory()
 
-    def _read(self, side: Rows, part: slice) -> Tensor:
-        return side.read(part, self.dtype, self.device)
+    def _rows(self, part: slice) -> Tensor:
+        source, _ = self._view.sources(self._left, self._right)
+        return source.read(self._view.rows, part, self.dtype, self.device)
+
+    def _columns(self, part: slice) -> Tensor:
+        _, source = self._view.sources(self._left, self._right)
+        return source.read(self._view.columns, part, self.dtype, self.device)
+
+    def _steps(self) -> tuple[int, int]:
+        left, right = self._view.sources(self._left, self._right)
+        return left.step, right.step
 
     def _matmul(self, v: Tensor) -> Tensor:
         dtype = torch.promote_types(self.dtype, v.dtype)
-        middle = torch.zeros(self._right.width, v.shape[1], dtype=torch.float64, device=self.device)
-        for part in slices(self.shape[1], self._right.step):
-            middle += transposed_product(self._read(self._right, part), v[part])
+        down, across = self._steps()
+        middle = torch.zeros(self._left.width, v.shape[1], dtype=torch.float64, device=self.device)
+        for part in slices(self.shape[1], across):
+            middle += transposed_product(self._columns(part), v[part])
         middle = middle.to(dtype)
-        found = torch.empty(self.shape[0], v.shape[1], dtype=dtype, device=self.device)
-        for part in slices(self.shape[0], self._left.step):
-            found[part] = product(self._read(self._left, part), middle)
-        return found
-
-    def _diagonal(self) -> Tensor:
-        parts = [self._read(self._left, part) for part in slices(self.shape[0], self._left.step)]
-        squares = [part.double().square().sum(1).to(self.dtype) for part in parts]
-        return torch.cat([torch.zeros(0, dtype=self.dtype, device=self.device), *squares])
-
-    def _form(self) -> Tensor:
-        values = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        for rows, columns, tile in self._tiles(None):
-            values[rows, columns] = tile
-        if self.symmetric:
-            values = self._with_diagonal((values + values.T) / 2, slice(0, self.shape[0]), slice(0, self.shape[0]))
-        return values
+        products = torch.empty(self.shape[0], v.shape[1], dtype=dtype, device=self.device)
+        for part in slices(self.shape[0], down):
+            products[part] = product(self._rows(part), middle)
+        return products
 
     def _tiles(self, size: int | None) -> Iterator[Tile]:
-        if self.symmetric:
-            self._row_diagonal = self.row_diagonal  # known from here on, so that tiles carry it
-        for rows in slices(self.shape[0], size or max(self._left.step, ROWS)):
-            left = self._read(self._left, rows)
-            for columns in slices(self.shape[1], size or max(self._right.step, ROWS)):
-                right = left if self.symmetric and columns == rows else self._read(self._right, columns)
+        down, across = (size or max(step, ROWS) for step in self._steps())
+        for rows in slices(self.shape[0], down):
+            left = self._rows(rows)
+            for columns in slices(self.shape[1], across):
+                right = left if self.symmetric and columns == rows else self._columns(columns)
                 yield rows, columns, self._with_diagonal(left @ right.T, rows, columns)
-
-    def _transposed(self) -> Gram:
-        return self._again(self._right, self._left, self._swapped_labels())
-
-    def _select(self, rows: Index, columns: Index, labels: dict[str, Any]) -> Gram:
-        rows, columns = (index if isinstance(index, slice) else index.cpu() for index in (rows, columns))
-        right = None if labels["symmetric"] else self._right.take(columns)
-        return self._again(self._left.take(rows), right, labels)
-
-    def _normalized(self, rows: Tensor, columns: Tensor) -> Gram:
-        right = None if self.symmetric else self._right.scaled(columns.cpu())
-        return self._again(self._left.scaled(rows.cpu()), right, self._unit_labels())
 
     def _eigenvalues(self) -> Tensor:
         return self.in_memory().eigvalsh()
 
-    def _moved(self, dtype: torch.dtype, device: torch.device, labels: dict[str, Any]) -> Gram:
-        right = None if self.symmetric else self._right
-        return StoredFeatureGram(self._left, right, groups=self.groups, dtype=dtype, device=device, **labels)
 
-    def _again(self, left: Rows, right: Rows | None, labels: dict[str, Any]) -> Gram:
-        return StoredFeatureGram(left, right, groups=self.groups, dtype=self.dtype, device=self.device, **labels)
+def _squared_norms(rows: Rows, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`‖φ(x_i)‖²`, summed in float64; one pass over the rows."""
+    parts = (rows.read(Side(len(rows)), part, dtype, device) for part in slices(len(rows), rows.step))
+    squares = [part.double().square().sum(1).to(dtype) for part in parts]
+    return torch.cat([torch.zeros(0, dtype=dtype, device=device), *squares])
 
 
 def open_features(url: str | os.PathLike[str], left: Tensor | None = None, **labels: Any) -> Gram:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import (
-    CorrectedGram,
     Gram,
     NumericalWarning,
     OperatorGram,
@@ -245,8 +244,7 @@ class KernelRidgeClassifier(_Ridge, LinearClassifier):
 def _scaled(gram: Gram, scale: Tensor) -> Gram:
     """`S K S` as products only; formed when a factorisation asks for it. Of a kernel on disk a view, blocks and all."""
     if gram.out_of_core:
-        none = torch.zeros(gram.shape[0], 0, dtype=torch.float64, device=gram.device)
-        return CorrectedGram(gram.to(torch.float64), none, none[0], scales=(scale[:, 0], scale[:, 0]))
+        return gram.to(torch.float64).scaled(scale[:, 0])
     return OperatorGram(
         gram.shape,
         lambda v: scale * (gram @ (scale * v)),

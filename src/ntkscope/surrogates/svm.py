@@ -58,7 +58,9 @@ class KernelSVM(LinearClassifier):
         most = float(self.C) * (np.ones(len(numbers)) if weights is None else weights.cpu().numpy())
         classes = len(self.classes_)
         below = _below_zero(values)
-        machines = [_machine(values, numbers == c, most, self.tol, self.max_iter, below) for c in _asked(classes)]
+        scale = float(np.abs(np.diag(values)).mean()) or 1.0  # SVC's tolerances take the diagonal to be about 1
+        unit = values if scale == 1.0 else values / scale
+        machines = [_machine(unit, scale, numbers == c, most, self.tol, self.max_iter, below) for c in _asked(classes)]
         coef, intercept = np.stack([m.coef for m in machines]), np.array([m.intercept for m in machines])
         if classes == 2:
             coef, intercept = np.concatenate([-coef, coef]) / 2, np.concatenate([-intercept, intercept]) / 2
@@ -93,7 +95,8 @@ def _asked(classes: int) -> range:
 
 
 def _machine(
-    values: NDArray[np.float64],
+    unit: NDArray[np.float64],
+    scale: float,
     positive: NDArray[np.bool_],
     most: NDArray[np.float64],
     tol: float,
@@ -102,13 +105,12 @@ def _machine(
 ) -> _Machine:
     """One class against the others; SVC's own tolerance is lowered until the duality gap is within `tol`.
 
-    The kernel is divided by its mean diagonal, which SVC's tolerances take to be about 1, and the result divided back. An
-    eigenvalue of `-below` could lower the norm of the function by `below · ‖coef‖²`; that counts as gap.
+    `unit` is the kernel divided by `scale`, and the result is divided back. An eigenvalue of `-below` could lower the norm of
+    the function by `below · ‖coef‖²`; that counts as gap.
     """
     signs = np.where(positive, 1.0, -1.0)
-    scale = float(np.abs(np.diag(values)).mean()) or 1.0
-    unit, bound = values / scale, most * scale
-    found, asked, steps = _Machine(np.zeros(len(signs)), 0.0, 0, np.inf), min(1e-3, max(10 * tol, 1e-12)), 0
+    bound = most * scale
+    found, asked, steps = _Machine(np.zeros(len(signs)), 0.0, 0, np.inf), min(1e-3, max(tol, 1e-12)), 0
     limit = left = STEPS if max_iter < 0 else max_iter
     for _ in range(ATTEMPTS):
         machine = SVC(C=1.0, kernel="precomputed", tol=asked, max_iter=left)
@@ -142,7 +144,8 @@ def _below_zero(values: NDArray[np.float64]) -> float:
     """How far the smallest eigenvalue is below zero; 0 where that is the rounding of float64 (a Cholesky factor says so)."""
     n = len(values)
     lift = n * np.finfo(np.float64).eps * float(np.abs(np.diag(values)).sum())
-    matrix = torch.from_numpy(values + lift * np.eye(n))
+    matrix = torch.tensor(values)
+    matrix.diagonal().add_(lift)
     if not int(torch.linalg.cholesky_ex(matrix).info):
         return 0.0
     return max(0.0, -float(torch.linalg.eigvalsh(matrix)[0]) + lift)

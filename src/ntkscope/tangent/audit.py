@@ -24,7 +24,7 @@ from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.reference import Heads, dense, pulled
 from ntkscope.tangent.spot_check import Spot, Spots, settle
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Outer, Term
+from ntkscope.tangent.terms import Order
 
 CERTIFY = ("every", "sampled", False)
 SAMPLED = 8  # one block in so many is checked, and the first
@@ -169,7 +169,7 @@ class Auditor:
             raise PathChanged(names, suspect=True, refusal=MIXED)
         raise PathChanged(names, suspect=True)  # watching changed what the model computes
 
-    def add(self, check: Check, piece: Piece, term: Term | None, feature: Feature) -> None:
+    def add(self, check: Check, piece: Piece, order: Order | None, feature: Feature) -> None:
         """What one piece's features give, beside what autograd says.
 
         Where a feature keeps the two sides of an outer product apart, both matrices are compared by what they do to a random
@@ -179,20 +179,17 @@ class Auditor:
         check.covered.setdefault(piece.name, []).append((piece.start, piece.stop))
         along = inner = None
         if isinstance(feature, Near) and feature.a.is_floating_point():
-            assert isinstance(term, Outer)
-            along = inner = self._along(piece.inside, feature.a.device)
-            if term.reorder is not None:
-                inner = torch.empty_like(along)
-                inner[term.reorder(torch.arange(len(along), device=along.device))] = along
+            assert order is not None
+            along = self._along(piece.inside, feature.a.device)
+            inner = order.inner(along)
         ours = feature.combined(check.both, piece.stop - piece.start, inner)
         sides: list[Tensor] = []
         for one, truth in zip(ours, (check.truth[piece.name], check.alone[piece.name])):
             theirs = truth[piece.start : piece.stop] if truth.dim() else truth
-            if along is None:
-                one = in_parameter_order(one, piece, term)
-            else:
-                assert isinstance(term, Outer)
-                theirs = _through(theirs, piece, term, along.to(theirs.dtype))
+            if order is not None and along is None:
+                one = order.arranged(one, piece.groups, piece.inside)
+            elif order is not None and along is not None:
+                theirs = order.through(theirs, piece.groups, piece.inside, along.to(theirs.dtype))
             one = one.reshape(theirs.shape).to(theirs.dtype)
             sides += [one, theirs, one - theirs]
         norms = torch._foreach_norm(sides)
@@ -325,20 +322,3 @@ def _close(one: Tensor, other: Tensor, tolerance: float, scale: Tensor) -> bool:
     if one.shape != other.shape:
         return False
     return bool(((one - other).abs() <= tolerance * scale.clamp_min(1e-30)).all())
-
-
-def _through(truth: Tensor, piece: Piece, term: Outer, along: Tensor) -> Tensor:
-    """A parameter's gradient applied to a vector along its inner side: (g, o)."""
-    if term.transposed:
-        return torch.einsum("gio,i->go", truth.reshape(piece.groups, piece.inside, -1), along)
-    return truth.reshape(piece.groups, -1, piece.inside) @ along
-
-
-def in_parameter_order(summed: Tensor, piece: Piece, term: Term | None) -> Tensor:
-    """A sum of formed features as the parameter has its numbers; `term` is given where its own order is another one."""
-    if not isinstance(term, Outer) or term.reorder is None or summed.dim() == 2:
-        return summed
-    shape = (piece.groups, piece.inside, -1) if term.transposed else (piece.groups, -1, piece.inside)
-    summed = summed.view(shape)
-    summed = term.reorder(summed.transpose(1, 2) if term.transposed else summed)
-    return summed.transpose(1, 2) if term.transposed else summed

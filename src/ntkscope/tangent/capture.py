@@ -21,7 +21,7 @@ from ntkscope.tangent.quick_convolution import quick
 from ntkscope.tangent.rules import REWRITES, RULES
 from ntkscope.tangent.rules.registry import bind
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Outer, Slot, Term
+from ntkscope.tangent.terms import Slot, Term
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Call:
     @property
     def outer(self) -> bool:
         """Whether only products use the cotangent, so that it may be kept short where the precision says so."""
-        return all(isinstance(term, Outer) for term in self.terms)
+        return all(term.only_multiplied for term in self.terms)
 
     @property
     def signature(self) -> tuple[Any, ...]:

@@ -7,12 +7,9 @@ if the outputs are the same, they do not depend on chance.
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -91,22 +88,3 @@ class Extreme(TorchFunctionMode):
         with torch.no_grad():
             value = torch.as_tensor(possible, device=drawn.device).to(drawn.dtype).expand_as(drawn)
             return drawn.copy_(value) if name == "bernoulli_" else value.clone()
-
-
-@contextlib.contextmanager
-def kept_randomness(devices: Sequence[torch.device] = ()) -> Iterator[None]:
-    """The caller's random states (torch, numpy, python) are the same afterwards, whatever is drawn inside."""
-    python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=list(devices)):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(arrays)  # noqa: NPY002
-
-
-def reseed(seed: int) -> None:
-    """All global random states as a seed gives them."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002

@@ -12,7 +12,8 @@ from math import isqrt
 from typing import Any
 
 from ntkscope.core import MemoryBudgetError, StoreError
-from ntkscope.tangent.plan import Footprint, show_bytes
+from ntkscope.core.sizes import show_bytes
+from ntkscope.tangent.plan import Footprint
 
 LARGEST, CUDA_LARGEST = 2048, 8192  # rows of a tile: what a run that is killed loses, and what a reader holds
 WORK, CUDA_WORK = 2**40, 2**52  # multiply-adds of a tile: below a minute on two cores, on a GPU

@@ -1,4 +1,4 @@
-"""Fingerprints of what a kernel's numbers depend on: the network, its inputs, the code that computes them."""
+"""Fingerprints of what a kernel's numbers depend on: the network, its inputs, the names of its parameters."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import fingerprint
-from ntkscope.core.identity import DIGITS, Answers, code_fingerprint, code_identity, network_identity
+from ntkscope.core.identity import DIGITS, Answers, code_identity, network_identity
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.subject import Subject, quiet
 
 __all__ = [
     "DIGITS",
-    "code_fingerprint",
     "code_identity",
     "inputs_fingerprint",
     "names_fingerprint",

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, NumericalError, UsageError
+from ntkscope.core.random import kept_randomness, reseed
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.chance import Extreme, kept_randomness, reseed
+from ntkscope.tangent.chance import Extreme
 from ntkscope.tangent.pristine import ours
 from ntkscope.tangent.reference import pull
 from ntkscope.tangent.subject import Subject

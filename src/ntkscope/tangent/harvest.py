@@ -17,11 +17,11 @@ from ntkscope.tangent.guards import first_outputs
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.precision import Precision, tensor_cores
-from ntkscope.tangent.probe import Findings, masked_cotangent
+from ntkscope.tangent.probe import Findings
 from ntkscope.tangent.quick_convolution import weights_too
 from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Lookup, Outer, Term, Vector, lookup_gradient, outer_gradient
+from ntkscope.tangent.terms import Order, Term
 
 
 @dataclass
@@ -55,17 +55,16 @@ class Harvest:
             scale = scale * scale_a
         return Near(a.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous(), scale)
 
-    def own_order(self, piece: Piece) -> Term | None:
-        """A term of the piece where the numbers of its features have the term's order, not the parameter's."""
+    def own_order(self, piece: Piece) -> Order | None:
+        """The order of the numbers of a piece's features where that is not the parameter's."""
         if piece.road == "func" or (piece.road == "direct" and self._mixed(piece)):
             return None
-        term = self.calls[piece.members[0][0]].terms[piece.members[0][1]]
-        return term if isinstance(term, Outer) else None
+        return self.calls[piece.members[0][0]].terms[piece.members[0][1]].order
 
     def _mixed(self, piece: Piece) -> bool:
         """Whether terms of several kinds add up, so that they must agree on the parameter's own order."""
         terms = [self.calls[k].terms[t] for k, t in piece.members]
-        return len({(type(term), getattr(term, "reorder", None) is None) for term in terms}) > 1
+        return len({(type(term), term.order is None or term.order.reorder is None) for term in terms}) > 1
 
     def gradient(self, piece: Piece, *, ordered: bool = True) -> Tensor:
         """The gradient of a piece, (n, heads, numbers), in the parameter's own order, or in any if not `ordered`."""
@@ -84,35 +83,16 @@ class Harvest:
         return total
 
     def _gradient(self, k: int, t: int, ordered: bool) -> Tensor:
-        term, arrived = self.calls[k].terms[t], self.arrived[k]
-        if isinstance(term, Vector):
-            if term.x is not None and term.prepare is not None:
-                hat = term.prepare(self.layouts[k].read(term.x, term.lead_x, self.n))
-                arrived = arrived * hat.unsqueeze(1)
-            return term.reduce(arrived.flatten(0, 1)).unflatten(0, arrived.shape[:2])
-        if isinstance(term, Lookup):
-            ids, b = self.sides(k, t)
-            return lookup_gradient(ids, b[:, 0].permute(0, 2, 3, 1), term.rows)
-        x = self.layouts[k].read(term.x, term.lead_x, self.n).to(arrived.dtype)
-        return outer_gradient(
-            term.activations(x), _canonical(term, arrived), term.transposed, term.reorder if ordered else None
-        )
+        term = self.calls[k].terms[t]
+        return term.gradient(self._input(k, term), self.arrived[k], ordered=ordered)
 
     def sides(self, k: int, t: int) -> tuple[Tensor, Tensor]:
         """Activations (n, g, s, i), or indices (n, s), and cotangents (n, g, s, heads, o)."""
-        term, arrived = self.calls[k].terms[t], self.arrived[k]
-        assert not isinstance(term, Vector)
-        x = self.layouts[k].read(term.x, term.lead_x, self.n)
-        if isinstance(term, Lookup):
-            masked = torch.stack([masked_cotangent(term, x, head) for head in arrived.unbind(1)], dim=2)
-            return x, masked.unsqueeze(1)
-        return term.activations(x.to(arrived.dtype)), _canonical(term, arrived).permute(0, 2, 4, 1, 3)
+        term = self.calls[k].terms[t]
+        return term.sides(self._input(k, term), self.arrived[k])
 
-
-def _canonical(term: Outer, arrived: Tensor) -> Tensor:
-    """(n, heads, q, …) to the canonical (n, heads, g, o, s)."""
-    n, heads = arrived.shape[:2]
-    return term.cotangents(arrived.flatten(0, 1)).unflatten(0, (n, heads))
+    def _input(self, k: int, term: Term) -> Tensor | None:
+        return None if term.x is None else self.layouts[k].read(term.x, term.lead_x, self.n)
 
 
 def harvest(

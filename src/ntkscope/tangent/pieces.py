@@ -23,7 +23,7 @@ from ntkscope.tangent.capture import Call
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.probe import Findings
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Lookup, Outer, Term
+from ntkscope.tangent.terms import Term
 
 ELEMENTWISE = 24  # multiply-adds a core does while it streams one element of a product through memory
 PARTNERS = 256  # partners a formed gradient meets before it is formed again; an estimate for the cost model
@@ -106,11 +106,11 @@ def _piece(
     shapes = [_shape(term, layout, size // numbers, n) for term, layout, size in zip(terms, layouts, sizes)]
     positions = sum(shape[0] for shape in shapes)
     groups, inside = max(shape[1:] for shape in shapes)
-    outside = numbers // (stop - start if isinstance(terms[0], Lookup) else groups * inside)
+    outside = terms[0].outside(numbers, stop - start, groups, inside)
     made = Piece(name, start, stop, numbers, members, "direct", positions, groups, inside, outside)
     whole = all(term.slot.start == start and term.slot.stop == stop for term in terms)
-    kinds = {(type(term), getattr(term, "transposed", None), *shape[1:]) for term, shape in zip(terms, shapes)}
-    if len(kinds) > 1 or not whole or not isinstance(terms[0], Outer | Lookup):
+    kinds = {(*term.kind, *shape[1:]) for term, shape in zip(terms, shapes)}
+    if len(kinds) > 1 or not whole or not terms[0].factors:
         return made
     costs = _costs(positions, groups, inside, outside, numbers, heads, full)
     return replace(made, road=min(costs, key=costs.__getitem__))
@@ -118,13 +118,8 @@ def _piece(
 
 def _shape(term: Term, layout: Layout, repeats: int, n: int) -> tuple[int, int, int]:
     """(positions, groups, inside) of a term, from its probed input; a vector is summed over `repeats` positions."""
-    if not isinstance(term, Outer | Lookup):
-        return max(1, repeats), 1, 1
-    x = layout.read(term.x, term.lead_x, n)[:1]
-    if isinstance(term, Lookup):
-        return x.shape[1], 1, 1
-    _, groups, positions, inside = term.activations(x).shape
-    return positions, groups, inside
+    x = None if term.x is None else layout.read(term.x, term.lead_x, n)[:1]
+    return term.extent(x, repeats)
 
 
 def _costs(s: int, g: int, i: int, o: int, numbers: int, heads: int, full: bool) -> dict[str, float]:

@@ -2,52 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.core import MemoryBudgetError
+from ntkscope.core.sizes import show_bytes
 from ntkscope.tangent.pieces import Piece
 
-UNITS = {"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9}
-UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "t": 1e12, "tb": 1e12, "tib": 2**40}
 SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and libraries take for scratch is not ours to count
 CPU_BLOCK, CUDA_BLOCK = 128, 256
 CREW_BLOCK = 16  # samples of a block from which on a thread of its own is worth it
 CREW = 16  # threads at blocks of their own; what Python does between products is done by one at a time
-
-
-def parse_bytes(memory: str | int | float) -> int:
-    """A number of bytes from "2GiB", "500 MB" or a plain number.
-
-    >>> parse_bytes("2GiB"), parse_bytes("1.5 kB"), parse_bytes(100)
-    (2147483648, 1500, 100)
-    """
-    size = float("nan")
-    if isinstance(memory, int | float | np.integer | np.floating) and not isinstance(memory, bool):
-        size = float(memory)
-    elif isinstance(memory, str):
-        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([a-zA-Z]*)\s*", memory)
-        if match and match[2].lower() in UNITS:
-            size = float(match[1]) * UNITS[match[2].lower()]
-    if not (math.isfinite(size) and size >= 1):
-        raise UsageError(f"got memory={memory!r}; expected a size such as '2GiB' or '500MB', or a number of bytes")
-    return int(size)
-
-
-def show_bytes(count: int | float) -> str:
-    """
-    >>> show_bytes(3 * 2**20)
-    '3.0MiB'
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f}{unit}" if unit == "B" else f"{count:.1f}{unit}"
-        count /= 1024
-    return f"{count:.1f}TiB"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ntkscope.tangent.capture import Call, Tape, cotangents, watch
 from ntkscope.tangent.layout import Layout, candidates
 from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Lookup, Outer, Term, lookup_gradient, outer_gradient
+from ntkscope.tangent.terms import Term
 
 SAMPLES = 3
 NOISE = 1e-3  # of the largest gradient: below this, differences are judged beside that one
@@ -189,19 +189,4 @@ def gradient(term: Term, layout: Layout, cotangent: Tensor, lead: int, n: int) -
     """What a term adds to the gradient of its slot, for one cotangent of the call: (n, numbers in the slot)."""
     arrived = layout.written().read(cotangent, lead, n)
     x = None if term.x is None else layout.read(term.x, term.lead_x, n)
-    if isinstance(term, Outer):
-        assert x is not None
-        a, b = term.activations(x), term.cotangents(arrived).unsqueeze(1)
-        return outer_gradient(a, b, term.transposed, term.reorder)[:, 0]
-    if isinstance(term, Lookup):
-        assert x is not None
-        masked = masked_cotangent(term, x, arrived)
-        return lookup_gradient(x, masked.transpose(1, 2).unsqueeze(1), term.rows)[:, 0]
-    return term.reduce(arrived if x is None or term.prepare is None else arrived * term.prepare(x))
-
-
-def masked_cotangent(term: Lookup, ids: Tensor, cotangent: Tensor) -> Tensor:
-    """Cotangents (n, s, o) with those of the padding index put to zero."""
-    if term.padding is None:
-        return cotangent
-    return cotangent * (ids != term.padding).unsqueeze(-1)
+    return term.gradient(x, arrived.unsqueeze(1))[:, 0]

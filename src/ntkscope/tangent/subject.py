@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Params, UsageError
+from ntkscope.core.calling import logits
+from ntkscope.core.random import kept_randomness
 from ntkscope.tangent.arithmetic import Kinds
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.chance import kept_randomness
 from ntkscope.tangent.pristine import Pristine
 
 Selection: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None
@@ -305,19 +306,6 @@ def _casts_seen() -> Iterator[list[bool]]:
         yield seen
     finally:
         nn.Module._apply = original  # type: ignore[method-assign]
-
-
-def logits(value: Any) -> Tensor:
-    """The tensor of outputs in whatever a model returned: a tensor, or something that carries `logits`."""
-    if isinstance(value, Tensor):
-        return value
-    found = value.get("logits") if isinstance(value, Mapping) else getattr(value, "logits", None)
-    if isinstance(found, Tensor):
-        return found
-    raise UsageError(
-        f"the model returned {type(value).__name__}; expected a tensor of shape (n, c), or an object with .logits;"
-        " wrap the model in a module whose forward returns the outputs alone"
-    )
 
 
 def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dict[str, nn.Parameter]:

@@ -7,9 +7,10 @@ is (n, g, s, i), a canonical cotangent (n, c, g, o, s), so the gradient is their
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -30,44 +31,186 @@ class Slot:
 
 
 @dataclass(frozen=True, eq=False)
-class Outer:
-    """`G = Σ_s b_s ⊗ a_s`: the weight of an affine map. `transposed`: the parameter holds (i, o) instead of (o, i)."""
+class Order:
+    """In which order a term's formed gradient (g, o, i) stands, and how that becomes the parameter's own."""
+
+    transposed: bool  # the parameter holds (i, o) instead of (o, i)
+    reorder: Callable[[Tensor], Tensor] | None  # the axis i as computed -> as the parameter has it
+
+    def inner(self, along: Tensor) -> Tensor:
+        """A vector along the parameter's inner axis, as it stands along the computed one."""
+        if self.reorder is None:
+            return along
+        moved = torch.empty_like(along)
+        moved[self.reorder(torch.arange(len(along), device=along.device))] = along
+        return moved
+
+    def through(self, gradient: Tensor, groups: int, inside: int, along: Tensor) -> Tensor:
+        """A parameter's gradient applied to a vector along its inner side: (g, o)."""
+        if self.transposed:
+            return torch.einsum("gio,i->go", gradient.reshape(groups, inside, -1), along)
+        return gradient.reshape(groups, -1, inside) @ along
+
+    def arranged(self, formed: Tensor, groups: int, inside: int) -> Tensor:
+        """A formed gradient as the parameter has its numbers."""
+        if self.reorder is None or formed.dim() == 2:
+            return formed
+        formed = formed.view((groups, inside, -1) if self.transposed else (groups, -1, inside))
+        formed = self.reorder(formed.transpose(1, 2) if self.transposed else formed)
+        return formed.transpose(1, 2) if self.transposed else formed
+
+
+@dataclass(frozen=True, eq=False)
+class Term(ABC):
+    """What one call adds to the gradient of one slot. `x` is the raw input as `Layout.read` gives it, (n, q, …)."""
 
     slot: Slot
-    x: Tensor  # the raw input of the call
+    x: Tensor | None  # the raw input of the call
     lead_x: int  # its leading, batch-like axes
     lead_y: int  # those of the output
+
+    factors: ClassVar[bool] = False  # whether the two sides of an outer product can be kept apart
+    only_multiplied: ClassVar[bool] = False  # whether cotangents are used in products alone, and may be kept short
+
+    @property
+    def order(self) -> Order | None:
+        """The order of a formed gradient where it is the term's own."""
+        return None
+
+    @property
+    def flipped(self) -> bool:
+        """Whether the side that no head changes is the parameter's first axis."""
+        return False
+
+    @property
+    def kind(self) -> tuple[type[Term], bool]:
+        """Terms of one kind add up side by side."""
+        return type(self), self.flipped
+
+    @abstractmethod
+    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True) -> Tensor:
+        """(n, heads, numbers) for cotangents (n, heads, q, …); in the parameter's own order, or in any if not `ordered`."""
+
+    @abstractmethod
+    def extent(self, x: Tensor | None, repeats: int) -> tuple[int, int, int]:
+        """(positions, groups, inside); a term without an inside is summed over `repeats` positions."""
+
+    def outside(self, numbers: int, rows: int, groups: int, inside: int) -> int:
+        """The side that carries the cotangent, of `numbers` in `rows` rows of the parameter."""
+        return numbers // (groups * inside)
+
+    def sides(self, x: Tensor | None, arrived: Tensor) -> tuple[Tensor, Tensor]:
+        """Activations (n, g, s, i), or indices (n, s), and cotangents (n, g, s, heads, o); only where `factors`."""
+        raise NotImplementedError(f"{type(self).__name__} has no two sides")
+
+    def places(self, a: Tensor, o: int, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Where in the parameter the entries of both sides are: along its first axis, and among `others`; where `factors`."""
+        raise NotImplementedError(f"{type(self).__name__} has no two sides")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Outer(Term):
+    """`G = Σ_s b_s ⊗ a_s`: the weight of an affine map. `transposed`: the parameter holds (i, o) instead of (o, i)."""
+
+    x: Tensor
     activations: Callable[[Tensor], Tensor]  # (n, q, …) -> (n, g, s, i)
     cotangents: Callable[[Tensor], Tensor]  # (n, q, …) -> (n, g, o, s)
     transposed: bool = False
     reorder: Callable[[Tensor], Tensor] | None = None  # the axis i as computed -> as the parameter has it
 
+    factors = True
+    only_multiplied = True
 
+    @property
+    def order(self) -> Order:
+        return Order(self.transposed, self.reorder)
+
+    @property
+    def flipped(self) -> bool:
+        return self.transposed
+
+    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True) -> Tensor:
+        assert x is not None
+        a = self.activations(x.to(arrived.dtype))
+        return outer_gradient(a, self._canonical(arrived), self.transposed, self.reorder if ordered else None)
+
+    def extent(self, x: Tensor | None, repeats: int) -> tuple[int, int, int]:
+        assert x is not None
+        _, groups, positions, inside = self.activations(x).shape
+        return positions, groups, inside
+
+    def sides(self, x: Tensor | None, arrived: Tensor) -> tuple[Tensor, Tensor]:
+        assert x is not None
+        return self.activations(x.to(arrived.dtype)), self._canonical(arrived).permute(0, 2, 4, 1, 3)
+
+    def places(self, a: Tensor, o: int, others: Tensor) -> tuple[Tensor, Tensor]:
+        inside = torch.arange(a.shape[1], device=others.device)
+        if self.transposed:
+            return self.slot.start + inside, others[:o]
+        own = inside if self.reorder is None else self.reorder(inside)
+        places = torch.empty_like(inside)
+        places[own] = others
+        return places, self.slot.start + torch.arange(o, device=others.device)
+
+    def _canonical(self, arrived: Tensor) -> Tensor:
+        """(n, heads, q, …) to the canonical (n, heads, g, o, s)."""
+        n, heads = arrived.shape[:2]
+        return self.cotangents(arrived.flatten(0, 1)).unflatten(0, (n, heads))
+
+
+@final
 @dataclass(frozen=True, eq=False)
-class Vector:
+class Vector(Term):
     """`G = Σ_s b_s x̂_s`, elementwise: a bias (x̂ = 1), a norm's scale. Formed at once, it is small."""
 
-    slot: Slot
-    x: Tensor | None
-    lead_x: int
-    lead_y: int
     prepare: Callable[[Tensor], Tensor] | None  # the raw input (n, q, …) -> x̂
     reduce: Callable[[Tensor], Tensor]  # b x̂ (n, q, …) -> (n, p), summed over positions
 
+    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True) -> Tensor:
+        if x is not None and self.prepare is not None:
+            arrived = arrived * self.prepare(x).unsqueeze(1)
+        return self.reduce(arrived.flatten(0, 1)).unflatten(0, arrived.shape[:2])
 
+    def extent(self, x: Tensor | None, repeats: int) -> tuple[int, int, int]:
+        return max(1, repeats), 1, 1
+
+
+@final
 @dataclass(frozen=True, eq=False)
-class Lookup:
+class Lookup(Term):
     """`G = Σ_s e_{id(s)} ⊗ b_s`: the rows of a table that the indices `x` picked."""
 
-    slot: Slot
     x: Tensor
-    lead_x: int
-    lead_y: int
     rows: int
     padding: int | None
 
+    factors = True
 
-Term: TypeAlias = Outer | Vector | Lookup
+    @property
+    def flipped(self) -> bool:
+        return True
+
+    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True) -> Tensor:
+        ids, b = self.sides(x, arrived)
+        return lookup_gradient(ids, b[:, 0].permute(0, 2, 3, 1), self.rows)
+
+    def extent(self, x: Tensor | None, repeats: int) -> tuple[int, int, int]:
+        assert x is not None
+        return x.shape[1], 1, 1
+
+    def outside(self, numbers: int, rows: int, groups: int, inside: int) -> int:
+        return numbers // rows
+
+    def sides(self, x: Tensor | None, arrived: Tensor) -> tuple[Tensor, Tensor]:
+        assert x is not None
+        b = arrived.transpose(1, 2)  # (n, s, heads, o)
+        if self.padding is not None:
+            b = b * (x != self.padding)[:, :, None, None]
+        return x, b.unsqueeze(1)
+
+    def places(self, a: Tensor, o: int, others: Tensor) -> tuple[Tensor, Tensor]:
+        return self.slot.start + a, others[:o]
 
 
 def outer_gradient(a: Tensor, b: Tensor, transposed: bool, reorder: Callable[[Tensor], Tensor] | None = None) -> Tensor:

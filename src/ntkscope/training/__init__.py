@@ -25,7 +25,7 @@ from ntkscope.training.moments import Every, LogSpaced
 from ntkscope.training.optimizers import OPTIMIZERS
 from ntkscope.training.schedules import Cosine, LearningRateSteps, Schedule, Triangular
 from ntkscope.training.search import SearchResult, SearchRow, folds, search
-from ntkscope.training.settings import StepReport
+from ntkscope.training.settings import Settings, StepReport
 from ntkscope.training.snapshots import load_snapshot, restore, save_snapshot
 from ntkscope.training.stopping import StopWhen
 from ntkscope.training.store import SnapshotStore
@@ -51,6 +51,7 @@ __all__ = [
     "Schedule",
     "SearchResult",
     "SearchRow",
+    "Settings",
     "Snapshot",
     "SnapshotStore",
     "StepReport",

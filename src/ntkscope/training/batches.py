@@ -1,15 +1,14 @@
-"""Batches: which items each step sees, fixed by the seed alone, and how a model is called on them."""
+"""Batches: which items each step sees, fixed by the seed alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from ntkscope.core import Inputs, UsageError, generator
+from ntkscope.core import UsageError, generator
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,3 @@ class BatchOrder:
     def indices(self, step: int) -> Int[Tensor, " b"]:
         """The items of the update after `step` updates."""
         return self.permutation(step // self.per_epoch)[self.place(step)]
-
-
-def call(model: nn.Module, x: Inputs) -> Tensor:
-    """The outputs of `model`: a mapping goes by name, a tuple by position; `.logits` of a result is taken."""
-    if isinstance(x, Mapping):
-        outputs = model(**x)
-    else:
-        outputs = model(*x) if isinstance(x, tuple) else model(x)
-    return outputs if isinstance(outputs, Tensor) else outputs.logits

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, Snapshot, UsageError, progress
+from ntkscope.core.calling import arguments, logits
+from ntkscope.core.tree import join, map_leaves
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.chain import StackedChain, as_chain
 from ntkscope.training.evaluation import Weights, evaluating, item_weights
@@ -29,11 +31,22 @@ from ntkscope.training.likeness import (
     outputs_alone,
     refuse_unlike,
 )
-from ntkscope.training.losses import Loss, LossFunction, as_loss, objective
-from ntkscope.training.moments import Moments, snapshot_steps
-from ntkscope.training.optimizers import OptimizerFactory, check_optimizer, make_optimizer
-from ntkscope.training.schedules import Schedule, ScheduleLike, as_schedule
+from ntkscope.training.losses import objective
+from ntkscope.training.modes import as_mode
+from ntkscope.training.moments import snapshot_steps
+from ntkscope.training.optimizers import make_optimizer
+from ntkscope.training.settings import Settings, as_settings
 
+ALONE = (
+    "mode",
+    "stop",
+    "seed",
+    "augment",
+    "drop_last",
+    "autocast",
+    "channels_last",
+    "on_step",
+)  # settings of `fit` only
 FUSED = ("adam", "adamw", "sgd", "gd", "adagrad")  # PyTorch has these as one kernel over all parameters
 
 
@@ -76,29 +89,19 @@ class Ensemble:
 def fit_ensemble(
     build: Callable[[int], nn.Module],
     part: Part | Sequence[Part],
+    settings: Settings | None = None,
     *,
     seeds: int | Sequence[int],
-    lr: float | int,
-    optimizer: str | OptimizerFactory = "sgd",
-    loss: str | Loss | LossFunction = "cross_entropy",
-    epochs: int | None = None,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    momentum: float | int = 0.0,
-    nesterov: bool = False,
-    weight_decay: float | int = 0.0,
-    optimizer_options: Mapping[str, Any] | None = None,
-    schedule: ScheduleLike = None,
-    weights: Weights = None,
-    snapshots: Moments = "final",
     on_snapshot: Callable[[Snapshot], None] | None = None,
     workers: int | None = None,
     fast: bool = False,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
     progress: bool = False,
+    **options: Any,
 ) -> Ensemble:
     """Train `build(seed)` for every seed in one vectorised call; member i is what `fit` makes of it with that seed.
+
+    How is said by the `Settings` that `fit` takes, by its fields as keywords, or by both: keywords replace fields. Modes, early
+    stopping, augmentation and mixed precision are those of `fit` alone.
 
     One part is shared by all members, or each has its own of the same length. `seeds=100` means 0 ... 99. Members see
     their own batch order. `on_snapshot` is handed the stacked parameters, with the mean loss, at chosen steps.
@@ -117,12 +120,9 @@ def fit_ensemble(
     chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
     if not chosen:
         raise UsageError("an ensemble without members; expected seeds=, a count or a list of seeds")
-    if (epochs is None) == (steps is None):
-        raise UsageError(f"fit_ensemble came with epochs={epochs} and steps={steps}; expected exactly one")
-    rule: dict[str, Any] = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-    rule["options"] = dict(optimizer_options or {})
-    check_optimizer(optimizer, batch_size is None, **rule)
-    models = [build(seed).to(device=device, dtype=dtype).train() for seed in chosen]
+    settings = as_settings(settings, options)
+    _refuse_alone(settings)
+    models = [build(seed).to(device=settings.device, dtype=settings.dtype).train() for seed in chosen]
     parts = [part] if isinstance(part, Part) else list(part)
     if len(parts) not in (1, len(models)) or len({len(p) for p in parts}) != 1:
         raise UsageError(
@@ -131,18 +131,10 @@ def fit_ensemble(
         )
     refuse_unlike(models, chosen)
     where = next(models[0].parameters()).device
-    lean = [_lean(p, weights).to(where, dtype) for p in parts]
-    plan = _Plan(
-        loss=as_loss(loss),
-        schedule=as_schedule(schedule),
-        size=len(lean[0]) if batch_size is None else batch_size,
-        total=0,
-        fast=fast,
-        chains=where.type == "cpu",
-        make=lambda tensors: make_optimizer(optimizer, tensors, **_fused(optimizer, rule)),
-    )
-    per_epoch = BatchOrder(len(lean[0]), plan.size, 0).per_epoch
-    plan = plan.lasting(steps if steps is not None else (epochs or 0) * per_epoch)
+    lean = [_lean(p, settings.weights).to(where, settings.dtype) for p in parts]
+    size = len(lean[0]) if settings.batch_size is None else settings.batch_size
+    per_epoch = BatchOrder(len(lean[0]), size, 0).per_epoch
+    plan = _Plan(settings, size, settings.total(per_epoch), fast, chains=where.type == "cpu")
     count = (torch.get_num_threads() if where.type == "cpu" else 1) if workers is None else workers
     groups = [
         _Group(
@@ -155,7 +147,7 @@ def fit_ensemble(
     ]
     for group, dealt in zip(groups, _deal(len(models), count)):
         group.hold_to([models[i] for i in dealt], [chosen[i] for i in dealt])
-    moments = snapshot_steps(snapshots, plan.total, per_epoch)
+    moments = snapshot_steps("final" if settings.snapshots is None else settings.snapshots, plan.total, per_epoch)
     _train(groups, moments, plan.total, on_snapshot, progress)
     params, buffers, losses = _gather(groups)
     return Ensemble(copy.deepcopy(models[0]), params, buffers, chosen, losses)
@@ -165,16 +157,18 @@ def fit_ensemble(
 class _Plan:
     """What all groups of an ensemble share."""
 
-    loss: Loss
-    schedule: Schedule
+    settings: Settings
     size: int
     total: int
     fast: bool
     chains: bool
-    make: Callable[[list[Tensor]], torch.optim.Optimizer]
 
-    def lasting(self, total: int) -> _Plan:
-        return replace(self, total=total)
+    def optimizer(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
+        """The optimizer of stacked parameters, as one kernel where PyTorch has one and the caller did not choose."""
+        name, rule = self.settings.optimizer, self.settings.update_rule()
+        if name in FUSED and not {"fused", "foreach"} & rule["options"].keys():
+            rule["options"] = {"fused": True, **rule["options"]}
+        return make_optimizer(name, tensors, **rule)
 
 
 class _Group:
@@ -190,7 +184,7 @@ class _Group:
         self.orders = [BatchOrder(self.items, plan.size, seed) for seed in seeds]
         links = as_chain(models[0]) if plan.chains and isinstance(parts[0].x, Tensor) else None
         self.chain = None if links is None else StackedChain(links, self.params, plan.fast)
-        self.optimizer = plan.make([tensor for tensor in self.params.values() if tensor.requires_grad])
+        self.optimizer = plan.optimizer([tensor for tensor in self.params.values() if tensor.requires_grad])
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.step, self.losses = 0, torch.full((len(models),), math.nan)
         self._checked, self._permutation = False, (-1, torch.empty(0))
@@ -228,7 +222,7 @@ class _Group:
         """Train all members until `until` updates are done."""
         while self.step < until:
             batch, axis = self._batch()
-            factor = self.plan.schedule.factor(self.step, self.orders[0].per_epoch, self.plan.total)
+            factor = self.plan.settings.rate.factor(self.step, self.orders[0].per_epoch, self.plan.total)
             for group, lr in zip(self.optimizer.param_groups, self.rates):
                 group["lr"] = lr * factor
             losses = self._by_autograd(batch, axis) if self.chain is None else self._by_hand(self.chain, batch, axis)
@@ -270,9 +264,9 @@ class _Group:
 
     def _objective(self, outputs: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
         if not self._checked:
-            self.plan.loss.check(outputs, self.part.y if self.shared else self.part.y.flatten(0, 1))
+            self.plan.settings.loss_rule.check(outputs, self.part.y if self.shared else self.part.y.flatten(0, 1))
             self._checked = True
-        return objective(self.plan.loss, outputs, y, weights, self.items)
+        return objective(self.plan.settings.loss_rule, outputs, y, weights, self.items)
 
     def _batch(self) -> tuple[Part, int | None]:
         """The batch and the axis its members lie along, None where all see the same."""
@@ -285,14 +279,9 @@ class _Group:
         index = self._permutation[1][:, self.orders[0].place(self.step)]  # (k, b)
         member = torch.arange(len(index), device=index.device)[:, None]
 
-        def pick(value: Any) -> Any:
-            if isinstance(value, Mapping):
-                return {key: pick(item) for key, item in value.items()}
-            if isinstance(value, tuple):
-                return tuple(map(pick, value))
-            return value[index] if self.shared else value[member, index]
-
-        return Part(pick(self.part.x), pick(self.part.y), {k: pick(v) for k, v in self.part.extras.items()}), 0
+        where = index if self.shared else (member, index)
+        x, y, extras = map_leaves(lambda leaf: leaf[where], (self.part.x, self.part.y, dict(self.part.extras)))
+        return Part(x, y, extras), 0
 
     def _keep(self, losses: Tensor) -> None:
         self.losses = losses
@@ -358,12 +347,7 @@ def _gather(groups: list[_Group]) -> tuple[Params, Params, Tensor]:
 
 
 def _outputs(template: nn.Module, params: Params, buffers: Params, x: Inputs) -> Tensor:
-    state = {**params, **buffers}
-    if isinstance(x, Mapping):
-        result = functional_call(template, state, (), dict(x))
-    else:
-        result = functional_call(template, state, x if isinstance(x, tuple) else (x,))
-    return result if isinstance(result, Tensor) else result.logits
+    return logits(functional_call(template, {**params, **buffers}, *arguments(template, x)))
 
 
 def _deal(members: int, workers: int) -> list[list[int]]:
@@ -380,15 +364,7 @@ def _deal(members: int, workers: int) -> list[list[int]]:
 def _stack(parts: list[Part]) -> Part:
     """Parts of one length as one with a first axis of members in front of the items."""
 
-    def stack(values: list[Any]) -> Any:
-        if isinstance(values[0], Mapping):
-            return {key: stack([value[key] for value in values]) for key in values[0]}
-        if isinstance(values[0], tuple):
-            return tuple(stack([value[i] for value in values]) for i in range(len(values[0])))
-        return torch.stack(values)
-
-    extras = {key: stack([p.extras[key] for p in parts]) for key in parts[0].extras}
-    return Part(stack([p.x for p in parts]), stack([p.y for p in parts]), extras)
+    return Part(*join([(p.x, p.y, dict(p.extras)) for p in parts], torch.stack, "the parts of the members"))
 
 
 def _lean(part: Part, weights: Weights) -> Part:
@@ -396,8 +372,12 @@ def _lean(part: Part, weights: Weights) -> Part:
     return Part(part.x, part.y, {} if scale is None else {"weights": scale})
 
 
-def _fused(optimizer: str | OptimizerFactory, rule: dict[str, Any]) -> dict[str, Any]:
-    """The update rule, as one kernel where PyTorch has one and the caller did not choose."""
-    if optimizer not in FUSED or {"fused", "foreach"} & rule["options"].keys():
-        return rule
-    return {**rule, "options": {"fused": True, **rule["options"]}}
+def _refuse_alone(settings: Settings) -> None:
+    """An error for settings that only `fit` has."""
+    usual = {f.name: f.default for f in fields(Settings)} | {"mode": as_mode(None)}
+    wrong = [name for name in ALONE if getattr(settings, name) != usual[name]]
+    if wrong:
+        raise UsageError(
+            f"fit_ensemble got {', '.join(wrong)}, which only fit has; expected the default"
+            f"{': members have seeds=' if 'seed' in wrong else ''}: train the networks one by one with fit"
+        )

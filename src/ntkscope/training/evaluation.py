@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError
-from ntkscope.training.batches import call
+from ntkscope.core.calling import call
 from ntkscope.training.losses import Loss, LossFunction, as_loss
 
 Weights = Tensor | str | None

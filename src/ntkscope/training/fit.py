@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,15 +12,10 @@ from torch import Tensor, nn
 from ntkscope.core import Part, Snapshot, UsageError, fingerprint
 from ntkscope.training import resuming
 from ntkscope.training.evaluation import Weights, item_weights
-from ntkscope.training.losses import Loss, LossFunction, as_loss
-from ntkscope.training.modes import Phase, as_mode
-from ntkscope.training.moments import Moments, snapshot_steps
-from ntkscope.training.optimizers import OptimizerFactory
+from ntkscope.training.moments import snapshot_steps
 from ntkscope.training.run import Run
-from ntkscope.training.schedules import ScheduleLike, as_schedule
-from ntkscope.training.settings import Augment, Settings, StepReport
+from ntkscope.training.settings import Settings, as_settings
 from ntkscope.training.snapshots import load_snapshot
-from ntkscope.training.stopping import StopWhen
 from ntkscope.training.store import SnapshotStore
 from ntkscope.training.trajectory import Trajectory
 
@@ -29,37 +23,17 @@ from ntkscope.training.trajectory import Trajectory
 def fit(
     model: nn.Module,
     part: Part,
+    settings: Settings | None = None,
     *,
-    lr: float | int,
-    optimizer: str | OptimizerFactory = "sgd",
-    loss: str | Loss | LossFunction = "cross_entropy",
-    epochs: int | None = None,
-    steps: int | None = None,
-    batch_size: int | None = None,
-    momentum: float | int = 0.0,
-    nesterov: bool = False,
-    weight_decay: float | int = 0.0,
-    optimizer_options: Mapping[str, Any] | None = None,
-    schedule: ScheduleLike = None,
-    mode: str | Iterable[Phase] | None = None,
-    stop: StopWhen | None = None,
-    seed: int = 0,
-    snapshots: Moments = "ends",
     store: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float | int = 60.0,
     resume: Snapshot | str | os.PathLike[str] | None = None,
-    weights: Weights = None,
-    augment: Augment | None = None,
-    drop_last: bool = False,
-    autocast: str | None = None,
-    channels_last: bool = False,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-    measure: bool = True,
     progress: bool = False,
-    on_step: Callable[[StepReport], None] | None = None,
+    **options: Any,
 ) -> Trajectory:
     """Train `model` in place on `part`, θ ← θ - lr · update(∇ mean ℓ), while the returned trajectory is iterated.
+
+    How is said by `Settings(lr=..., steps=...)`, by its fields as keywords, or by both: keywords replace fields.
 
     `fit(...).final()` trains to the end; `for snapshot in fit(...)` sees it at the chosen steps (`snapshots`: "ends",
     "final", a stride, `Every`, `LogSpaced` or steps), each a frozen copy with loss and accuracy on `part` in
@@ -84,35 +58,14 @@ def fit(
     >>> snapshot.params["weight"].item()  # 2 (1 - (1 - 2 lr)³)
     1.75
     """
-    settings = Settings(
-        optimizer=optimizer,
-        lr=lr,
-        loss=as_loss(loss),
-        epochs=epochs,
-        steps=steps,
-        batch_size=batch_size,
-        momentum=momentum,
-        nesterov=nesterov,
-        weight_decay=weight_decay,
-        optimizer_options=dict(optimizer_options or {}),
-        schedule=as_schedule(schedule),
-        mode=as_mode(mode),
-        stop=stop,
-        seed=seed,
-        augment=augment,
-        drop_last=drop_last,
-        autocast=autocast,
-        channels_last=channels_last,
-        measure=measure,
-        on_step=on_step,
-    )
+    settings = as_settings(settings, options)
     _check_finite(part)
-    model.to(device=device, dtype=dtype)
-    if channels_last:
+    model.to(device=settings.device, dtype=settings.dtype)
+    if settings.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    lean = _lean(part, weights).to(_device(model), dtype)
+    lean = _lean(part, settings.weights).to(_device(model), settings.dtype)
     run = Run(model, lean, settings)
-    chosen = snapshot_steps(snapshots, run.total, run.per_epoch)
+    chosen = snapshot_steps("ends" if settings.snapshots is None else settings.snapshots, run.total, run.per_epoch)
     begin = resume if resume is None or isinstance(resume, Snapshot) else load_snapshot(resume)
     if begin is not None:
         run.load(begin)

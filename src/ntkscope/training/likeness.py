@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, UsageError
+from ntkscope.core.calling import call
+from ntkscope.core.tree import map_leaves, take
 
 FEW = 3  # inputs on which members are held to their own networks
 SHAKEN = 1.25  # times their weights
@@ -43,20 +45,12 @@ def first_inputs(x: Inputs, axis: int) -> Any:
     >>> first_inputs(torch.zeros(2, 5, 4), 1).shape
     torch.Size([2, 3, 4])
     """
-    if isinstance(x, Mapping):
-        return {key: first_inputs(value, axis) for key, value in x.items()}
-    if isinstance(x, tuple):
-        return tuple(first_inputs(value, axis) for value in x)
-    return x.narrow(axis, 0, min(FEW, x.shape[axis]))
+    return map_leaves(lambda leaf: leaf.narrow(axis, 0, min(FEW, leaf.shape[axis])), x)
 
 
 def member_inputs(x: Inputs, axis: int | None, member: int) -> Any:
     """The inputs of one member: all of them where `axis` is None, its own otherwise."""
-    if axis is None:
-        return x
-    if isinstance(x, Mapping):
-        return {key: value[member] for key, value in x.items()}
-    return tuple(value[member] for value in x) if isinstance(x, tuple) else x[member]
+    return x if axis is None else take(x, member)
 
 
 def outputs_alone(model: nn.Module, x: Inputs, factor: float = 1.0) -> tuple[Tensor, list[Tensor]]:
@@ -74,8 +68,7 @@ def outputs_alone(model: nn.Module, x: Inputs, factor: float = 1.0) -> tuple[Ten
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.mul_(factor)
-            out = model(**x) if isinstance(x, Mapping) else model(*x) if isinstance(x, tuple) else model(x)
-            out = out if isinstance(out, Tensor) else out.logits
+            out = call(model, x)
             slopes = gradients(out, [p for p in model.parameters() if p.requires_grad])
         finally:
             with torch.no_grad():

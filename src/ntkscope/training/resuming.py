@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, RecordError, Snapshot, StoreError
-from ntkscope.core.identity import Answers, code_fingerprint, drawn, identity, machine, network_identity, tolerance
+from ntkscope.core.calling import call
+from ntkscope.core.identity import Answers, drawn, identity, machine, network_identity, tolerance
 from ntkscope.core.identity.answers import MOST
 from ntkscope.core.identity.pieces import tensor_bytes
-from ntkscope.training.batches import call
+from ntkscope.core.numerics import numerics
 from ntkscope.training.evaluation import evaluating
 from ntkscope.training.run import Run
 from ntkscope.training.snapshots import restore
 from ntkscope.training.store import SnapshotStore
 
 METRICS = 1e-5  # of a loss: the same items in the same batches, summed in another order by another number of threads
+SOURCES = ("training", "core/tree.py", "core/calling.py")  # the files that decide the numbers
 REMEDY = "train with the same network and functions to resume it, or choose another folder"
 
 
@@ -28,7 +30,7 @@ def describe(run: Run, data: str, start: Snapshot | None) -> dict[str, Any]:
     network = network_identity(run.model)
     if start is not None:
         network["model"] = identity(start.step, start.params, start.buffers, start.optimizer, start.random)
-    return {**run.settings.describe(), **network, "data": data, "ntkscope": code_fingerprint("training")}
+    return {**run.settings.describe(), **network, "data": data, "ntkscope": numerics("training")}
 
 
 def answers(run: Run) -> Answers:

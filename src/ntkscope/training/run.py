@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, Part, Progress, Snapshot, UsageError, derive_seed
-from ntkscope.training.batches import BatchOrder, call
+from ntkscope.core.calling import call
+from ntkscope.training.batches import BatchOrder
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.losses import objective
 from ntkscope.training.modes import phase_starts, redraw_, select, trainable
@@ -41,8 +42,8 @@ class Run:
             raise UsageError(f"{type(model).__name__} has no parameters to train")
         self.device = next(iter(self._parameters.values())).device
         self._wanted = {name: p.requires_grad for name, p in self._parameters.items()}
-        self._starts = phase_starts(settings.mode, self.per_epoch)
-        for phase in settings.mode:  # a selector that selects nothing is told before anything is trained
+        self._starts = phase_starts(settings.phases, self.per_epoch)
+        for phase in settings.phases:  # a selector that selects nothing is told before anything is trained
             trainable(model, phase)
             select(model, phase.reinit)
         self._optimizer = self._fresh_optimizer()
@@ -102,7 +103,7 @@ class Run:
         return evaluate(
             self.model,
             part,
-            loss=self.settings.loss,
+            loss=self.settings.loss_rule,
             batch_size=self.settings.batch_size and max(self.settings.batch_size, 1024),
             weights="weights" if "weights" in part.extras else None,
             channels_last=self.settings.channels_last,
@@ -148,7 +149,7 @@ class Run:
             x = settings.augment(x, self._generator)
         if settings.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
-        factor = settings.schedule.factor(self.step, self.per_epoch, self.total)
+        factor = settings.rate.factor(self.step, self.per_epoch, self.total)
         for group, lr in zip(self._optimizer.param_groups, self._base_lr):
             group["lr"] = lr * factor
         self._optimizer.zero_grad(set_to_none=True)
@@ -157,9 +158,9 @@ class Run:
         if settings.autocast is not None:
             outputs = outputs.float()
         if not self._checked:
-            settings.loss.check(outputs.detach(), self.part.y)
+            settings.loss_rule.check(outputs.detach(), self.part.y)
             self._checked = True
-        loss = objective(settings.loss, outputs, batch.y, batch.extras.get("weights"), len(self.part))
+        loss = objective(settings.loss_rule, outputs, batch.y, batch.extras.get("weights"), len(self.part))
         loss.backward()
         self._optimizer.step()
         self.step += 1
@@ -179,7 +180,7 @@ class Run:
     def _enter_phase(self) -> None:
         """Say which parameters learn; at the first step of a phase, draw anew what it draws anew."""
         current = max(i for i, start in enumerate(self._starts) if start <= self.step)
-        phase = self.settings.mode[current]
+        phase = self.settings.phases[current]
         if self.step == self._starts[current]:
             drawn = redraw_(self.model, phase, derive_seed(self.settings.seed, "phase", current))
             forget_state(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ntkscope.core import NumericalError, Part, Progress, UsageError, derive_see
 from ntkscope.core import progress as show_progress
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
+from ntkscope.training.settings import Settings, as_settings
 
 MODEL = "model."
 Score = Callable[[nn.Module, Part], float]
@@ -88,63 +89,65 @@ def search(
     build: Callable[..., nn.Module],
     part: Part,
     grid: Mapping[str, Sequence[Any]],
+    settings: Settings | None = None,
     *,
     folds_count: int = 5,
     score: str | Score = "accuracy",
     larger_is_better: bool | None = None,
-    seed: int = 0,
     progress: bool = False,
     **options: Any,
 ) -> SearchResult:
     """Train every setting of `grid` on all folds but one and score it on that one.
 
-    Keys of the grid are options of `fit`, or `"model.NAME"` for an option of `build`, which is called as
-    `build(seed=..., NAME=value)`. Other `options` go to `fit` unchanged. `score` is "accuracy", "loss", or a function
-    of the network and the part left out. A setting whose loss is not finite scores NaN. Cost: |grid| · folds runs.
+    Keys of the grid are fields of `Settings`, or `"model.NAME"` for an option of `build`, which is called as
+    `build(seed=..., NAME=value)`. The other fields come from `settings` or as keywords; their seed fixes folds and networks.
+    `score` is "accuracy", "loss", or a function of the network and the part left out. A setting whose loss is not finite scores
+    NaN. Cost: |grid| · folds runs.
     """
     if not grid or any(len(values) == 0 for values in grid.values()):
         raise UsageError(f"the grid {dict(grid)} has nothing to try; expected {{option: values}} with a value or more")
+    if "seed" in grid:
+        raise UsageError("the grid has 'seed', and folds are compared on one; expected seed= beside the grid")
     if score not in ("accuracy", "loss") and not callable(score):
         raise UsageError(f"score={score!r}; expected 'accuracy', 'loss' or a function of (model, part)")
     if larger_is_better is None:
         if callable(score):
             raise UsageError("a score function came without larger_is_better; say True or False")
         larger_is_better = score == "accuracy"
-    if isinstance(options.get("weights"), torch.Tensor):
+    weights = options.get("weights", None if settings is None else settings.weights)
+    if isinstance(weights, torch.Tensor):
         raise UsageError("weights came as a tensor for all items; put it into the part's extras and give its name")
-    settings = [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
+    points = [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
+    runs = [as_settings(settings, _without_model({**options, **point})) for point in points]
+    seed = runs[0].seed
     pairs = list(folds(part, folds_count, seed))
     rows = []
-    bar: Progress[None] = show_progress(total=len(settings) * len(pairs), label="searching", enabled=progress)
+    bar: Progress[None] = show_progress(total=len(points) * len(pairs), label="searching", enabled=progress)
     with bar:
-        for setting in settings:
+        for point, run in zip(points, runs):
+            architecture = {key.removeprefix(MODEL): value for key, value in point.items() if key.startswith(MODEL)}
             scores = []
             for number, (rest, fold) in enumerate(pairs):
-                scores.append(
-                    _score(build, rest, fold, {**options, **setting}, score, derive_seed(seed, "fold", number))
-                )
+                own = replace(run, seed=derive_seed(seed, "fold", number), snapshots="final", measure=False)
+                scores.append(_score(build(seed=own.seed, **architecture), rest, fold, own, score))
                 bar.advance()
-            rows.append(SearchRow(setting, tuple(scores)))
+            rows.append(SearchRow(point, tuple(scores)))
     return SearchResult(tuple(rows), score if isinstance(score, str) else score.__name__, larger_is_better)
 
 
-def _score(
-    build: Callable[..., nn.Module], rest: Part, fold: Part, options: dict[str, Any], score: str | Score, seed: int
-) -> float:
+def _without_model(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if not key.startswith(MODEL)}
+
+
+def _score(model: nn.Module, rest: Part, fold: Part, settings: Settings, score: str | Score) -> float:
     """The score of one setting on one fold; NaN where training has no finite answer."""
-    architecture = {key.removeprefix(MODEL): value for key, value in options.items() if key.startswith(MODEL)}
-    others = {key: value for key, value in options.items() if not key.startswith(MODEL)}
-    model = build(seed=seed, **architecture)
     try:
-        fit(model, rest, seed=seed, snapshots="final", measure=False, **others).final()
+        fit(model, rest, settings).final()
     except NumericalError:
         return math.nan
     if not isinstance(score, str):
         return float(score(model, fold))
-    weights = others.get("weights")
-    metrics = evaluate(
-        model, fold, loss=others.get("loss", "cross_entropy"), weights=weights if isinstance(weights, str) else None
-    )
+    metrics = evaluate(model, fold, loss=settings.loss_rule, weights=settings.weights)
     if score not in metrics:
         raise UsageError("score='accuracy' came with targets that name no classes; use score='loss'")
     return metrics[score]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,13 +13,16 @@ from torch import Tensor
 
 from ntkscope.core import Inputs, UsageError
 from ntkscope.core.identity import identity
-from ntkscope.training.losses import Loss
-from ntkscope.training.modes import Mode
+from ntkscope.training.evaluation import Weights
+from ntkscope.training.losses import Loss, LossFunction, as_loss
+from ntkscope.training.modes import Mode, Phase, as_mode
+from ntkscope.training.moments import Moments
 from ntkscope.training.optimizers import OptimizerFactory, check_optimizer
-from ntkscope.training.schedules import Schedule
+from ntkscope.training.schedules import Schedule, ScheduleLike, as_schedule
 from ntkscope.training.stopping import StopWhen
 
 Augment = Callable[[Inputs, torch.Generator], Inputs]
+NOT_TOLD = ("measure", "snapshots", "on_step", "weights", "device", "dtype")
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -31,44 +36,75 @@ class StepReport:
     lr: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Settings:
-    """The options of `fit`, each in its one canonical form."""
+    """Everything that fixes a run besides the network and the data; `fit`, `fit_ensemble` and `search` take one, or its fields
+    as keywords. What each means is said in `fit`.
 
-    optimizer: str | OptimizerFactory
+    >>> base = Settings(lr=0.1, epochs=3, loss="mse")
+    >>> as_settings(base, {"lr": 0.2}).lr
+    0.2
+    """
+
     lr: float | int
-    loss: Loss
-    epochs: int | None
-    steps: int | None
-    batch_size: int | None
-    momentum: float | int
-    nesterov: bool
-    weight_decay: float | int
-    optimizer_options: Mapping[str, Any]
-    schedule: Schedule
-    mode: Mode
-    stop: StopWhen | None
-    seed: int
-    augment: Augment | None
-    drop_last: bool
-    autocast: str | None
-    channels_last: bool
-    measure: bool
-    on_step: Callable[[StepReport], None] | None = field(default=None)
+    optimizer: str | OptimizerFactory = "sgd"
+    loss: str | Loss | LossFunction = "cross_entropy"
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    momentum: float | int = 0.0
+    nesterov: bool = False
+    weight_decay: float | int = 0.0
+    optimizer_options: Mapping[str, Any] | None = None
+    schedule: ScheduleLike = None
+    mode: str | Iterable[Phase] | None = None
+    stop: StopWhen | None = None
+    seed: int = 0
+    augment: Augment | None = None
+    drop_last: bool = False
+    autocast: str | None = None
+    channels_last: bool = False
+    weights: Weights = None
+    device: torch.device | str | None = None
+    dtype: torch.dtype | None = None
+    measure: bool = True
+    snapshots: Moments | None = None
+    on_step: Callable[[StepReport], None] | None = None
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise UsageError(
-                f"fit came with epochs={self.epochs} and steps={self.steps}; expected exactly one: epochs= passes over"
-                " the data, or steps= updates"
+                f"got epochs={self.epochs} and steps={self.steps}; expected exactly one: epochs= passes over the data, or"
+                " steps= updates"
             )
         length = self.epochs if self.epochs is not None else self.steps
         assert length is not None
         if length < 0:
-            raise UsageError(f"fit came with a length of {length}; expected 0 or more")
+            raise UsageError(f"got a length of {length}; expected 0 or more")
         if self.autocast is not None and self.autocast not in AUTOCAST:
             raise UsageError(f"autocast={self.autocast!r}; expected None, {' or '.join(map(repr, AUTOCAST))}")
+        # What a caller may use up or change later is copied; the rest is checked by making its canonical form.
+        object.__setattr__(self, "optimizer_options", dict(self.optimizer_options or {}))
+        object.__setattr__(self, "mode", as_mode(self.mode))
+        if isinstance(self.snapshots, Iterable) and not isinstance(self.snapshots, str):
+            object.__setattr__(self, "snapshots", tuple(self.snapshots))
         check_optimizer(self.optimizer, self.batch_size is None, **self.update_rule())
+        _ = self.loss_rule, self.rate  # refused here where they mean nothing
+
+    @cached_property
+    def loss_rule(self) -> Loss:
+        """`loss` in its canonical form."""
+        return as_loss(self.loss)
+
+    @cached_property
+    def rate(self) -> Schedule:
+        """`schedule` in its canonical form."""
+        return as_schedule(self.schedule)
+
+    @cached_property
+    def phases(self) -> Mode:
+        """`mode` in its canonical form."""
+        return as_mode(self.mode)
 
     def update_rule(self) -> dict[str, Any]:
         """The options of the optimizer."""
@@ -85,8 +121,28 @@ class Settings:
         return self.steps if self.steps is not None else (self.epochs or 0) * per_epoch
 
     def describe(self) -> dict[str, str]:
-        """The settings as texts, to tell two runs apart; what only watches a run is left out."""
-        return {f.name: _text(getattr(self, f.name)) for f in fields(self) if f.name not in ("measure", "on_step")}
+        """The settings as texts, to tell two runs apart; what only watches a run is left out, and so is what the identities of
+        the data (`weights`) and of the network (`device`, `dtype`) tell."""
+        canonical = {"loss": self.loss_rule, "schedule": self.rate, "mode": self.phases}
+        told = [f.name for f in fields(self) if f.name not in NOT_TOLD]
+        return {name: _text(canonical.get(name, getattr(self, name))) for name in told}
+
+
+def as_settings(settings: Settings | None, options: Mapping[str, Any]) -> Settings:
+    """`settings` with some fields replaced by `options`; made of `options` alone where there are none."""
+    if settings is not None and not isinstance(settings, Settings):
+        raise UsageError(f"got settings of type {type(settings).__name__}; expected Settings(lr=..., epochs=...)")
+    known = [f.name for f in fields(Settings)]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
+            raise UsageError(f"got {name}=, which is no setting of training; {hint}")
+    if settings is not None:
+        return replace(settings, **options)
+    if "lr" not in options:
+        raise UsageError("got no learning rate; expected lr=, the size of an update")
+    return Settings(**options)
 
 
 def _text(value: Any) -> str:

@@ -14,6 +14,7 @@ from ntkscope.core import DataCorrupt, RecordError, Snapshot, StoreError
 from ntkscope.core.atomic import atomic_file, remove_leftovers
 from ntkscope.core.door import LARGEST_JSON, parse_json, read_bytes
 from ntkscope.core.identity import Answers
+from ntkscope.core.numerics import names_numerics
 from ntkscope.core.plain import differences, to_plain
 from ntkscope.core.schema import Mismatch, fields, mapping, optional, whole
 from ntkscope.training.snapshots import load_snapshot, save_snapshot
@@ -76,6 +77,12 @@ class SnapshotStore(Mapping[int, Snapshot]):
                 raise RecordError(
                     f"{self.folder} holds a run of an earlier ntkscope, which did not keep what tells one network from another;"
                     " its snapshots can be read, but it cannot be resumed: train again in another folder"
+                )
+            if names_numerics(plain.get("ntkscope")) and not names_numerics(document["settings"].get("ntkscope")):
+                raise RecordError(
+                    f"{self.folder} holds a run of an earlier ntkscope, which kept a hash of its own source files and not the"
+                    " version of its numbers; its snapshots can be read, but it cannot be resumed: train again in another"
+                    " folder"
                 )
             found = differences(document["settings"], plain)
             if found:

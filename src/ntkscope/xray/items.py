@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, Dataset
 
 from ntkscope.core import Inputs, Part, Split, UsageError
-from ntkscope.tangent.batches import LABEL_KEYS
+from ntkscope.core.calling import LABEL_KEYS
+from ntkscope.core.loading import collect, joined
+from ntkscope.core.tree import length, take, tensors
 
 TEXT_KEYS = ("text", "texts", "sentence", "sentences")
 Tokenizer = Callable[..., Any]
@@ -45,13 +36,12 @@ class Items:
     def take(self, index: Tensor) -> Items:
         """The items at `index`, in that order."""
         texts = None if self.texts is None else tuple(self.texts[int(i)] for i in index)
-        return Items(Part(self.x, self.y).take(index).x, self.y[index], self.original[index], texts)
+        return Items(take(self.x, index), self.y[index], self.original[index], texts)
 
     @property
     def tensors(self) -> list[Tensor]:
         """Every input tensor."""
-        members = self.x.values() if isinstance(self.x, Mapping) else self.x if isinstance(self.x, tuple) else [self.x]
-        return [member for member in members if isinstance(member, Tensor)]
+        return tensors(self.x)
 
     @property
     def kind(self) -> str:
@@ -75,8 +65,8 @@ def collect_both(train: Any, test: Any, tokenizer: Tokenizer | None = None) -> t
             )
         encoded = _tokenised(tokenizer, [*texts[0], *texts[1]])
         n = len(texts[0])
-        raw[0] = (_slice(encoded, slice(0, n)), raw[0][1], texts[0])
-        raw[1] = (_slice(encoded, slice(n, None)), raw[1][1], texts[1])
+        raw[0] = (take(encoded, slice(0, n)), raw[0][1], texts[0])
+        raw[1] = (take(encoded, slice(n, None)), raw[1][1], texts[1])
     made = []
     for (x, y, words), what in zip(raw, ("train", "test")):
         if not isinstance(x, Tensor | tuple | Mapping):
@@ -96,18 +86,15 @@ def _raw(data: Any, what: str) -> tuple[Any, Tensor, Sequence[str] | None]:
     if isinstance(data, Part):
         x, y = data.x, data.y
         texts = next((data.extras[key] for key in TEXT_KEYS if key in data.extras), None)
-    elif isinstance(data, DataLoader):
-        x, y, texts = _joined(_batches(data), torch.cat, what)
+    elif isinstance(data, DataLoader | Dataset):
+        x, y, texts = _read(data, what)
     elif isinstance(data, Mapping):
         x, y, texts = _parted(data, what)
     elif isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(side, "__len__") for side in data):
         x, y = data
-        n = len(next(iter(x.values()))) if isinstance(x, Mapping) and x else len(x[0] if isinstance(x, tuple) else x)
+        n = length(x)
         if n != len(y) and _texts_of(x) is None:
             raise UsageError(f"{what} has {n} inputs and {len(y)} labels; expected one label an input")
-    elif isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        items = (data[i] for i in range(len(data)))  # type: ignore[arg-type]
-        x, y, texts = _joined(items, torch.stack, what)
     else:
         raise UsageError(
             f"{what} is a {type(data).__name__}; expected a Part, (inputs, labels), a mapping with labels, a Dataset"
@@ -118,42 +105,16 @@ def _raw(data: Any, what: str) -> tuple[Any, Tensor, Sequence[str] | None]:
     return x, _labels(y, what), texts
 
 
-def _batches(loader: DataLoader) -> Iterable[Any]:
-    """The loader's batches in the order of its data set, also where it shuffles: rows must keep their meaning.
-
-    A sampler that picks a part of the data set (the usual way to hold items out) keeps to that part, each item once.
-    """
-    if isinstance(loader.dataset, IterableDataset):
-        return loader
-    data, sampler = loader.dataset, getattr(loader.batch_sampler, "sampler", loader.sampler)
-    if not isinstance(sampler, SequentialSampler | RandomSampler | WeightedRandomSampler | DistributedSampler):
-        picked = sampler.indices if isinstance(sampler, SubsetRandomSampler) else islice(sampler, len(data))  # type: ignore[arg-type]
-        data = Subset(data, sorted({int(i) for i in picked}))
-    if loader.batch_sampler is None:  # the data set gives whole batches
-        return DataLoader(data, batch_size=None, shuffle=False, collate_fn=loader.collate_fn)
-    size = getattr(loader.batch_sampler, "batch_size", None) or 64
-    return DataLoader(data, batch_size=size, shuffle=False, collate_fn=loader.collate_fn)
-
-
-def _joined(items: Iterable[Any], join: Callable[..., Tensor], what: str) -> tuple[Any, Tensor, Any]:
-    """Inputs, labels and texts of many items or batches."""
-    xs, ys, texts = [], [], []
-    with torch.random.fork_rng(devices=[]):  # a random augmentation draws the same every time, and nobody else's draws
-        torch.manual_seed(0)
-        for item in items:
-            x, y, words = _parted(item, what)
-            xs.append(x)
-            ys.append(torch.as_tensor(y))
-            if words is not None:
-                texts += [words] if isinstance(words, str) else list(words)
-    if not xs:
-        raise UsageError(f"{what} is empty; expected at least one item")
-    y = join(ys)
+def _read(data: Dataset[Any] | DataLoader[Any], what: str) -> tuple[Any, Tensor, Any]:
+    """Inputs, labels and texts of all items, in the order of the data set or of a loader that does not shuffle."""
+    xs, ys, words = zip(*collect(data, lambda item: _parted(item, what), what, augmented=True))
+    y = joined([torch.as_tensor(label) for label in ys], data, what)
     if isinstance(xs[0], str):
-        return xs, y, None
+        return list(xs), y, None
     if _texts_of(xs[0]) is not None:  # batches of texts
         return [text for batch in xs for text in batch], y, None
-    return _merge(xs, join, what), y, texts or None
+    texts = [text for some in words if some is not None for text in ([some] if isinstance(some, str) else some)]
+    return joined(list(xs), data, what, _padded), y, texts or None
 
 
 def _parted(item: Any, what: str) -> tuple[Any, Any, Any]:
@@ -172,21 +133,6 @@ def _parted(item: Any, what: str) -> tuple[Any, Any, Any]:
     raise UsageError(
         f"{what} has items of type {type(item).__name__}; expected (input, label) or a mapping with a label"
     )
-
-
-def _merge(values: list[Any], join: Callable[..., Tensor], what: str) -> Any:
-    first = values[0]
-    if isinstance(first, Mapping):
-        return {key: _merge([value[key] for value in values], join, what) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_merge([value[i] for value in values], join, what) for i in range(len(first)))
-    tensors = [torch.as_tensor(value) for value in values]
-    try:
-        return join(_padded(tensors))
-    except RuntimeError as error:
-        raise UsageError(
-            f"the inputs of {what} do not join ({error}); expected tensors of one shape: resize images to one size"
-        ) from error
 
 
 def _padded(tensors: list[Tensor]) -> list[Tensor]:
@@ -256,9 +202,3 @@ def _tokenised(tokenizer: Tokenizer, texts: list[str]) -> Any:
     hugging_face = hasattr(tokenizer, "pad_token") or hasattr(tokenizer, "batch_encode_plus")
     encoded = tokenizer(texts, padding=True, truncation=True, return_tensors="pt") if hugging_face else tokenizer(texts)
     return dict(encoded) if isinstance(encoded, Mapping) or hasattr(encoded, "keys") else encoded
-
-
-def _slice(x: Any, rows: slice) -> Any:
-    if isinstance(x, Mapping):
-        return {key: _slice(value, rows) for key, value in x.items()}
-    return tuple(_slice(value, rows) for value in x) if isinstance(x, tuple) else x[rows]

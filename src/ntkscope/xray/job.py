@@ -19,15 +19,16 @@ from ntkscope.core.plain import differences, to_plain
 from ntkscope.core.progress import counter
 from ntkscope.core.record import FILE
 from ntkscope.data.subsets import stratified
+from ntkscope.kernels.costs import Rates
+from ntkscope.machines import measure_rates
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
 from ntkscope.xray import given, repairing, resuming
-from ntkscope.xray.budget import as_budget, half_of_the_budget
+from ntkscope.xray.budget import Budget, as_budget, half_of_the_budget
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items, Tokenizer, collect_both
 from ntkscope.xray.network import class_logits, initial_network
-from ntkscope.xray.plan import Plan, check_choice, make_plan
-from ntkscope.xray.rates import measure_rates
+from ntkscope.xray.plan import Plan, check_choice, make_plan, section_step
 from ntkscope.xray.registry import Section, Skip, in_order, on_the_page
 from ntkscope.xray.thumbnails import channel_range, thumbnails
 
@@ -133,23 +134,26 @@ def xray(
             repairing.repair(record)
             if "answers" not in record.metrics:
                 record.put(answers=answers.to_json())
-            plan = _plan(
-                record,
-                model,
-                everything,
-                held,
-                count,
-                first,
-                limits,
-                where,
-                max_train,
-                max_test,
-                kernels,
-                certify,
-                tell,
-            )
-            context = prepared(record, plan)
-            _describe(context, everything, held, config, limits, few.shape[1])
+
+            def rated() -> Rates:
+                memory = limits.bytes // 2
+                return measure_rates(model, everything.x, device=where, memory=memory, certify=certify)
+
+            def planned(rates: Rates) -> Plan:
+                return make_plan(
+                    rates,
+                    limits,
+                    train=len(everything),
+                    test=len(held),
+                    classes=count,
+                    initial=first is not None,
+                    max_train=max_train,
+                    max_test=max_test,
+                    kernels=kernels,
+                )
+
+            context = prepared(record, _plan(record, rated, planned, limits, tell))
+            _describe(context, everything, held, config, few.shape[1])
             _run(context, tell)
     return record
 
@@ -190,8 +194,19 @@ def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers:
 
 
 def _finished(found: Record) -> bool:
-    sections = (found.metrics.get(f"section:{section.name}", {}) for section in on_the_page())
-    return found.status == "done" and all(entry.get("status") in ("done", "skipped") for entry in sections)
+    entries = [found.metrics.get(section.key, {}) for section in on_the_page()]
+    skipped = [entry.get("status") == "skipped" for entry in entries]
+    return found.status == "done" and all(
+        gone or _done(section, found) for section, gone in zip(on_the_page(), skipped)
+    )
+
+
+def _done(section: Section[Any], record: Record) -> bool:
+    """Whether the record holds the section's result, as this version of it reads it."""
+    try:
+        return section.read(record.metrics) is not None
+    except RecordError:
+        return False
 
 
 def _record(
@@ -206,19 +221,7 @@ def _record(
 
 
 def _plan(
-    record: Record,
-    model: nn.Module,
-    train: Items,
-    test: Items,
-    classes: int,
-    initial: nn.Module | None,
-    budget: Any,
-    device: torch.device | None,
-    max_train: int | None,
-    max_test: int | None,
-    kernels: Sequence[str] | None,
-    certify: str | bool,
-    tell: Say,
+    record: Record, rated: Callable[[], Rates], planned: Callable[[Rates], Plan], budget: Budget, tell: Say
 ) -> Plan:
     """The plan of an earlier attempt, so that what was computed can be used; else a new one, measured."""
     known = record.metrics.get("plan")
@@ -228,19 +231,9 @@ def _plan(
     else:
         start = time.perf_counter()
         with half_of_the_budget():
-            rates = measure_rates(model, train.x, device=device, memory=budget.bytes // 2, certify=certify)
+            rates = rated()
         record.put(timings=[{"what": "probe", "seconds": round(time.perf_counter() - start, 4)}], rates=rates)
-        plan = make_plan(
-            rates,
-            budget,
-            train=len(train),
-            test=len(test),
-            classes=classes,
-            initial=initial is not None,
-            max_train=max_train,
-            max_test=max_test,
-            kernels=kernels,
-        )
+        plan = planned(rates)
         record.put(plan={**plan.to_json(), "budget": {"time": budget.seconds, "memory": str(budget.memory)}})
         record.put(recipe_checksum=resuming.recipe_checksum(record))
     for line in plan.text:
@@ -248,13 +241,11 @@ def _plan(
     return plan
 
 
-def _describe(
-    context: Context, train: Items, test: Items, config: dict[str, Any], budget: Any, outputs_count: int
-) -> None:
+def _describe(context: Context, train: Items, test: Items, config: dict[str, Any], outputs_count: int) -> None:
     """Model, data and what the views show of single items."""
     record, plan = context.record, context.plan
-    sections = {section.name: _entry(section, "waiting", why="not reached yet") for section in on_the_page()}
-    kept = {f"section:{name}": record.metrics.get(f"section:{name}", entry) for name, entry in sections.items()}
+    sections, metrics = on_the_page(), record.metrics
+    kept = {each.key: metrics.get(each.key, each.entry("waiting", why="not reached yet")) for each in sections}
     parameters = sum(p.numel() for p in context.model.parameters())
     texts = {}
     if context.train.texts is not None:
@@ -272,7 +263,7 @@ def _describe(
             "subsampled": plan.subsampled,
             "kind": context.train.kind,
         },
-        sections=list(sections),
+        sections=[section.name for section in sections],
         **texts,
         **kept,
     )
@@ -296,61 +287,38 @@ def _describe(
 
 def _run(context: Context, tell: Say) -> None:
     """Every section that is not done, each kept as soon as it is; one that fails does not take the others with it."""
-    record, sections = context.record, in_order()
-    shares = _shares(context.plan, [section.name for section in sections])
+    record = context.record
+    shares = {step: max(1, round(10 * seconds)) for step, seconds in context.plan.steps.items()}  # tenths of seconds
     with record.stage("sections"), counter(sum(shares.values()), "X-ray", enabled=context.progress) as bar:
-        for section in sections:
-            known = record.metrics.get(f"section:{section.name}", {})
-            if known.get("status") != "done" or section.name == "computed":
+
+        def step_done(step: str) -> None:
+            bar.advance(shares.pop(step, 0))
+
+        context.step_done = step_done
+        for section in in_order():
+            if section.every_attempt or not _done(section, record):
                 bar.message(section.title)
                 entry = _look(section, context)
-                context.timings.append({"what": f"section {section.name}", "seconds": entry["seconds"]})
-                record.put(**{f"section:{section.name}": entry, "timings": context.timings})
+                context.timings.append({"what": section_step(section.name), "seconds": entry["seconds"]})
+                record.put(**{section.key: entry, "timings": context.timings})
                 tell(f"{section.title}: {entry['status']}{'' if entry['why'] is None else ', ' + entry['why']}")
-            bar.advance(shares[section.name])
+            step_done(section_step(section.name))
 
 
-def _look(section: Section, context: Context) -> dict[str, Any]:
+def _look(section: Section[Any], context: Context) -> dict[str, Any]:
     """What one section found, or why it did not."""
     start = time.perf_counter()
     try:
-        finding = section.run(context)
-        entry = _entry(section, "done", finding.data, finding.confidence)
+        entry = section.entry("done", section.run(context))
     except Skip as reason:
-        entry = _entry(section, "skipped", why=str(reason))
+        entry = section.entry("skipped", why=str(reason))
     except NtkscopeError as error:
-        entry = _entry(section, "failed", why=str(error))
+        entry = section.entry("failed", why=str(error))
     except Exception as error:
-        entry = _entry(section, "failed", why=f"{type(error).__name__}: {error}")
+        entry = section.entry("failed", why=f"{type(error).__name__}: {error}")
         entry["trace"] = traceback.format_exc(limit=-4)
     entry["seconds"] = round(time.perf_counter() - start, 4)
     return entry
-
-
-def _shares(plan: Plan, names: Sequence[str]) -> dict[str, int]:
-    """Tenths of the seconds each section is expected to take, with the kernels it is the first to ask for."""
-    expected = {name: plan.steps.get(f"section {name}", 0.0) for name in names}
-    kernels = sum(seconds for step, seconds in plan.steps.items() if step.startswith("kernel "))
-    for name, more in (("surrogates", kernels), ("kernel", plan.steps.get("initial network", 0.0))):
-        if name in expected:
-            expected[name] += more
-    return {name: max(1, round(10 * seconds)) for name, seconds in expected.items()}
-
-
-def _entry(
-    section: Section, status: str, data: Any = None, confidence: str = "", why: str | None = None
-) -> dict[str, Any]:
-    return {
-        "name": section.name,
-        "title": section.title,
-        "meaning": section.meaning,
-        "confidence": confidence,
-        "formula": section.formula,
-        "status": status,
-        "why": why,
-        "seconds": 0.0,
-        "data": data or {},
-    }
 
 
 def _nothing(line: str) -> None:

@@ -8,12 +8,15 @@ from typing import Any
 
 from ntkscope.core import UsageError
 from ntkscope.core.progress import duration
+from ntkscope.kernels import KERNELS
+from ntkscope.kernels.costs import Rates
+from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Budget
-from ntkscope.xray.rates import Rates, Workload
 from ntkscope.xray.registry import on_the_page
+from ntkscope.xray.workload import Workload
 
-# In the order in which they are given up last; the first is what the X-ray is about, "trntk" comes with it for free.
-KERNELS = ("trntk0", "ck", "em", "pntk", "proj-pntk", "proj-trntk")
+MAIN = "trntk"  # the kernel an X-ray is about: what is explained, decomposed and taken apart by layers
+EXACT = KERNELS.computed_as(MAIN)  # what is computed for it
 SAFETY = 0.8  # of the time budget: a probe of a few items is believed no further
 COPIES = 40  # bytes held for each entry of a training kernel: float64 twice, factor and eigenvectors, float32 once
 INITIAL_TRAIN, INITIAL_TEST = (
@@ -21,6 +24,7 @@ INITIAL_TRAIN, INITIAL_TEST = (
     200,
 )  # items on which the initial network is compared; enough for a distance of kernels
 LEAST_TRAIN, LEAST_TEST = 50, 20
+INITIAL_STEP = "initial network"
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,16 @@ class Plan:
         )
 
 
+def standard() -> tuple[str, ...]:
+    """The kernels an X-ray computes when time allows, those it gives up last first; cosines come with their kernel.
+
+    >>> standard()
+    ('trntk0', 'ck', 'em', 'pntk', 'proj-pntk', 'proj-trntk')
+    """
+    wanted = [name for name in KERNELS.per_input() if KERNELS.traits(name).priority is not None]
+    return tuple(dict.fromkeys(KERNELS.computed_as(name) for name in (MAIN, *wanted)))
+
+
 def check_choice(kernels: Sequence[str] | None, max_train: int | None, max_test: int | None) -> tuple[str, ...]:
     """The kernels to compute when time allows, and whether the caller's choices are possible ones.
 
@@ -75,14 +89,14 @@ def check_choice(kernels: Sequence[str] | None, max_train: int | None, max_test:
         if limit is not None and limit < 2:
             raise UsageError(f"{name}={limit} came; expected at least 2 items, or None for as many as fit")
     if kernels is None:
-        return KERNELS
+        return standard()
     if isinstance(kernels, str):
         raise UsageError(f"kernels={kernels!r} is one string; expected several names, such as kernels=[{kernels!r}]")
-    chosen = tuple(dict.fromkeys("trntk0" if name == "trntk" else name for name in ("trntk0", *kernels)))
-    unknown = [name for name in chosen if name not in KERNELS]
+    known = KERNELS.per_input()
+    unknown = [name for name in kernels if name not in known]
     if unknown:
-        raise UsageError(f"kernels={list(kernels)} came; an X-ray knows {', '.join(['trntk', *KERNELS])}")
-    return chosen
+        raise UsageError(f"got the kernels {', '.join(map(str, kernels))}; an X-ray knows {', '.join(known)}")
+    return tuple(dict.fromkeys(KERNELS.computed_as(name) for name in (MAIN, *kernels)))
 
 
 def make_plan(
@@ -140,14 +154,19 @@ def _workload(n: int, m: int, classes: int, initial: bool, rates: Rates) -> Work
 
 def _steps(work: Workload, kernels: Sequence[str]) -> dict[str, float]:
     """Expected seconds of every step, by name."""
-    steps = {f"kernel {name}": work.products(name) for name in kernels}
+    work = replace(work, fits=len(names_of(kernels)))
+    steps = {kernel_step(name): work.kernel(name) for name in kernels}
     if work.initial_train:
-        steps["initial network"] = work.initial()
-    fits = len(kernels) + (1 if "trntk0" in kernels else 0)
-    for section in on_the_page():
-        seconds = section.cost(work)
-        steps[f"section {section.name}"] = seconds * (fits if section.name == "surrogates" else 1)
-    return steps
+        steps[INITIAL_STEP] = work.initial(EXACT)
+    return steps | {section_step(section.name): section.cost(work) for section in on_the_page()}
+
+
+def kernel_step(name: str) -> str:
+    return f"kernel {name}"
+
+
+def section_step(name: str) -> str:
+    return f"section {name}"
 
 
 def _total(work: Workload, kernels: Sequence[str]) -> float:
@@ -175,10 +194,11 @@ def _reasons(
 
 def _said(plan: Plan, train: int, test: int, budget: Budget, left_out: Sequence[str]) -> list[str]:
     """What a person is told before it starts."""
-    names = ["trntk" if name == "trntk0" else name for name in plan.kernels]
+    names = [names_of([name])[0] for name in plan.kernels]
+    beside = [name for name in plan.kernels if name not in names]
     lines = [
         f"{plan.train:,} of {train:,} training items and {plan.test:,} of {test:,} test items",
-        f"kernels: {', '.join(names)}" + (" (with trntk0)" if "trntk" in names else ""),
+        f"kernels: {', '.join(names)}" + (f" (with {', '.join(beside)})" if beside else ""),
     ]
     if plan.subsampled:
         lines.append(f"a stratified sample: {plan.subsampled}")

@@ -6,16 +6,17 @@ A new section is one file in `sections/` that registers a `Section`, and one vie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic
 
 from ntkscope.core import Registry, UsageError
+from ntkscope.xray.result import R
 
 if TYPE_CHECKING:
     from ntkscope.xray.context import Context
-    from ntkscope.xray.rates import Workload
+    from ntkscope.xray.workload import Workload
 
-SECTIONS: Registry[Section] = Registry("section")
+SECTIONS: Registry[Section[Any]] = Registry("section")
 
 
 class Skip(Exception):
@@ -23,18 +24,24 @@ class Skip(Exception):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What a section found: plain data for the record, and how sure it is, in a sentence. Arrays are kept by `run` itself."""
+class Finding(Generic[R]):
+    """What a section found, and how sure it is, in a sentence. Arrays are kept by `run` itself."""
 
-    data: Mapping[str, Any]
+    result: R
     confidence: str = ""
 
 
+def _nothing(work: Workload) -> float:
+    return 0.0
+
+
 @dataclass(frozen=True)
-class Section:
+class Section(Generic[R]):
     """One section: its place on the page, what it says in plain words, what must have run before it, what it costs.
 
-    `run(context)` computes it; `cost(workload)` is what it is expected to take, in seconds, kernels not counted.
+    `run(context)` computes it, and gives a `result` of that type. `after`: the sections whose results it asks the context for.
+    `cost(workload)`: what it is expected to take, in seconds, kernels not counted. `every_attempt`: computed after all others,
+    and again by each attempt.
     """
 
     name: str
@@ -42,31 +49,60 @@ class Section:
     title: str
     meaning: str
     formula: str
-    run: Callable[[Context], Finding]
-    after: tuple[str, ...] = ()
-    cost: Callable[[Workload], float] = field(default=lambda workload: 0.0)
+    run: Callable[[Context], Finding[R]]
+    result: type[R]
+    after: tuple[Section[Any], ...] = ()
+    cost: Callable[[Workload], float] = _nothing
+    every_attempt: bool = False
+
+    @property
+    def key(self) -> str:
+        """Under which metric a record holds it."""
+        return f"section:{self.name}"
+
+    def entry(self, status: str, finding: Finding[R] | None = None, why: str | None = None) -> dict[str, Any]:
+        """What a record holds of it."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "meaning": self.meaning,
+            "confidence": finding.confidence if finding else "",
+            "formula": self.formula,
+            "status": status,
+            "why": why,
+            "seconds": 0.0,
+            "data": finding.result.to_record() if finding else {},
+        }
+
+    def read(self, metrics: Mapping[str, Any]) -> R | None:
+        """The result in a record's metrics; None where the section is not done there."""
+        entry = metrics.get(self.key)
+        if not isinstance(entry, Mapping) or entry.get("status") != "done":
+            return None
+        return self.result.from_record(entry.get("data"))
 
 
-def register(section: Section) -> Section:
+def register(section: Section[R]) -> Section[R]:
     """Put a section into `SECTIONS`."""
     SECTIONS.add(section.name, section)
     return section
 
 
-def on_the_page() -> list[Section]:
+def on_the_page() -> list[Section[Any]]:
     """The sections in the order of the page."""
     return sorted(SECTIONS.values(), key=lambda section: section.place)
 
 
-def in_order() -> list[Section]:
+def in_order() -> list[Section[Any]]:
     """The sections in an order in which each comes after those it needs, otherwise as on the page."""
-    waiting, done = on_the_page(), list[Section]()
+    waiting, done = on_the_page(), list[Section[Any]]()
     while waiting:
         known = {section.name for section in done}
-        ready = next((section for section in waiting if known.issuperset(section.after)), None)
-        if ready is None:
-            missing = {name for section in waiting for name in section.after} - known
+        ready = [section for section in waiting if all(before.name in known for before in section.after)]
+        if not ready:
+            missing = {before.name for section in waiting for before in section.after} - known
             raise UsageError(f"sections wait for {', '.join(sorted(missing))}, which never come; mend their `after`")
-        waiting.remove(ready)
-        done.append(ready)
+        first = next((section for section in ready if not section.every_attempt), ready[0])
+        waiting.remove(first)
+        done.append(first)
     return done

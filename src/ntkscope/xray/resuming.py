@@ -84,7 +84,7 @@ def check_kernel(context: Context, lost: Container[str] = ()) -> None:
     rows = context.initial_rows[0][chosen] if before else chosen
     model = context.initial if before else context.model
     assert model is not None
-    made = context._kernel(name, model, context.train.take(torch.from_numpy(rows)).x)
+    made = context.pairs.compute(name, model, context.train.take(torch.from_numpy(rows)).x)
     found = disagreement(
         torch.from_numpy(kept[np.ix_(chosen, chosen)].copy()), made.dense().float().cpu(), tolerance(torch.float32)
     )

@@ -9,7 +9,7 @@ a trained network tells the two apart: a kernel that sorts the classes well may 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError
+from ntkscope.linalg import Gram
+from ntkscope.machines import KernelPair, joined
+from ntkscope.measures import change as measures
 from ntkscope.measures.alignment import centred_alignment, kernel_target_alignment
 from ntkscope.measures.faithfulness import agreement, kendall_tau
 from ntkscope.measures.log_odds import correct_class_log_odds
 from ntkscope.tangent import Jacobian
-from ntkscope.xray.context import Context, Pair, fit, joined, whole
+from ntkscope.xray.context import Context
 from ntkscope.xray.network import displacement, outputs
+from ntkscope.xray.plan import EXACT
+from ntkscope.xray.result import Result
+
+LAST = "ck"  # the kernel of the last layer's features
 
 
 @dataclass(frozen=True)
@@ -84,16 +91,13 @@ class Observations:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Evidence(Result):
     """One measured value and what it speaks for."""
 
     what: str
     value: float
     says: str
     note: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -243,26 +247,27 @@ def _evidence(seen: Observations) -> list[Evidence]:
 # -- measuring ----------------------------------------------------------------------------------------------------------
 
 
-def gather(context: Context) -> Observations:
-    """Everything `judge` looks at; costs a few forward passes, one forward derivative and two small fits."""
-    kernel = context.record.metrics.get("section:kernel", {}).get("data", {})
+def gather(context: Context, alignment_now: float | None) -> Observations:
+    """Everything `judge` looks at; costs a few forward passes, one forward derivative and two small fits.
+
+    `alignment_now`: of the trained kernel with the labels, all that is known without the initial network.
+    """
     if context.initial is None:
-        return Observations(alignment_now=kernel.get("centred_alignment"))
+        return Observations(alignment_now=alignment_now)
     moved = displacement(context.initial, context.model)
     start = {name: p.detach() for name, p in context.initial.named_parameters() if name in moved}
     size = _norm(start)
     weights = _norm(moved) / size if size > 0 else math.inf
     rows, columns = context.initial_rows
-    before, now = context.initial_pair("trntk0"), context.pair("trntk0")
-    now = Pair(now.train[np.ix_(rows, rows)], now.test[np.ix_(columns, rows)])
+    before, now = context.initial_pair(EXACT), context.pair(EXACT).take(rows, columns)
     y = context.y_train[rows]
     told = _surrogates(context, before, now)
     return Observations(
         linearisation=linearisation_error(
             context.initial, context.model, _probe(context), context.device, context.certify
         ),
-        kernel_change=relative_change(before.train, now.train),
-        centred_change=relative_change(before.train, now.train, centred=True),
+        kernel_change=measures.relative_change(before.train, now.train),
+        centred_change=measures.relative_change(before.train, now.train, centred=True),
         rotation=_turn(before.train, now.train),
         conjugate_rotation=_conjugate(context),
         weights=weights,
@@ -279,7 +284,8 @@ def gather(context: Context) -> Observations:
 def linearisation_error(
     initial: nn.Module, model: nn.Module, x: Any, device: Any = None, certify: str | bool = "every"
 ) -> float:
-    """`‖f₁ - f₀ - J₀ (w₁ - w₀)‖ / ‖f₁ - f₀‖` over the inputs `x`; three forward passes. NaN when the outputs are the same.
+    """`‖f₁ - f₀ - J₀ (w₁ - w₀)‖ / ‖f₁ - f₀‖` over the inputs `x`; three forward passes. NaN when the outputs are the same, or
+    the prediction overflows.
 
     Chizat, Oyallon & Bach (2019), section 1: lazy training is training along which the linearised model stays near.
 
@@ -290,9 +296,8 @@ def linearisation_error(
     """
     change = outputs(model, x, device) - outputs(initial, x, device)
     jacobian = Jacobian(initial, x, device=device, certify=certify)
-    tangent = jacobian.jvp(displacement(initial, model)).double().cpu()
-    size = float(change.norm())
-    return float((change - tangent).norm()) / size if size > 0 else math.nan
+    predicted = jacobian.jvp(displacement(initial, model)).double().cpu()
+    return measures.linearisation_error(change, predicted) if bool(predicted.isfinite().all()) else math.nan
 
 
 def beats_guessing(predicted: np.ndarray, y: np.ndarray) -> bool:
@@ -328,16 +333,15 @@ def _probe(context: Context) -> Any:
     return joined(context.train.take(torch.from_numpy(rows)).x, context.test.take(torch.from_numpy(columns)).x)
 
 
-def _surrogates(context: Context, before: Pair, now: Pair) -> dict[str, float]:
+def _surrogates(context: Context, before: KernelPair, now: KernelPair) -> dict[str, float]:
     """How near the surrogates on the initial and on the trained kernel come to the network, on the same few items."""
     rows, columns = context.initial_rows
     y, held = context.y_train[rows], context.y_test[columns]
     network = context.network_logits[columns]
     found = {}
     for key, pair in (("before", before), ("after", now)):
-        scale = context.scale(pair)
-        coef, intercept = whole(fit(pair.train / scale, y, context.seed), len(context.classes))
-        logits = np.asarray(pair.test / scale, dtype=np.float64) @ coef.T + intercept
+        scaled = pair.scaled()
+        logits = context.fitted(scaled, y).logits(scaled.test)
         odds = correct_class_log_odds(logits, held), correct_class_log_odds(network, held)
         try:
             found[f"tau_{key}"] = kendall_tau(odds[0], odds[1])
@@ -348,40 +352,23 @@ def _surrogates(context: Context, before: Pair, now: Pair) -> dict[str, float]:
 
 
 def _conjugate(context: Context) -> float | None:
-    if "ck" not in context.plan.kernels:
+    if LAST not in context.plan.kernels:
         return None
-    rows, _ = context.initial_rows
-    return _turn(context.initial_pair("ck").train, context.pair("ck").train[np.ix_(rows, rows)])
+    return _turn(context.initial_pair(LAST).train, context.pair(LAST).take(*context.initial_rows).train)
 
 
-def _turn(before: Any, now: Any) -> float | None:
+def _turn(before: Gram, now: Gram) -> float | None:
     try:
-        return 1 - centred_alignment(np.asarray(before, dtype=np.float64), np.asarray(now, dtype=np.float64))
+        return 1 - centred_alignment(before, now)
     except NumericalError:
         return None
 
 
-def _aligned(K: Any, y: Any) -> float | None:
+def _aligned(K: Gram, y: Any) -> float | None:
     try:
-        return kernel_target_alignment(np.asarray(K, dtype=np.float64), y, centred=True)
+        return kernel_target_alignment(K, y, centred=True)
     except NumericalError:
         return None
-
-
-def relative_change(before: Any, now: Any, *, centred: bool = False) -> float:
-    """`‖K₁ - K₀‖ / ‖K₀‖`, or of `H K H`: how far a kernel moved, in units of itself, with or without its constant part.
-
-    >>> relative_change(np.eye(3), 3 * np.eye(3) + 100, centred=True)
-    2.0
-    """
-    a, b = np.asarray(before, dtype=np.float64), np.asarray(now, dtype=np.float64)
-    a, b = (_centred(a), _centred(b)) if centred else (a, b)
-    return round(float(np.linalg.norm(b - a)) / max(float(np.linalg.norm(a)), 1e-300), 12)
-
-
-def _centred(K: np.ndarray) -> np.ndarray:
-    rows = K.mean(1, keepdims=True)
-    return K - rows - rows.T + K.mean()
 
 
 def _norm(values: dict[str, Tensor]) -> float:

@@ -1,14 +1,13 @@
 """Identity: whether what resumes a store is what began it, by structure, by values and by what it answers."""
 
 from ntkscope.core.identity.answers import Answers, asked_items, disagreement, drawn, machine, tolerance
-from ntkscope.core.identity.libraries import DIGITS, code_fingerprint
+from ntkscope.core.identity.libraries import DIGITS
 from ntkscope.core.identity.network import code_identity, identity, network_identity
 
 __all__ = [
     "Answers",
     "DIGITS",
     "asked_items",
-    "code_fingerprint",
     "code_identity",
     "disagreement",
     "drawn",

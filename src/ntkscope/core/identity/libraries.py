@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from ntkscope.core.environment import package_version
+from ntkscope.core.numerics import numerics
 
 DIGITS = 24  # hexadecimal ones, of a sha256: 96 bits
-PACKAGE = Path(__file__).resolve().parents[2]
 OWN_NAME = "ntkscope"
 # Their version may change last digits: stores keep it as a label, and what is stored is compared with what is computed.
 UNVERSIONED = {"torch", "functorch", "torchgen", "numpy", "scipy", "triton", "nvidia", "jaxtyping", "beartype"}
@@ -75,18 +73,20 @@ def is_installed(module: str | None) -> bool:
     return any(f"{name}-packages" in Path(place).parts for place in places for name in ("site", "dist"))
 
 
-@functools.cache
 def version_of(module: str) -> str:
-    """What stands for a library's code: its version; for ntkscope, the bytes of the room's files."""
-    parts = module.split(".")
-    if parts[0] == OWN_NAME:
-        return code_fingerprint(parts[1]) if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else package_version()
-    if parts[0] not in VERSIONED:
-        return ""
+    """What stands for a library's code: its version; for ntkscope, that of the room's numbers."""
+    first, _, rest = module.partition(".")
+    if first == OWN_NAME:
+        return numerics(rest.partition(".")[0] or OWN_NAME)
+    return _installed_version(first) if first in VERSIONED else ""
+
+
+@functools.cache
+def _installed_version(package: str) -> str:
     try:
-        return metadata.version({"PIL": "pillow", "sklearn": "scikit-learn"}.get(parts[0], parts[0]))
+        return metadata.version({"PIL": "pillow", "sklearn": "scikit-learn"}.get(package, package))
     except metadata.PackageNotFoundError:
-        return str(getattr(sys.modules.get(parts[0]), "__version__", ""))
+        return str(getattr(sys.modules.get(package), "__version__", ""))
 
 
 def imported_files(level: int, name: str, taken: Iterable[str], package: str | None) -> Iterator[Path]:
@@ -103,19 +103,3 @@ def imported_files(level: int, name: str, taken: Iterable[str], package: str | N
                 continue
             if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
                 yield Path(spec.origin)
-
-
-@functools.cache
-def code_fingerprint(*places: str) -> str:
-    """The version of ntkscope, and the bytes of the source files below `places` (folders or files in the package), as they
-    were when this process first asked."""
-    hasher = hashlib.sha256()
-    for path in sorted(set(_sources(places))):
-        hasher.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
-    return f"{package_version()}, {hasher.hexdigest()[:DIGITS]}"
-
-
-def _sources(places: Iterable[str]) -> Iterator[Path]:
-    for place in places:
-        found = PACKAGE / place
-        yield from found.rglob("*.py") if found.is_dir() else PACKAGE.glob(place)

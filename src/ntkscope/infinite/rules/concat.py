@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
-from ntkscope.infinite.field import Field
-from ntkscope.infinite.layer import Context, Layer, Need, Shape
+from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.registry import layer
-from ntkscope.infinite.rules.residual import branch_fields
+from ntkscope.infinite.rules._branches import Branches, BranchModules
 from ntkscope.infinite.rules.serial import serial
 
 
 @layer
 @final
 @dataclass(frozen=True)
-class Concat(Layer):
+class Concat(Branches):
     """Branches of the same input, their features side by side: Σ′ = Σ_b s_b Σ_b with s_b the share of features.
 
     Features of different branches never meet in a covariance, so branches may share anything. `shares` are equal unless
@@ -33,8 +31,10 @@ class Concat(Layer):
     Relu(normalise=False)
     """
 
-    branches: tuple[Layer, ...]
     shares: tuple[float, ...] | None = None
+
+    def weights(self) -> tuple[float, ...]:
+        return self.shares or (1 / len(self.branches),) * len(self.branches)
 
     @property
     def side_by_side(self) -> bool:
@@ -44,7 +44,7 @@ class Concat(Layer):
         return replace(self, branches=tuple(serial(branch, *layers) for branch in self.branches))
 
     def shape(self, given: Shape, path: str) -> Shape:
-        shapes = [b.shape(given, f"{path}.{i}") for i, b in enumerate(self.branches)]
+        shapes = self.shapes(given, path)
         if len({s.spatial for s in shapes}) != 1:
             raise UsageError(
                 f"the branches at {path!r} end as {', '.join(map(str, shapes))}; expected one size of images"
@@ -73,46 +73,13 @@ class Concat(Layer):
                     f" these widths, {tuple(actual)}"
                 )
 
-    def need(self, out: Need, single: bool) -> Need:
-        return max(b.need(out, single) for b in self.branches)
-
-    def fresh(self, before: bool) -> bool:
-        return all(b.fresh(before) for b in self.branches)
-
-    def follows_shifts(self, wrap: bool) -> bool:
-        return all(b.follows_shifts(wrap) for b in self.branches)
-
-    def affine(self, given: Shape, path: str) -> Iterator[tuple[str, int | None]]:
-        for i, branch in enumerate(self.branches):
-            yield from branch.affine(given, f"{path}.{i}")
-
-    def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
-        fields = branch_fields(self.branches, given, context, path, need)
-        if not fields:
-            return None
-        shares = self.shares or (1 / len(fields),) * len(fields)
-        tangents = [f.ntk * share for f, share in zip(fields, shares) if f.ntk is not None]
-        first = fields[0]
-        return Field(
-            reduce(lambda a, b: a + b, [f.nngp * share for f, share in zip(fields, shares)]),
-            reduce(lambda a, b: a + b, tangents) if tangents else None,
-            first.spatial,
-            first.double,
-            first.shifts,
-            first.wrap,
-        )
-
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
-        shares = self.shares or (1 / len(self.branches),) * len(self.branches)
-        return Beside([b.finite(given, max(1, round(width * s)), None) for b, s in zip(self.branches, shares)])
+        widths = [max(1, round(width * share)) for share in self.weights()]
+        return Beside([b.finite(given, wide, None) for b, wide in zip(self.branches, widths)])
 
 
-class Beside(nn.Module):
+class Beside(BranchModules):
     """What modules make of one input, along the channels."""
-
-    def __init__(self, branches: list[nn.Module]) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([branch(x) for branch in self.branches], dim=1)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
+from operator import add
 from typing import final
 
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
-from ntkscope.infinite.field import Field
-from ntkscope.infinite.layer import Context, Layer, Need, Shape
+from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.registry import layer
+from ntkscope.infinite.rules._branches import Branches, BranchModules
 from ntkscope.infinite.rules.identity import Identity
 from ntkscope.infinite.rules.serial import Serial, serial
 
@@ -20,17 +20,18 @@ from ntkscope.infinite.rules.serial import Serial, serial
 @layer
 @final
 @dataclass(frozen=True)
-class Sum(Layer):
+class Sum(Branches):
     """Branches of the same input, added: Σ′ = Σ_b Σ_b and Θ′ = Σ_b Θ_b.
 
     That holds when all branches but one end with random weights of their own, possibly followed by pooling; anything else
     is refused, since branches would be correlated.
     """
 
-    branches: tuple[Layer, ...]
+    def weights(self) -> tuple[float, ...]:
+        return (1.0,) * len(self.branches)
 
     def shape(self, given: Shape, path: str) -> Shape:
-        shapes = [b.shape(given, f"{path}.{i}") for i, b in enumerate(self.branches)]
+        shapes = self.shapes(given, path)
         if len({s.spatial for s in shapes}) != 1:
             raise UsageError(
                 f"the branches of the sum at {path!r} end as {', '.join(map(str, shapes))}; expected one shape"
@@ -50,61 +51,15 @@ class Sum(Layer):
             any(s.mixed for s in shapes),
         )
 
-    def need(self, out: Need, single: bool) -> Need:
-        return max(b.need(out, single) for b in self.branches)
-
-    def fresh(self, before: bool) -> bool:
-        return all(b.fresh(before) for b in self.branches)
-
-    def follows_shifts(self, wrap: bool) -> bool:
-        return all(b.follows_shifts(wrap) for b in self.branches)
-
-    def affine(self, given: Shape, path: str) -> Iterator[tuple[str, int | None]]:
-        for i, branch in enumerate(self.branches):
-            yield from branch.affine(given, f"{path}.{i}")
-
-    def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
-        fields = branch_fields(self.branches, given, context, path, need)
-        if not fields:
-            return None
-        first = fields[0]
-        tangents = [f.ntk for f in fields if f.ntk is not None]
-        return Field(
-            reduce(lambda a, b: a + b, [f.nngp for f in fields]),
-            reduce(lambda a, b: a + b, tangents) if tangents else None,
-            first.spatial,
-            first.double,
-            first.shifts,
-            first.wrap,
-        )
-
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
         return Added([b.finite(given, width, outputs) for b in self.branches])
 
 
-def branch_fields(branches: tuple[Layer, ...], given: Field, context: Context, path: str, need: Need) -> list[Field]:
-    """The field behind each branch; none of them when nothing is needed, though the variances inside were noted."""
-    fields = []
-    for i, branch in enumerate(branches):
-        wants = branch.need(need, context.single)
-        if wants == Need.NOTHING:
-            continue
-        start = given if wants == Need.FULL else given.same()
-        fields.append(branch.propagate(start, context, f"{path}.{i}", need))
-    if need == Need.NOTHING:
-        return []
-    return [f if need == Need.FULL else f.same() for f in fields if f is not None]
-
-
-class Added(nn.Module):
+class Added(BranchModules):
     """The sum of what modules make of one input."""
 
-    def __init__(self, branches: list[nn.Module]) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
-
     def forward(self, x: Tensor) -> Tensor:
-        return reduce(lambda a, b: a + b, [branch(x) for branch in self.branches])
+        return reduce(add, [branch(x) for branch in self.branches])
 
 
 def Residual(*branch: Layer) -> Sum:
@@ -117,4 +72,4 @@ def Residual(*branch: Layer) -> Sum:
     return Sum((Identity(), serial(*branch)))
 
 
-__all__ = ["Added", "Residual", "Serial", "Sum", "branch_fields"]
+__all__ = ["Added", "Residual", "Serial", "Sum"]

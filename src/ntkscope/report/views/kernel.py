@@ -29,6 +29,7 @@ def kernel(section: Section, source: Source) -> Drawing:
     data = section.data
     initial = data.get("initial") or {}
     tiles = [_tile(name, words, data.get(key), _was(initial, key)) for key, name, words in _TILES]
+    tiles += [_tile(name, "another measure of the kernel and the labels", value) for name, value in _more(data).items()]
     if initial:
         moved = "1 − cosine between the kernels before and after training"
         tiles.append(_tile("Kernel moved by", moved, initial.get("distance")))
@@ -41,11 +42,16 @@ def kernel(section: Section, source: Source) -> Drawing:
     return Drawing(join([*parts, tag("div", *plots, class_="panels wide")]))
 
 
+def _more(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = data.get("more")
+    return found if isinstance(found, Mapping) else {}
+
+
 def _was(initial: Mapping[str, Any], key: str) -> str | None:
     """What a figure was before training, with what it is now on the same items where those are fewer."""
-    before, now, items = initial.get(key), initial.get(f"now_{key}"), initial.get("items")
-    if not isfinite(as_float(before)):
+    if key not in initial or not isfinite(as_float(initial[key])):
         return None
+    before, now, items = initial[key], initial.get(f"now_{key}"), initial.get("items")
     if not isfinite(as_float(now)) or not items:
         return f"before training {number(before)}"
     return f"{number(before)} before, {number(now)} after, on the same {number(items)} items"

@@ -12,7 +12,7 @@ from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, as_float, interval, number, percent
 from ntkscope.report.plots import Point, Scale, forest, scatter
 from ntkscope.report.plots.frame import Frame
-from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.source import Drawing, Section, Source, mapping
 from ntkscope.report.tables import Cell, table
 from ntkscope.report.views.registry import VIEWS
 
@@ -41,7 +41,9 @@ def surrogates(section: Section, source: Source) -> Drawing:
         "Literal τ",
         "Seconds",
     ]
-    cells = [_row(row, row is best, (low, high)) for row in rows]
+    more = list(dict.fromkeys(name for row in rows for name in mapping(row.get("more"))))
+    heads += [name.replace("-", " ").capitalize() for name in more]
+    cells = [[*_row(row, row is best, (low, high)), *_more(row, more)] for row in rows]
     file = f"{source.record.name}-surrogates.csv"
     shown = table(heads, cells, name="Faithfulness of each surrogate", export=file, kind="snug")
     words = tag(
@@ -87,6 +89,12 @@ def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float]) -> list[
         Cell(number(row.get("tau_literal")), row.get("tau_literal"), True),
         Cell(number(row.get("seconds"), 2), row.get("seconds"), True),
     ]
+
+
+def _more(row: Mapping[str, Any], names: Sequence[str]) -> list[Cell]:
+    """Measures beside the usual ones, a column each."""
+    values = mapping(row.get("more"))
+    return [Cell(number(values.get(name)), values.get(name), True) for name in names]
 
 
 def _plots(kernels: Sequence[str], source: Source) -> Markup | None:

@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from ntkscope.xray.context import Context
 from ntkscope.xray.registry import Finding, Section, register
+from ntkscope.xray.result import Result
+from ntkscope.xray.sections import kernel
 
 
-def run(context: Context) -> Finding:
+@dataclass(frozen=True)
+class Timing(Result):
+    """What one step took."""
+
+    what: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Health(Result):
+    """What rounding left."""
+
+    smallest_eigenvalue: float | None
+    jitter: float
+    precision: str
+
+
+@dataclass(frozen=True)
+class Computed(Result):
+    """All that is needed to run an X-ray again."""
+
+    command: str
+    versions: Mapping[str, Any]
+    commit: str | None
+    platform: str
+    threads: int
+    seeds: Mapping[str, Any]
+    device: str
+    timings: tuple[Timing, ...]
+    expected_seconds: float
+    health: Health
+    notes: tuple[str, ...]
+
+
+def run(context: Context) -> Finding[Computed]:
     document = context.record.to_json()
     environment = document["environment"]
-    kernel = context.record.metrics.get("section:kernel", {}).get("data", {})
+    decomposed = context.result(kernel.SECTION)
     fits = context.record.metrics.get("surrogate_fits", {})
     notes = []
     if context.plan.subsampled:
@@ -17,36 +57,32 @@ def run(context: Context) -> Finding:
     stopped = [name for name, told in fits.items() if not told["converged"]]
     if stopped:
         notes.append(f"The surrogates on {', '.join(stopped)} stopped before their optimum.")
-    smallest = kernel.get("smallest_eigenvalue")
-    if isinstance(smallest, float) and smallest < -1e-4:
+    smallest = None if decomposed is None else decomposed.smallest_eigenvalue
+    if smallest is not None and smallest < -1e-4:
         notes.append(f"The kernel's smallest eigenvalue is {smallest:.2g}: rounding in single precision shows.")
     if document["earlier"]:
         notes.append(f"The X-ray was interrupted and went on {len(document['earlier'])} times.")
     expected, spent = context.plan.seconds, context.record.wall_seconds
     return Finding(
-        {
-            "command": document["command"],
-            "versions": {"python": environment["python"], **environment["packages"]},
-            "commit": environment["commit"],
-            "platform": environment["platform"],
-            "threads": environment["threads"],
-            "seeds": document["seeds"],
-            "device": environment["device"],
-            "timings": list(context.timings),
-            "expected_seconds": expected,
-            "health": {
-                "smallest_eigenvalue": smallest,
-                "jitter": 0.0,
-                "precision": "kernels float32, sums and solves float64",
-            },
-            "notes": notes,
-        },
+        Computed(
+            command=document["command"],
+            versions={"python": environment["python"], **environment["packages"]},
+            commit=environment["commit"],
+            platform=environment["platform"],
+            threads=environment["threads"],
+            seeds=document["seeds"],
+            device=environment["device"],
+            timings=tuple(Timing.from_record(entry) for entry in context.timings),
+            expected_seconds=expected,
+            health=Health(smallest, 0.0, "kernels float32, sums and solves float64"),
+            notes=tuple(notes),
+        ),
         f"Expected {expected:.0f} s, took {spent:.0f} s. Run again with the same seeds and data, the same figures come out up"
         " to rounding.",
     )
 
 
-register(
+SECTION = register(
     Section(
         name="computed",
         place=7,
@@ -54,6 +90,8 @@ register(
         meaning="Everything needed to run this again and to judge its numerical health.",
         formula="Fits and decompositions are in float64; the smallest eigenvalue shows what rounding left, no jitter is added.",
         run=run,
-        after=("summary", "surrogates", "explain", "problems", "kernel", "layers"),
+        result=Computed,
+        after=(kernel.SECTION,),
+        every_attempt=True,
     )
 )

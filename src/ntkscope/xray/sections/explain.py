@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from jaxtyping import Int64
 
 from ntkscope.data.subsets import stratified
 from ntkscope.explain import attribute, class_summary, concentration, nearest
 from ntkscope.measures.faithfulness import agreement, probabilities
 from ntkscope.xray.context import Context
-from ntkscope.xray.rates import Workload
+from ntkscope.xray.plan import MAIN
 from ntkscope.xray.registry import Finding, Section, register
+from ntkscope.xray.result import Result
+from ntkscope.xray.sections import surrogates
+from ntkscope.xray.workload import Workload
 
 OFFERED = 200  # test items a reader can pick
 NEIGHBOURS = 8
 OUTLIERS = 10
-MAIN = "trntk"
 
 
-def run(context: Context) -> Finding:
+@dataclass(frozen=True)
+class Explanations(Result):
+    """The test items a reader can pick: their numbers, and the classes of surrogate, network and label."""
+
+    kernels: tuple[str, ...]
+    main: str
+    items: tuple[int, ...]
+    predicted: tuple[int, ...]
+    network_predicted: tuple[int, ...]
+    true: tuple[int, ...]
+    k: int
+    agreement: float
+
+
+def run(context: Context) -> Finding[Explanations]:
     y, classes = context.y_train, len(context.classes)
     items = _offered(context)
     k = min(NEIGHBOURS, len(y))
-    logits = context.surrogate_logits(MAIN)
+    logits = context.machine_logits(MAIN)
     predicted = logits.argmax(1)[items]
-    kernel = np.asarray(context.scaled(MAIN).test[items], dtype=np.float64)
-    attribution = attribute(context.surrogate(MAIN), kernel)
+    attribution = attribute(context.machine(MAIN), context.pair(MAIN).scaled().test, rows=items)
     t = len(items)
     mean, box = np.full((t, classes, classes), np.nan), np.full((t, classes, 5), np.nan)
     top_index, top_value = np.zeros((t, k), dtype=np.int64), np.zeros((t, k))
@@ -58,7 +76,7 @@ def run(context: Context) -> Finding:
     }.items():
         context.keep(f"explain.{name}", value)
     for name in context.kernels:
-        found = nearest(np.asarray(context.pair(name).test[items], dtype=np.float64), k)
+        found = nearest(context.pair(name).test[items], k)
         context.keep(f"explain.nearest_index.{name}", found.indices)
         context.keep(f"explain.nearest_value.{name}", found.values)
     agree = agreement(logits, context.network_logits)
@@ -67,24 +85,24 @@ def run(context: Context) -> Finding:
         " items; where the two differ, the explanation is of the surrogate's answer."
     )
     return Finding(
-        {
-            "kernels": list(context.kernels),
-            "main": MAIN,
-            "items": items.tolist(),
-            "predicted": predicted.tolist(),
-            "network_predicted": context.network_logits.argmax(1)[items].tolist(),
-            "true": context.y_test[items].tolist(),
-            "k": k,
-            "agreement": agree,
-        },
+        Explanations(
+            kernels=context.kernels,
+            main=MAIN,
+            items=tuple(items.tolist()),
+            predicted=tuple(predicted.tolist()),
+            network_predicted=tuple(context.network_logits.argmax(1)[items].tolist()),
+            true=tuple(context.y_test[items].tolist()),
+            k=k,
+            agreement=agree,
+        ),
         confidence,
     )
 
 
-def _offered(context: Context) -> np.ndarray:
+def _offered(context: Context) -> Int64[np.ndarray, " t"]:
     """Test items to pick from: the network's mistakes and where the surrogate differs first, then some of every class."""
     y, network = context.y_test, context.network_logits.argmax(1)
-    odd = np.flatnonzero((network != y) | (network != context.surrogate_logits(MAIN).argmax(1)))
+    odd = np.flatnonzero((network != y) | (network != context.machine_logits(MAIN).argmax(1)))
     chosen = odd[: OFFERED // 2]
     rest = np.setdiff1d(np.arange(len(y)), chosen)
     if len(rest):
@@ -98,7 +116,7 @@ def cost(work: Workload) -> float:
     return items * work.train * work.classes * 3e-8 + items * 5e-3
 
 
-register(
+SECTION = register(
     Section(
         name="explain",
         place=3,
@@ -109,7 +127,8 @@ register(
         ),
         formula="A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N, and Σ_i A(x, x_i)_c is the logit of class c.",
         run=run,
-        after=("surrogates",),
+        result=Explanations,
+        after=(surrogates.SECTION,),
         cost=cost,
     )
 )

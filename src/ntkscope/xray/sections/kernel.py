@@ -2,88 +2,125 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from ntkscope.data.subsets import stratified
-from ntkscope.linalg import entropy_rank
+from ntkscope.linalg import Gram, entropy_rank
+from ntkscope.machines import other_measures
 from ntkscope.measures.alignment import centred_alignment, kernel_distance, kernel_target_alignment
-from ntkscope.xray.context import Array, Context, lengths
-from ntkscope.xray.rates import Workload
+from ntkscope.xray.context import Context
+from ntkscope.xray.plan import EXACT, MAIN
 from ntkscope.xray.registry import Finding, Section, register
+from ntkscope.xray.result import Result
+from ntkscope.xray.workload import Workload
 
 SHOWN = 200  # rows of the heat map
 DECOMPOSED = 2000  # rows of which all eigenvalues are computed
 
 
-def run(context: Context) -> Finding:
+@dataclass(frozen=True)
+class Initial(Result):
+    """The initial network's kernel, and the trained one on the same items (`now_…`)."""
+
+    items: int
+    distance: float
+    centred_distance: float
+    alignment: float
+    centred_alignment: float
+    effective_rank: float
+    now_alignment: float
+    now_centred_alignment: float
+    now_effective_rank: float
+
+
+@dataclass(frozen=True)
+class Kernel(Result):
+    """One kernel in figures; `more` are registered measures of a kernel and labels that have no field here."""
+
+    name: str
+    rows: int
+    effective_rank: float
+    alignment: float
+    centred_alignment: float
+    condition_number: float
+    smallest_eigenvalue: float
+    initial: Initial | None
+    more: Mapping[str, float] = field(default_factory=dict, metadata={"optional": True})
+
+
+def run(context: Context) -> Finding[Kernel]:
     y = context.y_train
-    K = context.pair("trntk").train
+    K = context.pair(MAIN).train
     _heatmap(context, K)
     rows = stratified(y, max(DECOMPOSED, len(context.classes)), context.seed, "xray", "spectrum")
-    part = np.asarray(K if len(rows) == len(y) else K[np.ix_(rows, rows)], dtype=np.float64)
-    values = torch.linalg.eigvalsh(torch.from_numpy((part + part.T) / 2)).flip(0)
+    values = _spectrum(K if len(rows) == len(y) else K[rows, rows])
     context.keep("kernel.eigenvalues", values)
     kept = values[values > len(values) * torch.finfo(torch.float32).eps * values[0]]  # the rest is rounding
-    data: dict[str, Any] = {
-        "name": "trntk",
-        "rows": len(rows),
-        "effective_rank": entropy_rank(values.clamp_min(0)),
-        "alignment": kernel_target_alignment(K, y),
-        "centred_alignment": kernel_target_alignment(K, y, centred=True),
-        "condition_number": float(kept[0] / kept[-1]),
-        "smallest_eigenvalue": float(values[-1]),
-        "initial": None if context.initial is None else _initial(context),
-    }
+    found = Kernel(
+        name=MAIN,
+        rows=len(rows),
+        effective_rank=entropy_rank(values.clamp_min(0)),
+        alignment=kernel_target_alignment(K, y),
+        centred_alignment=kernel_target_alignment(K, y, centred=True),
+        condition_number=float(kept[0] / kept[-1]),
+        smallest_eigenvalue=float(values[-1]),
+        initial=None if context.initial is None else _initial(context),
+        more=other_measures(["kernel-target-alignment"], {"kernel and labels": (K, y)}),
+    )
     confidence = (
         f"Exact up to rounding on {len(rows):,} training items"
         + ("." if len(rows) == len(y) else f", a stratified part of the {len(y):,} in use.")
         + " The effective rank grows with the number of items; compare it at equal numbers only."
     )
-    return Finding(data, confidence)
+    return Finding(found, confidence)
 
 
-def _heatmap(context: Context, K: Array) -> None:
+def _spectrum(K: Gram) -> Float64[Tensor, " n"]:
+    """The eigenvalues, the largest first."""
+    return K.eigvalsh().cpu().flip(0)
+
+
+def _heatmap(context: Context, K: Gram) -> None:
     rows = stratified(context.y_train, max(SHOWN, len(context.classes)), context.seed, "xray", "heatmap")
     rows = rows[np.argsort(context.y_train[rows], kind="stable")]
-    context.keep("kernel.heatmap", np.asarray(K[np.ix_(rows, rows)], dtype=np.float32))
+    context.keep("kernel.heatmap", K[rows, rows].numpy().astype(np.float32, copy=False))
     context.keep("kernel.heatmap_labels", context.y_train[rows])
 
 
-def _initial(context: Context) -> dict[str, Any]:
+def _initial(context: Context) -> Initial:
     """The same of the initial network, and the distance between both, on the items both kernels have."""
-    rows = context.initial_rows[0]
-    before = np.asarray(context.initial_pair("trntk0").train, dtype=np.float64)
-    now = np.asarray(context.pair("trntk0").train[np.ix_(rows, rows)], dtype=np.float64)
-    root = lengths(np.diagonal(before))
-    unit = before / root[:, None] / root
-    values = torch.linalg.eigvalsh(torch.from_numpy((unit + unit.T) / 2)).flip(0)
-    context.keep("kernel.initial_eigenvalues", values)
+    rows, columns = context.initial_rows
     y = context.y_train[rows]
-    own = lengths(np.diagonal(now))
-    current = now / own[:, None] / own
-    current_values = torch.linalg.eigvalsh(torch.from_numpy((current + current.T) / 2)).flip(0)
+    before = context.initial_pair(EXACT).to(torch.float64)
+    now = context.pair(EXACT).take(rows, columns).to(torch.float64)
+    unit, current = (pair.normalized(MAIN, zeros=True).train for pair in (before, now))
+    values, current_values = _spectrum(unit), _spectrum(current)
+    context.keep("kernel.initial_eigenvalues", values)
     context.keep("kernel.current_eigenvalues", current_values)  # of the same items as the initial ones
-    return {
-        "items": len(rows),
-        "distance": kernel_distance(before, now),
-        "centred_distance": 1 - centred_alignment(before, now),
-        "alignment": kernel_target_alignment(unit, y),
-        "centred_alignment": kernel_target_alignment(unit, y, centred=True),
-        "effective_rank": entropy_rank(values.clamp_min(0)),
-        "now_alignment": kernel_target_alignment(current, y),
-        "now_centred_alignment": kernel_target_alignment(current, y, centred=True),
-        "now_effective_rank": entropy_rank(current_values.clamp_min(0)),
-    }
+    return Initial(
+        items=len(rows),
+        distance=kernel_distance(before.train, now.train),
+        centred_distance=1 - centred_alignment(before.train, now.train),
+        alignment=kernel_target_alignment(unit, y),
+        centred_alignment=kernel_target_alignment(unit, y, centred=True),
+        effective_rank=entropy_rank(values.clamp_min(0)),
+        now_alignment=kernel_target_alignment(current, y),
+        now_centred_alignment=kernel_target_alignment(current, y, centred=True),
+        now_effective_rank=entropy_rank(current_values.clamp_min(0)),
+    )
 
 
 def cost(work: Workload) -> float:
     return work.decomposition(DECOMPOSED) + 4 * work.train**2 * 100 * work.rates.double
 
 
-register(
+SECTION = register(
     Section(
         name="kernel",
         place=5,
@@ -99,6 +136,7 @@ register(
             " Distance: 1 - ⟨K₀, K₁⟩ / (‖K₀‖ ‖K₁‖)."
         ),
         run=run,
+        result=Kernel,
         cost=cost,
     )
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,19 +12,51 @@ import torch
 from ntkscope.core import NumericalError
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import kernel
+from ntkscope.machines import kernel_seconds
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.xray.context import Context, subset
-from ntkscope.xray.rates import Workload, kernel_seconds
+from ntkscope.xray.plan import EXACT
 from ntkscope.xray.registry import Finding, Section, register
+from ntkscope.xray.result import Result
+from ntkscope.xray.workload import Workload
 
 ITEMS = 96  # training items on which each layer's part is kept; a share of a trace converges long before that
 
 
-def run(context: Context) -> Finding:
+@dataclass(frozen=True)
+class Layer(Result):
+    """One layer: its share of the trace, and how its part was computed."""
+
+    name: str
+    parameters: int
+    share: float
+    road: str
+    seconds: float
+    centred_alignment: float | None
+
+
+@dataclass(frozen=True)
+class Coverage(Result):
+    """The share of the parameters that each method computed."""
+
+    roads: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Layers(Result):
+    """The layers in the order of the network; `stages` are seconds of the whole kernel."""
+
+    layers: tuple[Layer, ...]
+    coverage: Coverage
+    stages: Mapping[str, float]
+    items: int
+
+
+def run(context: Context) -> Finding[Layers]:
     rows = stratified(context.y_train, max(ITEMS, len(context.classes)), context.seed, "xray", "layers")
     part = subset(context.train, rows)
     gram = kernel(
-        "trntk0",
+        EXACT,
         context.model,
         part,
         per_layer=True,
@@ -30,26 +64,29 @@ def run(context: Context) -> Finding:
         memory=context.memory // 2,
         certify=context.certify,
     )
-    context.keep_certificate("layers.trntk0", "train", gram)
+    context.pairs.keep_certificate(f"layers.{EXACT}", "train", gram)
     total = float(gram.diagonal().double().sum())
-    context.pair("trntk0")  # its coverage is what the page shows
+    context.pair(EXACT)  # its coverage is what the page shows
     coverage = context.record.metrics.get("coverage") or {}
     roads, numbers = coverage.get("roads", {}), coverage.get("numbers", {})
     seconds = coverage.get("seconds", {})
-    layers: dict[str, dict[str, Any]] = {}
-    sums: dict[str, torch.Tensor] = {}
-    for name, values in gram.contributions.items():
-        layer = name.rpartition(".")[0] or name
-        entry = layers.setdefault(layer, {"name": layer, "parameters": 0, "share": 0.0, "road": [], "seconds": 0.0})
-        entry["parameters"] += int(numbers.get(name, 0))
-        entry["share"] += float(values.diagonal().double().sum()) / total
-        entry["seconds"] += float(seconds.get(name, 0.0))
-        entry["road"].append(roads.get(name, "unused"))
-        sums[layer] = sums[layer] + values.double() if layer in sums else values.double()
-    for layer, entry in layers.items():
-        entry["road"] = "+".join(dict.fromkeys(entry["road"]))
-        entry["centred_alignment"] = _alignment(sums[layer], part.y.numpy())
-    order = {name.rpartition(".")[0] or name: i for i, name in enumerate(dict(context.model.named_parameters()))}
+    members: dict[str, list[str]] = defaultdict(list)
+    for name in gram.contributions:
+        members[_layer(name)].append(name)
+    layers = []
+    for layer, names in members.items():
+        parts = [gram.contributions[name].double() for name in names]
+        layers.append(
+            Layer(
+                name=layer,
+                parameters=sum(int(numbers.get(name, 0)) for name in names),
+                share=sum(float(values.diagonal().sum()) / total for values in parts),
+                road="+".join(dict.fromkeys(roads.get(name, "unused") for name in names)),
+                seconds=sum(float(seconds.get(name, 0.0)) for name in names),
+                centred_alignment=_alignment(sum(parts[1:], start=parts[0]), part.y.numpy()),
+            )
+        )
+    order = {_layer(name): i for i, name in enumerate(dict(context.model.named_parameters()))}
     everything = sum(numbers.values()) or 1
     shares = {
         road: sum(numbers[name] for name in numbers if roads[name] == road) / everything
@@ -62,14 +99,19 @@ def run(context: Context) -> Finding:
         f" the rest by differentiation of that parameter alone; both are exact."
     )
     return Finding(
-        {
-            "layers": sorted(layers.values(), key=lambda entry: order.get(entry["name"], 0)),
-            "coverage": {"roads": shares},
-            "stages": dict(coverage.get("stages", {})),
-            "items": len(rows),
-        },
+        Layers(
+            layers=tuple(sorted(layers, key=lambda layer: order.get(layer.name, 0))),
+            coverage=Coverage(shares),
+            stages=dict(coverage.get("stages", {})),
+            items=len(rows),
+        ),
         confidence,
     )
+
+
+def _layer(parameter: str) -> str:
+    """The layer a parameter is in; itself where it is in none."""
+    return parameter.rpartition(".")[0] or parameter
 
 
 def _alignment(values: torch.Tensor, y: np.ndarray) -> float | None:
@@ -80,10 +122,10 @@ def _alignment(values: torch.Tensor, y: np.ndarray) -> float | None:
 
 
 def cost(work: Workload) -> float:
-    return kernel_seconds("trntk0", ITEMS, 0, work.rates)
+    return kernel_seconds(EXACT, ITEMS, 0, work.rates)
 
 
-register(
+SECTION = register(
     Section(
         name="layers",
         place=6,
@@ -96,6 +138,7 @@ register(
             "κ₀(x, x′) = Σ_l κ_l(x, x′), κ_l(x, x′) = Σ_k ⟨∂f_k(x)/∂w_l, ∂f_k(x′)/∂w_l⟩. Share of l: tr K_l / tr K."
         ),
         run=run,
+        result=Layers,
         cost=cost,
     )
 )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from ntkscope.explain import mislabelled
+from ntkscope.linalg import Gram
 from ntkscope.xray.context import Array, Context
 from ntkscope.xray.items import Items
-from ntkscope.xray.rates import Workload
+from ntkscope.xray.plan import MAIN
 from ntkscope.xray.registry import Finding, Section, register
+from ntkscope.xray.result import Result
+from ntkscope.xray.sections import surrogates
+from ntkscope.xray.workload import Workload
 
 LISTED = 100
 ALIKE = 0.995  # cosine of gradients from which two items are worth comparing
@@ -19,40 +23,85 @@ CLOSE = 0.05  # distance of inputs, relative to that of typical pairs, up to whi
 BLOCK = 512
 
 
-def run(context: Context) -> Finding:
-    K, y = context.pair("trntk").train, context.y_train
-    doubtful = _mislabelled(context, np.asarray(K, dtype=np.float64), y)
+@dataclass(frozen=True)
+class Doubtful(Result):
+    """A training item, and the class suggested by a classifier that never saw it; a score above 0 contradicts the label."""
+
+    index: int
+    original: int
+    score: float
+    label: int
+    suggested: int
+
+
+@dataclass(frozen=True)
+class Double(Result):
+    """Two training items that are nearly the same."""
+
+    a: int
+    b: int
+    original_a: int
+    original_b: int
+    similarity: float
+    distance: float
+    same_label: bool
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Dominating(Result):
+    """A training item, and its share in what the surrogate says of all test items."""
+
+    index: int
+    original: int
+    share: float
+    times_fair: float
+    label: int
+
+
+@dataclass(frozen=True)
+class Problems(Result):
+    """Training items to look at by hand, the most striking first."""
+
+    mislabelled: tuple[Doubtful, ...]
+    duplicates: tuple[Double, ...]
+    dominating: tuple[Dominating, ...]
+
+
+def run(context: Context) -> Finding[Problems]:
+    K, y = context.pair(MAIN).train, context.y_train
+    doubtful = _mislabelled(context, K.to(torch.float64), y)
     doubles = _duplicates(context.train, K, y)
     loud = _dominating(context)
-    contradicted = sum(entry["score"] > 0 for entry in doubtful)
+    contradicted = sum(entry.score > 0 for entry in doubtful)
     confidence = (
         f"{'At least ' if contradicted == LISTED else ''}{contradicted} {'label is' if contradicted == 1 else 'labels are'}"
         " contradicted by a classifier that never saw the item; a hard item looks the same as a wrong label, so look at each."
         " Near-duplicates are near in the network's eyes and as inputs."
     )
-    return Finding({"mislabelled": doubtful, "duplicates": doubles, "dominating": loud}, confidence)
+    return Finding(Problems(doubtful, doubles, loud), confidence)
 
 
-def _mislabelled(context: Context, K: Array, y: Array) -> list[dict[str, Any]]:
+def _mislabelled(context: Context, K: Gram, y: Array) -> tuple[Doubtful, ...]:
     ranking = mislabelled(K, y)
     context.keep("problems.label_score", ranking.scores)
-    return [
-        {
-            "index": int(i),
-            "original": int(context.train.original[i]),
-            "score": float(ranking.scores[i]),
-            "label": int(y[i]),
-            "suggested": int(ranking.suggested[i]),
-        }
+    return tuple(
+        Doubtful(
+            index=int(i),
+            original=int(context.train.original[i]),
+            score=float(ranking.scores[i]),
+            label=int(y[i]),
+            suggested=int(ranking.suggested[i]),
+        )
         for i in ranking.top(LISTED)
-    ]
+    )
 
 
-def _duplicates(items: Items, K: Array, y: Array) -> list[dict[str, Any]]:
+def _duplicates(items: Items, K: Gram, y: Array) -> tuple[Double, ...]:
     """Pairs that the kernel holds for the same and whose inputs are close, the most alike first."""
     rows, columns, values = [], [], []
     for start in range(0, len(K), BLOCK):
-        block = np.asarray(K[start : start + BLOCK])
+        block = K[start : start + BLOCK].numpy()
         i, j = np.nonzero(block > ALIKE)
         upper = j > i + start
         rows.append(i[upper] + start)
@@ -64,19 +113,19 @@ def _duplicates(items: Items, K: Array, y: Array) -> list[dict[str, Any]]:
     distance, exact = _input_distance(items, a, b)
     near = np.flatnonzero(distance <= CLOSE)
     near = near[np.lexsort((-alike[near], distance[near]))][:LISTED]
-    return [
-        {
-            "a": int(a[p]),
-            "b": int(b[p]),
-            "original_a": int(items.original[a[p]]),
-            "original_b": int(items.original[b[p]]),
-            "similarity": float(alike[p]),
-            "distance": float(distance[p]),
-            "same_label": bool(y[a[p]] == y[b[p]]),
-            "exact": bool(exact[p]),
-        }
+    return tuple(
+        Double(
+            a=int(a[p]),
+            b=int(b[p]),
+            original_a=int(items.original[a[p]]),
+            original_b=int(items.original[b[p]]),
+            similarity=float(alike[p]),
+            distance=float(distance[p]),
+            same_label=bool(y[a[p]] == y[b[p]]),
+            exact=bool(exact[p]),
+        )
         for p in near
-    ]
+    )
 
 
 def _input_distance(items: Items, a: Array, b: Array) -> tuple[Array, Array]:
@@ -93,35 +142,34 @@ def _input_distance(items: Items, a: Array, b: Array) -> tuple[Array, Array]:
     return np.sqrt(squares / typical) if typical > 0 else np.zeros(len(a)), equal
 
 
-def _dominating(context: Context) -> list[dict[str, Any]]:
+def _dominating(context: Context) -> tuple[Dominating, ...]:
     """The share of each training point in all attributions of the test items' predicted logits, by size."""
-    name = "trntk"
-    fitted, kernel = context.surrogate(name), context.scaled(name).test
-    predicted = context.surrogate_logits(name).argmax(1)
+    machine, kernel = context.machine(MAIN), context.pair(MAIN).scaled().test
+    predicted = context.machine_logits(MAIN).argmax(1)
     mass = np.zeros(len(context.train))
     for label in np.unique(predicted):
-        part = np.abs(np.asarray(kernel[predicted == label], dtype=np.float64)).sum(0)
-        mass += part * np.abs(fitted.coef_[label])
+        part = np.abs(kernel[predicted == label].numpy().astype(np.float64)).sum(0)
+        mass += part * np.abs(machine.coef_[label])
     shares = mass / mass.sum() if mass.sum() > 0 else mass
     context.keep("problems.share", shares)
     order = np.argsort(-shares, kind="stable")[:LISTED]
-    return [
-        {
-            "index": int(i),
-            "original": int(context.train.original[i]),
-            "share": float(shares[i]),
-            "times_fair": float(shares[i] * len(shares)),
-            "label": int(context.y_train[i]),
-        }
+    return tuple(
+        Dominating(
+            index=int(i),
+            original=int(context.train.original[i]),
+            share=float(shares[i]),
+            times_fair=float(shares[i] * len(shares)),
+            label=int(context.y_train[i]),
+        )
         for i in order
-    ]
+    )
 
 
 def cost(work: Workload) -> float:
     return work.decomposition(work.train) + work.train**2 * 2e-8
 
 
-register(
+SECTION = register(
     Section(
         name="problems",
         place=4,
@@ -136,7 +184,8 @@ register(
             " Dominating: Σ_x |W_ci κ(x, x_i)| over all test items x and their predicted class c, as a share of all points'."
         ),
         run=run,
-        after=("surrogates",),
+        result=Problems,
+        after=(surrogates.SECTION,),
         cost=cost,
     )
 )

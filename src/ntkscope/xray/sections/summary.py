@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from ntkscope.measures.faithfulness import accuracy
 from ntkscope.xray.context import Context
-from ntkscope.xray.rates import Workload
 from ntkscope.xray.registry import Finding, Section, register
-from ntkscope.xray.verdict import gather, judge
+from ntkscope.xray.result import Result
+from ntkscope.xray.sections import kernel, surrogates
+from ntkscope.xray.verdict import Evidence, gather, judge
+from ntkscope.xray.workload import Workload
 
 
-def run(context: Context) -> Finding:
-    y = context.y_test
-    found = context.record.metrics.get("section:surrogates", {})
-    table = found.get("data", {}).get("table", [])
-    best = max(table, key=lambda row: row["tau"] if row["tau"] == row["tau"] else -2.0, default=None)
-    verdict = judge(gather(context))
+@dataclass(frozen=True)
+class Summary(Result):
+    """The verdict with its evidence, and accuracies on the test items."""
+
+    verdict: str
+    score: float | None
+    why: str
+    evidence: tuple[Evidence, ...]
+    network_accuracy: float
+    surrogate_accuracy: Mapping[str, float]
+    best_kernel: str
+
+
+def run(context: Context) -> Finding[Summary]:
+    rated, decomposed = context.result(surrogates.SECTION), context.result(kernel.SECTION)
+    verdict = judge(gather(context, None if decomposed is None else decomposed.centred_alignment))
     return Finding(
-        {
-            "verdict": verdict.word,
-            "score": verdict.score,
-            "why": verdict.why,
-            "evidence": [item.to_json() for item in verdict.evidence],
-            "network_accuracy": accuracy(context.network_logits, y),
-            "surrogate_accuracy": {row["kernel"]: row["accuracy"] for row in table},
-            "best_kernel": best["kernel"] if best else "",
-        },
+        Summary(
+            verdict=verdict.word,
+            score=verdict.score,
+            why=verdict.why,
+            evidence=verdict.evidence,
+            network_accuracy=accuracy(context.network_logits, context.y_test),
+            surrogate_accuracy={} if rated is None else {row.kernel: row.accuracy for row in rated.table},
+            best_kernel="" if rated is None or rated.best is None else rated.best.kernel,
+        ),
         verdict.confidence,
     )
 
@@ -33,7 +48,7 @@ def cost(work: Workload) -> float:
     return 20 * work.rates.forward * (work.initial_train + work.initial_test)
 
 
-register(
+SECTION = register(
     Section(
         name="summary",
         place=1,
@@ -47,7 +62,8 @@ register(
             " at the start. Kernel: ‖H(K₁ - K₀)H‖ / ‖HK₀H‖ of the trace-NTK, H centring, and 1 - CKA(K₀, K₁)."
         ),
         run=run,
-        after=("surrogates", "kernel"),
+        result=Summary,
+        after=(surrogates.SECTION, kernel.SECTION),
         cost=cost,
     )
 )

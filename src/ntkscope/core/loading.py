@@ -1,0 +1,105 @@
+"""Reading a Dataset or DataLoader once, in a fixed order: row i of every result must mean the same item each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
+
+from ntkscope.core.errors import UsageError
+from ntkscope.core.random import kept_randomness, reseed
+from ntkscope.core.tree import Inputs, join, map_leaves, tensors
+
+PASSES = 16  # over the data set; a sampler that gives more batches than this is taken to be endless
+
+
+def collect(
+    data: Dataset[Any] | DataLoader[Any],
+    part: Callable[[Any], Any],
+    what: str = "the input",
+    *,
+    augmented: bool = False,
+) -> list[Any]:
+    """`part` of every batch of a DataLoader, or of every item of a Dataset; `joined` makes one tree of them.
+
+    A loader that shuffles is refused, and so are items drawn anew at each access, unless `augmented`: these are then drawn from
+    a fixed seed. Global random states are left as they were.
+    """
+    with kept_randomness():
+        source = data.dataset if isinstance(data, DataLoader) else data
+        if isinstance(data, DataLoader):
+            refuse_shuffling(data, what)
+        if not augmented and not isinstance(source, IterableDataset):
+            _refuse_random_items(source, what)
+        reseed(0)
+        items = [part(item) for item in _items(data)]
+    if not items:
+        raise UsageError(f"{what} is empty; expected at least one sample")
+    return items
+
+
+def joined(
+    items: list[Inputs],
+    data: Dataset[Any] | DataLoader[Any],
+    what: str = "the input",
+    prepare: Callable[[list[Tensor]], list[Tensor]] = list,
+) -> Inputs:
+    """What `collect` read, as one tree: a loader's batches are concatenated, a data set's items stacked."""
+    how: Callable[..., Tensor] = torch.cat if isinstance(data, DataLoader) else torch.stack
+    return join(items, lambda values: how(prepare(values)), f"the items of {what}")
+
+
+def refuse_shuffling(loader: DataLoader[Any], what: str = "the input") -> None:
+    """An error where the loader gives its items in another order each time."""
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    random = isinstance(sampler, RandomSampler) or (isinstance(sampler, DistributedSampler) and sampler.shuffle)
+    if not random and not isinstance(loader.dataset, IterableDataset):
+        batches = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        most = PASSES * len(loader.dataset) + 1  # type: ignore[arg-type]
+        orders = []
+        for seed in (0, 1):
+            reseed(seed)
+            orders.append(list(islice(batches, most)))
+        random = orders[0] != orders[1]
+        if not random and len(orders[0]) == most:
+            raise UsageError(
+                f"the sampler of {what} gave more than {most - 1} batches of {len(loader.dataset)} items and does not end;"  # type: ignore[arg-type]
+                " expected one that visits the items once: pass the loader's dataset"
+            )
+    if random:
+        raise UsageError(
+            f"{what} is a shuffling DataLoader, so its rows would have no fixed meaning; expected a fixed order: pass"
+            " loader.dataset, or DataLoader(loader.dataset, batch_size, shuffle=False); for some of the items,"
+            " torch.utils.data.Subset(loader.dataset, indices)"
+        )
+
+
+def _items(data: Any) -> Iterable[Any]:
+    if isinstance(data, DataLoader | IterableDataset):
+        return data
+    return (data[i] for i in range(len(data)))
+
+
+def _refuse_random_items(dataset: Any, what: str) -> None:
+    """Items that are drawn anew each time they are asked for (random augmentation) have no kernel."""
+    for i in sorted({0, len(dataset) // 2, len(dataset) - 1} if len(dataset) else ()):
+        first, second = (list(_numbers(dataset[i])) for _ in range(2))
+        if any(a.shape != b.shape or not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second)):
+            raise UsageError(
+                f"item {i} of {what} is different each time it is read (random augmentation), so its rows would have no fixed"
+                " meaning; expected fixed items: leave the random transforms out"
+            )
+
+
+def _numbers(item: Any) -> Iterator[Tensor]:
+    def tensor(leaf: Any) -> Any:
+        if isinstance(leaf, list | tuple):
+            return [map_leaves(tensor, member) for member in leaf]
+        return torch.as_tensor(leaf) if isinstance(leaf, Tensor | np.ndarray | int | float) else leaf
+
+    return iter(tensors(map_leaves(tensor, item)))

@@ -1,0 +1,145 @@
+"""The input tree: a tensor, or tuples and mappings of them, whose leaves share their first axis.
+
+Everything that walks such a tree is here. Tuples and mappings (a tokenizer's output among them) are branches. A tensor, an
+array, a list, and a tuple of texts or numbers are leaves: a list is a column of items, one per row. Only `tensors`,
+`map_tensors` and `move` look for tensors inside lists too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntkscope.core.errors import UsageError
+
+Inputs: TypeAlias = Any  # a Tensor, or a tuple / mapping of Tensors sharing their first axis, or a list of strings
+PLAIN = (str, bytes, int, float, np.generic, type(None))
+
+
+def map_leaves(function: Callable[..., Any], x: Inputs, *others: Inputs) -> Inputs:
+    """The tree of `function(leaf, ...)`, with the leaves of `others` at the same place behind it.
+
+    >>> map_leaves(lambda a, b: a + b, {"ids": (1, torch.tensor(2))}, {"ids": (10, torch.tensor(20))})
+    {'ids': (11, tensor(22))}
+    """
+    if isinstance(x, Mapping):
+        return {key: map_leaves(function, value, *(_at(o, key) for o in others)) for key, value in x.items()}
+    if _is_branch(x):
+        return _as(x, [map_leaves(function, value, *(_at(o, i) for o in others)) for i, value in enumerate(x)])
+    return function(x, *others)
+
+
+def leaves(x: Inputs, name: str = "x") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its place, written as the expression that picks it.
+
+    >>> [place for place, _ in leaves({"ids": torch.zeros(2), "more": (torch.ones(2), ["a", "b"])})]
+    ["x['ids']", "x['more'][0]", "x['more'][1]"]
+    """
+    if not _is_branch(x):
+        yield name, x
+        return
+    for key, value in x.items() if isinstance(x, Mapping) else enumerate(x):
+        yield from leaves(value, f"{name}[{key!r}]")
+
+
+def map_tensors(function: Callable[[Tensor], Any], x: Inputs) -> Inputs:
+    """The tree with `function` applied to every tensor, those in lists too; everything else stays as it is."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return function(leaf)
+        if isinstance(leaf, list) and not _is_plain(leaf):
+            return _as(leaf, [map_leaves(one, member) for member in leaf])
+        return leaf
+
+    return map_leaves(one, x)
+
+
+def tensors(x: Inputs) -> list[Tensor]:
+    """Every tensor in the order of the tree, those in lists too.
+
+    >>> [t.tolist() for t in tensors(({"a": torch.tensor([1])}, [torch.tensor([2])], "text"))]
+    [[1], [2]]
+    """
+    found: list[Tensor] = []
+    map_tensors(found.append, x)
+    return found
+
+
+def length(x: Inputs) -> int:
+    """The number of rows: the length of the first leaf.
+
+    >>> length((torch.zeros(3, 2), torch.zeros(3))), length(["a", "b"])
+    (3, 2)
+    """
+    first = next(leaves(x), None)
+    if first is None:
+        raise UsageError("got an empty mapping or tuple as inputs; expected at least one tensor")
+    return len(first[1])
+
+
+def take(x: Inputs, index: Any) -> Inputs:
+    """The rows at `index`: an integer, a slice or a sequence of integers.
+
+    >>> take({"ids": torch.arange(4), "texts": ["a", "b", "c", "d"]}, torch.tensor([3, 1]))
+    {'ids': tensor([3, 1]), 'texts': ['d', 'b']}
+    """
+
+    def rows(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) or isinstance(index, int | slice):
+            return leaf[index]
+        return [leaf[int(i)] for i in torch.as_tensor(index).flatten()]
+
+    return map_leaves(rows, x)
+
+
+def move(x: Inputs, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Inputs:
+    """The tree on `device`, floating-point tensors as `dtype`; None keeps what is there."""
+    return map_tensors(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None), x)
+
+
+def join(
+    trees: Sequence[Inputs], how: Callable[[list[Tensor]], Tensor] = torch.cat, what: str = "the inputs"
+) -> Inputs:
+    """One tree from several of the same structure, joined leaf by leaf; `what` names them in errors.
+
+    >>> join([(torch.tensor([1]), torch.tensor([2])), (torch.tensor([3]), torch.tensor([4]))])
+    (tensor([1, 3]), tensor([2, 4]))
+    """
+
+    def together(*values: Any) -> Tensor:
+        return how([torch.as_tensor(value) for value in values])
+
+    try:
+        return map_leaves(together, *trees)
+    except UsageError:
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{what} cannot be joined into one batch ({error}); expected tensors of one shape: pad texts to one length,"
+            " resize images to one size"
+        ) from error
+
+
+def _is_plain(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, PLAIN) for value in values)
+
+
+def _is_branch(x: Any) -> bool:
+    return isinstance(x, Mapping) or (isinstance(x, tuple) and not _is_plain(x))
+
+
+def _as(like: Any, values: list[Any]) -> Any:
+    """A tuple or list of the same kind as `like`."""
+    return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
+
+
+def _at(x: Any, key: Any) -> Any:
+    try:
+        return x[key]
+    except (KeyError, IndexError, TypeError) as error:
+        raise UsageError(f"some inputs have no member {key!r}; expected the same members in all of them") from error

@@ -1,0 +1,22 @@
+"""Kernel machines: a kernel between training and test inputs, the surrogate fitted on it, their cost, how faithful it is."""
+
+from ntkscope.machines.computing import Computed, joined, kernel_pairs, parts
+from ntkscope.machines.machine import KernelMachine, fit_machine
+from ntkscope.machines.pair import KernelPair
+from ntkscope.machines.rates import kernel_seconds, measure_rates
+from ntkscope.machines.rating import Rating, other_measures, rate
+
+__all__ = [
+    "Computed",
+    "KernelMachine",
+    "KernelPair",
+    "Rating",
+    "fit_machine",
+    "joined",
+    "kernel_pairs",
+    "kernel_seconds",
+    "measure_rates",
+    "other_measures",
+    "parts",
+    "rate",
+]

@@ -1,0 +1,91 @@
+"""Rates: what kernels, fits and decompositions cost on this machine, measured on a few inputs before anything starts."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ntkscope.core import Inputs, Part
+from ntkscope.core.calling import call
+from ntkscope.core.random import numpy_generator
+from ntkscope.core.tree import length
+from ntkscope.kernels import KERNELS, kernel
+from ntkscope.kernels.costs import Rates
+from ntkscope.linalg.sketch import projection_rows
+
+ENOUGH = 0.4  # seconds after which a probe is long enough to believe
+MOST = 128  # items a probe takes at most
+TIMED = "trntk0"  # the kernel that is timed: the exact one, of every output
+
+
+def kernel_seconds(name: str, n: int, m: int, rates: Rates) -> float:
+    """Seconds for the kernel `name` of n training inputs, and of m test inputs with them, as the kernel declares them."""
+    return KERNELS.traits(name).cost(n, m, rates)
+
+
+def measure_rates(
+    model: nn.Module, x: Inputs, *, device: Any = None, memory: int = 2**31, certify: str | bool = "every"
+) -> Rates:
+    """Time the exact kernel on 4, 8, 16, … items until that takes a moment, and a few matrix products."""
+    total = length(x)
+    count = min(4, total)
+    while True:
+        items = Part(x, torch.zeros(total)).take(torch.arange(count)).x
+        costs = _time_kernel(model, items, count, device, memory, certify)
+        if sum(costs[1:]) > ENOUGH or count >= min(MOST, total):
+            break
+        count = min(2 * count, MOST, total)
+    again = _time_kernel(
+        model, items, count, device, memory, certify
+    )  # the smaller of two: others use the machine, too
+    setup, each, products = (min(pair) for pair in zip(costs, again))
+    start = time.perf_counter()
+    with torch.no_grad():
+        where = next((p.device for p in model.parameters()), torch.device("cpu"))
+        outputs = call(model, Part(items, torch.zeros(count)).to(where).x)
+    forward = (time.perf_counter() - start) / count
+    return Rates(
+        setup=setup,
+        sample=each / count,
+        pair=products / (count * (count + 1) / 2),
+        forward=forward,
+        double=_product_rate(np.float64),
+        single=_product_rate(np.float32),
+        draw=_draw_rate(),
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        outputs=outputs.shape[1] if outputs.ndim == 2 else 1,
+    )
+
+
+def _time_kernel(
+    model: nn.Module, x: Inputs, count: int, device: Any, memory: int, certify: str | bool
+) -> tuple[float, float, float]:
+    """Seconds of one small kernel: setting up, all samples, all pairs."""
+    start = time.perf_counter()
+    gram = kernel(TIMED, model, x, device=device, memory=memory, profile=True, certify=certify)
+    spent = time.perf_counter() - start
+    stages = dict(gram.coverage.stages) if gram.coverage is not None else {}
+    products = stages.get("products", 0.0) + stages.get("writing", 0.0)
+    each = stages.get("harvest", 0.0) + stages.get("features", 0.0) + stages.get("certificate", 0.0)
+    return max(0.0, spent - products - each), each, products
+
+
+def _product_rate(dtype: Any, size: int = 512) -> float:
+    """Seconds a multiply-add of a matrix product."""
+    matrix = numpy_generator(0, "rates").standard_normal((size, size)).astype(dtype)
+    matrix @ matrix
+    start = time.perf_counter()
+    for _ in range(4):
+        matrix @ matrix
+    return (time.perf_counter() - start) / 4 / size**3
+
+
+def _draw_rate(rows: int = 256, columns: int = 512) -> float:
+    """Seconds an entry of a random projection."""
+    start = time.perf_counter()
+    projection_rows(0, "rates", 0, rows, columns, "rademacher", torch.float32, torch.device("cpu"))
+    return (time.perf_counter() - start) / (rows * columns)

@@ -1,0 +1,42 @@
+"""The workload of an X-ray: how many items of what, and how long the steps on them are expected to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ntkscope.kernels.costs import Rates
+from ntkscope.machines import kernel_seconds
+
+FIT_STEPS = 500  # products with the kernel that a surrogate's fit is worth, by experience
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How many training and test items are used, for how many of each the initial network is looked at, and how many kernels
+    get a surrogate."""
+
+    train: int
+    test: int
+    initial_train: int
+    initial_test: int
+    classes: int
+    rates: Rates
+    fits: int = 1
+
+    def kernel(self, name: str) -> float:
+        """Seconds the kernel `name` is expected to take, training and test rows."""
+        return kernel_seconds(name, self.train, self.test, self.rates)
+
+    def initial(self, name: str) -> float:
+        """Seconds for the kernel `name` of the initial network on its subset."""
+        if not self.initial_train:
+            return 0.0
+        return kernel_seconds(name, self.initial_train, self.initial_test, self.rates)
+
+    def fit(self) -> float:
+        """Seconds of one surrogate's fit."""
+        return FIT_STEPS * 2 * self.train**2 * self.classes * self.rates.double
+
+    def decomposition(self, rows: int) -> float:
+        """Seconds for the eigenvalues of a matrix with `rows` rows; about 4/3 n³ multiply-adds, in slow pieces."""
+        return 3 * min(rows, self.train) ** 3 * self.rates.double
