@@ -80,6 +80,8 @@ class _Depths:
         return self._now[-1] if self._now else 0
 
     def mark(self) -> None:
+        if len(self._below) > DEEPEST:
+            raise DataCorrupt(f"what it builds is nested more than {DEEPEST} levels deep")
         self._below.append(self._now)
         self._now = []
 

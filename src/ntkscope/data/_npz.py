@@ -55,5 +55,5 @@ def read_npz(path: Path, expected: Expected) -> dict[str, np.ndarray]:
         RuntimeError,
     ) as error:  # RuntimeError: an encrypted member
         raise DataCorrupt(
-            f"{path}: {path.stat().st_size:,} bytes are no whole archive of plain arrays ({error}); fetch it again"
+            f"{path}: {path.stat().st_size:,} bytes are no whole archive of plain arrays ({error!s:.200}); fetch it again"
         ) from error
