@@ -156,7 +156,7 @@ def test_a_network_s_kernel(two: Any, tmp_path: Path, cross: bool, monkeypatch: 
         value.data = torch.randn(value.shape, generator=draw) / value.shape[-1]
     x = torch.randn(41, 1, 8, 8, generator=draw)
     sides = (x[:30], x[30:]) if cross else (x,)
-    monkeypatch.setattr("ntkscope.tangent.cut.LARGEST", 7)  # samples a tile
+    monkeypatch.setattr("ntkscope.tangent.plan.LARGEST", 7)  # samples a tile
     register_pickle_by_value(sys.modules[__name__])
     two.wait_for_workers(2)
     two.run(watch_engines)

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.budget import parse_bytes
 from ntkscope.core.progress import counter
+from ntkscope.core.threads import spread
 from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.pairs import Block, Network
 from ntkscope.infinite.registry import INITS, Step, Translator
@@ -24,13 +26,11 @@ from ntkscope.infinite.rules.flatten import Flatten
 from ntkscope.infinite.rules.identity import Identity
 from ntkscope.infinite.rules.serial import Serial
 from ntkscope.infinite.tile_source import PairTiles, found_cut, make_cut
-from ntkscope.infinite.workers import spread
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.storage import open_kernel
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.batches import as_batch
-from ntkscope.tangent.plan import parse_bytes
 
 KINDS = ("ntk", "nngp")
 PARAMETRIZATIONS = ("ntk", "standard")
@@ -262,8 +262,8 @@ def _tiled(
                 whole = (slice(i, i + len(one)), slice(j, j + len(two)))
                 fill = partial(_fill, network, {kind: values[whole] for kind, values in out.items()}, one, two)
                 for jobs in _strips(network, one, two, tile, memory):
-                    for _ in spread(jobs, fill, left.device):
-                        bar.advance(1)
+                    spread(jobs, fill, left.device)
+                    bar.advance(len(jobs))
                 if symmetric and two is not one:
                     for values in out.values():
                         values[whole[::-1]] = values[whole].T

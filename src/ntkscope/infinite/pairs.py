@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError
+from ntkscope.core.budget import show_bytes
+from ntkscope.core.threads import spread
 from ntkscope.infinite import cyclic
 from ntkscope.infinite.field import Field, Shift, shifted
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
@@ -27,8 +29,6 @@ from ntkscope.infinite.rules.conv import Conv
 from ntkscope.infinite.rules.flatten import Flatten
 from ntkscope.infinite.rules.pooling import GlobalAvgPool
 from ntkscope.infinite.rules.serial import Serial
-from ntkscope.infinite.workers import spread
-from ntkscope.tangent.plan import show_bytes
 
 CACHE = 2**20  # bytes one array of a tile should take on a CPU, so that the few of a layer stay in cache
 DEVICE = 2**28  # the same on a GPU, where arrays should be large
@@ -179,8 +179,7 @@ class Network:
             ended = head.propagate(begun, context, "", Need.SAME)
             shares[k] = None if ended is None else GlobalAvgPool.share(ended)
 
-        for _ in spread(range(len(groups)), work, one.x.device):
-            pass
+        spread(range(len(groups)), work, one.x.device)
         return self._behind(reduce(_added, [share for share in shares if share is not None]), context)
 
     def _behind(self, pooled: Field, context: Context) -> Field | None:

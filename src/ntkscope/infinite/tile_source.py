@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError, StoreError, fingerprint
+from ntkscope.core.budget import show_bytes
 from ntkscope.core.identity import DIGITS, Answers, code_fingerprint, identity
+from ntkscope.core.threads import share
 from ntkscope.infinite.pairs import Network
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.storage.store import KernelStore
-from ntkscope.tangent.crew import share
-from ntkscope.tangent.plan import show_bytes
 
 LARGEST = 2048  # inputs of a tile
 PARTS = 4  # down and across, of a tile on a CPU
@@ -179,4 +179,5 @@ class PairTiles:
         if self.right is None:
             diagonal = values.diagonal().double() if own else None
             return TileValues(values, diagonal, diagonal)
-        return TileValues(values, *(None if bool(side.isnan().any()) else side for side in sides))
+        row, column = (None if bool(side.isnan().any()) else side for side in sides)
+        return TileValues(values, row, column)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import StoreError, UsageError
+from ntkscope.core.budget import parse_bytes
 from ntkscope.core.identity import asked_items, drawn
 from ntkscope.core.progress import counter
 from ntkscope.kernels._projecting import blocks, check_room, project
@@ -34,7 +35,6 @@ from ntkscope.tangent.fingerprint import (
     network_identity,
 )
 from ntkscope.tangent.heads import Heads, as_heads
-from ntkscope.tangent.plan import parse_bytes
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import quiet
 

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import MemoryBudgetError
+from ntkscope.core.budget import show_bytes
 from ntkscope.core.progress import counter
 from ntkscope.kernels._sketching import Room, Sketch, product_numbers, project_block, structured_room, table_bytes
 from ntkscope.kernels.registry import Request
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.plan import SLACK, show_bytes
+from ntkscope.tangent.plan import SLACK
 
 BLOCK = {"cpu": 256, "cuda": 512}  # samples projected together; a projection is drawn once a block
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from ntkscope.storage.certified import add_certificate
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
 from ntkscope.storage.tiled import open_kernel
-from ntkscope.tangent.cut import Cut, make_cut
 from ntkscope.tangent.engine import Detour, probed
 from ntkscope.tangent.fingerprint import (
     code_fingerprint,
@@ -25,7 +25,9 @@ from ntkscope.tangent.fingerprint import (
     network_answers,
     network_identity,
 )
-from ntkscope.tangent.tile_source import FeatureTiles, Recipe, TileMaker
+from ntkscope.tangent.plan import FEW_STORED, Cut, heads_at_once, make_cut
+from ntkscope.tangent.tile_source import FeatureTiles, Recipe
+from ntkscope.tangent.tiles import TileMaker, group_footprint
 
 SOURCES = (
     "tangent",
@@ -52,9 +54,7 @@ def stored(
     found = KernelStore.find(request.store)
     outputs = maker.width if maker.full else 1
     if found is None:
-        threads = torch.get_num_threads() if maker.device.type == "cpu" else 1
-        m = None if request.x2 is None else len(request.x2)
-        cut = make_cut(len(request.x1), m, maker.footprint, request.memory, threads, outputs)
+        cut = _cut(request, maker, outputs)
     else:
         cut = Cut.from_json(found.labels.get("cut"), found.url)
     labels = {
@@ -77,7 +77,7 @@ def stored(
         scale=scale,
     )
     store = KernelStore.prepare(request.store, source)
-    cut.workers(maker.footprint, request.memory, 1)  # an error where its tiles do not fit
+    cut.workers(group_footprint(maker, cut.heads), request.memory, 1)  # an error where its tiles do not fit
     began = time.perf_counter()
     computed = fill(store, source, executor=request.executor, progress=request.progress)
     gram = open_kernel(store.url)
@@ -88,6 +88,20 @@ def stored(
     coverage = source.coverage()
     gram.coverage = coverage if coverage is not None and coverage.roads else None
     return gram
+
+
+def _cut(request: Request, maker: TileMaker, outputs: int) -> Cut:
+    """The cut of a new store; where features of all heads leave room for few samples, heads are taken in groups."""
+    threads = torch.get_num_threads() if maker.device.type == "cpu" else 1
+    n, m = len(request.x1), None if request.x2 is None else len(request.x2)
+
+    def cut(heads: int) -> Cut:
+        return make_cut(n, m, group_footprint(maker, heads), request.memory, threads, outputs)
+
+    if maker.full or maker.width == 1:
+        return cut(0)
+    heads = heads_at_once(maker.width, min(max(n, m or n), FEW_STORED), lambda count: cut(count).size)
+    return cut(heads) if heads == maker.width else replace(cut(heads), heads=heads)
 
 
 class NetworkTiles(FeatureTiles):
@@ -121,7 +135,7 @@ def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker,
         **options,
         "computed in": str(maker.dtype).removeprefix("torch."),
         "computed on": maker.device.type,
-        "cut": f"tiles of {cut.size} samples, blocks of {cut.block}, {cut.workspace} bytes for products",
+        "cut": str(cut),
         "ntkscope": _own_code(request.name),
     }
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
+from ntkscope.core.budget import show_bytes
 from ntkscope.core.progress import counter
 from ntkscope.kernels._feature_tiles import FeatureRecipe
 from ntkscope.kernels._stored import stored
@@ -17,7 +18,7 @@ from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.feature_audit import AuditedFeatures
 from ntkscope.tangent.hooks import outputs_of
-from ntkscope.tangent.plan import SLACK, show_bytes
+from ntkscope.tangent.plan import SLACK
 from ntkscope.tangent.subject import Subject
 
 BLOCK = {

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from ntkscope.core import MemoryBudgetError, Registry, UsageError
+from ntkscope.core.budget import show_bytes
 from ntkscope.linalg import Gram
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engines
 from ntkscope.tangent.heads import OutputSketch
-from ntkscope.tangent.plan import show_bytes
 from ntkscope.tangent.readout import last_parameters
 from ntkscope.tangent.subject import Selection, Subject, place
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Params, UsageError
+from ntkscope.core.budget import parse_bytes
 from ntkscope.kernels.registry import KERNELS, Kept, Request
 from ntkscope.linalg import Gram
 from ntkscope.tangent import guards
@@ -19,7 +20,6 @@ from ntkscope.tangent.batches import as_batch
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.heads import OutputSketch, as_heads, chosen_outputs
 from ntkscope.tangent.jacobian import Jacobian
-from ntkscope.tangent.plan import parse_bytes
 from ntkscope.tangent.precision import PRECISIONS, Precision
 from ntkscope.tangent.subject import Selection, quiet
 

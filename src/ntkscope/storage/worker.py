@@ -5,14 +5,11 @@ from __future__ import annotations
 import platform
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from ntkscope.core import NtkscopeError, StoreError
+from ntkscope.core.threads import torch_threads
 from ntkscope.linalg.tiling import Answering, TileSource
 from ntkscope.storage._zarr import optional
 from ntkscope.storage.store import KernelStore
@@ -57,7 +54,7 @@ def compute(strip: Strip, *, name: str, parcel: bytes) -> int:
     """Compute a strip's tiles and keep each at once, but for those that are there; how many were computed."""
     worker = distributed_package().get_worker()
     computed = 0
-    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
+    with _ONE_AT_A_TIME, torch_threads(worker.state.nthreads):
         post = _post(name, parcel, worker.address)
         for j in strip.columns:
             if name in _ENDED:
@@ -74,7 +71,7 @@ def compute(strip: Strip, *, name: str, parcel: bytes) -> int:
 def compare(tile: tuple[int, int], *, name: str, parcel: bytes) -> None:
     """Compute one tile that is there again, and compare."""
     worker = distributed_package().get_worker()
-    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
+    with _ONE_AT_A_TIME, torch_threads(worker.state.nthreads):
         post = _post(name, parcel, worker.address)
         post.store.compare_tile(*tile, post.source.tile(*tile), getattr(post.source, "device", "cpu"))
 
@@ -116,13 +113,3 @@ def leave(name: str) -> None:
     """End a filling on one worker: a strip it is at stops after its tile, and model and engine are let go."""
     _ENDED.add(name)
     _POSTS.pop(name, None)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

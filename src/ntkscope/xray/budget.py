@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.core.budget import parse_bytes
 from ntkscope.core.progress import duration
-from ntkscope.tangent.plan import parse_bytes
 
 UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
