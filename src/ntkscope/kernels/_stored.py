@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from ntkscope.core import Certificate, UsageError
+from ntkscope.core import UsageError
 from ntkscope.core.identity import Answers
 from ntkscope.kernels.registry import KERNELS, Request
 from ntkscope.linalg.gram import Gram
-from ntkscope.storage.certified import add_certificate
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
 from ntkscope.storage.tiled import open_kernel
@@ -83,8 +82,7 @@ def stored(
     gram = open_kernel(store.url)
     account = {"tiles": len(store.grid), "computed": computed, "seconds": time.perf_counter() - began}
     here = {} if request.executor is not None else _spent(source, account["seconds"])
-    certificate = add_certificate(store.folder, source.certificate() if computed else Certificate())
-    gram.meta = {**gram.meta, "run": {**account, "spent": here}, "certificate": certificate}
+    gram.meta = {**gram.meta, "run": {**account, "spent": here}}
     coverage = source.coverage()
     gram.coverage = coverage if coverage is not None and coverage.roads else None
     return gram

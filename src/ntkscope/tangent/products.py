@@ -138,7 +138,7 @@ def multiplied(
     plan = make_plan(n, m, makers[0].footprint, memory, kept, threads)
     tiles = Tiles(makers, x1, x2, plan.resident, m or n, block=plan.block, workspace=plan.workspace, repeatable=False)
     if tiles.staff(plan.workers) < plan.workers:  # not as many copies of the model can be had
-        plan = make_plan(n, m, makers[0].footprint, memory, kept, tiles.workers)
+        plan = make_plan(n, m, makers[0].footprint, memory, kept, tiles.threads)
         tiles.recut(plan.resident, plan.block, plan.workspace)
         tiles.staff(plan.workers)
     staffed(plan.workers)

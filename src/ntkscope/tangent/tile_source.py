@@ -16,13 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import add, contains
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 
 from ntkscope.core import Certificate
-from ntkscope.linalg.tiling import TileValues
+from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.engine import Detour, Engine, Heads, probed, retried
@@ -68,11 +68,93 @@ class TangentRecipe(Recipe):
         return Engine(subject, sample, self.heads, full=self.full, precision=road, detour=detour, certify=self.certify)
 
 
-class FeatureTiles:
-    """A `TileSource` of feature products, times `scale`; consecutive tiles of one row are the quick order.
+Made = TypeVar("Made", Engine, Tiles)
+
+
+class NetworkSource(ABC, Generic[Made]):
+    """A `TileSource` of what a network gives, made again from its recipe wherever it arrives.
+
+    Where a check fails, a tile is computed once more on a slower path. It pickles without what it built, with model and
+    inputs on the CPU.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        x1: Batch,
+        x2: Batch | None,
+        *,
+        grid: Grid,
+        dtype: torch.dtype,
+        device: torch.device,
+        labels: Mapping[str, Any],
+        fingerprint: Mapping[str, str],
+    ) -> None:
+        self.recipe, self.x1, self.x2 = recipe, x1, x2
+        self.grid, self.dtype, self.device = grid, dtype, device
+        self.labels, self.fingerprint = labels, fingerprint
+        self._begin()
+
+    def _begin(self) -> None:
+        self._made: dict[Detour, Made] = {}  # by what they avoid, which nearly always is nothing
+        self._paths: dict[int, Detour] = {}
+        self._lock = threading.Lock()
+        self._seconds = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {key: value for key, value in vars(self).items() if not key.startswith("_")}
+        cpu = [None if x is None else x.map(lambda t: t.detach().cpu()) for x in (self.x1, self.x2)]
+        return kept | {"recipe": self.recipe.travelling(self.device), "x1": cpu[0], "x2": cpu[1]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    @abstractmethod
+    def _make(self, maker: TileMaker) -> Made:
+        """What computes tiles, from the recipe's maker."""
+
+    @abstractmethod
+    def _compute(self, made: Made, i: int, j: int, detour: Detour) -> TileValues:
+        """Tile (i, j)."""
+
+    def tile(self, i: int, j: int) -> TileValues:
+        """Tile (i, j) and `k(x, x)` of its inputs; parameters used in new ways by these inputs take the func path."""
+        with self._lock, quiet(self.device), reproducible(self.device), self._clock():
+            start = self._paths.get(i, Detour())
+            return retried(functools.partial(self._tile, i, j), start, threads=lambda d: self._made[d].threads)
+
+    def _tile(self, i: int, j: int, detour: Detour) -> TileValues:
+        if detour not in self._made:
+            self._made[detour] = self._make(self.recipe.make(probed(self.x1, self.x2), detour))
+        return self._compute(self._made[detour], i, j, detour)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on tiles in this process."""
+        return self._seconds
+
+    @contextlib.contextmanager
+    def _clock(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._seconds += time.perf_counter() - began
+
+    def coverage(self) -> Coverage | None:
+        """What this process did for every parameter, the seconds of all threads added up; None before its first tile."""
+        found = [one for one in (made.coverage() for made in self._made.values()) if one is not None]
+        return functools.reduce(add, found) if found else None
+
+    def certificate(self) -> Certificate:
+        """What this process checked."""
+        return functools.reduce(add, (made.certificate() for made in self._made.values()), Certificate())
+
+
+class FeatureTiles(NetworkSource[Tiles]):
+    """Tiles of feature products, times `scale`; consecutive tiles of one row are the quick order.
 
     `memory` bounds what a tile takes besides model and inputs: as many blocks are worked on at once as fit into it, and as
-    there are threads. It pickles without what it built, with model and inputs on the CPU.
+    there are threads.
     """
 
     def __init__(
@@ -88,87 +170,32 @@ class FeatureTiles:
         fingerprint: Mapping[str, str],
         scale: float = 1.0,
     ) -> None:
-        self.recipe, self.x1, self.x2, self.cut = recipe, x1, x2, cut
-        self.memory, self.scale = memory, scale
-        self.labels, self.fingerprint = labels, fingerprint
-        self._begin()
-        tiles = self._made[Detour()] = self._tiles(maker)
-        self.grid, self.dtype, self.device = tiles.grid, tiles.dtype, tiles.device
+        self.cut, self.memory, self.scale, self.x1, self.x2 = cut, memory, scale, x1, x2
+        tiles = self._make(maker)
+        grid, dtype, device = tiles.grid, tiles.dtype, tiles.device
+        super().__init__(recipe, x1, x2, grid=grid, dtype=dtype, device=device, labels=labels, fingerprint=fingerprint)
+        self._made[Detour()] = tiles
 
-    def _begin(self) -> None:
-        self._made: dict[Detour, Tiles] = {}  # by what they avoid, which nearly always is nothing
-        self._paths: dict[int, Detour] = {}
-        self._lock = threading.Lock()
-        self._seconds = 0.0
+    def _make(self, maker: TileMaker) -> Tiles:
+        cut, groups = self.cut, groups_of(maker, self.cut.heads)
+        return Tiles(groups, self.x1, self.x2, cut.size, block=cut.block, workspace=cut.workspace, repeatable=True)
 
-    def __getstate__(self) -> dict[str, Any]:
-        kept = {key: value for key, value in vars(self).items() if not key.startswith("_")}
-        cpu = [None if x is None else x.map(lambda t: t.detach().cpu()) for x in (self.x1, self.x2)]
-        return kept | {"recipe": self.recipe.travelling(self.device), "x1": cpu[0], "x2": cpu[1]}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
-
-    def tile(self, i: int, j: int) -> TileValues:
-        """Tile (i, j) and `k(x, x)` of its inputs; parameters used in new ways by these inputs take the func path."""
-        with self._lock, quiet(self.device), reproducible(self.device), self._clock():
-            start = self._paths.get(i, Detour())
-            return retried(functools.partial(self._tile, i, j), start, threads=lambda d: self._made[d].workers)
-
-    @property
-    def seconds(self) -> float:
-        """Time spent on tiles in this process."""
-        return self._seconds
-
-    @contextlib.contextmanager
-    def _clock(self) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self._seconds += time.perf_counter() - began
-
-    def coverage(self) -> Coverage | None:
-        """What this process did for every parameter, the seconds of all threads added up; None before its first tile."""
-        found = [one for one in (tiles.coverage() for tiles in self._made.values()) if one is not None]
-        return functools.reduce(add, found) if found else None
-
-    def certificate(self) -> Certificate:
-        """What this process checked."""
-        return functools.reduce(add, (tiles.certificate() for tiles in self._made.values()), Certificate())
-
-    def _tiles(self, maker: TileMaker) -> Tiles:
-        """Tiles from a maker, for groups of its heads where not all are taken at once."""
-        cut = self.cut
-        return Tiles(
-            groups_of(maker, cut.heads),
-            self.x1,
-            self.x2,
-            cut.size,
-            block=cut.block,
-            workspace=cut.workspace,
-            repeatable=True,
-        )
-
-    def _tile(self, i: int, j: int, detour: Detour) -> TileValues:
-        if detour not in self._made:
-            self._made[detour] = self._tiles(self.recipe.make(probed(self.x1, self.x2), detour))
-        for other, others in self._made.items():
-            if other != detour:
-                others.forget()
-        tiles = self._made[detour]
+    def _compute(self, made: Tiles, i: int, j: int, detour: Detour) -> TileValues:
+        for other in self._made.values():
+            if other is not made:
+                other.forget()
         threads = torch.get_num_threads() if self.device.type == "cpu" and not detour.alone else 1
-        maker = tiles.groups[0][0]
-        tiles.staff(self.cut.workers(maker.footprint, self.memory, threads))
+        maker = made.groups[0][0]
+        made.staff(self.cut.workers(maker.footprint, self.memory, threads))
         with maker.precision.context():
-            tiles.hold(i)
+            made.hold(i)
             self._paths.setdefault(i, detour)  # what its own blocks ask for, not what a column asked for later
-            made = tiles.tile(i, j)
-        values = made.values if self.scale == 1.0 else made.values.mul_(self.scale)
-        values = values.cpu()
+            tile = made.tile(i, j)
+        values = (tile.values if self.scale == 1.0 else tile.values.mul_(self.scale)).cpu()
         if self.x2 is None:
             diagonal = values.diagonal().double() if i == j else None
             return TileValues(values, diagonal, diagonal)
-        both = made.row_diagonal, made.column_diagonal
+        both = tile.row_diagonal, tile.column_diagonal
         row, column = (None if side is None else (side * self.scale).cpu() for side in both)
         return TileValues(values, row, column)
 

@@ -94,7 +94,7 @@ class Tiles:
         self.heads = first.width if first.full else 1
         self.dtype: torch.dtype = first.dtype
         self.device = first.device
-        self.workers = 1
+        self.threads = 1
         self._row: Row | None = None
         self.recut(rows, block, workspace)
 
@@ -122,8 +122,8 @@ class Tiles:
         """Let so many threads work on blocks of their own, or as many as there can be; how many that are."""
         for makers in self.groups:
             recruit(makers, workers)
-        self.workers = max(1, min(workers, *(len(makers) for makers in self.groups)))
-        return self.workers
+        self.threads = max(1, min(workers, *(len(makers) for makers in self.groups)))
+        return self.threads
 
     def coverage(self) -> Coverage | None:
         """What was done for every parameter, the seconds of all threads added up."""
@@ -214,7 +214,7 @@ class Tiles:
         self, makers: Sequence[TileMaker], blocks: Iterable[range], work: Callable[[TileMaker, range], None]
     ) -> None:
         """`work` on every block, by one maker or by several side by side."""
-        makers = makers[: self.workers]
+        makers = makers[: self.threads]
         changed: list[PathChanged] = []
 
         def watched(maker: TileMaker, at: range) -> None:
