@@ -19,8 +19,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from ntkscope.core import MemoryBudgetError
-from ntkscope.core.budget import show_bytes
+from ntkscope.core.budget import over_budget
 from ntkscope.core.threads import spread
 from ntkscope.infinite import cyclic
 from ntkscope.infinite.field import Field, Shift, shifted
@@ -114,10 +113,7 @@ class Network:
         allowed = min(DEVICE if like.is_cuda else CACHE, memory // ARRAYS) // (numbers * like.element_size())
         if memory < ARRAYS * numbers * like.element_size():
             needed = ARRAYS * numbers * like.element_size()
-            raise MemoryBudgetError(
-                f"memory={show_bytes(memory)} came for {positions} positions an image; the smallest budget that works is"
-                f" {show_bytes(needed)} ({needed} bytes): raise memory="
-            )
+            raise over_budget(memory, needed, f"for {positions} positions an image")
         tile = max(1, math.isqrt(max(1, allowed)))
         return max(tile, min(samples, BLOCK)), tile
 

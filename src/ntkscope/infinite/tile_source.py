@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ntkscope.core import MemoryBudgetError, StoreError, fingerprint
-from ntkscope.core.budget import show_bytes
+from ntkscope.core import StoreError, fingerprint
+from ntkscope.core.budget import over_budget
 from ntkscope.core.identity import DIGITS, Answers, code_fingerprint, identity
 from ntkscope.core.threads import share
 from ntkscope.infinite.pairs import Network
@@ -46,10 +46,8 @@ class PairCut:
         result = COPIES * self.size**2 * itemsize
         least = result + self.memory
         if memory < least:
-            raise MemoryBudgetError(
-                f"memory={show_bytes(memory)} came for tiles of {self.size} inputs; the smallest budget that works is"
-                f" {show_bytes(least * 1.001)} ({least} bytes): raise memory=, or begin a new store, which chooses anew"
-            )
+            remedy = "raise memory=, or begin a new store, which chooses anew"
+            raise over_budget(memory, least, f"for tiles of {self.size} inputs", remedy)
         return max(1, min(most, (memory - result) // self.memory))
 
 

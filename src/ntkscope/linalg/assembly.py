@@ -57,6 +57,34 @@ class Assembly:
         return self.values.diagonal().double() if self.grid.symmetric else self.sides.get("columns")
 
 
+@dataclass(frozen=True, eq=False)
+class RowBlocks:
+    """A matrix of `n` rows of `width` numbers each, `block` of them at a time, by a function of the rows."""
+
+    compute: Callable[[slice], Tensor]
+    n: int
+    width: int
+    block: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def grid(self) -> Grid:
+        return Grid(self.n, self.width, self.block, across=self.width)
+
+    def tile(self, i: int, j: int, place: Place | None = None) -> TileValues:
+        made = self.compute(self.grid.rows(i))
+        if place is None:
+            return TileValues(made)
+        place.values.copy_(made)
+        place.advance(len(made))
+        return TileValues(place.values)
+
+    def stacked(self, label: str, progress: bool = False) -> Tensor:
+        """All rows, (n, width)."""
+        return assemble(self, total=self.n, label=label, progress=progress).values
+
+
 def assemble(
     source: Computing,
     *,

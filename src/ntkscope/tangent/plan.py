@@ -109,7 +109,7 @@ def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1
     one = each.feature + each.passing + each.worker + 4 * 2**20
     if available < one:
         what = f"for a result of {n} × {n if m is None else m} samples and the features of one"
-        remedy = "raise memory=, choose fewer params= or outputs=, or keep the result on disk with store="
+        remedy = "raise memory=, choose fewer params=, outputs= or layers=, or keep the result on disk with store="
         raise over_budget(memory, (result + one) / each.slack * 1.01, what, remedy)
     side, most = min(n, m or n), max(n, m or n)
     alone = _fitted(side, most, each, available, 1)
