@@ -29,6 +29,7 @@ from ntkscope.core.sizes import parse_bytes
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engine, Heads
 from ntkscope.tangent.pieces import Piece
+from ntkscope.tangent.plan import make_plan
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import Subject
 
@@ -122,8 +123,8 @@ def measure(model: nn.Module, x: Tensor, precision: str, memory: str, K64: Tenso
         "rest s a run": seconds - sum(did.stages.values()),
     }
     engine = Engine(Subject(model), Batch((x,), {}), Heads(), full=False, precision=Precision(precision, torch.float32))
-    square = engine.plan(TRAIN, None, parse_bytes(memory))
-    cross = engine.plan(TRAIN, TEST, parse_bytes(memory))
+    square = make_plan(TRAIN, None, engine.footprint, parse_bytes(memory))
+    cross = make_plan(TRAIN, TEST, engine.footprint, parse_bytes(memory))
     work = [counted(TRAIN, None, square.resident, square.block), counted(TRAIN, TEST, cross.resident, cross.block)]
     harvests, products = (sum(part) for part in zip(*work))
     parts = {

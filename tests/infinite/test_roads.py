@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from ntkscope import infinite
+from ntkscope.core.threads import spread
 from ntkscope.infinite import (
     AvgPool,
     Concat,
@@ -230,7 +231,7 @@ def test_a_failing_thread_is_heard() -> None:
     try:
         torch.set_num_threads(2)
         with pytest.raises(ValueError, match="job"):
-            list(infinite.workers.spread(range(4), work, torch.device("cpu")))
+            spread(range(4), work, torch.device("cpu"))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

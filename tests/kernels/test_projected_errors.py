@@ -181,8 +181,6 @@ def test_what_a_store_of_features_cannot_do(tmp_path: Path) -> None:
     model, x = network()
     with pytest.raises(UsageError, match=r"kernels\.extend"):
         ns.kernel("proj-trntk", model, x[:3], x[3:], store=tmp_path)
-    with pytest.raises(UsageError, match="executor"):
-        ns.kernel("proj-trntk", model, x, store=tmp_path, executor="tcp://nowhere:1")
 
 
 # -- a real network ----------------------------------------------------------------------------------------------------

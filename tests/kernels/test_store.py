@@ -23,9 +23,8 @@ from ntkscope.core import MemoryBudgetError, StoreError, UsageError
 from ntkscope.storage import TiledGram
 from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.cut import Cut, make_cut
 from ntkscope.tangent.engine import Detour, Heads
-from ntkscope.tangent.plan import Footprint
+from ntkscope.tangent.plan import Cut, Footprint, make_cut
 from ntkscope.tangent.tile_source import FeatureTiles, TangentRecipe
 from oracles import store_network
 from oracles.against import options_for, smallest_budget

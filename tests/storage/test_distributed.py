@@ -21,9 +21,11 @@ from torch import nn
 
 import ntkscope as ns
 from ntkscope.core import NumericalError, StoreError, UsageError, generator, numerics
+from ntkscope.kernels import _projecting
 from ntkscope.linalg import Gram
 from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.storage.distributed import DistributedError, as_client, fill_on, strips
+from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
 from oracles import resumed
@@ -59,7 +61,9 @@ def two() -> Iterator[Any]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    """All files but the certificate, which says how long checks took."""
+    files = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "certificate.json")
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
 
 
 def local_bytes(tmp_path: Path, grid: Grid, **options: Any) -> dict[str, bytes]:
@@ -157,7 +161,7 @@ def test_a_network_s_kernel(two: Any, tmp_path: Path, cross: bool, monkeypatch: 
         value.data = torch.randn(value.shape, generator=draw) / value.shape[-1]
     x = torch.randn(41, 1, 8, 8, generator=draw)
     sides = (x[:30], x[30:]) if cross else (x,)
-    monkeypatch.setattr("ntkscope.tangent.cut.LARGEST", 7)  # samples a tile
+    monkeypatch.setattr("ntkscope.tangent.plan.LARGEST", 7)  # samples a tile
     register_pickle_by_value(sys.modules[__name__])
     two.wait_for_workers(2)
     two.run(watch_engines)
@@ -173,6 +177,52 @@ def test_a_network_s_kernel(two: Any, tmp_path: Path, cross: bool, monkeypatch: 
     assert torch.equal(there.dense(), here.dense())
     assert content(tmp_path / "there") == content(tmp_path / "here")
     torch.testing.assert_close(there.dense(), ns.kernel("trntk", model, *sides).dense())
+
+
+def small_network() -> tuple[nn.Module, torch.Tensor]:
+    draw = generator(0, "a small network")
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    for value in model.parameters():
+        value.data = torch.randn(value.shape, generator=draw, dtype=torch.float64)
+    return model, torch.randn(22, 5, generator=draw, dtype=torch.float64)
+
+
+def test_workers_say_what_they_checked(two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = small_network()
+    monkeypatch.setattr("ntkscope.tangent.plan.LARGEST", 6)  # samples a tile
+    here = ns.kernel("trntk", model, x, store=tmp_path / "here")
+    there = ns.kernel("trntk", model, x, store=tmp_path / "there", executor=two)
+    assert torch.equal(there.dense(), here.dense())
+    assert len(there.store.grid) == 10
+    assert there.certificate.checked == there.certificate.blocks >= here.certificate.blocks >= 10
+    assert 0 < there.certificate.worst < there.certificate.tolerance
+    blocks = there.certificate.blocks
+    there.store.drop(1, 2)
+    again = ns.kernel("trntk", model, x, store=tmp_path / "there", executor=two)
+    assert again.certificate.blocks > blocks
+    assert ns.open_kernel(str(tmp_path / "there")).certificate == again.certificate
+
+
+@pytest.mark.parametrize(("name", "kind"), [("proj-trntk", "kronecker"), ("proj-pntk", "rademacher")])
+def test_projected_features(two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str) -> None:
+    """Chunks of features made by workers: the same bytes as here, and only those that are missing."""
+    model, x = small_network()
+    monkeypatch.setitem(_projecting.BLOCK, "cpu", 4)
+    options: dict[str, Any] = {"kind": kind, "dim": 128}
+    here = ns.kernel(name, model, x, store=tmp_path / "here", **options)
+    there = ns.kernel(name, model, x, store=tmp_path / "there", executor=two, **options)
+    assert content(tmp_path / "there") == content(tmp_path / "here")
+    store = FeatureStore.open(tmp_path / "there")
+    assert len(store) == 6
+    assert there.certificate.checked == there.certificate.blocks == here.certificate.blocks == 6
+    store.drop(2)
+    again = ns.kernel(name, model, x, store=tmp_path / "there", executor=two, **options)
+    assert torch.equal(again.dense(), here.dense())
+    assert again.certificate.blocks == 7
+    assert content(tmp_path / "there") == content(tmp_path / "here")
+    wrong = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    with pytest.raises(StoreError, match="model"):
+        ns.kernel(name, wrong, x, store=tmp_path / "there", executor=two, **options)
 
 
 def test_strips_of_a_row_keep_to_a_worker(two: Any, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_same_shares_of_parameters() -> None:
 def test_several_groups_of_residents() -> None:
     model, x = randomize(nn.Sequential(nn.Linear(5, 4000), nn.Tanh(), nn.Linear(4000, 3))), noise(61, 5)
     whole = ns.kernel("trntk0", model, x)
-    budget = 3 * smallest_budget(lambda memory: ns.kernel("trntk0", model, x, memory=memory))
+    budget = int(3.1 * smallest_budget(lambda memory: ns.kernel("trntk0", model, x, memory=memory)))
     with crew_of(2):
         found = ns.kernel("trntk0", model, x, memory=budget)
         between = ns.kernel("trntk0", model, x, x[:40], memory=budget)

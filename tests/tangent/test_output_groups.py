@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, UsageError
 from ntkscope.tangent import products
+from ntkscope.tangent.plan import make_plan
 from oracles.against import smallest_budget
 from oracles.closeness import assert_kernel_close
 from strategies.networks import noise, randomize
@@ -56,7 +57,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 
     def counted(engine: Any, x1: Any, x2: Any, memory: int, per_layer: bool) -> Any:
         try:
-            engine.plan(1, None, memory, threads=1)
+            make_plan(1, None, engine.footprint, memory)
             fits = True
         except MemoryBudgetError:
             fits = False
@@ -84,6 +85,30 @@ def test_a_thousand_outputs_in_little_memory(name: str, groups: list[tuple[int, 
 def test_between_two_sets_in_little_memory(groups: list[tuple[int, bool]]) -> None:
     assert_kernel_close(ns.kernel("trntk0", wide(), X[:2], X, memory=LITTLE).dense(), exact()["trntk0"][:2])
     assert groups[-1][0] > 1
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("cross", [False, True], ids=["symmetric", "cross"])
+def test_a_store_of_a_thousand_outputs_in_little_memory(cross: bool, tmp_path: Path) -> None:
+    """Tiles are summed over groups of outputs; the same groups, and bits, when the store is resumed with more memory."""
+    sides = (X[:2], X) if cross else (X,)
+    found = ns.kernel("trntk", wide(), *sides, store=tmp_path / "k", memory=LITTLE)
+    assert 0 < found.store.labels["cut"]["heads"] < OUTPUTS
+    assert_kernel_close(found.dense(), exact()["trntk"][: len(sides[0])])
+    assert found.certificate.checked == found.certificate.blocks > 1
+    for tile in found.store.grid:
+        found.store.drop(*tile)
+    again = ns.kernel("trntk", wide(), *sides, store=tmp_path / "k", memory="1GiB")
+    assert torch.equal(again.dense(), found.dense())
+
+
+def test_the_smallest_budget_of_a_store_takes_one_output_at_a_time(tmp_path: Path) -> None:
+    x = sixty()[1]
+    model = randomize(nn.Sequential(nn.Linear(4, 2000), nn.Tanh(), nn.Linear(2000, 6)))
+    smallest = smallest_budget(lambda memory: ns.kernel("trntk0", model, x, store=tmp_path / "k", memory=memory))
+    found = ns.kernel("trntk0", model, x, store=tmp_path / "k", memory=smallest)
+    assert found.store.labels["cut"]["heads"] < 6
+    assert_kernel_close(found.dense(), ns.kernel("trntk0", model, x).dense(), 1e-12)
 
 
 def test_pairs_of_outputs_cannot_be_grouped() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 
@@ -43,6 +43,16 @@ class Certificate:
             tuple(dict.fromkeys((*self.changes, *other.changes))),
             self.seconds + other.seconds,
             self.against if self.checked else other.against,
+        )
+
+    def since(self, earlier: Certificate) -> Certificate:
+        """What was checked after an earlier account of the same run: counts and seconds less those of then."""
+        return replace(
+            self,
+            checked=self.checked - earlier.checked,
+            blocks=self.blocks - earlier.blocks,
+            alone=self.alone - earlier.alone,
+            seconds=self.seconds - earlier.seconds,
         )
 
     def __str__(self) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.progress import counter
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.infinite.layer import Layer, Shape
-from ntkscope.infinite.pairs import Block, Network
+from ntkscope.infinite.pair_blocks import PairBlocks, refuse_not_finite
+from ntkscope.infinite.pairs import Network
 from ntkscope.infinite.registry import INITS, Step, Translator
 from ntkscope.infinite.replay import hold_to_network
 from ntkscope.infinite.rules.dense import Dense
@@ -25,8 +22,8 @@ from ntkscope.infinite.rules.flatten import Flatten
 from ntkscope.infinite.rules.identity import Identity
 from ntkscope.infinite.rules.serial import Serial
 from ntkscope.infinite.tile_source import PairTiles, found_cut, make_cut
-from ntkscope.infinite.workers import spread
 from ntkscope.linalg import DenseGram, Gram
+from ntkscope.linalg.assembly import assemble
 from ntkscope.storage import open_kernel
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
@@ -238,7 +235,7 @@ def _whole(network: Network, left: Tensor, right: Tensor, symmetric: bool, wante
     found: dict[str, Gram] = {}
     for kind, values in zip(("nngp", "ntk"), network.tile(one, two)):
         if kind in wanted and values is not None:
-            _refuse_not_finite(values, kind)
+            refuse_not_finite(values, kind)
             found[kind] = _gram(network, kind, (values + values.T) / 2 if symmetric else values, symmetric)
     return found
 
@@ -246,107 +243,9 @@ def _whole(network: Network, left: Tensor, right: Tensor, symmetric: bool, wante
 def _tiled(
     network: Network, left: Tensor, right: Tensor, symmetric: bool, wanted: tuple[str, ...], memory: int, show: bool
 ) -> dict[str, Gram]:
-    """Tile by tile, the upper triangle of a symmetric one."""
-    n, m = len(left), len(right)
-    block, tile = network.plan(max(n, m), memory, left)
-    out = {kind: left.new_empty(n, m) for kind in wanted}
-    sides: list[list[list[Tensor]]] = [[], []]
-    with counter(_count(n, m, block, tile, symmetric), "infinite kernel", show) as bar:
-        for i in range(0, n, block):
-            one = network.block(left[i : i + block])
-            sides[0].append(one.diagonal)
-            for j in range(i if symmetric else 0, m, block):
-                two = one if symmetric and i == j else network.block(right[j : j + block])
-                if not symmetric and i == 0:
-                    sides[1].append(two.diagonal)
-                whole = (slice(i, i + len(one)), slice(j, j + len(two)))
-                fill = partial(_fill, network, {kind: values[whole] for kind, values in out.items()}, one, two)
-                for jobs in _strips(network, one, two, tile, memory):
-                    for _ in spread(jobs, fill, left.device):
-                        bar.advance(1)
-                if symmetric and two is not one:
-                    for values in out.values():
-                        values[whole[::-1]] = values[whole].T
-    diagonals: dict[str, list[Tensor | None]] = {kind: [None, None] for kind in wanted}
-    if network.knows_diagonal:
-        for side, parts in enumerate(sides):
-            for kind, pieces in zip(("nngp", "ntk"), zip(*parts)):
-                if kind in wanted:
-                    diagonals[kind][side] = torch.cat(pieces)
-        if symmetric:
-            for kind, values in out.items():
-                exact = diagonals[kind][0]
-                assert exact is not None
-                values.diagonal().copy_(exact)
-    return {kind: _gram(network, kind, values, symmetric, *diagonals[kind]) for kind, values in out.items()}
-
-
-@dataclass(frozen=True)
-class Job:
-    """One tile: where, and the covariances of its inputs where they were computed with those of others."""
-
-    rows: slice
-    columns: slice
-    start: Tensor | None = None
-
-
-def _strips(network: Network, one: Block, two: Block, tile: int, memory: int) -> Iterator[list[Job]]:
-    """Tiles in groups. Products of vectors are done for a strip of tiles at once, by a matrix product on all cores.
-
-    Threads that work on a tile each would not be alone in it: some libraries of matrix products have threads of their own.
-    """
-    places = list(_tiles(len(one), len(two), tile, two is one))
-    if network.shape.spatial:
-        yield [Job(*place) for place in places]
-        return
-    wide = max(1, memory // (8 * tile * tile * one.x.element_size()))
-    for _, strip in itertools.groupby(places, key=lambda place: place[0].start):
-        rest = list(strip)
-        while rest:
-            now, rest = rest[:wide], rest[wide:]
-            rows, first, last = now[0][0], now[0][1].start, now[-1][1].stop
-            start = network.start(one[rows], two[slice(first, last)])
-            yield [Job(*at, start[:, at[1].start - first : at[1].stop - first]) for at in now]
-
-
-def _fill(network: Network, out: dict[str, Tensor], one: Block, two: Block, job: Job) -> None:
-    """One tile, and its mirror image where both sides are the same inputs."""
-    rows, columns = job.rows, job.columns
-    for kind, part in zip(("nngp", "ntk"), network.tile(one[rows], two[columns], job.start)):
-        if kind not in out:
-            continue
-        assert part is not None
-        _refuse_not_finite(part, kind)
-        values = out[kind]
-        if two is one and rows == columns:
-            part = (part + part.T) / 2
-        values[rows, columns] = part
-        if two is one and rows != columns:
-            values[columns, rows] = part.T
-
-
-def _refuse_not_finite(values: Tensor, kind: str) -> None:
-    """A sum is one pass over what is in cache; it is finite unless an entry is not, or it overflows."""
-    if bool(torch.isfinite(values.detach().sum())) or bool(torch.isfinite(values.detach()).all()):
-        return
-    i, j = (int(index) for index in (~torch.isfinite(values.detach())).nonzero()[0])
-    raise NumericalError(
-        f"the {kind} of inputs {i} and {j} (of their tile) is {float(values[i, j])}; expected a finite number: inputs or"
-        f" weights are so large, or so small, that squares leave the range of {str(values.dtype).removeprefix('torch.')}."
-        " Scale the inputs"
-    )
-
-
-def _tiles(n: int, m: int, tile: int, triangle: bool) -> Iterator[tuple[slice, slice]]:
-    for a in range(0, n, tile):
-        for b in range(a if triangle else 0, m, tile):
-            yield slice(a, min(a + tile, n)), slice(b, min(b + tile, m))
-
-
-def _count(n: int, m: int, block: int, tile: int, symmetric: bool) -> int:
-    """How many tiles there will be."""
-    count = 0
-    for i in range(0, n, block):
-        for j in range(i if symmetric else 0, m, block):
-            count += sum(1 for _ in _tiles(min(block, n - i), min(block, m - j), tile, symmetric and i == j))
-    return count
+    """Block by block, the upper triangle of a symmetric one."""
+    source = PairBlocks(network, left, None if symmetric else right, wanted, memory)
+    planes = dict.fromkeys(wanted[1:], left.dtype)
+    made = assemble(source, planes=planes, total=source.pairs, label="infinite kernel", progress=show)
+    values = {wanted[0]: made.values, **made.planes}
+    return {kind: _gram(network, kind, values[kind], symmetric, *source.diagonals(kind)) for kind in wanted}

@@ -19,8 +19,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from ntkscope.core import MemoryBudgetError
-from ntkscope.core.sizes import show_bytes
+from ntkscope.core.budget import over_budget
+from ntkscope.core.threads import spread
 from ntkscope.infinite import cyclic
 from ntkscope.infinite.field import Field, Shift, shifted
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
@@ -28,7 +28,6 @@ from ntkscope.infinite.rules.conv import Conv
 from ntkscope.infinite.rules.flatten import Flatten
 from ntkscope.infinite.rules.pooling import GlobalAvgPool
 from ntkscope.infinite.rules.serial import Serial
-from ntkscope.infinite.workers import spread
 
 CACHE = 2**20  # bytes one array of a tile should take on a CPU, so that the few of a layer stay in cache
 DEVICE = 2**28  # the same on a GPU, where arrays should be large
@@ -114,10 +113,7 @@ class Network:
         allowed = min(DEVICE if like.is_cuda else CACHE, memory // ARRAYS) // (numbers * like.element_size())
         if memory < ARRAYS * numbers * like.element_size():
             needed = ARRAYS * numbers * like.element_size()
-            raise MemoryBudgetError(
-                f"memory={show_bytes(memory)} came for {positions} positions an image; the smallest budget that works is"
-                f" {show_bytes(needed)} ({needed} bytes): raise memory="
-            )
+            raise over_budget(memory, needed, f"for {positions} positions an image")
         tile = max(1, math.isqrt(max(1, allowed)))
         return max(tile, min(samples, BLOCK)), tile
 
@@ -179,8 +175,7 @@ class Network:
             ended = head.propagate(begun, context, "", Need.SAME)
             shares[k] = None if ended is None else GlobalAvgPool.share(ended)
 
-        for _ in spread(range(len(groups)), work, one.x.device):
-            pass
+        spread(range(len(groups)), work, one.x.device)
         return self._behind(reduce(_added, [share for share in shares if share is not None]), context)
 
     def _behind(self, pooled: Field, context: Context) -> Field | None:

@@ -16,15 +16,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ntkscope.core import MemoryBudgetError, StoreError, fingerprint
+from ntkscope.core import StoreError, fingerprint
+from ntkscope.core.budget import over_budget
 from ntkscope.core.identity import DIGITS, Answers, identity
 from ntkscope.core.numerics import numerics
-from ntkscope.core.sizes import show_bytes
+from ntkscope.core.threads import share
 from ntkscope.infinite.pairs import Network
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.storage.store import KernelStore
-from ntkscope.tangent.crew import share
 
 LARGEST = 2048  # inputs of a tile
 PARTS = 4  # down and across, of a tile on a CPU
@@ -47,10 +47,8 @@ class PairCut:
         result = COPIES * self.size**2 * itemsize
         least = result + self.memory
         if memory < least:
-            raise MemoryBudgetError(
-                f"memory={show_bytes(memory)} came for tiles of {self.size} inputs; the smallest budget that works is"
-                f" {show_bytes(least * 1.001)} ({least} bytes): raise memory=, or begin a new store, which chooses anew"
-            )
+            remedy = "raise memory=, or begin a new store, which chooses anew"
+            raise over_budget(memory, least, f"for tiles of {self.size} inputs", remedy)
         return max(1, min(most, (memory - result) // self.memory))
 
 
@@ -180,4 +178,5 @@ class PairTiles:
         if self.right is None:
             diagonal = values.diagonal().double() if own else None
             return TileValues(values, diagonal, diagonal)
-        return TileValues(values, *(None if bool(side.isnan().any()) else side for side in sides))
+        row, column = (None if bool(side.isnan().any()) else side for side in sides)
+        return TileValues(values, row, column)

@@ -1,4 +1,4 @@
-"""Tiles of kernels whose features are tensors that a forward pass, or one backward pass an output, gives at once."""
+"""Kernels whose features are tensors that a forward pass, or one backward pass an output, gives at once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError
+from ntkscope.kernels.registry import Request
+from ntkscope.linalg.assembly import RowBlocks
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.coverage import Coverage
-from ntkscope.tangent.engine import Detour
+from ntkscope.tangent.engine import Detour, probed, retried
 from ntkscope.tangent.feature_audit import AuditedFeatures, Compute
 from ntkscope.tangent.features import Formed
 from ntkscope.tangent.plan import Footprint
 from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.products import Products, multiplied
 from ntkscope.tangent.spot_check import Spot, settle
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.tile_source import Recipe
@@ -114,3 +117,44 @@ class FeatureRecipe(Recipe):
     def make(self, sample: Batch, detour: Detour) -> FeatureMaker:
         subject = Subject(self.model, dtype=self.dtype, device=self.device, still=True)
         return FeatureMaker(AuditedFeatures(subject, self.compute, self.certify, kinked=self.kinked), sample)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRows:
+    """The features of all inputs in memory, of each set (n, width); None where there is one set."""
+
+    sides: tuple[Tensor, Tensor | None]
+    audited: AuditedFeatures
+
+    @property
+    def width(self) -> int:
+        return self.sides[0].shape[1]
+
+    def certificate(self) -> Certificate:
+        return self.audited.certificate()
+
+
+def feature_rows(audited: AuditedFeatures, request: Request, few: Batch, block: int) -> FeatureRows:
+    """The features of one layer for all inputs of a request, `block` samples at a time; `few`: some of the inputs."""
+    (layer,) = audited.compute(audited.subject, few)
+
+    def rows(x: Batch) -> Tensor:
+        def compute(at: slice) -> Tensor:
+            return audited(x[at])[0].flatten(1)
+
+        blocks = RowBlocks(compute, len(x), layer[0].numel(), block, layer.dtype, layer.device)
+        return blocks.stacked("features", request.progress)
+
+    return FeatureRows((rows(request.x1), None if request.x2 is None else rows(request.x2)), audited)
+
+
+def feature_products(request: Request, audited: AuditedFeatures) -> Products:
+    """The products of features, summed over layers, as one matrix in memory."""
+    maker = FeatureMaker(audited, probed(request.x1, request.x2))
+    threads = torch.get_num_threads() if maker.device.type == "cpu" else 1
+
+    def work(detour: Detour) -> Products:
+        most = 1 if detour.alone else threads
+        return multiplied([maker], request.x1, request.x2, request.memory, most, progress=request.progress)
+
+    return retried(work, threads=lambda _: threads)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,22 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import StoreError, UsageError
-from ntkscope.core.identity import asked_items, drawn
+from ntkscope.core.identity import Answers, asked_items
 from ntkscope.core.numerics import numerics
-from ntkscope.core.progress import counter
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.kernels._projecting import blocks, check_room, project
 from ntkscope.kernels._sketching import Room, Sketch, project_block
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg import Gram
-from ntkscope.storage.certified import add_certificate
+from ntkscope.linalg.tiling import TileValues
+from ntkscope.storage.chunks import Chunks, chunk_grid
 from ntkscope.storage.feature_store import FeatureStore
-from ntkscope.storage.filling import DamageWarning
+from ntkscope.storage.filling import fill
 from ntkscope.storage.stored_features import open_features
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch, as_batch
-from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.engine import Detour, Engine
 from ntkscope.tangent.fingerprint import (
+    code_identity,
     inputs_fingerprint,
     names_fingerprint,
     network_answers,
@@ -38,6 +38,8 @@ from ntkscope.tangent.fingerprint import (
 from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import quiet
+from ntkscope.tangent.tile_source import NetworkSource, TangentRecipe
+from ntkscope.tangent.tiles import TileMaker
 
 CHUNK = 1 << 28  # bytes of a chunk at most
 STEPS = ("rows", "held", "inner")  # of a room: they decide the rounding, so a store keeps those it was begun with
@@ -95,37 +97,61 @@ def stored(
     room = room._replace(block=min(rows, len(request.x1)), **_steps(store))
     if request.memory < int(_recipe(store).get("memory", 0)):  # less than it was begun with
         check_room(engine, sketch, room, request.memory)
-    _fill(engine, request, sketch, store, room)
-    add_certificate(store.folder, engine.certificate())
-    return open_features(store.url, coverage=engine.coverage())
+    tangents = TangentRecipe(
+        request.model,
+        request.dtype,
+        request.device,
+        frozenset(engine.subject.leaves),
+        engine.heads,
+        False,
+        engine.precision.name,
+        request.certify,
+    )
+    source = ProjectedRows(tangents, request.x1, store, sketch, room, engine.device)
+    fill(Chunks(store), source, executor=request.executor, progress=request.progress)
+    return open_features(store.url, coverage=source.coverage())
 
 
-def _fill(engine: Engine, request: Request, sketch: Sketch, store: FeatureStore, room: Room) -> None:
-    def made(k: int) -> Tensor:
-        crop = engine.harvest(request.x1[store.span(k)])
-        return scaled(engine, project_block(engine, crop, sketch, room))
+class ProjectedRows(NetworkSource[Engine]):
+    """The projected gradients of every input of a store, chunk by chunk."""
 
-    damaged = store.damaged()
-    for k in damaged:
-        store.drop(k)
-    if damaged:
-        warnings.warn(
-            f"{store.url}: chunks {', '.join(map(str, damaged[:10]))} are damaged (not the bytes that were written) and are"
-            " computed again",
-            DamageWarning,
-            stacklevel=2,
+    def __init__(
+        self, recipe: TangentRecipe, x: Batch, store: FeatureStore, sketch: Sketch, room: Room, device: torch.device
+    ) -> None:
+        super().__init__(
+            recipe,
+            x,
+            None,
+            grid=chunk_grid(store.n, store.width, store.rows),
+            dtype=store.dtype,
+            device=device,
+            labels=store.labels,
+            fingerprint=store.fingerprint,
         )
-    missing = store.missing()
-    there = sorted(store.done())
-    if there:  # one of them, another each time, is computed again: features of two networks never mix
-        chosen = drawn(there)
-        store.compare_chunk(chosen, made(chosen), engine.subject.device)
-    with counter(len(missing), "projection", enabled=request.progress) as bar:
-        for k in missing:
-            features = made(k)
-            with engine.clock("writing"):
-                store.write(k, features, engine.subject.device)
-            bar.advance(1)
+        self.sketch, self.room = sketch, room
+
+    def answers(self) -> Answers:
+        """What the network says to a few of the inputs."""
+        return network_answers(self.recipe.model, self.x1, dtype=self.recipe.dtype, device=self.recipe.device)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Where it is unpickled, the code of that process counts, not the sender's."""
+        super().__setstate__(state)
+        own = {
+            "code of the model": code_identity(self.recipe.model),
+            "maps": numerics("projection"),
+            "ntkscope": numerics("tangent", "projection", self.labels["name"]),
+        }
+        self.fingerprint = {**self.fingerprint, **own}
+
+    def _make(self, maker: TileMaker) -> Engine:
+        assert isinstance(maker, Engine)
+        return maker
+
+    def _compute(self, made: Engine, i: int, j: int, detour: Detour) -> TileValues:
+        with made.precision.context():
+            crop = made.harvest(self.x1[self.grid.rows(i)])
+            return TileValues(scaled(made, project_block(made, crop, self.sketch, self.room)))
 
 
 def scaled(engine: Engine, features: Tensor) -> Tensor:
@@ -269,5 +295,3 @@ def refuse(request: Request) -> None:
             "store= came with two sets of inputs; expected one: its features are kept, and ns.kernels.extend(store, model,"
             " x2) gives the kernel of others with them"
         )
-    if request.executor is not None:
-        raise UsageError("executor= came for projected features, which this process computes; leave it out")

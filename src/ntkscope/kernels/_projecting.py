@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ntkscope.core import MemoryBudgetError
-from ntkscope.core.progress import counter
-from ntkscope.core.sizes import show_bytes
+from ntkscope.core.budget import over_budget
 from ntkscope.kernels._sketching import Room, Sketch, product_numbers, project_block, structured_room, table_bytes
 from ntkscope.kernels.registry import Request
+from ntkscope.linalg.assembly import RowBlocks
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.pieces import Piece
@@ -20,15 +18,14 @@ BLOCK = {"cpu": 256, "cuda": 512}  # samples projected together; a projection is
 
 def project(engine: Engine, request: Request, x: Batch, sketch: Sketch) -> Tensor:
     """The projected gradients of every sample, (n, heads, dim)."""
-    n, heads, dim = len(x), engine.width, sketch.dim
-    features = torch.empty(n, heads, dim, dtype=engine.subject.dtype, device=engine.subject.device)
+    n, width = len(x), engine.width * sketch.dim
     room = blocks(engine, request.memory, sketch, n)
-    with counter(n, "projection", enabled=request.progress) as bar:
-        for start in range(0, n, room.block):
-            crop = engine.harvest(x[start : start + room.block])
-            features[start : start + room.block] = project_block(engine, crop, sketch, room)
-            bar.advance(crop.n)
-    return features
+
+    def compute(rows: slice) -> Tensor:
+        return project_block(engine, engine.harvest(x[rows]), sketch, room).flatten(1)
+
+    made = RowBlocks(compute, n, width, room.block, engine.dtype, engine.device)
+    return made.stacked("projection", request.progress).unflatten(1, (engine.width, sketch.dim))
 
 
 def blocks(engine: Engine, memory: int, sketch: Sketch, kept: int) -> Room:
@@ -42,10 +39,7 @@ def blocks(engine: Engine, memory: int, sketch: Sketch, kept: int) -> Room:
     room = (memory - features) * SLACK
     if room < least:
         needed = features + least / SLACK
-        raise MemoryBudgetError(
-            f"memory={show_bytes(memory)} came for {kept} projected samples; the smallest budget that works is"
-            f" {show_bytes(needed * 1.01)} ({int(needed * 1.01)} bytes): raise memory= or lower dim="
-        )
+        raise over_budget(memory, needed * 1.01, f"for {kept} projected samples", "raise memory= or lower dim=")
     longest = 2**16 if cuda else 2**13  # fewer, longer products for a GPU
     rows = int(max(64, min(longest, room / 4 / (dim * (size + 8)))))
     if not sketch.dense:
@@ -59,10 +53,8 @@ def check_room(engine: Engine, sketch: Sketch, room: Room, memory: int) -> None:
     """An error that says the smallest budget where blocks and steps that were chosen earlier do not fit."""
     needed = (room.block * _each(engine, sketch) + _fixed(engine, sketch, room.rows, room.held, room.inner)) / SLACK
     if needed > 1.01 * memory:
-        raise MemoryBudgetError(
-            f"memory={show_bytes(memory)} came for a store begun with chunks of {room.block} samples; the smallest budget that"
-            f" works is {show_bytes(needed)} ({int(needed)} bytes): raise memory=, or begin a new store, which chooses less"
-        )
+        what = f"for a store begun with chunks of {room.block} samples"
+        raise over_budget(memory, needed, what, "raise memory=, or begin a new store, which chooses less")
 
 
 def _each(engine: Engine, sketch: Sketch) -> int:

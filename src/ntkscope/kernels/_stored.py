@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from ntkscope.core import Certificate, UsageError
+from ntkscope.core import UsageError
 from ntkscope.core.identity import Answers
 from ntkscope.core.numerics import numerics
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg.gram import Gram
-from ntkscope.storage.certified import add_certificate
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
 from ntkscope.storage.tiled import open_kernel
-from ntkscope.tangent.cut import Cut, make_cut
 from ntkscope.tangent.engine import Detour, probed
 from ntkscope.tangent.fingerprint import (
     code_identity,
@@ -25,7 +24,9 @@ from ntkscope.tangent.fingerprint import (
     network_answers,
     network_identity,
 )
-from ntkscope.tangent.tile_source import FeatureTiles, Recipe, TileMaker
+from ntkscope.tangent.plan import FEW_STORED, Cut, heads_at_once, make_cut
+from ntkscope.tangent.tile_source import FeatureTiles, Recipe
+from ntkscope.tangent.tiles import TileMaker, group_footprint
 
 
 def stored(
@@ -46,9 +47,7 @@ def stored(
     found = KernelStore.find(request.store)
     outputs = maker.width if maker.full else 1
     if found is None:
-        threads = torch.get_num_threads() if maker.device.type == "cpu" else 1
-        m = None if request.x2 is None else len(request.x2)
-        cut = make_cut(len(request.x1), m, maker.footprint, request.memory, threads, outputs)
+        cut = _cut(request, maker, outputs)
     else:
         cut = Cut.from_json(found.labels.get("cut"), found.url)
     labels = {
@@ -71,18 +70,31 @@ def stored(
         scale=scale,
     )
     store = KernelStore.prepare(request.store, source)
-    cut.workers(maker.footprint, request.memory, 1)  # an error where its tiles do not fit
+    cut.workers(group_footprint(maker, cut.heads), request.memory, 1)  # an error where its tiles do not fit
     began = time.perf_counter()
     computed = fill(store, source, executor=request.executor, progress=request.progress)
     gram = open_kernel(store.url)
     account = {"tiles": len(store.grid), "computed": computed, "seconds": time.perf_counter() - began}
     here = {} if request.executor is not None else _spent(source, account["seconds"])
-    certificate = add_certificate(store.folder, source.certificate() if computed else Certificate())
     coverage = source.coverage()
     return gram.with_labels(
-        meta={**gram.meta, "run": {**account, "spent": here}, "certificate": certificate},
+        meta={**gram.meta, "run": {**account, "spent": here}},
         coverage=coverage if coverage is not None and coverage.roads else None,
     )
+
+
+def _cut(request: Request, maker: TileMaker, outputs: int) -> Cut:
+    """The cut of a new store; where features of all heads leave room for few samples, heads are taken in groups."""
+    threads = torch.get_num_threads() if maker.device.type == "cpu" else 1
+    n, m = len(request.x1), None if request.x2 is None else len(request.x2)
+
+    def cut(heads: int) -> Cut:
+        return make_cut(n, m, group_footprint(maker, heads), request.memory, threads, outputs)
+
+    if maker.full or maker.width == 1:
+        return cut(0)
+    heads = heads_at_once(maker.width, min(max(n, m or n), FEW_STORED), lambda count: cut(count).size)
+    return cut(heads) if heads == maker.width else replace(cut(heads), heads=heads)
 
 
 class NetworkTiles(FeatureTiles):
@@ -119,7 +131,7 @@ def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker,
         **options,
         "computed in": str(maker.dtype).removeprefix("torch."),
         "computed on": maker.device.type,
-        "cut": f"tiles of {cut.size} samples, blocks of {cut.block}, {cut.workspace} bytes for products",
+        "cut": str(cut),
         "ntkscope": numerics("tangent", request.name),
     }
 

@@ -111,8 +111,9 @@ def gram(request: Request, subject: Subject, made: Products, *, scale: float = 1
             values=made.values.mul_(scale),
             row_diagonal=made.row_diagonal * scale,
             column_diagonal=made.column_diagonal * scale,
-            contributions={name: part.mul_(scale) for name, part in made.contributions.items()},
         )
+        for part in made.contributions.values():
+            part.mul_(scale)
     meta = describe(subject, plan=made.plan, certificate=made.certificate)
     if made.squares is not None:
         meta["error"] = sketch_error(made, request.outputs)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.progress import counter
 from ntkscope.kernels import costs
-from ntkscope.kernels._feature_tiles import FeatureRecipe
+from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_rows
 from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
@@ -33,22 +32,12 @@ def ck(request: Request, *, bias: bool | None = None) -> Gram:
         recipe = FeatureRecipe(request.model, request.dtype, request.device, compute, request.certify)
         return stored(request, recipe, {"bias": str(bias)}, meta=describe(subject))
     request.check_memory(readout.x[0].numel() + 1, subject.dtype.itemsize)
-    audited = AuditedFeatures(subject, compute, request.certify)
-    left = embeddings(audited, request, request.x1)
-    right = None if request.x2 is None else embeddings(audited, request, request.x2)
-    meta = describe(subject, features=left.shape[1], certificate=audited.certificate())
-    return FactoredGram(left, right, name=request.name, meta=meta)
-
-
-def embeddings(audited: AuditedFeatures, request: Request, x: Batch) -> Tensor:
-    """The readout's input for every sample, (n, features), a column of ones behind it for the bias."""
-    blocks = []
-    with counter(len(x), "embeddings", enabled=request.progress) as bar:
-        for start in range(0, len(x), BLOCK):
-            block = x[start : start + BLOCK]
-            blocks += audited(block)
-            bar.advance(len(block))
-    return torch.cat(blocks)
+    features = feature_rows(AuditedFeatures(subject, compute, request.certify), request, few, BLOCK)
+    return FactoredGram(
+        *features.sides,
+        name=request.name,
+        meta=describe(subject, features=features.width, certificate=features.certificate()),
+    )
 
 
 def _layers(subject: Subject, block: Batch, bias: bool | None) -> list[Tensor]:

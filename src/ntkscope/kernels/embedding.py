@@ -8,24 +8,16 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
-from ntkscope.core.progress import counter
-from ntkscope.core.sizes import show_bytes
+from ntkscope.core import NumericalError, UsageError
 from ntkscope.kernels import costs
-from ntkscope.kernels._feature_tiles import FeatureRecipe
+from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_products
 from ntkscope.kernels._hooks import outputs_of
 from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.feature_audit import AuditedFeatures
-from ntkscope.tangent.plan import SLACK
 from ntkscope.tangent.subject import Subject
-
-BLOCK = {
-    "cpu": 128,
-    "cuda": 2048,
-}  # samples multiplied together; every block is run through the network once a block of the others
 
 
 @KERNELS.register("em", cost=costs.activations, priority=3)
@@ -47,36 +39,14 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
         options = {"layers": ", ".join(chosen), "normalize": str(normalize)}
         meta = describe(subject, layers=list(chosen), normalized=normalize)
         return stored(request, recipe, options, meta=meta)
-    n, m = len(request.x1), len(request.x1 if request.x2 is None else request.x2)
-    probe = _features(subject, request.placed(subject, request.x1[:1]), chosen)
-    each = sum(layer.numel() for layer in probe) * subject.dtype.itemsize * 3
-    largest = BLOCK.get(subject.device.type, 128)
-    block = _block(request.memory, n * m * subject.dtype.itemsize, each, n, m, largest)
-    values = torch.zeros(n, m, dtype=subject.dtype, device=subject.device)
-    sides = [torch.zeros(size, dtype=torch.float64, device=subject.device) for size in (n, m)]
-    audited = AuditedFeatures(subject, compute, request.certify)
-    with counter(n * m, "embedding kernel", enabled=request.progress) as bar:
-        for i in range(0, n, block):
-            left = audited(request.x1[i : i + block])
-            sides[0][i : i + block] = _squares(left)
-            for j in range(i if request.x2 is None else 0, m, block):
-                source = request.x1 if request.x2 is None else request.x2
-                right = left if request.x2 is None and j == i else audited(source[j : j + block])
-                if i == 0:
-                    sides[1][j : j + block] = _squares(right)
-                tile = sum((a @ b.T).double() for a, b in zip(left, right))
-                assert isinstance(tile, Tensor)
-                values[i : i + block, j : j + block] = (tile + tile.T) / 2 if right is left else tile
-                if request.x2 is None and right is not left:
-                    values[j : j + block, i : i + block] = tile.T
-                bar.advance(tile.numel() * (2 if request.x2 is None and right is not left else 1))
+    made = feature_products(request, AuditedFeatures(subject, compute, request.certify))
     return DenseGram(
-        values,
+        made.values,
         symmetric=request.x2 is None,
         name=request.name,
-        row_diagonal=sides[0].to(values.dtype),
-        column_diagonal=sides[1].to(values.dtype),
-        meta=describe(subject, layers=tuple(chosen), normalized=normalize, certificate=audited.certificate()),
+        row_diagonal=made.row_diagonal.to(made.values.dtype),
+        column_diagonal=made.column_diagonal.to(made.values.dtype),
+        meta=describe(subject, layers=tuple(chosen), normalized=normalize, certificate=made.certificate),
     )
 
 
@@ -133,18 +103,3 @@ def _features(subject: Subject, batch: Batch, layers: Sequence[str]) -> list[Ten
     if not found:
         raise UsageError(f"none of layers={list(layers)} was called by the model; expected modules its forward uses")
     return found
-
-
-def _squares(layers: list[Tensor]) -> Tensor:
-    return torch.stack([features.double().square().sum(1) for features in layers]).sum(0)
-
-
-def _block(memory: int, result: int, each: int, n: int, m: int, largest: int) -> int:
-    available = memory * SLACK - result
-    if available < 4 * each:
-        least = (result + 4 * each) / SLACK * 1.01
-        raise MemoryBudgetError(
-            f"memory={show_bytes(memory)} came; the smallest budget that works is {show_bytes(least)} ({int(least)} bytes):"
-            " raise memory= or choose fewer layers="
-        )
-    return max(1, min(largest, max(n, m), int(available / (4 * each))))

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from ntkscope.core import UsageError
-from ntkscope.core.progress import counter
 from ntkscope.kernels import costs
-from ntkscope.kernels._feature_tiles import FeatureRecipe
+from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_rows
 from ntkscope.kernels._hooks import outputs_of
 from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.contraction import ranges
 from ntkscope.tangent.feature_audit import AuditedFeatures
 from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.pristine import ours
@@ -52,25 +52,23 @@ def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gr
     meta = describe(subject, layer=layer, form=form)
     if form == "features":
         refuse_store(request, "form='features'", "its k × k covariance is small: leave store= out, or use form='dual'")
+    compute = partial(_layers, layer=layer, heads=heads)
     if request.store is not None:
-        compute = partial(_layers, layer=layer, heads=heads)
         recipe = FeatureRecipe(request.model, request.dtype, request.device, compute, request.certify, kinked=True)
         return stored(request, recipe, {"layer": layer}, meta=meta)
-    audited = AuditedFeatures(subject, partial(_layers, layer=layer, heads=heads), request.certify, kinked=True)
-    size = next(iter(tangents(audited, request, request.x1[:1])))[0].numel()
-    request.check_memory(size if form == "dual" else 0, subject.dtype.itemsize)
+    audited = AuditedFeatures(subject, compute, request.certify, kinked=True)
+    shape = compute(subject, few)[0].shape[1:]  # (c, *shape of h)
+    request.check_memory(shape.numel() if form == "dual" else 0, subject.dtype.itemsize)
     if form == "dual":
-        left = torch.cat([block.flatten(1) for block in tangents(audited, request, request.x1)])
-        right = None
-        if request.x2 is not None:
-            right = torch.cat([block.flatten(1) for block in tangents(audited, request, request.x2)])
-        return FactoredGram(left, right, name=request.name, meta=meta | {"certificate": audited.certificate()})
-    total: Tensor | None = None
+        features = feature_rows(audited, request, few, BLOCK)
+        return FactoredGram(*features.sides, name=request.name, meta=meta | {"certificate": features.certificate()})
     channel = _channel_axis(subject, layer)
-    for block in tangents(audited, request, request.x1):
+    count = shape[channel - 1 if channel > 0 else channel]
+    total = torch.zeros(count, count, dtype=torch.float64, device=subject.device)
+    for at in ranges(0, len(request.x1), BLOCK):
+        (block,) = audited(request.x1[at.start : at.stop])
         rows = block.movedim(channel, -1).flatten(0, -2).double()  # (n · c · positions, k)
-        total = rows.T @ rows if total is None else total.addmm_(rows.T, rows)
-    assert total is not None
+        total.addmm_(rows.T, rows)
     covariance = (total / len(request.x1)).to(subject.dtype)
     meta["certificate"] = audited.certificate()
     return DenseGram(covariance, symmetric=True, name=request.name, rows=f"features of {layer}", meta=meta)
@@ -99,17 +97,6 @@ def last_hidden(subject: Subject, batch: Batch) -> str:
     if not order:
         raise UsageError(f"{type(subject.model).__name__} calls no Linear or Conv module; name a module with layer=")
     return order[-2] if len(order) > 1 else order[-1]
-
-
-def tangents(audited: AuditedFeatures, request: Request, x: Batch) -> list[Tensor]:
-    """`∂f_c/∂h` block by block, each (n, c, *shape of h)."""
-    blocks = []
-    with counter(len(x), "tangents", enabled=request.progress) as bar:
-        for start in range(0, len(x), BLOCK):
-            batch = x[start : start + BLOCK]
-            blocks += audited(batch)
-            bar.advance(len(batch))
-    return blocks
 
 
 def _layers(subject: Subject, batch: Batch, layer: str, heads: Heads) -> list[Tensor]:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, final
 import torch
 from torch import nn
 
-from ntkscope.core import MemoryBudgetError, Registry, UsageError
-from ntkscope.core.sizes import show_bytes
+from ntkscope.core import Registry, UsageError
+from ntkscope.core.budget import over_budget
 from ntkscope.kernels import costs
 from ntkscope.linalg import Gram
 from ntkscope.tangent import guards
@@ -188,10 +188,7 @@ class Request:
         samples = len(self.x1) + (0 if self.x2 is None else len(self.x2))
         needed = samples * features * itemsize * 2  # the blocks and the whole they are joined into
         if needed > self.memory:
-            raise MemoryBudgetError(
-                f"memory={show_bytes(self.memory)} came for {samples} samples of {features} features; the smallest budget that"
-                f" works is {show_bytes(needed)} ({needed} bytes): raise memory="
-            )
+            raise over_budget(self.memory, needed, f"for {samples} samples of {features} features")
 
     def placed(self, subject: Subject, batch: Batch) -> Batch:
         """A batch where the subject is, in its dtype, as far as the caller asked for that."""

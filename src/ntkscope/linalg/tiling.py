@@ -1,25 +1,29 @@
-"""Tiles: a kernel matrix cut into squares that can be computed, kept and read one by one.
+"""Tiles: a matrix cut into pieces that can be computed, kept and read one by one.
 
-Who computes tiles (`TileSource`) and who keeps them (`store`) meet here, and know nothing else of each other.
+Who computes tiles (`TileSource`) and who keeps them (`TileSink`: a matrix in memory, a store on disk) meet here, and know
+nothing else of each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import UsageError
+from ntkscope.core import Certificate, UsageError
 from ntkscope.core.identity import Answers
 
 
 @dataclass(frozen=True)
 class Grid:
     """An (n, m) matrix in tiles of `size` × `size`, the last ones smaller; a symmetric one keeps its upper triangle.
+
+    `across`: columns of a tile where they are not as many as its rows. Of a tile that crosses the diagonal of a symmetric
+    matrix, the columns from its own rows on are computed.
 
     >>> grid = Grid(5, 5, 2, symmetric=True)
     >>> list(grid), grid.rows(2), len(grid)
@@ -30,18 +34,24 @@ class Grid:
     m: int
     size: int
     symmetric: bool = False
+    across: int | None = None
 
     def __post_init__(self) -> None:
-        if min(self.n, self.m, self.size) < 1 or (self.symmetric and self.n != self.m):
+        if min(self.n, self.m, self.size, self.width) < 1 or (self.symmetric and self.n != self.m):
             raise UsageError(
                 f"{self} came; expected at least one row, column and entry a tile, and as many rows as columns when"
                 " symmetric"
             )
 
     @property
+    def width(self) -> int:
+        """Columns of a tile."""
+        return self.size if self.across is None else self.across
+
+    @property
     def shape(self) -> tuple[int, int]:
         """How many tiles there are down and across."""
-        return -(-self.n // self.size), -(-self.m // self.size)
+        return -(-self.n // self.size), -(-self.m // self.width)
 
     def rows(self, i: int) -> slice:
         """The matrix rows of the tiles `(i, ·)`."""
@@ -49,43 +59,77 @@ class Grid:
 
     def columns(self, j: int) -> slice:
         """The matrix columns of the tiles `(·, j)`."""
-        return slice(j * self.size, min(self.m, (j + 1) * self.size))
+        return slice(j * self.width, min(self.m, (j + 1) * self.width))
+
+    def computed(self, i: int, j: int) -> tuple[slice, slice]:
+        """The matrix rows and columns of tile (i, j), of a symmetric matrix the columns from the tile's own rows on.
+
+        >>> Grid(5, 5, 2, symmetric=True, across=5).computed(1, 0)
+        (slice(2, 4, None), slice(2, 5, None))
+        """
+        rows, columns = self.rows(i), self.columns(j)
+        return rows, slice(max(columns.start, rows.start), columns.stop) if self.symmetric else columns
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """All tiles, row after row: neighbours share the row's inputs."""
         down, across = self.shape
-        return ((i, j) for i in range(down) for j in range(i if self.symmetric else 0, across))
+        return ((i, j) for i in range(down) for j in range(self._first(i), across))
 
     def __len__(self) -> int:
         down, across = self.shape
-        return down * (down + 1) // 2 if self.symmetric else down * across
+        return sum(across - self._first(i) for i in range(down)) if self.symmetric else down * across
+
+    def _first(self, i: int) -> int:
+        """The first tile of row i, of a symmetric matrix the one that the diagonal enters."""
+        return i * self.size // self.width if self.symmetric else 0
 
 
 @dataclass(frozen=True)
 class TileValues:
     """One tile, and `k(x, x)` in float64 of its row and of its column inputs where the tile's maker knows them.
 
-    A tile on the diagonal of a symmetric kernel is exactly symmetric and carries its own diagonal.
+    A tile on the diagonal of a symmetric kernel is exactly symmetric and carries its own diagonal. `planes`: further
+    matrices of the same inputs, by name; a store keeps none.
     """
 
     values: Float[Tensor, "h w"]
     row_diagonal: Float[Tensor, " h"] | None = None
     column_diagonal: Float[Tensor, " w"] | None = None
+    planes: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a tile is written to: zeros in memory for its values and for every further plane that is wanted.
+
+    `advance` is told how many pairs of inputs are done.
+    """
+
+    values: Float[Tensor, "h w"]
+    planes: Mapping[str, Tensor] = field(default_factory=dict)
+    advance: Callable[[int], None] = lambda count: None
 
 
 @runtime_checkable
-class TileSource(Protocol):
-    """Computes any tile of one kernel: the same bits for the same tile, in any order, in any process.
-
-    It travels to other processes by pickle, so what it builds for its work (engines, features of the row it is at) is
-    left out of the pickle and made again when first needed. Consecutive tiles of one row are the quick order.
-    """
+class Computing(Protocol):
+    """Computes any tile of one matrix; what is kept in memory needs no more."""
 
     @property
     def grid(self) -> Grid: ...
 
     @property
     def dtype(self) -> torch.dtype: ...
+
+    def tile(self, i: int, j: int) -> TileValues: ...
+
+
+@runtime_checkable
+class TileSource(Computing, Protocol):
+    """Computes any tile of one kernel for a store: the same bits for the same tile, in any order, in any process.
+
+    It travels to other processes by pickle, so what it builds for its work (engines, features of the row it is at) is
+    left out of the pickle and made again when first needed. Consecutive tiles of one row are the quick order.
+    """
 
     @property
     def labels(self) -> Mapping[str, Any]:
@@ -97,7 +141,45 @@ class TileSource(Protocol):
         """What the numbers depend on, by name: model, inputs, options, code version; two runs that differ never mix."""
         ...
 
-    def tile(self, i: int, j: int) -> TileValues: ...
+
+@runtime_checkable
+class TileSink(Protocol):
+    """Keeps tiles: a matrix in memory, a store on disk."""
+
+    def has(self, i: int, j: int) -> bool: ...
+
+    def write(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None: ...
+
+
+def run(
+    source: Computing,
+    sink: TileSink,
+    todo: Mapping[tuple[int, int], bool],
+    after: Callable[[bool], None] = lambda computed: None,
+) -> int:
+    """Compute every tile of `todo` that is not there (true: even where it is) and keep each at once; how many that were.
+
+    A sink with a `place` for a tile has it written there. `after` is called after every tile, with whether it was computed.
+    """
+    device, place = getattr(source, "device", "cpu"), getattr(sink, "place", None)
+    count = 0
+    for (i, j), again in todo.items():
+        computed = again or not sink.has(i, j)  # another process may have brought it meanwhile
+        if computed:
+            tile = source.tile(i, j) if place is None else source.tile(i, j, place(i, j))  # type: ignore[call-arg]
+            sink.write(i, j, tile, device)
+            count += 1
+        after(computed)
+    return count
+
+
+@runtime_checkable
+class Certifying(Protocol):
+    """A source that checks what it computes."""
+
+    def certificate(self) -> Certificate:
+        """What this process has checked so far."""
+        ...
 
 
 @runtime_checkable

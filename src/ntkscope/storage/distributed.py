@@ -17,14 +17,14 @@ from typing import Any, Literal
 
 import torch
 
-from ntkscope.core import NtkscopeError, Progress, UsageError
+from ntkscope.core import Certificate, NtkscopeError, Progress, UsageError
 from ntkscope.core.environment import package_version
 from ntkscope.core.interrupts import noted_interrupts
 from ntkscope.core.progress import counter
 from ntkscope.linalg.tiling import TileSource
 from ntkscope.storage._zarr import optional
-from ntkscope.storage.filling import outstanding, to_check
-from ntkscope.storage.store import KernelStore
+from ntkscope.storage.certified import add_certificate
+from ntkscope.storage.filling import Store, outstanding, to_check
 from ntkscope.storage.worker import DistributedError, Strip, compare, compute, distributed_package, leave
 
 LONGEST_STRIP = 8  # tiles: the features of a row are made at most once for eight tiles
@@ -85,7 +85,7 @@ def as_client(executor: Any) -> Iterator[Any]:
 
 def fill_on(
     executor: Any,
-    store: KernelStore,
+    store: Store,
     source: TileSource,
     *,
     progress: bool | Literal["auto"] = False,
@@ -97,18 +97,24 @@ def fill_on(
     costs the tile it was at. The folder of the store must be the same one on all machines. A lost scheduler is a
     `DistributedError`, and the same call again goes on. Each worker computes one tile at a time with as many threads as
     Dask gave it. Before its first tile it takes the fingerprint of its own code and asks the network itself: a worker with
-    another version of either is refused. Of a store with tiles, a worker computes one again, as `fill` does.
+    another version of either is refused. What workers checked comes back with their strips and is added to the store's
+    certificate. Of a store with tiles, a worker computes one again, as `fill` does.
     """
     with as_client(executor) as client:
         if client is None:
             raise UsageError("executor= came as None; expected a dask.distributed.Client or a scheduler's address")
         todo = outstanding(store, source, verify=verify)
         chosen = to_check(store, todo)
-        with counter(len(store.grid), "tiles", progress) as bar:
+        with counter(len(store.grid), store.parts, progress) as bar:
             bar.skip(len(store.grid) - len(todo))
             if todo or chosen:
                 with noted_interrupts() as check:
-                    _Filling(client, store, _parcel(source, store), bar, check).run(todo, chosen)
+                    filling = _Filling(client, store, _parcel(source, store), bar, check)
+                    try:
+                        filling.run(todo, chosen)
+                    finally:
+                        if filling.checked is not None:
+                            add_certificate(store.folder, filling.checked)
                 store.clear_leftovers()  # of workers that were killed while they wrote
     return len(todo)
 
@@ -136,14 +142,13 @@ class _Filling:
     """One filling of a store: rounds of strips until no tile is missing. A second round is there for the case that all
     workers that held the source were lost together, and for tasks Dask gave up because their workers died too often."""
 
-    def __init__(
-        self, client: Any, store: KernelStore, parcel: bytes, bar: Progress[int], check: Callable[[], None]
-    ) -> None:
+    def __init__(self, client: Any, store: Store, parcel: bytes, bar: Progress[int], check: Callable[[], None]) -> None:
         self.client, self.store, self.parcel, self.bar, self.check = client, store, parcel, bar, check
         self.name = f"ntkscope-tiles-{uuid.uuid4().hex}"
         self.address = client.scheduler.address
         self.start = time.monotonic()
         self.before = bar.done
+        self.checked: Certificate | None = None  # by the workers, in the strips that came to their end
         self.again: set[tuple[int, int]] = set()  # damaged tiles that nobody brought yet
 
     def run(self, todo: dict[tuple[int, int], bool], chosen: tuple[int, int] | None = None) -> None:
@@ -233,10 +238,11 @@ class _Filling:
                     raise self._lost()
                 if future.status == "finished":
                     part = part_of[future.key]
+                    self._count(future)
                     self.again.difference_update((part.row, j) for j in part.columns)
                     self.bar.advance(len(part.columns))
                     rate = (self.bar.done - self.before) / (time.monotonic() - self.start)
-                    self.bar.message(f"{rate:.3g} tiles a second on {workers} workers")
+                    self.bar.message(f"{rate:.3g} {self.store.parts} a second on {workers} workers")
                     continue
                 whole = False
                 if future.status == "error":
@@ -246,6 +252,13 @@ class _Filling:
                 self.client.cancel(futures)
             raise
         return whole
+
+    def _count(self, future: Any) -> None:
+        """Add what a strip's worker checked; where that was lost with the worker, the tiles are what counts."""
+        with suppress(Exception):
+            checked = future.result(timeout=CONNECT_SECONDS)
+            if checked is not None:
+                self.checked = checked if self.checked is None else self.checked + checked
 
     def _workers(self) -> int:
         """How many workers there are, once there is one; all of them with our versions."""
@@ -308,12 +321,12 @@ class _Filling:
     def _safe(self) -> str:
         grid = self.store.grid
         return (
-            f"{len(self.store.done())} of {len(grid)} tiles are safe in {self.store.url}, and the same command run again"
-            " computes only the others"
+            f"{len(self.store.done())} of {len(grid)} {self.store.parts} are safe in {self.store.url}, and the same command"
+            " run again computes only the others"
         )
 
 
-def _parcel(source: TileSource, store: KernelStore) -> bytes:
+def _parcel(source: TileSource, store: Store) -> bytes:
     """What a worker needs, as bytes: a worker opens them inside a task, where what it lacks becomes an error that is said."""
     cloudpickle = optional("cloudpickle", "distributed")
     try:

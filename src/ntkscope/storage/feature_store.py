@@ -108,8 +108,13 @@ class FeatureStore:
         return None if attributes is None else _validated(place, attributes)
 
     def _require(self, other: FeatureStore) -> None:
-        found = differences(self.fingerprint, other.fingerprint)
-        found += differences(*({"inputs": s.n, "width": s.width, "dtype": str(s.dtype)} for s in (self, other)))
+        self.require(other.fingerprint, other.n, other.width, other.dtype)
+
+    def require(self, fingerprint: Mapping[str, str], n: int, width: int, dtype: torch.dtype) -> None:
+        """An error that names every difference, unless these are the features this store holds."""
+        found = differences(self.fingerprint, fingerprint)
+        mine = {"inputs": self.n, "width": self.width, "dtype": str(self.dtype)}
+        found += differences(mine, {"inputs": n, "width": width, "dtype": str(dtype)})
         if found:
             raise StoreError(
                 f"{self.url} holds other features: {'; '.join(found)}; continue with what they were made from, or choose"
@@ -164,6 +169,11 @@ class FeatureStore:
         """The chunks that are not there."""
         done = self.done()
         return [k for k in range(len(self)) if k not in done]
+
+    def has(self, k: int) -> bool:
+        """Whether this chunk is there whole, without reading the others' names."""
+        sizes = ((array, array.key(at)) for array, at in ((self._features, (k, 0)), (self._norms, (k,))))
+        return all(self.folder.size(key) == array.size for array, key in sizes)
 
     def write(self, k: int, features: Float[Tensor, "rows width"], device: torch.device | str = "cpu") -> None:
         """Keep one chunk; what is there already is replaced by the same bits. `device`: where it was computed."""

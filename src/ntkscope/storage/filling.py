@@ -1,24 +1,71 @@
-"""Filling a store: compute the tiles that are missing, keep each as soon as it is there."""
+"""Filling a store: compute the tiles that are missing, keep each as soon as it is there, and say what was checked."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from ntkscope.core.identity import drawn
+import torch
+
+from ntkscope.core import Certificate
+from ntkscope.core.identity import Answers, drawn
 from ntkscope.core.progress import counter
-from ntkscope.linalg.tiling import TileSource
-from ntkscope.storage.store import KernelStore
+from ntkscope.linalg.tiling import Certifying, Grid, TileSink, TileSource, TileValues, run
+from ntkscope.storage._files import Folder
+from ntkscope.storage.certified import add_certificate
 
 
 class DamageWarning(RuntimeWarning):
     """Tiles of a store were damaged and are computed again."""
 
 
+@runtime_checkable
+class Store(TileSink, Protocol):
+    """Tiles on disk, of a kernel or of features; it pickles, and holds nothing open."""
+
+    parts: str
+    """What its tiles are called: "tiles" or "chunks"."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def folder(self) -> Folder: ...
+
+    @property
+    def grid(self) -> Grid: ...
+
+    def again(self) -> Store | None:
+        """The store that is at the same place now, as a worker sees it."""
+        ...
+
+    def require(self, source: TileSource) -> None: ...
+
+    def compare_answers(self, now: Answers | None) -> None: ...
+
+    def compare_tile(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None: ...
+
+    def done(self) -> set[tuple[int, int]]: ...
+
+    def missing(self) -> list[tuple[int, int]]: ...
+
+    def damaged(self) -> list[tuple[int, int]]: ...
+
+    def without_diagonals(self) -> Mapping[str, list[tuple[int, int]]]:
+        """Fields of tiles of which nothing is there, and the tiles that would have brought them."""
+        ...
+
+    def said(self, tile: tuple[int, int]) -> str:
+        """A tile's name in a message."""
+        ...
+
+    def clear_leftovers(self) -> None: ...
+
+
 def fill(
-    store: KernelStore,
+    store: Store,
     source: TileSource,
     *,
     executor: Any = None,
@@ -31,7 +78,8 @@ def fill(
     Tiles that are there are read and checked first (`verify`), and the damaged are named in a `DamageWarning` and
     computed again. Where there are tiles, one of them, drawn anew each time, is computed again and compared: a source that
     gives another tile is refused, so that tiles of two networks never mix. `executor`: None for this process, or a
-    `dask.distributed.Client`. Memory: what the source needs.
+    `dask.distributed.Client`. Memory: what the source needs. What the source checked meanwhile is added to the store's
+    certificate.
     """
     store.require(source)
     if executor is not None:
@@ -40,36 +88,43 @@ def fill(
         return int(fill_on(executor, store, source, progress=progress, verify=verify))
     todo = outstanding(store, source, verify=verify)
     device = getattr(source, "device", "cpu")
+    before = source.certificate() if isinstance(source, Certifying) else Certificate()
     chosen = to_check(store, todo)
     if chosen is not None:
         store.compare_tile(*chosen, source.tile(*chosen), device)
-    with counter(len(store.grid), "tiles", progress) as bar:
+    computed, start = 0, time.monotonic()
+    with counter(len(store.grid), store.parts, progress) as bar:
         bar.skip(len(store.grid) - len(todo))
-        computed, start = 0, time.monotonic()
-        for (i, j), damaged in todo.items():
-            if damaged or not store.has(i, j):  # another process may have brought it meanwhile
-                store.write(i, j, source.tile(i, j), device)
-                computed += 1
-                bar.message(f"{computed / (time.monotonic() - start):.3g} tiles a second")
+
+        def after(new: bool) -> None:
+            nonlocal computed
+            computed += new
+            bar.message(f"{computed / (time.monotonic() - start):.3g} {store.parts} a second")
             bar.advance()
+
+        try:
+            run(source, store, todo, after)
+        finally:
+            if computed and isinstance(source, Certifying):
+                add_certificate(store.folder, source.certificate().since(before))
     return computed
 
 
-def to_check(store: KernelStore, todo: Mapping[tuple[int, int], bool]) -> tuple[int, int] | None:
+def to_check(store: Store, todo: Mapping[tuple[int, int], bool]) -> tuple[int, int] | None:
     """One of the tiles that are there, to be computed again and compared; None where there is none."""
     there = sorted(tile for tile in store.done() if tile not in todo)
     return drawn(there) if there else None
 
 
-def outstanding(store: KernelStore, source: TileSource, *, verify: bool = True) -> dict[tuple[int, int], bool]:
+def outstanding(store: Store, source: TileSource, *, verify: bool = True) -> dict[tuple[int, int], bool]:
     """The tiles to compute in grid order, each with whether it is there but damaged; leftovers of killed writers go."""
     store.clear_leftovers()
     damaged = set(store.damaged()) | _lost_diagonals(store, source) if verify else set()
     if damaged:
-        named = ", ".join(f"{tile}" for tile in sorted(damaged)[:10])
+        named = ", ".join(map(store.said, sorted(damaged)[:10]))
         more = f" and {len(damaged) - 10} more" if len(damaged) > 10 else ""
         warnings.warn(
-            f"{store.url}: tiles {named}{more} are damaged (not the bytes that were written) and are computed again",
+            f"{store.url}: {store.parts} {named}{more} are damaged (not the bytes that were written) and are computed again",
             DamageWarning,
             stacklevel=3,
         )
@@ -77,7 +132,7 @@ def outstanding(store: KernelStore, source: TileSource, *, verify: bool = True) 
     return {tile: tile in damaged for tile in store.grid if tile in wanted}
 
 
-def _lost_diagonals(store: KernelStore, source: TileSource) -> set[tuple[int, int]]:
+def _lost_diagonals(store: Store, source: TileSource) -> set[tuple[int, int]]:
     """The tiles that bring diagonals of which nothing is there, where the source does say them; computes one tile then."""
     without = store.without_diagonals()
     if not without:

@@ -60,6 +60,8 @@ class KernelStore:
     fingerprint: Mapping[str, str]
     answers: Answers | None = None
 
+    parts = "tiles"
+
     # -- finding one ------------------------------------------------------------------------------------------------
 
     @classmethod
@@ -108,6 +110,14 @@ class KernelStore:
         place = folder(url)
         attributes = attributes_of(place, KIND, SCHEMA)
         return None if attributes is None else _validated(place, attributes)
+
+    def again(self) -> KernelStore | None:
+        """The store that is at this place now."""
+        return KernelStore.find(self.url)
+
+    def said(self, tile: tuple[int, int]) -> str:
+        """A tile's name in a message."""
+        return str(tile)
 
     @property
     def url(self) -> str:
@@ -178,6 +188,10 @@ class KernelStore:
             raise UsageError(
                 f"tile {(i, j)} came as {values.dtype} of shape {tuple(values.shape)}; expected {self.dtype} of shape"
                 f" {expected}"
+            )
+        if tile.planes:
+            raise UsageError(
+                f"tile {(i, j)} came with further planes ({', '.join(tile.planes)}); a store keeps the kernel alone"
             )
         if not bool(torch.isfinite(values).all()):
             first = tuple((~torch.isfinite(values)).nonzero()[0].tolist())

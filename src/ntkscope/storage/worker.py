@@ -5,17 +5,14 @@ from __future__ import annotations
 import platform
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from ntkscope.core import NtkscopeError, StoreError
-from ntkscope.linalg.tiling import Answering, TileSource
+from ntkscope.core import Certificate, NtkscopeError, StoreError
+from ntkscope.core.threads import torch_threads
+from ntkscope.linalg.tiling import Answering, Certifying, TileSource, run
 from ntkscope.storage._zarr import optional
-from ntkscope.storage.store import KernelStore
+from ntkscope.storage.filling import Store
 
 
 class DistributedError(NtkscopeError, RuntimeError):
@@ -45,7 +42,7 @@ class _Post:
     """What a worker process keeps from one strip to the next: the source with its engine, and the store."""
 
     source: TileSource
-    store: KernelStore
+    store: Store
 
 
 _POSTS: dict[str, _Post] = {}  # one at most: the engine of another filling makes room
@@ -53,28 +50,30 @@ _ENDED: set[str] = set()  # fillings that are over, also for a worker that is on
 _ONE_AT_A_TIME = threading.Lock()  # a source computes one tile at a time, with all of the worker's threads
 
 
-def compute(strip: Strip, *, name: str, parcel: bytes) -> int:
-    """Compute a strip's tiles and keep each at once, but for those that are there; how many were computed."""
+def compute(strip: Strip, *, name: str, parcel: bytes) -> Certificate | None:
+    """Compute a strip's tiles and keep each at once, but for those that are there; what was checked meanwhile."""
     worker = distributed_package().get_worker()
-    computed = 0
-    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
+    with _ONE_AT_A_TIME, torch_threads(worker.state.nthreads):
         post = _post(name, parcel, worker.address)
+        before = _checked(post.source)
         for j in strip.columns:
             if name in _ENDED:
                 break
-            if j in strip.again or not post.store.has(strip.row, j):  # a worker that died may have brought it
-                tile = post.source.tile(strip.row, j)
-                post.store.write(strip.row, j, tile, getattr(post.source, "device", "cpu"))
-                computed += 1
+            run(post.source, post.store, {(strip.row, j): j in strip.again})
+        now = _checked(post.source)
         if name in _ENDED:
             _POSTS.pop(name, None)
-    return computed
+    return None if before is None or now is None else now.since(before)
+
+
+def _checked(source: TileSource) -> Certificate | None:
+    return source.certificate() if isinstance(source, Certifying) else None
 
 
 def compare(tile: tuple[int, int], *, name: str, parcel: bytes) -> None:
     """Compute one tile that is there again, and compare."""
     worker = distributed_package().get_worker()
-    with _ONE_AT_A_TIME, _threads(worker.state.nthreads):
+    with _ONE_AT_A_TIME, torch_threads(worker.state.nthreads):
         post = _post(name, parcel, worker.address)
         post.store.compare_tile(*tile, post.source.tile(*tile), getattr(post.source, "device", "cpu"))
 
@@ -92,12 +91,12 @@ def _post(name: str, parcel: bytes, address: str) -> _Post:
                 " them to be importable there: install them for all workers, or start these with the same PYTHONPATH"
             ) from error
         try:
-            seen = KernelStore.find(store.url)
+            seen = store.again()
         except NtkscopeError as error:
             raise DistributedError(f"{where} cannot read the store: {error}") from error
         if seen is None:
             raise DistributedError(
-                f"{where} sees no kernel store at {store.url}; expected one folder that all machines share, under the same"
+                f"{where} sees no store at {store.url}; expected one folder that all machines share, under the same"
                 " path, or an fsspec URL such as s3://bucket/kernel"
             )
         try:
@@ -116,13 +115,3 @@ def leave(name: str) -> None:
     """End a filling on one worker: a strip it is at stops after its tile, and model and engine are let go."""
     _ENDED.add(name)
     _POSTS.pop(name, None)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

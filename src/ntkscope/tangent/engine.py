@@ -26,7 +26,7 @@ from ntkscope.tangent.features import Feature, self_products
 from ntkscope.tangent.harvest import Harvest, harvest
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece, pieces
-from ntkscope.tangent.plan import Footprint, Plan, footprint, make_plan
+from ntkscope.tangent.plan import Footprint, footprint
 from ntkscope.tangent.precision import Precision, tensor_cores
 from ntkscope.tangent.probe import SAMPLES, TOLERANCE, Findings, probe
 from ntkscope.tangent.quick_convolution import flipped_bytes
@@ -34,7 +34,7 @@ from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.spot_check import Spot
 from ntkscope.tangent.subject import Subject
 
-__all__ = ["Detour", "Engine", "Engines", "Heads", "Probed", "probed"]
+__all__ = ["Detour", "Engine", "Engines", "Heads", "Probed", "probed", "retried"]
 
 Result = TypeVar("Result")
 
@@ -108,18 +108,44 @@ class Engines:
         return self._made[key]
 
     def run(self, work: Callable[[Engine], Result], sample: Batch, heads: Heads, **options: Any) -> Result:
-        """`work` with an engine; where a check fails, once more on the next slower road."""
-        detour = Detour()
-        while True:
+        """`work` with an engine; where a check fails, once more on the next slower path."""
+        old, threads = False, 1
+
+        def attempt(detour: Detour) -> Result:
+            nonlocal old, threads
             old = self.kept is not None
             engine = self.engine(sample, heads, detour, **options)
             try:
                 return work(engine)
-            except PathChanged as change:
-                if old and detour == Detour():  # found with other inputs, or other weights
-                    self.kept = None
-                else:
-                    detour = detour.after(change, engine.threads)
+            finally:
+                threads = engine.threads
+
+        def probe_again() -> bool:
+            if old:  # found with other inputs, or other weights
+                self.kept = None
+            return old
+
+        return retried(attempt, threads=lambda _: threads, probe_again=probe_again)
+
+
+def retried(
+    work: Callable[[Detour], Result],
+    start: Detour | None = None,
+    *,
+    threads: Callable[[Detour], int],
+    probe_again: Callable[[], bool] = lambda: False,
+) -> Result:
+    """`work(detour)`; where a check fails, once more with the next detour, after what `threads(detour)` threads did.
+
+    `probe_again`: whether to try the first path once more, with a new probe.
+    """
+    detour = start or Detour()
+    while True:
+        try:
+            return work(detour)
+        except PathChanged as change:
+            if detour != Detour() or not probe_again():
+                detour = detour.after(change, threads(detour))
 
 
 class Engine:
@@ -215,11 +241,6 @@ class Engine:
     @property
     def dtype(self) -> torch.dtype:
         return self.subject.dtype
-
-    def plan(self, n: int, m: int | None, memory: int, kept: int = 1, threads: int | None = None) -> Plan:
-        """How a kernel of n inputs with themselves (m None) or with m others is cut to fit `memory` bytes."""
-        most = torch.get_num_threads() if self.device.type == "cpu" and not self.detour.alone else 1
-        return make_plan(n, m, self.footprint, memory, kept, most if threads is None else threads)
 
     @property
     def footprint(self) -> Footprint:

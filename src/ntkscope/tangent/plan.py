@@ -1,23 +1,36 @@
-"""The plan: how many samples are held at once, so that a run stays inside its memory budget."""
+"""The plan: how many samples are held at once, so that a run stays inside its memory budget.
+
+Features of some samples stay while blocks of others pass by. In memory the whole result is held, and as many samples stay
+as fit beside it (`make_plan`); for a store one tile is held at a time, and the cut into tiles is chosen once, when the store
+is begun, and kept there (`make_cut`): the same tile is then computed by the same sums whoever does it, whenever, and with
+whatever memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isqrt
+from typing import Any
 
-from ntkscope.core import MemoryBudgetError
-from ntkscope.core.sizes import show_bytes
+from ntkscope.core import MemoryBudgetError, StoreError
+from ntkscope.core.budget import over_budget
 from ntkscope.tangent.pieces import Piece
 
 SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and libraries take for scratch is not ours to count
 CPU_BLOCK, CUDA_BLOCK = 128, 256
 CREW_BLOCK = 16  # samples of a block from which on a thread of its own is worth it
 CREW = 16  # threads at blocks of their own; what Python does between products is done by one at a time
+LARGEST, CUDA_LARGEST = 2048, 8192  # rows of a tile: what a run that is killed loses, and what a reader holds
+WORK, CUDA_WORK = 2**40, 2**52  # multiply-adds of a tile: below a minute on two cores, on a GPU
+WORKSPACE, CUDA_WORKSPACE, LEAST_WORKSPACE = 2**24, 2**32, 2**21
+COPIES = 3  # of a tile while it is made and written
+FEW, FEW_STORED = 16, 4  # samples that stay, or of a tile, below which heads are taken in smaller groups
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What one sample takes, in bytes: `feature` while it stays, `passing` while its block is harvested and formed.
+    """What one sample takes, in bytes: `feature` while it stays, `passing` while its block is captured and formed.
 
     A pair of samples has `pairs` numbers of `itemsize` bytes in the result and costs `pair_cost` multiply-adds. `worker`:
     what each thread at blocks of its own takes besides them.
@@ -44,6 +57,11 @@ class Footprint:
         """Bytes of the float64 tile between samples, and of the product that is added to it."""
         return 8 * rows * columns * self.pairs * 2
 
+    def held(self, resident: int, block: int, workspace: int, workers: int = 1) -> int:
+        """Bytes while `resident` samples stay and every worker has a block that passes by, and products with it."""
+        passing = block * self.passing + self.tile(resident, block) + workspace + self.worker
+        return resident * self.feature + workers * passing
+
 
 def footprint(
     made: Sequence[Piece],
@@ -59,7 +77,7 @@ def footprint(
     cuda: bool,
     worker: int = 0,
 ) -> Footprint:
-    """Per sample: the features of every piece; while a block is harvested, its graph, inputs and cotangents
+    """Per sample: the features of every piece; while a block is captured, its graph, inputs and cotangents
     (`arrived_bytes` a head), and what making the largest feature takes."""
     feature = sum(piece.feature_numbers(heads) for piece in made) * storage
     harvest = graph_bytes + input_bytes + arrived_bytes * heads
@@ -87,16 +105,12 @@ def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1
     Of `threads`, as many work on blocks of their own as leave room for nearly as many residents and for blocks worth it.
     """
     result = n * (n if m is None else m) * each.pairs * each.itemsize * kept
-    feature, passing = each.feature, each.passing
     available = each.slack * memory - result
-    least = (result + (feature + passing) + each.worker + 4 * 2**20) / each.slack
-    if available < feature + passing + each.worker + 4 * 2**20:
-        raise MemoryBudgetError(
-            f"memory={show_bytes(memory)} came, but the result takes {show_bytes(result)} and one sample"
-            f" {show_bytes(feature + passing + each.worker)}; the smallest budget that works is {show_bytes(least * 1.01)}"
-            f" ({int(least * 1.01)} bytes): raise memory=, choose fewer params= or outputs=, or keep the result on disk"
-            " with store="
-        )
+    one = each.feature + each.passing + each.worker + 4 * 2**20
+    if available < one:
+        what = f"for a result of {n} × {n if m is None else m} samples and the features of one"
+        remedy = "raise memory=, choose fewer params=, outputs= or layers=, or keep the result on disk with store="
+        raise over_budget(memory, (result + one) / each.slack * 1.01, what, remedy)
     side, most = min(n, m or n), max(n, m or n)
     alone = _fitted(side, most, each, available, 1)
     for workers in range(min(threads, CREW, most // CREW_BLOCK), 1, -1):
@@ -119,22 +133,136 @@ def _fitted(side: int, most: int, each: Footprint, available: float, workers: in
     workspace = int(max(2**21, min(available / 8 / workers, usual)))
     room = available - workers * (workspace + each.worker)
     longest = min(each.largest_block, most if workers == 1 else -(-most // workers))
-    for share in (
-        (0.4,) if each.cuda else (0.4, 0.15)
-    ):  # where not all can stay, smaller blocks leave room for more residents
+
+    def resident(block: int) -> int:
+        return _largest(side, lambda count: each.held(count, block, workspace, workers) <= available)
+
+    for share in (0.4,) if each.cuda else (0.4, 0.15):  # where not all can stay, smaller blocks leave room for more
         block = max(1, min(longest, int(room * share / workers / each.passing)))
-        resident = _resident(room, block, each, workers)
-        if resident >= side:
+        staying = resident(block)
+        if staying >= side:
             break
-    while resident < 1 and block > 1:
+    while staying < 1 and block > 1:
         block //= 2
-        resident = _resident(room, block, each, workers)
-    return Plan(max(0, min(side, resident)), block, workspace, workers)
+        staying = resident(block)
+    return Plan(staying, block, workspace, workers)
 
 
-def _resident(room: float, block: int, each: Footprint, workers: int) -> int:
-    """Samples whose features fit beside blocks that pass by and the float64 tiles between the two."""
-    return int((room - workers * block * each.passing) / (each.feature + workers * each.tile(1, block)))
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest count up to `most` that fits, by halving; 0 when none does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Tiles of `size` samples a side, captured in blocks of `block`, with `workspace` bytes for products.
+
+    `heads`: how many heads are taken at once, 0 for all of them.
+    """
+
+    size: int
+    block: int
+    workspace: int
+    heads: int = 0
+
+    def needs(self, each: Footprint, workers: int = 1) -> int:
+        """Bytes: the rows' features, the tile, and for every worker a block that passes by and its products."""
+        tile = COPIES * self.size**2 * each.pairs * each.itemsize
+        return tile + each.held(self.size, self.block, self.workspace, workers)
+
+    def workers(self, each: Footprint, memory: int, most: int) -> int:
+        """How many blocks may pass by at once; an error that says the smallest budget where not even one may."""
+        if each.slack * memory < self.needs(each):
+            what = f"for tiles of {self.size} samples, captured in blocks of {self.block}"
+            remedy = "raise memory=" + (", or begin a new store, which chooses smaller tiles" if self.size > 1 else "")
+            raise over_budget(memory, self.needs(each) / each.slack * 1.01 + 1, what, remedy)
+        fitting = [count for count in range(2, most + 1) if self.needs(each, count) <= each.slack * memory]
+        return max(fitting, default=1)
+
+    def __str__(self) -> str:
+        grouped = f", {self.heads} heads at a time" if self.heads else ""
+        return f"tiles of {self.size} samples, blocks of {self.block}, {self.workspace} bytes for products{grouped}"
+
+    def to_json(self) -> dict[str, int]:
+        return {name: value for name, value in asdict(self).items() if value}
+
+    @classmethod
+    def from_json(cls, values: Any, where: str) -> Cut:
+        """A cut that a store kept; anything else is refused."""
+        names = ("size", "block", "workspace")
+        whole = isinstance(values, Mapping) and all(
+            type(values.get(name, 1)) is int and values.get(name, 1) >= 1 for name in (*names, "heads")
+        )
+        if not whole or any(name not in values for name in names):
+            raise StoreError(
+                f"{where} does not say how its tiles were cut (got {values!r}); expected one written by ns.kernel or"
+                " `ntkscope kernel`: choose another folder"
+            )
+        return cls(values["size"], values["block"], values["workspace"], values.get("heads", 0))
+
+
+def make_cut(n: int, m: int | None, each: Footprint, memory: int, workers: int, rows: int = 1) -> Cut:
+    """The largest tiles that fit `memory` with `workers` at work, of about the same size; `rows` of the matrix a sample.
+
+    Where little fits, blocks get smaller before tiles do: a block is captured once for every row of tiles.
+    """
+    side = max(n, m or n)
+    cap = (CUDA_LARGEST if each.cuda else LARGEST) // rows
+    work = isqrt(int((CUDA_WORK if each.cuda else WORK) / max(1.0, each.pair_cost)))
+    wanted = max(1, min(side, cap, max(work, each.largest_block)))
+    usual = CUDA_WORKSPACE if each.cuda else WORKSPACE
+    available = each.slack * memory
+    workspace = int(max(LEAST_WORKSPACE, min(available / 8, usual)))
+    best = Cut(1, 1, LEAST_WORKSPACE)
+    best.workers(each, memory, 1)  # an error where even this does not fit
+    for count in range(max(1, workers), 0, -1):
+        for share in (0.4, 0.15):
+            block = max(1, min(each.largest_block, side, int((available - workspace) * share / count / each.passing)))
+            size = _largest(wanted, _fitting(block, workspace, each, available, count))
+            if size > best.size:
+                best = Cut(size, min(block, size), workspace)
+            if best.size == wanted:
+                break
+        if best.size >= min(wanted, each.largest_block):  # a second worker is worth more than the last sample
+            break
+    return _even(best, side)
+
+
+def _fitting(block: int, workspace: int, each: Footprint, available: float, workers: int) -> Callable[[int], bool]:
+    return lambda size: Cut(size, min(block, size), workspace).needs(each, workers) <= available
+
+
+def _even(cut: Cut, side: int) -> Cut:
+    """As many tiles of about the same size instead of whole ones and a rest, whole blocks where that is no more."""
+    even = -(-side // -(-side // cut.size))
+    whole = -(-even // cut.block) * cut.block
+    return replace(cut, size=whole if whole <= min(cut.size, side) else even)
+
+
+def heads_at_once(width: int, enough: int, residents: Callable[[int], int]) -> int:
+    """How many of `width` heads leave room for `enough` samples; `residents(heads)`: for how many they do, or an error.
+
+    Where not even one head leaves room for so many, the most heads that fit at all.
+    """
+    size, best = width, 0
+    while True:
+        try:
+            if residents(size) >= enough:
+                return size
+            best = best or size
+        except MemoryBudgetError:
+            if size == 1:
+                raise
+        if size == 1:
+            return best
+        size = -(-size // 2)
 
 
 def _forming(piece: Piece, heads: int, itemsize: int, storage: int, factors: int) -> int:

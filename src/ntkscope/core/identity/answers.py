@@ -12,8 +12,7 @@ import math
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core.errors import StoreError
+from ntkscope.core.threads import torch_threads
 
 MOST = 256  # numbers of outputs that are kept
 # Of the largest number: float32 sums of some thousand terms in another order differ by about 1e-6 of it, through deep
@@ -48,7 +48,7 @@ class Answers:
     def of(cls, ask: Callable[[list[int]], Tensor], count: int, device: torch.device | str = "cpu") -> Answers:
         """Ask for the outputs of the first, the middle and the last of `count` items, in one thread."""
         items = asked_items(count)
-        with one_thread():
+        with torch_threads(1):  # so that sums run in one order
             outputs = ask(items).detach().cpu()
         flat = outputs.reshape(-1)
         flat = flat[:: max(1, math.ceil(len(flat) / MOST))]
@@ -140,17 +140,6 @@ def machine(device: torch.device | str = "cpu") -> str:
         name = f"{platform.machine()} {_processor()} {torch.backends.cpu.get_cpu_capability()}"
     text = f"{where.type} {name} {torch.__version__} {platform.system()}"
     return f"{where.type}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for PyTorch's own work, so that sums run in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _processor() -> str:

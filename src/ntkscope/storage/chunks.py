@@ -1,0 +1,80 @@
+"""The chunks of a store of features as tiles (k, 0), so that what fills a store of a kernel fills it too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ntkscope.core.identity import Answers
+from ntkscope.linalg.tiling import Grid, TileSource, TileValues
+from ntkscope.storage._files import Folder
+from ntkscope.storage.feature_store import FeatureStore
+
+
+def chunk_grid(n: int, width: int, rows: int) -> Grid:
+    """(n, width) features in chunks of whole rows.
+
+    >>> list(chunk_grid(5, 3, 2))
+    [(0, 0), (1, 0), (2, 0)]
+    """
+    return Grid(n, width, rows, across=width)
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """A `FeatureStore` that is filled tile by tile."""
+
+    store: FeatureStore
+    parts = "chunks"
+
+    @property
+    def url(self) -> str:
+        return self.store.url
+
+    @property
+    def folder(self) -> Folder:
+        return self.store.folder
+
+    @property
+    def grid(self) -> Grid:
+        return chunk_grid(self.store.n, self.store.width, self.store.rows)
+
+    def again(self) -> Chunks | None:
+        """The store that is at this place now."""
+        found = FeatureStore.find(self.url)
+        return None if found is None else Chunks(found)
+
+    def require(self, source: TileSource) -> None:
+        """An error that names every difference, unless this source computes the features this store holds."""
+        self.store.require(source.fingerprint, source.grid.n, source.grid.m, source.dtype)
+
+    def compare_answers(self, now: Answers | None) -> None:
+        self.store.compare_answers(now)
+
+    def compare_tile(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None:
+        self.store.compare_chunk(i, tile.values, device)
+
+    def done(self) -> set[tuple[int, int]]:
+        return {(k, 0) for k in self.store.done()}
+
+    def missing(self) -> list[tuple[int, int]]:
+        return [(k, 0) for k in self.store.missing()]
+
+    def damaged(self) -> list[tuple[int, int]]:
+        return [(k, 0) for k in self.store.damaged()]
+
+    def without_diagonals(self) -> dict[str, list[tuple[int, int]]]:
+        return {}
+
+    def has(self, i: int, j: int) -> bool:
+        return self.store.has(i)
+
+    def write(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None:
+        self.store.write(i, tile.values, device)
+
+    def said(self, tile: tuple[int, int]) -> str:
+        return str(tile[0])
+
+    def clear_leftovers(self) -> None:
+        self.folder.clear_leftovers()

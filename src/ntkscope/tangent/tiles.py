@@ -1,0 +1,265 @@
+"""Tiles of a kernel that is a product of features: those of a tile's rows stay while its columns pass by in blocks.
+
+In memory a tile is as many rows as may stay, with all columns; for a store a square. Where the heads are too many to be
+held at once, they are taken in groups: a trace is a sum over them.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import add
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from ntkscope.core import Certificate, NtkscopeError
+from ntkscope.core.threads import recruit, share
+from ntkscope.linalg.tiling import Grid, Place, TileValues
+from ntkscope.tangent.audit import PathChanged
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.contraction import (
+    Column,
+    Features,
+    Maker,
+    block_products,
+    cut,
+    flat,
+    hold_block,
+    passing,
+    ranges,
+    write,
+)
+from ntkscope.tangent.coverage import Coverage
+from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.pieces import Piece
+from ntkscope.tangent.plan import Footprint
+
+SQUARES = "squares"  # the plane of the squares of every head's products, summed over heads
+SHARE = "share "  # before a parameter's name: the plane of the products of its gradients
+
+
+@runtime_checkable
+class TileMaker(Maker, Protocol):
+    """A maker of features that can be cut into tiles and shared among threads."""
+
+    @property
+    def footprint(self) -> Footprint: ...
+
+    def twin(self) -> TileMaker: ...
+
+    def check_finite(self, values: Tensor, x: Batch) -> None: ...
+
+    def coverage(self) -> Coverage | None: ...
+
+    def certificate(self) -> Certificate: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """The features of one row of tiles and one group of heads, and the self products (n, heads) of two sets of inputs."""
+
+    number: int
+    group: int
+    held: Features
+    side: Tensor | None
+
+
+class Tiles:
+    """Tiles between `x1` and `x2` (None: `x1` with itself) from makers of features, one for each group of heads.
+
+    A tile is `rows` samples by `columns` (None: as many); blocks of `block` samples pass by, with `workspace` bytes for
+    products. `repeatable`: one thread makes every sum and all blocks of a tile are tried, so that its bits, and what is said of
+    parameters used in new ways, are a matter of the tile alone. Consecutive tiles of one row are the quick order.
+    """
+
+    def __init__(
+        self,
+        makers: Sequence[TileMaker],
+        x1: Batch,
+        x2: Batch | None,
+        rows: int,
+        columns: int | None = None,
+        *,
+        block: int,
+        workspace: int,
+        repeatable: bool,
+    ) -> None:
+        self.groups = [[maker] for maker in makers]
+        self.x1, self.x2, self.columns, self.repeatable = x1, x2, columns, repeatable
+        first = makers[0]
+        self.heads = first.width if first.full else 1
+        self.dtype: torch.dtype = first.dtype
+        self.device = first.device
+        self.threads = 1
+        self._row: Row | None = None
+        self.recut(rows, block, workspace)
+
+    def recut(self, rows: int, block: int, workspace: int) -> None:
+        """Other tiles and blocks of the same kernel."""
+        self.block, self.workspace = block, workspace
+        n, m = len(self.x1) * self.heads, len(self.x1 if self.x2 is None else self.x2) * self.heads
+        across = None if self.columns is None else self.columns * self.heads
+        self.grid = Grid(n, m, rows * self.heads, symmetric=self.x2 is None, across=across)
+        self.forget()
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of samples are computed, once for each group of heads."""
+        tiles = (self.grid.computed(i, j) for i, j in self.grid)
+        areas = (len(_samples(rows, self.heads)) * len(_samples(columns, self.heads)) for rows, columns in tiles)
+        return sum(areas) * len(self.groups)
+
+    @property
+    def makers(self) -> list[TileMaker]:
+        """All of them, those of every thread and group."""
+        return [maker for makers in self.groups for maker in makers]
+
+    def staff(self, workers: int) -> int:
+        """Let so many threads work on blocks of their own, or as many as there can be; how many that are."""
+        for makers in self.groups:
+            recruit(makers, workers)
+        self.threads = max(1, min(workers, *(len(makers) for makers in self.groups)))
+        return self.threads
+
+    def coverage(self) -> Coverage | None:
+        """What was done for every parameter, the seconds of all threads added up."""
+        found = [one for one in (maker.coverage() for maker in self.makers) if one is not None]
+        return functools.reduce(add, found) if found else None
+
+    def certificate(self) -> Certificate:
+        """What was checked."""
+        return functools.reduce(add, (maker.certificate() for maker in self.makers), Certificate())
+
+    def tile(self, i: int, j: int, place: Place | None = None) -> TileValues:
+        """Tile (i, j), and `k(x, x)` of the inputs of two sets: of its rows, in the first row of its columns too."""
+        rows, columns = (_samples(part, self.heads) for part in self.grid.computed(i, j))
+        if place is None:
+            shape = len(rows) * self.heads, len(columns) * self.heads
+            place = Place(torch.zeros(shape, dtype=self.dtype, device=self.device))
+        sides: list[list[Tensor]] = [[], []]
+        for group in range(len(self.groups)):
+            row = self.hold(i, group)
+            new = None
+            if self.x2 is not None and i == 0:
+                new = torch.zeros(len(columns), self.groups[group][0].width, dtype=torch.float64, device=self.device)
+            self._contract(row, rows, columns, place, new)
+            for side, part in zip(sides, (row.side, new)):
+                side += [] if part is None else [flat(part, self.groups[group][0].full)]
+        self.groups[0][0].check_finite(place.values, self.x1[rows.start : rows.stop])
+        row_side, column_side = (functools.reduce(add, parts) if parts else None for parts in sides)
+        return TileValues(place.values, row_side, column_side, place.planes)
+
+    def hold(self, i: int, group: int = 0) -> Row:
+        """The features of row i, which are kept until another row, or group of heads, is asked for."""
+        if self._row is None or (self._row.number, self._row.group) != (i, group):
+            self.forget()
+            makers = self.groups[group]
+            rows = _samples(self.grid.rows(i), self.heads)
+            x = self.x1[rows.start : rows.stop]
+            held: Features = {}
+            side = None
+            if self.x2 is not None:
+                side = torch.zeros(len(x), makers[0].width, dtype=torch.float64, device=self.device)
+            blocks = ranges(0, len(x), self.block)
+            self._share(makers, blocks, lambda maker, at: hold_block(maker, held, x, at, side))
+            self._row = Row(i, group, held, side)
+        return self._row
+
+    def forget(self) -> None:
+        """Make room: the features of the row are computed again when they are asked for."""
+        self._row = None
+
+    def _contract(self, row: Row, rows: range, columns: range, place: Place, side: Tensor | None) -> None:
+        """Add one group of heads to a tile; of its own inputs only the rows up to a block's end, the rest by symmetry."""
+        others = (self.x1 if self.x2 is None else self.x2)[columns.start : columns.stop]
+        own = len(rows) if self.x2 is None and columns.start == rows.start else 0
+        lock = threading.Lock()
+
+        def work(maker: TileMaker, at: range) -> None:
+            inside = at.stop <= own
+            column = cut(row.held, at) if inside else passing(maker, others, at, side)
+            self._block(maker, row, at, at.stop if inside else len(rows), column, place, inside)
+            with lock:
+                place.advance(len(rows) * len(at))
+
+        blocks = list(ranges(0, own, self.block))[::-1]  # of its own, the last are the longest
+        self._share(self.groups[row.group], [*blocks, *ranges(own, len(columns), self.block)], work)
+
+    def _block(
+        self, maker: TileMaker, row: Row, at: range, height: int, column: Column, place: Place, inside: bool
+    ) -> None:
+        """All pieces of one block of columns."""
+        start = at.start * self.heads
+        shares = [name for name in place.planes if name != SQUARES]
+        by_head = None
+        if SQUARES in place.planes:
+            by_head = torch.zeros(maker.width, height, len(at), dtype=torch.float64, device=self.device)
+
+        def keep(piece: Piece, part: Tensor) -> None:
+            write(place.planes[SHARE + piece.name], part, 0, start, inside, add=True)
+
+        total = block_products(
+            maker, row.held, column, height, len(at), self.workspace, keep if shares else None, by_head
+        )
+        with maker.clock("writing"):
+            write(place.values, total, 0, start, inside, add=row.group > 0)
+            if by_head is not None:
+                write(place.planes[SQUARES], by_head.square_().sum(0), 0, start, inside, add=row.group > 0)
+
+    def _share(
+        self, makers: Sequence[TileMaker], blocks: Iterable[range], work: Callable[[TileMaker, range], None]
+    ) -> None:
+        """`work` on every block, by one maker or by several side by side."""
+        makers = makers[: self.threads]
+        changed: list[PathChanged] = []
+
+        def watched(maker: TileMaker, at: range) -> None:
+            try:
+                work(maker, at)
+            except PathChanged as change:
+                if not self.repeatable:
+                    raise
+                changed.append(change)
+
+        try:
+            if self.device.type == "cpu" and (self.repeatable or len(makers) > 1):
+                each = 1 if self.repeatable else max(1, torch.get_num_threads() // len(makers))
+                share(makers, blocks, watched, threads_each=each)
+            else:
+                for at in blocks:
+                    watched(makers[0], at)
+        except (NtkscopeError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # of the model's own code: threads may have disturbed each other
+            if len(makers) == 1:
+                raise
+            raise PathChanged(set(), suspect=True) from error
+        if changed:
+            names = {name for change in changed for name in change.names}
+            suspect = all(change.suspect for change in changed)
+            raise PathChanged(names, suspect=suspect, refusal=changed[0].refusal)
+
+
+def groups_of(maker: TileMaker, heads: int) -> list[TileMaker]:
+    """The maker itself, or one for every group of so many of its heads (0: all of them)."""
+    if not 0 < heads < maker.width:
+        return [maker]
+    assert isinstance(maker, Engine)
+    return [maker.part(at, min(maker.width, at + heads)) for at in range(0, maker.width, heads)]
+
+
+def group_footprint(maker: TileMaker, heads: int) -> Footprint:
+    """What a sample takes where so many heads are taken at once."""
+    if not 0 < heads < maker.width:
+        return maker.footprint
+    assert isinstance(maker, Engine)
+    return maker.part(0, heads).footprint
+
+
+def _samples(part: slice, heads: int) -> range:
+    """The samples of some rows or columns of the matrix."""
+    return range(part.start // heads, part.stop // heads)
