@@ -43,7 +43,14 @@ def test_help_names_every_verb(run: Run) -> None:
 def test_list_names_everything_there_is(run: Run) -> None:
     code, out, _ = run("list")
     assert code == 0
-    for name in [*ns.data.DATASETS, *ns.models.MODELS, *ns.KERNELS, *ns.EXPERIMENTS]:
+    for name in [
+        *ns.data.DATASETS,
+        *ns.models.MODELS,
+        *ns.KERNELS,
+        *ns.EXPERIMENTS,
+        *ns.surrogates.SURROGATES,
+        *ns.measures.MEASURES,
+    ]:
         assert f"  {name} " in out, f"{name} is not listed, or without a description"
 
 
@@ -58,7 +65,8 @@ def test_an_unknown_part_is_a_message_not_a_traceback(run: Run) -> None:
     code, out, err = run("list", "modles")
     assert (code, out) == (2, "")
     assert (
-        err == "ntkscope: unknown part 'modles'; did you mean 'models'? known: datasets, experiments, kernels, models\n"
+        err == "ntkscope: unknown part 'modles'; did you mean 'models'? known: datasets, experiments, kernels,"
+        " measures, models, surrogates\n"
     )
 
 
