@@ -43,7 +43,7 @@ def show_bytes(count: int | float) -> str:
     return f"{count:.1f}TiB"
 
 
-def over_budget(memory: int, least: float, what: str, remedy: str = "raise memory=") -> MemoryBudgetError:
+def over_budget(memory: int, least: int | float, what: str, remedy: str = "raise memory=") -> MemoryBudgetError:
     """The error of a budget into which `what` does not fit: it states the smallest one that works.
 
     >>> str(over_budget(2**20, 2**21, "for one sample"))
