@@ -438,7 +438,7 @@ def test_package_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_store_no_worker_can_see(two: Any, tmp_path: Path) -> None:
     source = SlowTiles(Grid(4, 4, 2), str(tmp_path / "log"))
     store = KernelStore.prepare("memory://nowhere/else", source)  # every process has a memory of its own
-    with pytest.raises(DistributedError, match="sees no kernel store"):
+    with pytest.raises(DistributedError, match="sees no store"):
         fill(store, source, executor=two)
 
 

@@ -8,7 +8,7 @@ from ntkscope.core.errors import MemoryBudgetError
 from ntkscope.core.sizes import show_bytes
 
 
-def over_budget(memory: int, least: float, what: str, remedy: str = "raise memory=") -> MemoryBudgetError:
+def over_budget(memory: int, least: int | float, what: str, remedy: str = "raise memory=") -> MemoryBudgetError:
     """The error of a budget into which `what` does not fit: it states the smallest one that works.
 
     >>> str(over_budget(2**20, 2**21, "for one sample"))
