@@ -37,7 +37,7 @@ class Row:
     status: str
     parameters: int = 0
     error: float = float("nan")
-    roads: str = ""
+    methods: str = ""
     slow: float = 0.0
     certificate: str = ""
     note: str = ""
@@ -126,8 +126,8 @@ def measure(architecture: Architecture, device: str = "cpu") -> Row:
         status="exact" if difference <= tolerance else "WRONG",
         parameters=parameters,
         error=difference,
-        roads=", ".join(f"{road} {share:.0%}" for road, share in shares.items()),
-        slow=sum(share for road, share in shares.items() if not set(road.split("+")) <= set(FAST)),
+        methods=", ".join(f"{method} {share:.0%}" for method, share in shares.items()),
+        slow=sum(share for method, share in shares.items() if not set(method.split("+")) <= set(FAST)),
         certificate=certified(gram),
         seconds=time.perf_counter() - began,
     )
@@ -139,12 +139,12 @@ def _line(error: Exception) -> str:
 
 
 def road_shares(coverage: Any) -> dict[str, float]:
-    """Which share of the parameters took which road, largest first."""
+    """Which share of the parameters took which method, largest first."""
     total = sum(coverage.numbers.values()) or 1
     counts: Counter[str] = Counter()
-    for name, road in coverage.roads.items():
-        counts[road] += coverage.numbers[name]
-    return {road: count / total for road, count in counts.most_common()}
+    for name, method in coverage.methods.items():
+        counts[method] += coverage.numbers[name]
+    return {method: count / total for method, count in counts.most_common()}
 
 
 def certified(gram: Any) -> str:
@@ -172,11 +172,11 @@ def page(rows: Sequence[Row], device: str) -> str:
         "",
         "Weights are random and sizes tiny; parameters are those that require a gradient. The error is the largest",
         "`|K_ij - E_ij| / √(E_ii E_jj)`. Roads are the shares of parameters that each way of computing took (see",
-        "[architecture](architecture.md#the-engine)); the slow road is whatever is not a rule: `torch.func`, plain autograd.",
+        "[architecture](architecture.md#the-engine)); the slow method is whatever is not a rule: `torch.func`, plain autograd.",
         f"Made by `python -m benchmarks.architectures` on {device}, torch {torch.__version__}.",
     ]
     for family in dict.fromkeys(row.family for row in computed):
-        head = ["architecture", "parameters", "error", "roads", "slow road", *(["certificate"] if shown else [])]
+        head = ["architecture", "parameters", "error", "methods", "slow method", *(["certificate"] if shown else [])]
         lines += [
             "",
             f"## {family[0].upper()}{family[1:]}",
@@ -199,7 +199,7 @@ def _cells(row: Row, shown: bool) -> str:
         cells = [row.name, f"{row.parameters:,}", "", f"{row.status}: {row.note}", ""]
     else:
         error = f"{row.error:.0e}" if row.status == "exact" else f"WRONG: {row.error:.0e}"
-        cells = [row.name, f"{row.parameters:,}", error, row.roads, f"{row.slow:.0%}"]
+        cells = [row.name, f"{row.parameters:,}", error, row.methods, f"{row.slow:.0%}"]
     return f"| {' | '.join(cell.replace('|', '/') for cell in [*cells, *([row.certificate] if shown else [])])} |"
 
 
@@ -221,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
         row = measure(each, options.device)
         rows.append(row)
         print(
-            f"{row.seconds:6.2f} s  {row.family}: {row.name}: {row.status} {row.error:.1e} {row.roads} {row.note}",
+            f"{row.seconds:6.2f} s  {row.family}: {row.name}: {row.status} {row.error:.1e} {row.methods} {row.note}",
             flush=True,
         )
     text = page(rows, options.device)

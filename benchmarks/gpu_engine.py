@@ -110,10 +110,12 @@ def timed(work: Callable[[], Any], device: str) -> tuple[float, Any, int]:
 
 
 def described(K: Any) -> dict[str, Any]:
-    shares = {road: K.coverage.share(road) for road in sorted(set(K.coverage.roads.values()))} if K.coverage else {}
+    shares = (
+        {method: K.coverage.share(method) for method in sorted(set(K.coverage.methods.values()))} if K.coverage else {}
+    )
     return {
         "certificate": K.certificate.to_json(),
-        "roads": shares,
+        "methods": shares,
         "func": K.coverage.func_method if K.coverage else "",
     }
 

@@ -1,7 +1,7 @@
 """Exact trace-NTK of ResNet-18 for 32x32 inputs on one CUDA device: speed and error of every precision, extrapolated.
 
-One profiled run a precision (the device is waited for around every step) gives the seconds of harvest and features for a
-sample, of products for a pair, of bringing the kernel to disk for a byte. How often samples are harvested and which pairs
+One profiled run a precision (the device is waited for around every step) gives the seconds of capture and features for a
+sample, of products for a pair, of bringing the kernel to disk for a byte. How often samples are captured and which pairs
 are multiplied at full size follows from the plan the engine itself makes for that size, so the extrapolation is a sum of
 counted work at measured rates. Errors are against float64 on the same device, on a block whose first entries are held to
 the naive oracle.
@@ -58,7 +58,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def counted(n: int, m: int | None, resident: int, block: int) -> tuple[int, int]:
-    """Samples harvested and pairs multiplied for n inputs with themselves, or with m others (the smaller side resides).
+    """Samples captured and pairs multiplied for n inputs with themselves, or with m others (the smaller side resides).
 
     >>> counted(4, None, 2, 1)  # residents 0 1, then 2 3 pass by; residents 2 3
     (6, 10)
@@ -68,19 +68,19 @@ def counted(n: int, m: int | None, resident: int, block: int) -> tuple[int, int]
     if m is not None:
         small, large = min(n, m), max(n, m)
         return small + -(-small // resident) * large, small * large
-    harvested = pairs = 0
+    captured = pairs = 0
     for start in range(0, n, resident):
         inside, after = min(resident, n - start), max(0, n - start - resident)
-        harvested += inside + after
+        captured += inside + after
         for at in range(0, inside, block):
             pairs += min(at + block, inside) * (min(at + block, inside) - at)
         pairs += inside * after
-    return harvested, pairs
+    return captured, pairs
 
 
 def flops_of(piece: Piece, heads: int) -> int:
     """Multiply-adds of one pair of samples."""
-    if piece.road in ("kronecker", "positions"):
+    if piece.method in ("kronecker", "positions"):
         return piece.groups * piece.positions**2 * (piece.inside + heads * piece.outside)
     return heads * piece.numbers
 
@@ -110,14 +110,14 @@ def measure(model: nn.Module, x: Tensor, precision: str, memory: str, K64: Tenso
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     did, plan = K.coverage, K.meta["plan"]
-    harvested, pairs = counted(len(x), None, plan.resident, plan.block)
-    if harvested != did.harvested:
-        raise ArithmeticError(f"{did.harvested} samples were harvested; counted {harvested}")
+    captured, pairs = counted(len(x), None, plan.resident, plan.block)
+    if captured != did.captured:
+        raise ArithmeticError(f"{did.captured} samples were captured; counted {captured}")
     with tempfile.TemporaryDirectory() as scratch:
         byte = write_seconds(K.dense(), Path(scratch))
     rates = {
-        "harvest ms a sample": 1e3 * did.stages["harvest"] / harvested,
-        "features ms a sample": 1e3 * did.stages["features"] / harvested,
+        "capture ms a sample": 1e3 * did.stages["capture"] / captured,
+        "features ms a sample": 1e3 * did.stages["features"] / captured,
         "products µs a pair": 1e6 * did.stages["products"] / pairs,
         "writing ns a byte": 1e9 * byte,
         "rest s a run": seconds - sum(did.stages.values()),
@@ -126,10 +126,10 @@ def measure(model: nn.Module, x: Tensor, precision: str, memory: str, K64: Tenso
     square = make_plan(TRAIN, None, engine.footprint, parse_bytes(memory))
     cross = make_plan(TRAIN, TEST, engine.footprint, parse_bytes(memory))
     work = [counted(TRAIN, None, square.resident, square.block), counted(TRAIN, TEST, cross.resident, cross.block)]
-    harvests, products = (sum(part) for part in zip(*work))
+    captures, products = (sum(part) for part in zip(*work))
     parts = {
-        "harvest": rates["harvest ms a sample"] * harvests / 1e3,
-        "features": rates["features ms a sample"] * harvests / 1e3,
+        "capture": rates["capture ms a sample"] * captures / 1e3,
+        "features": rates["features ms a sample"] * captures / 1e3,
         "products": rates["products µs a pair"] * products / 1e6,
         "writing": byte * 4 * TRAIN * (TRAIN + TEST),
         "rest": 2 * rates["rest s a run"],
@@ -144,14 +144,14 @@ def measure(model: nn.Module, x: Tensor, precision: str, memory: str, K64: Tenso
         "rates": rates,
         "plan": plan,
         "plans at full size": {"square": square, "cross": cross},
-        "harvests at full size": harvests,
+        "captures at full size": captures,
         "pairs at full size": products,
         "extrapolated seconds": parts,
         "extrapolated minutes": sum(parts.values()) / 60,
         "flops a pair": flops,
         "products TFLOP/s": flops * pairs / did.stages["products"] / 1e12,
         "layers": dict(sorted(did.seconds.items(), key=lambda item: -item[1])),
-        "roads": dict(did.roads),
+        "methods": dict(did.methods),
         "peak device GiB": torch.cuda.max_memory_allocated() / 2**30,
     }
 
@@ -172,7 +172,7 @@ def run(quick: bool = False, *, memory: str = "128GiB", weights: str | None = No
     for precision in PRECISIONS:
         torch.cuda.empty_cache()
         results.append(measure(model, x, precision, memory, K64))
-        print({key: value for key, value in results[-1].items() if key not in ("layers", "roads")}, flush=True)
+        print({key: value for key, value in results[-1].items() if key not in ("layers", "methods")}, flush=True)
     good = [
         r for r in results if r["largest error over largest entry"] <= TOLERANCE and r["relative error"] <= TOLERANCE
     ]

@@ -139,7 +139,7 @@ def test_counted_work_adds_up_to_the_upper_triangle() -> None:
     assert counted(6, None, 6, 1) == (6, 21)  # all resident, block 1: each pair once
     assert counted(6, None, 6, 6) == (6, 36)  # one block: both halves
     assert counted(6, 4, 4, 2) == (10, 24)
-    assert counted(7, None, 3, 1)[1] == 28  # passing samples change what is harvested, not which pairs
+    assert counted(7, None, 3, 1)[1] == 28  # passing samples change what is captured, not which pairs
 
 
 def test_every_comparison_has_a_run() -> None:

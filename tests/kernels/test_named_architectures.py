@@ -82,7 +82,7 @@ def check(name: str, kernel: str, single: bool = True) -> None:
         cross = ns.kernel(kernel, exact, first(double(x), 1), double(x), **extra)
         assert_kernel_close(cross.dense(), expected[: gram.outputs], 1e-10)
     if kernel == "trntk":
-        slow = {parameter for parameter, road in gram.coverage.roads.items() if road == "func"}
+        slow = {parameter for parameter, method in gram.coverage.methods.items() if method == "func"}
         assert {parameter for parameter in slow if not slow_allowed(name, parameter)} == set()
 
 

@@ -35,9 +35,9 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> list[Room]:
     found: list[Room] = []
     made = _sketching.project_block
 
-    def project_block(engine: Any, crop: Any, sketch: Any, room: Room) -> Tensor:
+    def project_block(engine: Any, captured: Any, sketch: Any, room: Room) -> Tensor:
         found.append(room)
-        return made(engine, crop, sketch, room)
+        return made(engine, captured, sketch, room)
 
     monkeypatch.setattr(_projecting, "project_block", project_block)
     monkeypatch.setattr(_projected_store, "project_block", project_block)

@@ -135,7 +135,7 @@ def test_the_same_bits_in_any_order_process_and_number_of_threads(full: bool) ->
 
 
 def test_a_path_that_depends_on_the_input_gives_the_same_tile_in_any_order() -> None:
-    """Some blocks use a parameter in a way the probe did not see: their tiles take another road, whichever came first."""
+    """Some blocks use a parameter in a way the probe did not see: their tiles take another method, whichever came first."""
 
     def run(m: Any, x: Tensor) -> Tensor:
         h = m.a(x)

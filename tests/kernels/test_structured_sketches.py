@@ -1,4 +1,4 @@
-"""Sparse and factored projections of gradients: the maps they say they are, on every road, with the variance they state."""
+"""Sparse and factored projections of gradients: the maps they say they are, on every method, with the variance they state."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_ntk_layers_take_the_rule_of_affine_layers(sigma_b: float) -> None:
     """The scales stand outside the parameters, so a wide network costs the engine no Jacobian; the function is the same."""
     net = mlp(3, 2, widths=5, depth=1, ntk=True, sigma_w=1.7, sigma_b=sigma_b)
     net, x = net.double(), torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert "func" not in set(kernel("trntk0", net, x).coverage.roads.values())
+    assert "func" not in set(kernel("trntk0", net, x).coverage.methods.values())
     hidden = torch.relu(1.7 / 3**0.5 * x @ net.layer1.weight.T + sigma_b * net.layer1.bias)
     expected = 1.7 / 5**0.5 * hidden @ net.readout.weight.T + sigma_b * net.readout.bias
     torch.testing.assert_close(net(x), expected)

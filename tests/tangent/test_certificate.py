@@ -14,7 +14,7 @@ import ntkscope as ns
 from ntkscope.core import Certificate, UsageError
 from ntkscope.tangent import engine, plan
 from ntkscope.tangent.audit import SAMPLED
-from ntkscope.tangent.harvest import Harvest
+from ntkscope.tangent.captured import Captured
 from ntkscope.tangent.jacobian import Jacobian
 from oracles.against import NAMES, smallest_budget
 from oracles.closeness import relative_error
@@ -176,16 +176,16 @@ def test_of_jacobian_products() -> None:
 # -- how strict it is ----------------------------------------------------------------------------------------------
 def perturbed(patch: pytest.MonkeyPatch, name: str, sample: int, factor: float) -> None:
     """The feature of one sample is wrong by a factor, for one parameter."""
-    original = engine.harvest
+    original = engine.capture
 
-    def harvested(*args: Any) -> Harvest:
-        crop = original(*args)
-        for k, value in crop.arrived.items():
-            if any(term.slot.name == name for term in crop.calls[k].terms):
+    def captured(*args: Any) -> Captured:
+        captured = original(*args)
+        for k, value in captured.arrived.items():
+            if any(term.slot.name == name for term in captured.calls[k].terms):
                 value[sample] *= factor
-        return crop
+        return captured
 
-    patch.setattr(engine, "harvest", harvested)
+    patch.setattr(engine, "capture", captured)
 
 
 SHORT = pytest.param(

@@ -207,7 +207,7 @@ def test_parameters_without_a_rule_take_the_vectorised_road() -> None:
     """A model that `vmap` follows is not run sample by sample."""
     model = randomize(Net(lambda m, x: m.head(x * m.scale.sin()), scale=parameter(4), head=nn.Linear(4, 2)))
     gram = ns.kernel("trntk0", model, X)
-    assert gram.coverage.roads["scale"] == "func"
+    assert gram.coverage.methods["scale"] == "func"
     assert gram.coverage.func_method == "vmap"
 
 

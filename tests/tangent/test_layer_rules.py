@@ -1,4 +1,4 @@
-"""Each layer kind with each of its options, alone under a nonlinear head, and the road its parameters take."""
+"""Each layer kind with each of its options, alone under a nonlinear head, and the method its parameters take."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_all_output_pairs_and_the_road_taken(name: str) -> None:
     model, x = LAYERS[name]()
     coverage = compare("entk", model, x).coverage
     if name in RULE_PROMISED:
-        assert [parameter for parameter, road in coverage.roads.items() if road == "func"] == []
+        assert [parameter for parameter, method in coverage.methods.items() if method == "func"] == []
     if name in WITHOUT_A_RULE:
         assert coverage.share("func") > 0
 

@@ -1,6 +1,6 @@
 """Broken engines: each has one piece replaced by a wrong one, and the certificate must notice.
 
-With the certificate on, a broken engine still gives the right kernel (on a slower road, which the certificate names) or
+With the certificate on, a broken engine still gives the right kernel (on a slower method, which the certificate names) or
 refuses. The control runs the same broken engine with the certificate off and must get a wrong number: otherwise the mutation
 breaks nothing and the test could not fail. A mutant's docstring says which class of failure it stands for.
 """
@@ -24,9 +24,8 @@ from ntkscope.kernels import _sketching, conjugate, embedding, preactivation
 from ntkscope.tangent import (
     capture,
     engine,
-    func_road,
+    func_method,
     guards,
-    harvest,
     plan,
     precision,
     pristine,
@@ -52,7 +51,7 @@ BLOCK, LATER = 8, 12  # samples of a block, and of two
 class Mutant:
     make: Callable[[pytest.MonkeyPatch], Case]
     name: str
-    ends: str  # "right": a slower road gives the kernel; "refused"
+    ends: str  # "right": a slower method gives the kernel; "refused"
     options: dict[str, Any] = field(default_factory=dict)
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32)
     control: Callable[[pytest.MonkeyPatch], None] | None = (
@@ -75,7 +74,7 @@ def mutant(name: str = "trntk0", *, ends: str = "right", **more: Any) -> Callabl
 def blind(patch: pytest.MonkeyPatch) -> None:
     """The probe trusts every rule and every layout it found; blocks may take any path."""
     patch.setattr(probe, "_mismatches", lambda *args: set())
-    patch.setattr(harvest, "_same_path", lambda *args: None)
+    patch.setattr(capture, "_same_path", lambda *args: None)
 
 
 def trusting(patch: pytest.MonkeyPatch) -> None:
@@ -109,18 +108,18 @@ def change_cotangents(
     patch: pytest.MonkeyPatch, parameter: str, change: Callable[[Tensor], None], *, block: int
 ) -> None:
     """Cotangents of the calls that use a parameter are changed in block number `block`."""
-    original, seen = engine.harvest, [0]
+    original, seen = engine.capture, [0]
 
-    def harvested(*args: Any) -> harvest.Harvest:
-        crop = original(*args)
+    def captured(*args: Any) -> capture.Captured:
+        captured = original(*args)
         if seen[0] == block:
-            for k, value in crop.arrived.items():
-                if any(term.slot.name == parameter for term in crop.calls[k].terms):
+            for k, value in captured.arrived.items():
+                if any(term.slot.name == parameter for term in captured.calls[k].terms):
                     change(value)
         seen[0] += 1
-        return crop
+        return captured
 
-    patch.setattr(engine, "harvest", harvested)
+    patch.setattr(engine, "capture", captured)
 
 
 # -- uses of a parameter that are lost -----------------------------------------------------------------------------
@@ -164,7 +163,7 @@ def tied_uses_counted_once(patch: pytest.MonkeyPatch) -> Case:
 def slice_of_a_packed_weight_dropped(patch: pytest.MonkeyPatch) -> Case:
     """A packed projection (queries, keys, values): one slice has no piece."""
     change_pieces(
-        patch, lambda made: [p for p in made if p.road == "func" or p.name != "attend.in_proj_weight" or p.start != 8]
+        patch, lambda made: [p for p in made if p.method == "func" or p.name != "attend.in_proj_weight" or p.start != 8]
     )
     attend = nn.MultiheadAttention(4, 2, batch_first=True)
     return net(lambda m, x: m.head(m.attend(x, x, x)[0].sum(1)), attend=attend, head=nn.Linear(4, 2)), noise(5, 3, 4)
@@ -173,7 +172,7 @@ def slice_of_a_packed_weight_dropped(patch: pytest.MonkeyPatch) -> Case:
 @mutant()
 def biases_dropped(patch: pytest.MonkeyPatch) -> Case:
     """Whole parameters without a piece: rows that nobody answers for."""
-    change_pieces(patch, lambda made: [p for p in made if p.road == "func" or not p.name.endswith("bias")])
+    change_pieces(patch, lambda made: [p for p in made if p.method == "func" or not p.name.endswith("bias")])
     return mlp(4, 5, 2), noise(6, 4)
 
 
@@ -235,14 +234,14 @@ def samples_permuted_with_a_single_head(patch: pytest.MonkeyPatch) -> Case:
 @mutant()
 def vectorised_rows_shuffled(patch: pytest.MonkeyPatch) -> Case:
     """A batching rule of `vmap` that mixes samples up, unnoticed on the probed ones."""
-    original = func_road.vectorised
+    original = func_method.vectorised
 
     def shuffled(subject: Any, *args: Any) -> Any:
         subject.spare()
         return {name: value.roll(1, 0) for name, value in original(subject, *args).items()}
 
-    patch.setattr(func_road, "choose", lambda *args: ("vmap", {}))
-    patch.setattr(func_road, "vectorised", shuffled)
+    patch.setattr(func_method, "choose", lambda *args: ("vmap", {}))
+    patch.setattr(func_method, "vectorised", shuffled)
     return net(lambda m, x: m.head(x * m.scale.sin()), scale=parameter(4), head=nn.Linear(4, 2)), noise(6, 4)
 
 
@@ -417,7 +416,7 @@ def features_rounded_by_mistake(patch: pytest.MonkeyPatch) -> Case:
 @mutant()
 def stale_weights(patch: pytest.MonkeyPatch) -> Case:
     """Features of the weights the model had before it was trained on."""
-    original = harvest.watch
+    original = capture.watch
 
     def watch(subject: Any, *args: Any, **kwargs: Any) -> Any:
         now = {name: leaf.data for name, leaf in subject.leaves.items()}
@@ -429,7 +428,7 @@ def stale_weights(patch: pytest.MonkeyPatch) -> Case:
             for name, leaf in subject.leaves.items():
                 leaf.data = now[name]
 
-    patch.setattr(harvest, "watch", watch)
+    patch.setattr(capture, "watch", watch)
     return mlp(4, 5, 2), noise(6, 4)
 
 
@@ -581,10 +580,10 @@ def test_the_certificate_notices(name: str, dtype: torch.dtype) -> None:
     if MUTANTS[name].ends == "refused":
         assert found is None, f"wrong by {found[0]:.1e}, and not refused: {found[1].certificate}"
         return
-    assert found is not None, "refused, though a slower road was left"
+    assert found is not None, "refused, though a slower method was left"
     error, gram = found
     assert error <= RIGHT[dtype], f"wrong by {error:.1e}: {gram.certificate}"
-    assert gram.certificate.fell_back, "right, but the certificate does not say what took a slower road"
+    assert gram.certificate.fell_back, "right, but the certificate does not say what took a slower method"
 
 
 @pytest.mark.parametrize(("name", "dtype"), cases())

@@ -1,4 +1,4 @@
-"""Networks drawn at random: every fast road against per-sample autograd, under any budget, outputs and parameters."""
+"""Networks drawn at random: every fast method against per-sample autograd, under any budget, outputs and parameters."""
 
 from __future__ import annotations
 

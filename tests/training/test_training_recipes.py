@@ -25,8 +25,8 @@ def test_crops_are_windows_of_the_padded_image_and_flips_mirror() -> None:
     padded = torch.nn.functional.pad(x, (1, 1, 1, 1))
     seen = set()
     for trial in range(40):
-        y = draw(x, generator(trial, "crop"))
-        assert torch.equal(y, draw(x, generator(trial, "crop")))
+        y = draw(x, generator(trial, "captured"))
+        assert torch.equal(y, draw(x, generator(trial, "captured")))
         windows = {
             (top, left, flip): (padded[1, :, top : top + 4, left : left + 5].flip(-1) if flip else
                                 padded[1, :, top : top + 4, left : left + 5])
@@ -42,8 +42,8 @@ def test_crops_are_windows_of_the_padded_image_and_flips_mirror() -> None:
 
 def test_reflection_has_no_black_border() -> None:
     x = torch.ones(8, 1, 6, 6)
-    assert bool((CropFlip(padding=4)(x, generator(0, "crop")) == 1).all())
-    assert bool((CropFlip(padding=4, fill="zero")(x, generator(0, "crop")) == 0).any())
+    assert bool((CropFlip(padding=4)(x, generator(0, "captured")) == 1).all())
+    assert bool((CropFlip(padding=4, fill="zero")(x, generator(0, "captured")) == 0).any())
 
 
 @needs_data

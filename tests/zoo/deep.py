@@ -233,7 +233,7 @@ def _tiny_slot(m: Any, x: Tensor) -> Tensor:
 SMALL = {f.__name__.strip("_"): (f,) for f in (_slightly_off, _tiny_alias, _tiny_slot)}
 
 
-@case(FAMILY, "exact", "a small share of the kernel on an unseen road", each=SMALL)
+@case(FAMILY, "exact", "a small share of the kernel on an unseen method", each=SMALL)
 def small_unseen_share(run: Callable[..., Any]) -> Made:
     model = net(run, w=free(D, 3))
     model.__dict__["held"] = [model.w]

@@ -31,7 +31,7 @@ from zoo.case import Case, Rows, Sample, Smallest, steady
 TOLERANCE = {
     torch.float64: 1e-8,
     torch.float32: 1e-4,
-    torch.bfloat16: 5e-2,  # 8 bits: 4e-3 per rounding, and the two roads round at different places
+    torch.bfloat16: 5e-2,  # 8 bits: 4e-3 per rounding, and the two methods round at different places
     torch.float16: 1e-2,  # 11 bits: 5e-4 per rounding
 }
 BAD = ("WRONG", "CHANGED", "CRASH")

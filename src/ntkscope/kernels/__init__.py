@@ -58,9 +58,9 @@ def kernel(
     `device`: compute there instead of where the model is. `memory`: bytes held besides model and inputs, the result
     included. `seed`: of random projections. `store`: a folder or fsspec URL to keep the kernel in, tile by tile; tiles that
     are there already are not computed again, and the Gram reads them when they are needed. `executor`: a Dask client (or its
-    scheduler's address) whose workers compute the tiles. `certify`: which blocks are held to plain autograd on the model
-    itself: "every" one, "sampled" (one in eight), or False; `K.certificate` says what came out. Further options belong to
-    the kernel. The model is never changed.
+    scheduler's address) whose workers compute the tiles. `certify`: which blocks are checked against plain autograd on the
+    model itself: "every" one, "sampled" (one in eight), or False; `K.certificate` says what the checks found. Further options
+    belong to the kernel. The model is never changed.
 
     To compute several kernels of one model, keep a `Tangent`: it probes the model once.
 

@@ -1,4 +1,4 @@
-"""Kernels whose features are tensors that a forward pass, or one backward pass an output, gives at once."""
+"""Kernels whose features are tensors that a forward pass, or one backward pass per output, gives at once."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class FeatureMaker:
         self.subject, self.audited = audited.subject, audited
         self.precision = Precision("exact", self.subject.dtype)
         self.stages: dict[str, float] = {}
-        self.harvested = 0
-        probe = self.harvest(sample[: min(3, len(sample))])
+        self.ran = 0
+        probe = self.capture(sample[: min(3, len(sample))])
         self.pieces = tuple(range(len(probe)))
         self._numbers = sum(layer[0].numel() for layer in probe)
         self._inputs = sum(t[0].numel() * t.element_size() for t in sample.tensors())
@@ -59,12 +59,12 @@ class FeatureMaker:
         cuda = self.device.type == "cuda"
         return Footprint(feature, HELD * (feature + self._inputs), self.dtype.itemsize, 1, self._numbers, cuda)
 
-    def harvest(self, batch: Batch) -> list[Tensor]:
-        with self.clock("harvest"):
-            self.harvested += len(batch)
+    def capture(self, batch: Batch) -> list[Tensor]:
+        with self.clock("capture"):
+            self.ran += len(batch)
             return self.audited(batch)
 
-    def settle(self, crop: list[Tensor]) -> None:
+    def settle(self, captured: list[Tensor]) -> None:
         """They were checked when they were made."""
 
     def spot(self, height: int, width: int) -> Spot | None:
@@ -73,8 +73,8 @@ class FeatureMaker:
     def settle_spot(self, spot: Spot, total: Tensor) -> None:
         self.audited.worst = max(self.audited.worst, settle(spot, total, self.audited.tolerance))
 
-    def feature(self, crop: list[Tensor], piece: int) -> Formed:
-        return Formed(crop[piece].flatten(1).unsqueeze(1))
+    def feature(self, captured: list[Tensor], piece: int) -> Formed:
+        return Formed(captured[piece].flatten(1).unsqueeze(1))
 
     @contextmanager
     def clock(self, stage: str, piece: Any = None) -> Iterator[None]:
@@ -85,7 +85,7 @@ class FeatureMaker:
     def twin(self) -> FeatureMaker:
         """The same for another thread."""
         other = copy.copy(self)
-        other.subject, other.stages, other.harvested = self.subject.twin(), {}, 0
+        other.subject, other.stages, other.ran = self.subject.twin(), {}, 0
         audited = self.audited
         other.audited = AuditedFeatures(
             other.subject, audited.compute, audited.certify, kinked=audited.kinked, seed=audited.seed + 1
@@ -103,7 +103,7 @@ class FeatureMaker:
         return self.audited.certificate()
 
     def coverage(self) -> Coverage:
-        return Coverage({}, {}, {}, dict(self.stages), self.harvested)
+        return Coverage({}, {}, {}, dict(self.stages), self.ran)
 
 
 @dataclass(frozen=True, eq=False)

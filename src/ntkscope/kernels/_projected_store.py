@@ -150,8 +150,8 @@ class ProjectedRows(NetworkSource[Engine]):
 
     def _compute(self, made: Engine, i: int, j: int, detour: Detour) -> TileValues:
         with made.precision.context():
-            crop = made.harvest(self.x1[self.grid.rows(i)])
-            return TileValues(scaled(made, project_block(made, crop, self.sketch, self.room)))
+            captured = made.capture(self.x1[self.grid.rows(i)])
+            return TileValues(scaled(made, project_block(made, captured, self.sketch, self.room)))
 
 
 def scaled(engine: Engine, features: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ def _unpacked(store: FeatureStore, like: Batch) -> Batch:
         ) from error
     if len(tensors) != len(like.tensors()):
         raise StoreError(
-            f"inputs of {len(like.tensors())} tensors came; {store.url} was made with {len(tensors)}: give inputs of its kind"
+            f"got inputs of {len(like.tensors())} tensors; {store.url} was made with {len(tensors)}: give inputs of its kind"
         )
     place = like.tensors()[0].device
     rest = iter(tensors)
@@ -292,6 +292,6 @@ def refuse(request: Request) -> None:
     """Say what a store of features cannot do."""
     if request.x2 is not None:
         raise UsageError(
-            "store= came with two sets of inputs; expected one: its features are kept, and ns.kernels.extend(store, model,"
+            "got store= with two sets of inputs; expected one: its features are kept, and ns.kernels.extend(store, model,"
             " x2) gives the kernel of others with them"
         )

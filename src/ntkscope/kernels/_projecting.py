@@ -13,7 +13,7 @@ from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import SLACK
 
-BLOCK = {"cpu": 256, "cuda": 512}  # samples projected together; a projection is drawn once a block
+BLOCK = {"cpu": 256, "cuda": 512}  # samples projected together; a projection is drawn once per block
 
 
 def project(engine: Engine, request: Request, x: Batch, sketch: Sketch) -> Tensor:
@@ -22,7 +22,7 @@ def project(engine: Engine, request: Request, x: Batch, sketch: Sketch) -> Tenso
     room = blocks(engine, request.memory, sketch, n)
 
     def compute(rows: slice) -> Tensor:
-        return project_block(engine, engine.harvest(x[rows]), sketch, room).flatten(1)
+        return project_block(engine, engine.capture(x[rows]), sketch, room).flatten(1)
 
     made = RowBlocks(compute, n, width, room.block, engine.dtype, engine.device)
     return made.stacked("projection", request.progress).unflatten(1, (engine.width, sketch.dim))
@@ -62,10 +62,10 @@ def _each(engine: Engine, sketch: Sketch) -> int:
     size = engine.subject.dtype.itemsize
 
     def sample_bytes(piece: Piece) -> int:
-        formed = 0 if piece.name in sketch.kronecker and piece.road != "func" else 3 * engine.width * piece.numbers
+        formed = 0 if piece.name in sketch.kronecker and piece.method != "func" else 3 * engine.width * piece.numbers
         return (piece.forming_numbers(engine.width) + formed + product_numbers(engine, sketch, piece)) * size
 
-    func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.road == "func")
+    func = sum(2 * engine.width * piece.numbers for piece in engine.pieces if piece.method == "func")
     each = engine.graph_bytes + engine.width * engine.arrived_bytes + func * size
     return each + max(map(sample_bytes, engine.pieces)) + engine.width * sketch.dim * size * (1 if sketch.dense else 3)
 

@@ -19,8 +19,8 @@ from ntkscope.core import UsageError
 from ntkscope.linalg.kronecker_sketch import KroneckerSketch
 from ntkscope.linalg.sketch import KINDS, STRUCTURED, projection_rows
 from ntkscope.linalg.sparse_sketch import SparseSketch, check_sparsity
+from ntkscope.tangent.captured import Captured
 from ntkscope.tangent.engine import Engine
-from ntkscope.tangent.harvest import Harvest
 from ntkscope.tangent.pieces import ELEMENTWISE, Piece
 from ntkscope.tangent.terms import Term
 
@@ -60,10 +60,10 @@ def make_sketch(
 ) -> Sketch:
     """The sketch that was asked for; which parameters are factored follows from shapes alone, unless it is given."""
     if kind not in (*KINDS, *STRUCTURED):
-        raise UsageError(f"projection kind {kind!r} came; expected one of {', '.join((*KINDS, *STRUCTURED))}")
+        raise UsageError(f"got kind={kind!r}; expected one of {', '.join((*KINDS, *STRUCTURED))}")
     if kind in KINDS:
         if sparsity is not None:
-            raise UsageError(f"sparsity={sparsity} came with kind={kind!r}, which is dense; leave it out")
+            raise UsageError(f"got sparsity={sparsity} with kind={kind!r}, which is dense; leave it out")
         return Sketch(kind, dim, seed)
     chosen = check_sparsity(dim, sparsity)
     if kind == "sparse":
@@ -80,8 +80,8 @@ def _factored(engine: Engine, dim: int, sparsity: int) -> frozenset[str]:
     c = engine.width
     factored, formed = dict.fromkeys(engine.subject.leaves, 0.0), dict.fromkeys(engine.subject.leaves, 0.0)
     for piece in engine.pieces:
-        outer = piece.inside > 1 or piece.road in ("kronecker", "positions")
-        if piece.road == "func" or piece.groups > 1 or not outer:
+        outer = piece.inside > 1 or piece.method in ("kronecker", "positions")
+        if piece.method == "func" or piece.groups > 1 or not outer:
             factored[piece.name] = float("inf")
         sides = piece.inside + c * (piece.outside + ELEMENTWISE)
         factored[piece.name] += float(piece.positions) * sides * dim
@@ -89,34 +89,34 @@ def _factored(engine: Engine, dim: int, sparsity: int) -> frozenset[str]:
     return frozenset(name for name in factored if factored[name] < formed[name])
 
 
-def project_block(engine: Engine, crop: Harvest, sketch: Sketch, room: Room) -> Tensor:
-    """The projected gradients (n, heads, dim) of harvested samples, however many they are.
+def project_block(engine: Engine, captured: Captured, sketch: Sketch, room: Room) -> Tensor:
+    """The projected gradients (n, heads, dim) of captured samples, however many they are.
 
     Where the block is under audit, what autograd says of a random sum of them is projected beside them, as one row more: the
     projection is linear, so the same sum of projected gradients must come out.
     """
-    rows = crop.n * engine.width
-    made = _dense(engine, crop, sketch, room.rows) if sketch.dense else _structured(engine, crop, sketch, room)
-    if crop.check is not None:
+    rows = captured.n * engine.width
+    made = _dense(engine, captured, sketch, room.rows) if sketch.dense else _structured(engine, captured, sketch, room)
+    if captured.check is not None:
         with engine.clock("certificate"):
             engine.auditor.finish_projected(
-                crop.check, made[:rows], made[rows], lambda: _each_gradient(engine, crop), engine.loops
+                captured.check, made[:rows], made[rows], lambda: _each_gradient(engine, captured), engine.loops
             )
-        crop.check = None
-    return made[:rows].unflatten(0, (crop.n, engine.width))
+        captured.check = None
+    return made[:rows].unflatten(0, (captured.n, engine.width))
 
 
-def _each_gradient(engine: Engine, crop: Harvest) -> Iterator[tuple[Piece, Tensor]]:
+def _each_gradient(engine: Engine, captured: Captured) -> Iterator[tuple[Piece, Tensor]]:
     """The gradients of every piece, (n · heads, numbers): which ones are wrong where the projected ones are."""
     for piece in engine.pieces:
-        yield piece, (crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)).flatten(0, 1)
+        yield piece, (captured.func[piece.name] if piece.method == "func" else captured.gradient(piece)).flatten(0, 1)
 
 
-def _truth(engine: Engine, crop: Harvest, piece: Piece, *, innermost: bool) -> Tensor | None:
+def _truth(engine: Engine, captured: Captured, piece: Piece, *, innermost: bool) -> Tensor | None:
     """What autograd says of the sum of the block's gradients, (1, numbers) of a piece; None where it was not asked."""
-    if crop.check is None:
+    if captured.check is None:
         return None
-    whole = crop.check.truth[piece.name]
+    whole = captured.check.truth[piece.name]
     rows = whole[piece.start : piece.stop] if whole.dim() else whole.reshape(1)
     if innermost and rows.dim() > 2:
         rows = rows.movedim(1, -1)
@@ -127,18 +127,18 @@ def _with_truth(values: Tensor, truth: Tensor | None) -> Tensor:
     return values if truth is None else torch.cat([values, truth.to(values.dtype)])
 
 
-def _dense(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
+def _dense(engine: Engine, captured: Captured, sketch: Sketch, rows: int) -> Tensor:
     """2 n · heads · parameters · dim flops; the projection is drawn `rows` rows at a time."""
     subject, rounding, dim = engine.subject, engine.precision, sketch.dim
-    rows_all = crop.n * engine.width + (crop.check is not None)
+    rows_all = captured.n * engine.width + (captured.check is not None)
     total = torch.zeros(rows_all, dim, dtype=subject.dtype, device=subject.device)
     unit = torch.tensor(dim**-0.5, dtype=rounding.storage).double().item()  # all signs are rounded by one factor
     rounded = dim**-0.5 / unit if sketch.kind == "rademacher" and rounding.storage != subject.dtype else 1.0
     for piece in engine.pieces:
         with engine.clock("gradients", piece):
-            values = (crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)).flatten(0, 1)
+            values = (captured.func[piece.name] if piece.method == "func" else captured.gradient(piece)).flatten(0, 1)
             values = values.to(subject.dtype)  # a model may have parameters of several kinds
-            values = _with_truth(values, _truth(engine, crop, piece, innermost=False))
+            values = _with_truth(values, _truth(engine, captured, piece, innermost=False))
         with engine.clock("projection", piece):
             offset = _offset(piece)
             for at in range(0, piece.numbers, rows):
@@ -164,17 +164,17 @@ def _dense(engine: Engine, crop: Harvest, sketch: Sketch, rows: int) -> Tensor:
     return total
 
 
-def _structured(engine: Engine, crop: Harvest, sketch: Sketch, room: Room) -> Tensor:
+def _structured(engine: Engine, captured: Captured, sketch: Sketch, room: Room) -> Tensor:
     """2 n · heads · parameters · sparsity flops for what is formed, and what `_factored` counts for the rest."""
-    subject, rows = engine.subject, crop.n * engine.width
-    total = torch.zeros(rows + (crop.check is not None), sketch.dim, dtype=subject.dtype, device=subject.device)
+    subject, rows = engine.subject, captured.n * engine.width
+    total = torch.zeros(rows + (captured.check is not None), sketch.dim, dtype=subject.dtype, device=subject.device)
     if any(piece.name in sketch.kronecker for piece in engine.pieces):
         for piece in engine.pieces:
             if piece.name in sketch.kronecker:
                 with engine.clock("projection", piece):
-                    samples = total[:rows].unflatten(0, (crop.n, engine.width))
-                    _kronecker(engine, crop, piece, sketch, room.held, samples)
-                    if (truth := _truth(engine, crop, piece, innermost=True)) is not None:
+                    samples = total[:rows].unflatten(0, (captured.n, engine.width))
+                    _kronecker(engine, captured, piece, sketch, room.held, samples)
+                    if (truth := _truth(engine, captured, piece, innermost=True)) is not None:
                         drawn = _drawn(engine, piece, sketch)
                         _kronecker_formed(engine, piece, truth, drawn, room.held, total[rows:].unsqueeze(0))
         total *= sketch.dim**-0.5
@@ -182,7 +182,9 @@ def _structured(engine: Engine, crop: Harvest, sketch: Sketch, room: Room) -> Te
     for piece in engine.pieces:
         if piece.name not in sketch.kronecker:
             with engine.clock("gradients", piece):
-                values = _with_truth(_gradient(engine, crop, piece), _truth(engine, crop, piece, innermost=True))
+                values = _with_truth(
+                    _gradient(engine, captured, piece), _truth(engine, captured, piece, innermost=True)
+                )
             with engine.clock("projection", piece):
                 blocks.add(piece, values)
     with engine.clock("projection"):
@@ -251,17 +253,17 @@ def _drawn(engine: Engine, piece: Piece, sketch: Sketch) -> KroneckerSketch:
     return KroneckerSketch(sketch.seed, piece.name, len(leaf), leaf.numel() // len(leaf), sketch.dim)
 
 
-def _kronecker(engine: Engine, crop: Harvest, piece: Piece, sketch: Sketch, held: int, total: Tensor) -> None:
+def _kronecker(engine: Engine, captured: Captured, piece: Piece, sketch: Sketch, held: int, total: Tensor) -> None:
     """Add the factored projection of a piece, without the factor of its signs; `held` numbers at a time."""
     leaf = engine.subject.leaves[piece.name]
     drawn = _drawn(engine, piece, sketch)
-    terms = [crop.calls[k].terms[t] for k, t in piece.members]
+    terms = [captured.calls[k].terms[t] for k, t in piece.members]
     if not terms or piece.groups > 1 or not all(term.factors for term in terms):
-        _kronecker_formed(engine, piece, _gradient(engine, crop, piece), drawn, held, total)
+        _kronecker_formed(engine, piece, _gradient(engine, captured, piece), drawn, held, total)
         return
     kept = engine.precision.storage if engine.precision.name == "bf16" else engine.subject.dtype
     for (k, t), term in zip(piece.members, terms):
-        a, b = crop.sides(k, t)
+        a, b = captured.sides(k, t)
         b = b[:, 0]  # (n, s, heads, o): one group
         n, s, heads, o = b.shape
         b = b.reshape(-1, o).to(kept)
@@ -296,15 +298,15 @@ def _kronecker_formed(
         total[:, :, columns] += right.mul_(left).sum(1).view(*total.shape[:2], -1)
 
 
-def _gradient(engine: Engine, crop: Harvest, piece: Piece) -> Tensor:
+def _gradient(engine: Engine, captured: Captured, piece: Piece) -> Tensor:
     """The gradients of a piece, (n · heads, numbers), second axis innermost."""
     leaf = engine.subject.leaves[piece.name]
-    if piece.road == "func":
-        values = crop.func[piece.name]
+    if piece.method == "func":
+        values = captured.func[piece.name]
     else:
-        terms = [crop.calls[k].terms[t] for k, t in piece.members]
+        terms = [captured.calls[k].terms[t] for k, t in piece.members]
         asis = leaf.dim() > 2 and all(_is_innermost(term, leaf) for term in terms)
-        values = crop.gradient(piece, ordered=not asis)
+        values = captured.gradient(piece, ordered=not asis)
         if asis:
             return values.flatten(0, 1).to(engine.subject.dtype)
     if leaf.dim() > 2:
@@ -358,7 +360,7 @@ def product_numbers(engine: Engine, sketch: Sketch, piece: Piece) -> int:
     """Numbers of factored products a sample takes in the fewest columns that are made at a time."""
     if piece.name not in sketch.kronecker:
         return 0
-    formed = piece.road == "func" or piece.groups > 1
+    formed = piece.method == "func" or piece.groups > 1
     rows = engine.width * (piece.stop - piece.start) if formed else piece.positions * (engine.width + 1)
     return NARROWEST * rows
 

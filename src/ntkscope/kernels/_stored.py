@@ -79,7 +79,7 @@ def stored(
     coverage = source.coverage()
     return gram.with_labels(
         meta={**gram.meta, "run": {**account, "spent": here}},
-        coverage=coverage if coverage is not None and coverage.roads else None,
+        coverage=coverage if coverage is not None and coverage.methods else None,
     )
 
 
@@ -116,7 +116,7 @@ class NetworkTiles(FeatureTiles):
 def refuse_store(request: Request, what: str, remedy: str) -> None:
     """Say that this has no tiles, where a store was asked for."""
     if request.store is not None:
-        raise UsageError(f"store= came with {what}; {remedy}")
+        raise UsageError(f"got store= with {what}; {remedy}")
 
 
 def _fingerprint(request: Request, options: Mapping[str, str], maker: TileMaker, cut: Cut) -> dict[str, str]:

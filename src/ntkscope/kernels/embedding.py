@@ -24,7 +24,7 @@ from ntkscope.tangent.subject import Subject
 def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool = False) -> Gram:
     """`Σ_l <h_l(x), h_l(x')>` with h_l the flattened output of module l.
 
-    Default layers: the model's stages, that is its outermost modules that make one tensor a sample, without the one that
+    Default layers: the model's stages, that is its outermost modules that make one tensor per sample, without the one that
     makes the outputs. `normalize=True` divides each layer's Gram by its own norms first, so that wide layers do not drown
     the others. Stateless activations inside a stage are not layers of their own.
     """
@@ -51,7 +51,7 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
 
 
 def stages(subject: Subject, batch: Batch) -> list[str]:
-    """The outermost modules that make one tensor a sample, in order, without the one whose output is the model's."""
+    """The outermost modules that make one tensor per sample, in order, without the one whose output is the model's."""
     with outputs_of(subject.model) as seen:
         final = subject(batch).detach()
     names: list[str] = []
@@ -68,7 +68,8 @@ def stages(subject: Subject, batch: Batch) -> list[str]:
     visit(subject.model, "")
     if not names:
         raise UsageError(
-            f"no module of {type(subject.model).__name__} makes one tensor a sample before its outputs; name some with layers="
+            f"no module of {type(subject.model).__name__} makes one tensor per sample before its outputs; name some with"
+            " layers="
         )
     return names
 

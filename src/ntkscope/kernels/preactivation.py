@@ -38,13 +38,11 @@ def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gr
     the dual sums over them within a sample, and the covariance is between channels, summed over positions.
     """
     if request.params is not None:
-        raise UsageError(
-            "params= came for 'ptk', which differentiates by a layer's output; leave it out and use layer="
-        )
+        raise UsageError("got params= for 'ptk', which differentiates by a layer's output; leave it out and use layer=")
     if form not in ("dual", "features"):
-        raise UsageError(f"form={form!r} came; expected 'dual' (n × m) or 'features' (k × k)")
+        raise UsageError(f"got form={form!r}; expected 'dual' (n × m) or 'features' (k × k)")
     if form == "features" and request.x2 is not None:
-        raise UsageError("form='features' came with x2; the covariance is over one set of inputs: leave x2 out")
+        raise UsageError("got form='features' with x2; the covariance is over one set of inputs: leave x2 out")
     subject, few = request.still()
     heads = as_heads(request.outputs)
     heads.count(subject(few).shape[1])

@@ -99,7 +99,7 @@ def _projected(
     profile: bool,
 ) -> Gram:
     if rtol is not None and (dim is not None or not rtol > 0):
-        raise UsageError(f"rtol={rtol} came with dim={dim}; expected a positive rtol alone, or dim alone")
+        raise UsageError(f"got rtol={rtol} with dim={dim}; expected a positive rtol alone, or dim alone")
     if request.store is not None:
         _projected_store.refuse(request)
     if request.store is not None and heads.sketch is not None:

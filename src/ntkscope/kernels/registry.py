@@ -135,7 +135,7 @@ class Request:
     seed: int
     store: str | None = None  # where tiles are kept; None: the kernel stays in memory
     executor: Any = None  # who computes them; None: this process
-    certify: str | bool = "every"  # which blocks are held to autograd
+    certify: str | bool = "every"  # which blocks are checked against autograd
     kept: Kept | None = None  # what an earlier call found out about the model
 
     def subject(self, params: Selection = None, last: Sequence[str] = (), *, still: bool = False) -> Subject:
@@ -184,7 +184,7 @@ class Request:
         return subject, few
 
     def check_memory(self, features: int, itemsize: int) -> None:
-        """Refuse a budget into which the features of all inputs do not fit; `features` numbers a sample."""
+        """Refuse a budget into which the features of all inputs do not fit; `features` numbers per sample."""
         samples = len(self.x1) + (0 if self.x2 is None else len(self.x2))
         needed = samples * features * itemsize * 2  # the blocks and the whole they are joined into
         if needed > self.memory:
@@ -197,9 +197,9 @@ class Request:
     def unrestricted(self) -> None:
         """Refuse `params=` and `outputs=` where they mean nothing."""
         if self.params is not None:
-            raise UsageError(f"params={self.params!r} came for {self.name!r}, which uses no gradients; leave it out")
+            raise UsageError(f"got params={self.params!r} for {self.name!r}, which uses no gradients; leave it out")
         if self.outputs is not None:
-            raise UsageError(f"outputs={self.outputs!r} came for {self.name!r}, which uses no outputs; leave it out")
+            raise UsageError(f"got outputs={self.outputs!r} for {self.name!r}, which uses no outputs; leave it out")
 
 
 def describe(subject: Subject, **more: Any) -> dict[str, Any]:

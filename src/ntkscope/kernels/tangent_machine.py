@@ -95,7 +95,7 @@ class Tangent:
         make = KERNELS[name]
         if store is None and executor is not None:
             raise UsageError(
-                "executor= came without store=; expected a folder that the workers write tiles to: pass store="
+                "got executor= without store=; expected a folder that the workers write tiles to: pass store="
             )
         known = [p.name for p in inspect.signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
         unknown = [key for key in options if key not in known]
@@ -119,17 +119,17 @@ class Tangent:
         rounding = Precision("exact", engines.subject.dtype)
 
         def work(engine: Engine) -> Params:
-            crop = engine.harvest(request.x1)
+            captured = engine.capture(request.x1)
             made = {
-                name: torch.zeros(crop.n, engine.width, leaf.numel(), dtype=leaf.dtype, device=leaf.device)
+                name: torch.zeros(captured.n, engine.width, leaf.numel(), dtype=leaf.dtype, device=leaf.device)
                 for name, leaf in engine.subject.leaves.items()
             }
             for piece in engine.pieces:
-                engine.feature(crop, piece)
-                values = crop.func[piece.name] if piece.road == "func" else crop.gradient(piece)
+                engine.feature(captured, piece)
+                values = captured.func[piece.name] if piece.method == "func" else captured.gradient(piece)
                 each = piece.numbers // max(1, piece.stop - piece.start)
                 made[piece.name][:, :, piece.start * each : piece.start * each + piece.numbers] = values
-            engine.settle(crop)
+            engine.settle(captured)
             leaves = engine.subject.leaves
             return {name: value.unflatten(2, leaves[name].shape or (1,)).detach() for name, value in made.items()}
 

@@ -70,7 +70,7 @@ def _time_kernel(
     spent = time.perf_counter() - start
     stages = dict(gram.coverage.stages) if gram.coverage is not None else {}
     products = stages.get("products", 0.0) + stages.get("writing", 0.0)
-    each = stages.get("harvest", 0.0) + stages.get("features", 0.0) + stages.get("certificate", 0.0)
+    each = stages.get("capture", 0.0) + stages.get("features", 0.0) + stages.get("certificate", 0.0)
     return max(0.0, spent - products - each), each, products
 
 

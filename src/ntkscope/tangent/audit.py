@@ -1,4 +1,4 @@
-"""The audit: every block of features is held to plain autograd on the caller's own model before it is used.
+"""The audit: every block of features is checked against plain autograd on the caller's own model before it is used.
 
 Three things are asked of each block. For random weights w, `Σ_ic w_ic g_ic` from the features must be what one backward pass of
 `Σ_ic w_ic f_c(x_i)` gives, over all chosen parameters, also those no rule has seen: a lost use, a wrong layout, samples that
@@ -36,10 +36,10 @@ LEAST = 16  # other samples up to which all are run again; of more, an eighth
 
 
 class PathChanged(NtkscopeError):
-    """A block used parameters in another way than the probe saw; they must take a slower road.
+    """A block used parameters in another way than the probe saw; they need a slower method.
 
     `suspect`: found by its numbers, so that threads that disturb each other may be the cause. `refusal`: what to say if no
-    road is left.
+    method is left.
     """
 
     def __init__(self, names: set[str], *, suspect: bool = False, refusal: str = "") -> None:
@@ -219,7 +219,7 @@ class Auditor:
                 sizes.append((name, [torch.zeros_like(norm), norm, norm]))
 
     def finish(self, check: Check, loop: bool) -> None:
-        """Both sides side by side: parameters that differ must take a slower road. `loop`: samples were run one by one."""
+        """Both sides side by side: parameters that differ need a slower method. `loop`: samples were run one by one."""
         began = time.perf_counter()
         self._check_finite(check)
         self._unseen(check)

@@ -77,15 +77,15 @@ def _plain(tensor: Tensor) -> Tensor:
 def _checked(batch: Batch) -> Batch:
     tensors = batch.tensors()
     if not tensors:
-        raise UsageError("inputs without any tensor came; expected at least one, samples along its first axis")
+        raise UsageError("got inputs without any tensor; expected at least one, samples along its first axis")
     lengths = {len(t) if t.dim() else None for t in tensors}
     if len(lengths) != 1 or None in lengths:
         raise UsageError(
-            f"input tensors of shapes {[tuple(t.shape) for t in tensors]} came; expected the same number of samples along"
+            f"got input tensors of shapes {[tuple(t.shape) for t in tensors]}; expected the same number of samples along"
             " the first axis of each"
         )
     if lengths == {0}:
-        raise UsageError("no samples came; expected at least one")
+        raise UsageError("got no samples; expected at least one")
     return batch
 
 

@@ -1,6 +1,6 @@
 """Contraction: features of some samples stay while blocks of others pass by, and each block is multiplied with them.
 
-Both roads use it: the one that forms a whole kernel (`products`) and the one that makes it tile by tile (`tile_source`).
+Both methods use it: the one that forms a whole kernel (`products`) and the one that makes it tile by tile (`tile_source`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ntkscope.tangent.spot_check import Spot
 
 @runtime_checkable
 class Maker(Protocol):
-    """What makes features: a block of samples is harvested once, then has a feature for each piece."""
+    """What makes features: a block of samples is captured once, then has a feature for each piece."""
 
     @property
     def width(self) -> int:
@@ -47,11 +47,11 @@ class Maker(Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def harvest(self, batch: Batch) -> Any: ...
+    def capture(self, batch: Batch) -> Any: ...
 
-    def feature(self, crop: Any, piece: Any) -> Feature: ...
+    def feature(self, captured: Any, piece: Any) -> Feature: ...
 
-    def settle(self, crop: Any) -> None:
+    def settle(self, captured: Any) -> None:
         """After the last feature of a block: raise unless they are what they must be."""
         ...
 
@@ -89,9 +89,9 @@ def ranges(start: int, stop: int, size: int) -> Iterator[range]:
 
 def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Tensor | None = None) -> None:
     """The features of one block of `x`, put in their places; self products are added to `side` (n, heads)."""
-    crop = maker.harvest(x[at.start : at.stop])
+    captured = maker.capture(x[at.start : at.stop])
     for piece in maker.pieces:
-        feature = maker.feature(crop, piece)
+        feature = maker.feature(captured, piece)
         with maker.clock("features", piece):
             if len(x) == len(at):
                 held[piece] = feature
@@ -99,7 +99,7 @@ def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Tensor |
                 _put(held, piece, feature, at.start, len(x))
             if side is not None:
                 side[at.start : at.stop] += self_products(feature)
-    maker.settle(crop)
+    maker.settle(captured)
 
 
 _PUTTING = threading.Lock()
@@ -129,15 +129,15 @@ def _cut(held: Features, inner: slice, piece: Any) -> Feature:
 
 def passing(maker: Maker, x: Batch, at: range, side: Tensor | None = None) -> Column:
     """A block of `x` that passes by; self products are added to `side` (n, heads)."""
-    crop = maker.harvest(x[at.start : at.stop])
+    captured = maker.capture(x[at.start : at.stop])
 
     def column(piece: Any) -> Feature:
-        feature = maker.feature(crop, piece)
+        feature = maker.feature(captured, piece)
         if side is not None:
             side[at.start : at.stop] += self_products(feature)
         return feature
 
-    return Column(column, partial(maker.settle, crop))
+    return Column(column, partial(maker.settle, captured))
 
 
 def block_products(

@@ -1,7 +1,7 @@
 """The engine: one model with a choice of outputs and parameters, probed once, that turns blocks of samples into features.
 
-Every block is held to plain autograd (`audit`). Where that fails, or the model takes another path than the probe saw, a
-`Detour` says which parameters take a slower exact road from then on; where even sample by sample fails, the call is refused.
+Every block is checked against plain autograd (`audit`). Where that fails, or the model takes another path than the probe saw, a
+`Detour` says which parameters take a slower exact method from then on; where even sample by sample fails, the call is refused.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError, UsageError, generator
-from ntkscope.tangent import func_road, guards
+from ntkscope.tangent import func_method, guards
 from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, watch
+from ntkscope.tangent.captured import Captured, capture
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.features import Feature, self_products
-from ntkscope.tangent.harvest import Harvest, harvest
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece, pieces
 from ntkscope.tangent.plan import Footprint, footprint
@@ -182,7 +182,7 @@ class Engine:
         self.func = ""
         if names:
             self.func = (
-                "loop" if detour.loop else func_road.choose(subject, few, names, heads.part(0, min(2, self.width)))[0]
+                "loop" if detour.loop else func_method.choose(subject, few, names, heads.part(0, min(2, self.width)))[0]
             )
         self.reset()
 
@@ -190,7 +190,7 @@ class Engine:
         """Begin a new account of times and checks."""
         self.seconds = dict.fromkeys(self.subject.leaves, 0.0)
         self.stages: dict[str, float] = {}
-        self.harvested = 0
+        self.ran = 0
         self.threads = 1  # that work with copies of this at present
         self.auditor = self._auditor(0)
 
@@ -200,32 +200,32 @@ class Engine:
             auditor.fell_back = [f"{name} ({self.func})" for name in sorted(self.detour.func)]
         return auditor
 
-    def harvest(self, batch: Batch) -> Harvest:
+    def capture(self, batch: Batch) -> Captured:
         batch = self.subject.placed(batch)
-        self.harvested += len(batch)
+        self.ran += len(batch)
         check = self.auditor.draw(len(batch), self.width)
         weights = None if check is None else check.weights
-        with self.clock("harvest"):
-            crop = harvest(
+        with self.clock("capture"):
+            captured = capture(
                 self.subject, batch, self.findings, self.pieces, self.heads, self.func, self.precision, weights
             )
         if check is not None:
             with self.clock("certificate"), tensor_cores(False):
-                self.auditor.begin(check, batch, crop.outputs, crop.truth)
-            crop.check, crop.truth = check, {}
-        return crop
+                self.auditor.begin(check, batch, captured.outputs, captured.truth)
+            captured.check, captured.truth = check, {}
+        return captured
 
     @property
     def loops(self) -> bool:
         """Whether samples are run one by one."""
         return self.func == "loop" and not any(piece.members for piece in self.pieces)
 
-    def settle(self, crop: Harvest) -> None:
-        """After the last feature of a block: they must be what autograd says, or a slower road is taken."""
-        if crop.check is not None:
+    def settle(self, captured: Captured) -> None:
+        """After the last feature of a block: they must be what autograd says, or a slower method is used."""
+        if captured.check is not None:
             with self.clock("certificate"):
-                self.auditor.finish(crop.check, self.loops)
-            crop.check = None
+                self.auditor.finish(captured.check, self.loops)
+            captured.check = None
 
     def spot(self, height: int, width: int) -> Spot | None:
         return self.auditor.spots.choose(height, width, self.full)
@@ -279,17 +279,17 @@ class Engine:
         other.chosen = self.chosen
         return other
 
-    def feature(self, crop: Harvest, piece: Piece) -> Feature:
+    def feature(self, captured: Captured, piece: Piece) -> Feature:
         with self.clock("features", piece):
             try:
-                made = crop.feature(piece, self.precision)
+                made = captured.feature(piece, self.precision)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, ValueError, IndexError) as error:  # an input that does not fall into n samples
                 raise PathChanged({piece.name}) from error
-        if crop.check is not None:
+        if captured.check is not None:
             with self.clock("certificate"):
-                self.auditor.add(crop.check, piece, crop.own_order(piece), made)
+                self.auditor.add(captured.check, piece, captured.own_order(piece), made)
         return made
 
     @contextlib.contextmanager
@@ -311,7 +311,7 @@ class Engine:
         """The same engine for another thread: its own modules, the parameters shared.
 
         A copy whose gradients are not those of the original is refused: functions that a model keeps (hooks, a patched
-        forward) are not copied and go on using the original's modules.
+        forward) are not copied and keep using the original's modules.
         """
         if self.subject.changes:
             raise ValueError("a model that keeps a state of its own is run by one thread")
@@ -319,7 +319,7 @@ class Engine:
         other.subject = self.subject.twin()
         if not _alike(_answer(self.subject, self.probed.few), _answer(other.subject, self.probed.few)):
             raise ValueError("a copy of the model does not do what the model does")
-        other.seconds, other.stages, other.harvested = dict.fromkeys(self.seconds, 0.0), {}, 0
+        other.seconds, other.stages, other.ran = dict.fromkeys(self.seconds, 0.0), {}, 0
         other.auditor = other._auditor(self.auditor.seed + 1)
         other.auditor.fell_back = []
         other.auditor.spots = self.auditor.spots
@@ -337,12 +337,12 @@ class Engine:
         return self.auditor.certificate()
 
     def coverage(self) -> Coverage:
-        roads: dict[str, str] = dict.fromkeys(self.subject.leaves, "unused")
+        methods: dict[str, str] = dict.fromkeys(self.subject.leaves, "unused")
         for piece in self.pieces:
-            known = roads[piece.name]
-            roads[piece.name] = piece.road if known in ("unused", piece.road) else f"{known}+{piece.road}"
+            known = methods[piece.name]
+            methods[piece.name] = piece.method if known in ("unused", piece.method) else f"{known}+{piece.method}"
         numbers = {name: leaf.numel() for name, leaf in self.subject.leaves.items()}
-        return Coverage(roads, numbers, dict(self.seconds), dict(self.stages), self.harvested, self.func)
+        return Coverage(methods, numbers, dict(self.seconds), dict(self.stages), self.ran, self.func)
 
 
 def _answer(subject: Subject, batch: Batch) -> list[Tensor | None]:
@@ -402,10 +402,10 @@ def _graph_bytes(subject: Subject, batch: Batch, findings: Findings) -> tuple[in
 
 
 def _guilty(engine: Engine, x: Batch) -> str:
-    crop = engine.harvest(x[: min(len(x), 8)])
+    captured = engine.capture(x[: min(len(x), 8)])
     names = [
         engine.subject.layer_of(piece.name)
         for piece in engine.pieces
-        if not bool(torch.isfinite(self_products(crop.feature(piece, engine.precision))).all())
+        if not bool(torch.isfinite(self_products(captured.feature(piece, engine.precision))).all())
     ]
     return ", ".join(dict.fromkeys(names)) or "not among the first samples"

@@ -1,4 +1,4 @@
-"""Features that a forward pass gives, held to what single samples give alone."""
+"""Features that a forward pass gives, checked against what single samples give alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Features of a block of samples, piece by piece, and the exact contractions of two of them.
 
-`Near` keeps the two sides of the outer product apart (roads kronecker and positions); `Formed` holds the gradient itself
-(roads direct and func). Both have their samples on one axis, so blocks can be joined and cut.
+`Near` keeps the two sides of the outer product apart (methods kronecker and positions); `Formed` holds the gradient itself
+(methods direct and func). Both have their samples on one axis, so blocks can be joined and cut.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wrong use, refused before anything is computed: what came, what was expected, what to do."""
+"""Wrong use, refused before anything is computed: got, expected, remedy."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check_inputs_finite(batch: Batch) -> None:
 
 
 def first_outputs(subject: Subject, batch: Batch) -> Tensor:
-    """The outputs of a few samples; a failure is told in terms of the inputs that came."""
+    """The outputs of a few samples; failures are reported in terms of the inputs."""
     try:
         outputs = subject(batch)
     except NtkscopeError:
@@ -155,7 +155,7 @@ def _explain(subject: Subject, batch: Batch, error: Exception) -> str:
     floats = [t for t in batch.tensors() if t.is_floating_point()]
     message = f"the model could not be run on inputs of shape {shapes}: {error}"
     if not floats and any(word in str(error) for word in ("dtype", "type", "Long", "Int", "Byte", "not implemented")):
-        return f"{message}. Integer inputs came for a model that computes in {wanted}: convert them with x.to(torch.{wanted})"
+        return f"{message}. Got integer inputs for a model that computes in {wanted}: convert them with x.to(torch.{wanted})"
     if any(t.dtype != subject.dtype for t in floats):
         return f"{message}. The model computes in {wanted}: convert the inputs with x.to(torch.{wanted}) or pass dtype="
     return f"{message}. Check that model(x) runs on these inputs"

@@ -27,7 +27,7 @@ def input_gradients(
 ) -> Tensor:
     """`∂f_c(x_i)/∂x_i` for every sample and chosen output: (n, c, *shape of one input).
 
-    One forward pass and one backward pass an output. The input must be one floating-point tensor.
+    One forward pass and one backward pass per output. The input must be one floating-point tensor.
 
     >>> input_gradients(nn.Sequential(nn.Linear(2, 1, bias=False)).requires_grad_(True), torch.ones(3, 2)).shape
     torch.Size([3, 1, 2])
@@ -38,7 +38,7 @@ def input_gradients(
     guards.check_placement(subject.device, False, batch)
     if len(batch.tensors()) != 1 or not batch.tensors()[0].is_floating_point():
         raise UsageError(
-            "inputs that are not one floating-point tensor came; token ids have no gradient: use embeddings"
+            "got inputs that are not one floating-point tensor; token ids have no gradient: use embeddings"
         )
     heads = as_heads(outputs)
     audited = AuditedFeatures(subject, partial(_gradients, heads=heads), kinked=True)

@@ -1,7 +1,7 @@
 """The Jacobian of a network's outputs by its parameters as an operator, and tangent kernels that are never formed.
 
 `J v` by forward-mode differentiation, `Jᵀ u` by one backward pass, so `K v = J₁ (J₂ᵀ v)` costs about two passes over the
-data whatever the number of samples: the road to solvers that need `K @ v` alone.
+data whatever the number of samples: the method to solvers that need `K @ v` alone.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Jacobian:
         return len(self.batch) * self.width, self.subject.parameters
 
     def certificate(self) -> Certificate:
-        """How products were held to plain autograd: every block once."""
+        """How products were checked against plain autograd: every block once."""
         return self._auditor.certificate()
 
     def vjp(self, cotangent: Tensor) -> Params:
@@ -237,7 +237,7 @@ def entk_operator(model: nn.Module, x1: Any, x2: Any = None, **options: Any) -> 
 
 
 def trace_operator(model: nn.Module, x1: Any, x2: Any = None, **options: Any) -> OperatorGram:
-    """The unnormalised trace-NTK as `K @ v` alone: `Σ_c J_c (J_cᵀ v)`, two passes an output and vector."""
+    """The unnormalised trace-NTK as `K @ v` alone: `Σ_c J_c (J_cᵀ v)`, two passes per output and vector."""
     left = Jacobian(model, x1, **options)
     right = left if x2 is None else Jacobian(model, x2, **options)
 

@@ -1,8 +1,8 @@
-"""Pieces: the parameters, or row slices of them, that the engine contracts one at a time, and the road each takes.
+"""Pieces: the parameters, or row slices of them, that the engine contracts one at a time, and the method each takes.
 
 The cost of one pair of samples, in multiply-adds (c heads, s positions, g groups, i and o the two sides):
 
-| road | trace over heads | all pairs of heads |
+| method | trace over heads | all pairs of heads |
 | --- | --- | --- |
 | kronecker (s = 1) | g (i + c o) | g (i + c² o) |
 | positions | g s² (i + c o + w) | g s² (i + c² (o + w)) |
@@ -31,14 +31,14 @@ PARTNERS = 256  # partners a formed gradient meets before it is formed again; an
 
 @dataclass(frozen=True)
 class Piece:
-    """One parameter, or rows [start, stop) of it: the terms that make its gradient and the road it takes."""
+    """One parameter, or rows [start, stop) of it: the terms that make its gradient and the method that computes it."""
 
     name: str
     start: int
     stop: int
     numbers: int
-    members: tuple[tuple[int, int], ...]  # (call, term); empty for the func road
-    road: str
+    members: tuple[tuple[int, int], ...]  # (call, term); empty for the func method
+    method: str
     positions: int = 1
     groups: int = 1
     inside: int = 0
@@ -46,7 +46,7 @@ class Piece:
 
     def feature_numbers(self, heads: int) -> int:
         """How many numbers a sample's feature holds."""
-        if self.road in ("kronecker", "positions"):
+        if self.method in ("kronecker", "positions"):
             return self.groups * self.positions * (self.inside + heads * self.outside)
         return heads * self.numbers
 
@@ -56,12 +56,12 @@ class Piece:
 
     def pair_cost(self, heads: int, full: bool) -> float:
         return _costs(self.positions, self.groups, self.inside, self.outside, self.numbers, heads, full).get(
-            self.road, float(heads * heads if full else heads) * self.numbers
+            self.method, float(heads * heads if full else heads) * self.numbers
         )
 
 
 def pieces(subject: Subject, calls: list[Call], findings: Findings, heads: int, full: bool, n: int) -> list[Piece]:
-    """Every chosen parameter as pieces, with the cheapest road for each."""
+    """Every chosen parameter as pieces, with the cheapest method for each."""
     found: dict[str, dict[tuple[int, int], list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     for k, call in enumerate(calls):
         for t, term in enumerate(call.terms):
@@ -113,7 +113,7 @@ def _piece(
     if len(kinds) > 1 or not whole or not terms[0].factors:
         return made
     costs = _costs(positions, groups, inside, outside, numbers, heads, full)
-    return replace(made, road=min(costs, key=costs.__getitem__))
+    return replace(made, method=min(costs, key=costs.__getitem__))
 
 
 def _shape(term: Term, layout: Layout, repeats: int, n: int) -> tuple[int, int, int]:

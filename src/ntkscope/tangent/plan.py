@@ -80,10 +80,10 @@ def footprint(
     """Per sample: the features of every piece; while a block is captured, its graph, inputs and cotangents
     (`arrived_bytes` a head), and what making the largest feature takes."""
     feature = sum(piece.feature_numbers(heads) for piece in made) * storage
-    harvest = graph_bytes + input_bytes + arrived_bytes * heads
+    capture = graph_bytes + input_bytes + arrived_bytes * heads
     forming = max((_forming(piece, heads, itemsize, storage, factors) for piece in made), default=0)
     cost = sum(piece.pair_cost(heads, full) for piece in made)
-    return Footprint(feature, harvest + forming, itemsize, heads**2 if full else 1, cost, cuda, worker)
+    return Footprint(feature, capture + forming, itemsize, heads**2 if full else 1, cost, cuda, worker)
 
 
 @dataclass(frozen=True)
@@ -269,5 +269,5 @@ def _forming(piece: Piece, heads: int, itemsize: int, storage: int, factors: int
     """Bytes a sample needs while a feature is made: its factors, the gradient, and the gradient as it is stored."""
     feature = piece.feature_numbers(heads)
     formed = feature * factors
-    func = 2 * heads * piece.numbers * itemsize * (piece.road == "func")
+    func = 2 * heads * piece.numbers * itemsize * (piece.method == "func")
     return piece.forming_numbers(heads) * factors + formed + feature * storage + func

@@ -29,7 +29,7 @@ def tensor_cores(allowed: bool) -> Iterator[None]:
 
 
 class Precision:
-    """The road features and products take.
+    """The method features and products take.
 
     | name | forward pass | backward passes | features | products |
     | --- | --- | --- | --- | --- |
@@ -44,9 +44,9 @@ class Precision:
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
         if name not in PRECISIONS:
-            raise UsageError(f"precision {name!r} came; expected one of {', '.join(PRECISIONS)}")
+            raise UsageError(f"got precision={name!r}; expected one of {', '.join(PRECISIONS)}")
         if name != "exact" and dtype != torch.float32:
-            raise UsageError(f"precision {name!r} came with dtype {dtype}; expected float32 (or precision='exact')")
+            raise UsageError(f"got precision={name!r} with dtype {dtype}; expected float32 (or precision='exact')")
         self.name = name
         self.storage = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name, dtype)
         self.factors = torch.bfloat16 if name == "bf16" else dtype  # what activations and cotangents are kept in

@@ -1,7 +1,7 @@
 """The probe: three samples decide where samples sit in each call, and which parameters the rules account for.
 
 The gradient of each probed sample is computed twice, by plain autograd and from the terms. A parameter whose two answers
-differ, for whatever reason (a use no rule saw, an exotic layout, a subclass with another forward), takes the `func` road.
+differ, for whatever reason (a use no rule saw, an exotic layout, a subclass with another forward), takes the `func` method.
 Nothing is taken on trust.
 """
 
@@ -28,7 +28,7 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3, torch.bfloat16: 1e-1, tor
 
 @dataclass(frozen=True)
 class Findings:
-    """What the probe learned: the layout of every call, in order, the parameters left to the `func` road, and the calls
+    """What the probe learned: the layout of every call, in order, the parameters left to the `func` method, and the calls
     that a cotangent reached."""
 
     layouts: list[Layout]
@@ -38,7 +38,7 @@ class Findings:
 
 
 def probe(subject: Subject, batch: Batch) -> Findings:
-    """Run the probe; at worst every parameter ends on the `func` road."""
+    """Run the probe; at worst every parameter ends on the `func` method."""
     try:
         return _probe(subject, batch)
     except (NtkscopeError, torch.OutOfMemoryError):

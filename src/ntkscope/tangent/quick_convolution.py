@@ -1,4 +1,4 @@
-"""Convolutions whose backward pass is a convolution too, where that is the faster of two equal roads.
+"""Convolutions whose backward pass is a convolution too, where that is the faster of two equal methods.
 
 CPU libraries tune the forward convolution (blocked, Winograd); their input gradient is often two to three times slower for
 the same work. With stride 1 the input gradient is itself a forward convolution of the cotangent with the flipped kernel,

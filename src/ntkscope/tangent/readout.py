@@ -162,7 +162,7 @@ def _affine_in(
 
 
 def _slope(subject: Subject, batch: Batch, names: dict[int, str], number: int, flat: Tensor, outputs: Tensor) -> Tensor:
-    """How the outputs follow the result of a call, (numbers of the result, outputs), from one backward pass an output."""
+    """How the outputs follow the result of a call, (numbers of the result, outputs), from one backward pass per output."""
     zero = torch.zeros(flat.shape[1], dtype=flat.dtype, device=flat.device, requires_grad=True)
     shape = (len(batch), *_shape_of(subject, batch, names, number))
     with _Affine(names, number, zero.view(shape[1:])):
@@ -195,7 +195,7 @@ def last_parameters(subject: Subject, batch: Batch) -> tuple[str, ...]:
             return found
         break
     raise UsageError(
-        f'params="last" came, but the outputs of {type(subject.original).__name__} do not all go through one last affine layer'
+        f'got params="last", but the outputs of {type(subject.original).__name__} do not all go through one last affine layer'
         " with parameters (several heads added, a skip to the outputs); name the parameters, params='head.*'"
     )
 

@@ -64,8 +64,10 @@ class TangentRecipe(Recipe):
     def make(self, sample: Batch, detour: Detour) -> Engine:
         chosen = functools.partial(contains, self.names)
         subject = Subject(self.model, params=chosen, dtype=self.dtype, device=self.device)
-        road = Precision(self.precision, subject.dtype)
-        return Engine(subject, sample, self.heads, full=self.full, precision=road, detour=detour, certify=self.certify)
+        method = Precision(self.precision, subject.dtype)
+        return Engine(
+            subject, sample, self.heads, full=self.full, precision=method, detour=detour, certify=self.certify
+        )
 
 
 Made = TypeVar("Made", Engine, Tiles)

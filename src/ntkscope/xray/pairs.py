@@ -87,10 +87,10 @@ class Pairs:
     def _keep_coverage(self, made: Gram) -> None:
         cover = made.coverage
         if cover is not None:
-            names = list(cover.roads)
+            names = list(cover.methods)
             self.record.put(
                 coverage={
-                    "roads": {name: cover.roads[name] for name in names},
+                    "roads": {name: cover.methods[name] for name in names},
                     "numbers": {name: cover.numbers[name] for name in names},
                     "seconds": {name: round(cover.seconds[name], 6) for name in names},
                     "stages": {name: round(value, 6) for name, value in cover.stages.items()},

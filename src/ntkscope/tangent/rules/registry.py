@@ -2,7 +2,7 @@
 
 A rule is asked with the arguments of a call, bound by name, and answers with the terms it adds to the gradients of the
 parameters among them. A parameter that appears in a call without a rule, or where the rule has no answer, takes the
-`func` road: exact, slower, named in the coverage.
+`func` method: exact, slower, named in the coverage.
 """
 
 from __future__ import annotations

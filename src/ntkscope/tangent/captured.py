@@ -1,4 +1,4 @@
-"""Harvest: what a block of samples left on the tape, turned into features piece by piece."""
+"""Captured: what a block of samples left on the tape, turned into features piece by piece."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NtkscopeError, Params
-from ntkscope.tangent import func_road
+from ntkscope.tangent import func_method
 from ntkscope.tangent.audit import Check, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, Tape, cotangents, watch
@@ -25,7 +25,7 @@ from ntkscope.tangent.terms import Order, Term
 
 
 @dataclass
-class Harvest:
+class Captured:
     """The tape of one block with the cotangents of every head: (n, heads, q, …) for each call that is needed."""
 
     n: int
@@ -38,10 +38,10 @@ class Harvest:
     check: Check | None = None
 
     def feature(self, piece: Piece, precision: Precision) -> Feature:
-        """The feature of every sample for one piece, on the piece's road."""
-        if piece.road == "func":
+        """The feature of every sample for one piece, on the piece's method."""
+        if piece.method == "func":
             return Formed(*precision.store(self.func[piece.name]))
-        if piece.road == "direct":
+        if piece.method == "direct":
             return Formed(*precision.store(self.gradient(piece, ordered=self._mixed(piece))))
         sides = [self.sides(k, t) for k, t in piece.members]
         looked_up = not sides[0][0].is_floating_point()
@@ -57,7 +57,7 @@ class Harvest:
 
     def own_order(self, piece: Piece) -> Order | None:
         """The order of the numbers of a piece's features where that is not the parameter's."""
-        if piece.road == "func" or (piece.road == "direct" and self._mixed(piece)):
+        if piece.method == "func" or (piece.method == "direct" and self._mixed(piece)):
             return None
         return self.calls[piece.members[0][0]].terms[piece.members[0][1]].order
 
@@ -95,17 +95,17 @@ class Harvest:
         return None if term.x is None else self.layouts[k].read(term.x, term.lead_x, self.n)
 
 
-def harvest(
+def capture(
     subject: Subject,
     batch: Batch,
     findings: Findings,
     made: list[Piece],
-    heads: func_road.Heads,
+    heads: func_method.Heads,
     func: str,
     precision: Precision,
     weights: Tensor | None = None,
-) -> Harvest:
-    """One forward pass, one backward pass a head, and the func road for the parameters that need it.
+) -> Captured:
+    """One forward pass, one backward pass per head, and the func method for the parameters that need it.
 
     With `weights` (n, heads) one more backward pass gives `Σ_ic w_ic ∂f_c(x_i)/∂θ` of all chosen parameters (`truth`).
     """
@@ -127,7 +127,7 @@ def harvest(
     truth = {} if weights is None else _truth(subject, headed, weights)
     values = headed.detach()
     del headed  # and with it the graph
-    return Harvest(n, calls, findings.layouts, arrived, values, _func(subject, batch, made, heads, func), truth)
+    return Captured(n, calls, findings.layouts, arrived, values, _func(subject, batch, made, heads, func), truth)
 
 
 def _arrived(
@@ -207,9 +207,9 @@ def _watched(subject: Subject, batch: Batch, findings: Findings) -> tuple[Tensor
         raise PathChanged(set(subject.leaves)) from error
 
 
-def _func(subject: Subject, batch: Batch, made: list[Piece], heads: func_road.Heads, func: str) -> Params:
-    names = [piece.name for piece in made if piece.road == "func"]
-    return func_road.gradients(func, subject, batch, names, heads) if names else {}
+def _func(subject: Subject, batch: Batch, made: list[Piece], heads: func_method.Heads, func: str) -> Params:
+    names = [piece.name for piece in made if piece.method == "func"]
+    return func_method.gradients(func, subject, batch, names, heads) if names else {}
 
 
 def _same_path(calls: list[Call], unruled: set[str], findings: Findings) -> None:

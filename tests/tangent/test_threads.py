@@ -43,8 +43,8 @@ def test_the_same_kernel(name: str, threads: int) -> None:
         assert_kernel_close(together.diagonal(), alone.diagonal(), SAME) if other is None else None
         assert together.coverage is not None
         assert alone.coverage is not None
-        assert together.coverage.roads == alone.coverage.roads
-        assert together.coverage.harvested == alone.coverage.harvested
+        assert together.coverage.methods == alone.coverage.methods
+        assert together.coverage.captured == alone.coverage.captured
 
 
 def test_the_same_shares_of_parameters() -> None:

@@ -1,4 +1,4 @@
-"""The road for parameters no rule knows: `torch.func` on those parameters alone, exact, sample by sample."""
+"""The method for parameters no rule knows: `torch.func` on those parameters alone, exact, sample by sample."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def choose(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -
     return "vmap", exact
 
 
-def gradients(road: str, subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:
-    """Gradients (n, heads, numbers) on the road that was chosen; where the quick one fails after all, on the other."""
-    if road == "vmap":
+def gradients(method: str, subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:
+    """Gradients (n, heads, numbers) by the chosen method; if the fast one fails after all, by the other."""
+    if method == "vmap":
         try:
             return vectorised(subject, batch, names, heads)
         except torch.OutOfMemoryError:
