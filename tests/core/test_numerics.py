@@ -258,6 +258,7 @@ for name in ("proj-pntk", "infinite", "training"):
 """
 
 
+@pytest.mark.guard
 def test_a_comment_in_every_file_leaves_stores_valid(tmp_path: Path) -> None:
     for name, (_, make) in STORES.items():
         make(tmp_path / "stores" / name)

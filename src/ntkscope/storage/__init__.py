@@ -2,7 +2,8 @@
 
 from ntkscope.storage.distributed import ClusterWarning, DistributedError
 from ntkscope.storage.feature_store import FeatureStore
-from ntkscope.storage.filling import DamageWarning, fill
+from ntkscope.storage.filling import fill
+from ntkscope.storage.lacking import DamageWarning
 from ntkscope.storage.store import KernelStore
 from ntkscope.storage.stored_features import StoredFeatureGram
 from ntkscope.storage.tiled import TiledGram, open_kernel

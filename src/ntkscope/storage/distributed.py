@@ -24,7 +24,7 @@ from ntkscope.core.progress import counter
 from ntkscope.linalg.tiling import TileSource
 from ntkscope.storage._zarr import optional
 from ntkscope.storage.certified import add_certificate
-from ntkscope.storage.filling import Store, outstanding, to_check
+from ntkscope.storage.lacking import Store, outstanding, to_check
 from ntkscope.storage.worker import DistributedError, Strip, compare, compute, distributed_package, leave
 
 LONGEST_STRIP = 8  # tiles: the features of a row are made at most once for eight tiles

@@ -12,7 +12,7 @@ from ntkscope.core import Certificate, NtkscopeError, StoreError
 from ntkscope.core.threads import torch_threads
 from ntkscope.linalg.tiling import Answering, Certifying, TileSource, run
 from ntkscope.storage._zarr import optional
-from ntkscope.storage.filling import Store
+from ntkscope.storage.lacking import Store
 
 
 class DistributedError(NtkscopeError, RuntimeError):
