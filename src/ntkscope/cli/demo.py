@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
+from ntkscope.cli._common import show, stoppable
 from ntkscope.core import UsageError
 
 MODEL: dict[str, Any] = {"name": "small_cnn", "in_channels": 1, "classes": 10, "image_size": 8}
@@ -26,8 +27,6 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the split, the weights and the order of batches.")] = 0,
 ) -> None:
     """Train a small CNN on scikit-learn's digits, X-ray it, and make the page."""
-    from ntkscope.cli.xray import show, stoppable  # the verbs share a file each way
-
     with stoppable():
         record = demo_xray(demo_folder(seed) if out is None else out, seed=seed, epochs=epochs)
     show(record)
