@@ -5,13 +5,16 @@ Exit status 1 when a promise fails. `gpu_trace_ntk` needs a CUDA device and runs
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import time
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from benchmarks import machine
 from benchmarks.outcome import Check, as_outcome, table, write
+from ntkscope.core.script import run_script
 
 COMPARISONS = (
     "trace_ntk",
@@ -30,25 +33,28 @@ COMPARISONS = (
 ON_REQUEST = ("gpu_trace_ntk",)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(COMPARISONS + ON_REQUEST)}")
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes, one round: tries the machinery, proves nothing"
-    )
-    parser.add_argument("--out", type=Path, default=Path("results/bench"))
-    options = parser.parse_args(arguments)
-    unknown = [name for name in options.names if name not in COMPARISONS + ON_REQUEST]
+def main(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"Of {', '.join(COMPARISONS + ON_REQUEST)}."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes, one round: tries the machinery, proves nothing.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("results/bench"),
+) -> int:
+    """Exit status 1 when a promise fails."""
+    unknown = [name for name in names or () if name not in COMPARISONS + ON_REQUEST]
     if unknown:
-        parser.error(f"no comparison {', '.join(unknown)}; there are {', '.join(COMPARISONS + ON_REQUEST)}")
-    out = options.out / "quick" if options.quick else options.out
+        raise typer.BadParameter(f"no comparison {', '.join(unknown)}; there are {', '.join(COMPARISONS + ON_REQUEST)}")
+    folder = out / "quick" if quick else out
     machine.keep_to_cores()
     failed: list[Check] = []
-    for name in options.names or COMPARISONS:
+    for name in names or COMPARISONS:
         print(f"== {name}", flush=True)
         here, start = machine.describe(), time.perf_counter()
-        outcome = as_outcome(name, importlib.import_module(f"benchmarks.{name}").run(options.quick))
-        path = write(name, outcome, here, time.perf_counter() - start, out)
+        outcome = as_outcome(name, importlib.import_module(f"benchmarks.{name}").run(quick))
+        path = write(name, outcome, here, time.perf_counter() - start, folder)
         print(
             table(outcome.rows), *(f"{c.what}: {c.target}, {c.measured}: {c.verdict}" for c in outcome.checks), sep="\n"
         )
@@ -58,4 +64,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main, None, "python -m benchmarks", __doc__))

@@ -6,7 +6,6 @@ of the model, sample by sample and output by output, summed in float64; it uses 
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections import Counter
@@ -14,14 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+import typer
 from torch import Tensor, nn
 
 import ntkscope as ns
 from benchmarks import machine
 from benchmarks.architecture_catalogue import Architecture, architectures
+from ntkscope.core.script import run_script
 
 FAST = ("kronecker", "positions", "direct", "unused")
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
@@ -203,35 +204,36 @@ def _cells(row: Row, shown: bool) -> str:
     return f"| {' | '.join(cell.replace('|', '/') for cell in [*cells, *([row.certificate] if shown else [])])} |"
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(
+    out: Annotated[Path, typer.Option(help="File for the page.")] = OUT,
+    only: Annotated[
+        str | None, typer.Option(metavar="GLOB", help="Of names or families; the page is then only printed.")
+    ] = None,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.")] = "cpu",
+) -> int:
     """Exit status 1 when a kernel is wrong or an error is not ours."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.architectures", description=__doc__)
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--only", metavar="GLOB", help="of names or families; the page is then only printed")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    if options.device == "cuda":  # the reference must not round its products to TF32
+    if device == "cuda":  # the reference must not round its products to TF32
         torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = "ieee"
     warnings.simplefilter("ignore")
     rows = []
     for each in architectures():
-        if options.only and not any(fnmatchcase(text, options.only) for text in (each.name, each.family)):
+        if only and not any(fnmatchcase(text, only) for text in (each.name, each.family)):
             continue
-        row = measure(each, options.device)
+        row = measure(each, device)
         rows.append(row)
         print(
             f"{row.seconds:6.2f} s  {row.family}: {row.name}: {row.status} {row.error:.1e} {row.methods} {row.note}",
             flush=True,
         )
-    text = page(rows, options.device)
-    if options.only:
+    text = page(rows, device)
+    if only:
         print(text)
     else:
-        options.out.write_text(text, encoding="utf-8")
-        print(f"written to {options.out}")
+        out.write_text(text, encoding="utf-8")
+        print(f"written to {out}")
     return 1 if any(row.status in ("WRONG", "CRASH") for row in rows) else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main, None, "python -m benchmarks.architectures", __doc__))

@@ -8,17 +8,17 @@ rest: what fails is reported with its traceback.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from unittest import mock
 
 import torch
+import typer
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,6 +26,7 @@ from benchmarks import machine, networks
 from benchmarks.outcome import Check, Outcome, table, write
 from ntkscope import infinite
 from ntkscope.core import generator
+from ntkscope.core.script import run_script
 from ntkscope.infinite import Conv, Dense, GlobalAvgPool, LeakyRelu, Relu, Serial, cyclic, serial
 from ntkscope.infinite.layer import Shape
 from ntkscope.infinite.pairs import Network
@@ -215,17 +216,16 @@ def outcome(timed: list[dict[str, Any]], others: list[dict[str, Any]], call: dic
     return Outcome(title, rows, checks, details={"source": source, "timed": timed, "others": others})
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_cntk", description=__doc__)
-    parser.add_argument("--n", type=int, default=64, help="images on each side")
-    parser.add_argument("--out", type=Path, default=Path("results/gpu/gpu_cntk.json"))
-    options = parser.parse_args()
+def main(
+    n: Annotated[int, typer.Option(help="Images on each side.")] = 64,
+    out: Annotated[Path, typer.Option(help="File for the record.")] = Path("results/gpu/gpu_cntk.json"),
+) -> int:
     start = time.perf_counter()
-    found = run(options.n)
-    path = write(options.out.stem, found, machine.describe(), time.perf_counter() - start, options.out.parent)
+    found = run(n)
+    path = write(out.stem, found, machine.describe(), time.perf_counter() - start, out.parent)
     print(table(found.rows), *(f"{c.what}: {c.measured}: {c.verdict}" for c in found.checks), path, sep="\n")
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main, None, "python -m benchmarks.gpu_cntk", __doc__))

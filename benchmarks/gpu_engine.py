@@ -1,6 +1,6 @@
 """The engine on large public architectures on one CUDA device: error on four inputs, seconds, peak memory, certificates.
 
-    python -m benchmarks.gpu_engine --out FOLDER [--only NAME …] [--device cuda] [--tiny]
+    python -m benchmarks.gpu_engine --out FOLDER [--only NAME]… [--device cuda] [--tiny]
 
 Weights are random. Every network gets: the exact trace-NTK of four inputs (float32, some outputs) against plain autograd in
 float64, one sample and output after another; then a timed run. `resnet50-all` is all 1,000 outputs of 16 images, also with
@@ -9,20 +9,21 @@ float64, one sample and output after another; then a timed run. `resnet50-all` i
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor, nn
 
 import ntkscope as ns
 from benchmarks import machine
 from benchmarks.outcome import plain
+from ntkscope.core.script import run_script
 
 INPUTS = 4
 TOLERANCE = 1e-5
@@ -206,36 +207,37 @@ def kept(device: str, tiny: bool, memory: str) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="*")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--memory", default="32GiB")
-    parser.add_argument("--tiny", action="store_true", help="small texts on a CPU: tries the machinery, proves nothing")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for the records.")],
+    only: Annotated[list[str] | None, typer.Option(help="One network; repeatable; all unless given.")] = None,
+    device: Annotated[str, typer.Option(help="Where to compute.")] = "cuda",
+    memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = "32GiB",
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="Small texts on a CPU: tries the machinery, proves nothing.")
+    ] = False,
+) -> int:
+    out.mkdir(parents=True, exist_ok=True)
     names = [*VISION, "gpt2", "llama", "bert-kept", "resnet50-all"]
     failed = 0
-    for name in options.only or names:
+    for name in only or names:
         start = time.perf_counter()
         try:
             if name == "bert-kept":
-                record = kept(options.device, options.tiny, options.memory)
+                record = kept(device, tiny, memory)
             elif name == "resnet50-all":
-                record = all_outputs(options.device, options.tiny, "96GiB")
+                record = all_outputs(device, tiny, "96GiB")
             else:
-                record = exactness(name, options.device, options.tiny, options.memory)
+                record = exactness(name, device, tiny, memory)
         except Exception as error:  # one network must not cost the others
             record = {"network": name, "failed": f"{type(error).__name__}: {error}", "holds": False}
         record |= {"machine": machine.describe(), "wall seconds": time.perf_counter() - start}
-        (options.out / f"{name}.json").write_text(json.dumps(plain(record), indent=1))
+        (out / f"{name}.json").write_text(json.dumps(plain(record), indent=1))
         print(json.dumps({k: v for k, v in plain(record).items() if k != "machine"}), flush=True)
         failed += not record["holds"]
-        if options.device.startswith("cuda"):
+        if device.startswith("cuda"):
             torch.cuda.empty_cache()
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main, None, "python -m benchmarks.gpu_engine", __doc__))

@@ -11,17 +11,18 @@ tiles among them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import typer
 
 from benchmarks import machine
 from benchmarks.outcome import plain
 from benchmarks.store import attempt
+from ntkscope.core.script import run_script
 
 MODULE = "benchmarks.gpu_full_kernel"
 TRAIN, TEST = 50_000, 10_000
@@ -199,25 +200,29 @@ def run(options: dict[str, Any], weights: str | None) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}", description=__doc__)
-    parser.add_argument("--data-root", help="where the data are; $NTKSCOPE_DATA when left out")
-    parser.add_argument("--folder", type=Path, required=True, help="for the kernels (7 GB) and what is needed to go on")
-    parser.add_argument("--weights", help="a safetensors file; without it the network is trained")
-    parser.add_argument("--train", type=int, default=TRAIN)
-    parser.add_argument("--test", type=int, default=TEST)
-    parser.add_argument("--precision", default="bf16", choices=("exact", "tf32", "bf16", "fp16"))
-    parser.add_argument("--memory", default="128GiB")
-    parser.add_argument("--out", type=Path, default=Path("results/gpu/gpu_full_kernel.json"))
-    chosen = parser.parse_args(arguments)
-    options = {key: getattr(chosen, key) for key in ("train", "test", "precision", "memory")}
-    folder = chosen.folder.resolve()  # the legs begin elsewhere
-    weights = Path(chosen.weights).resolve() if chosen.weights else folder / "resnet18.safetensors"
-    root = None if chosen.data_root is None else str(Path(chosen.data_root).resolve())
-    options |= {"data_root": root, "folder": str(folder), "weights": str(weights)}
-    record = run(options, chosen.weights)
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(json.dumps(plain(record), indent=1) + "\n")
+def main(
+    folder: Annotated[Path, typer.Option(help="For the kernels (7 GB) and what is needed to resume.")],
+    data_root: Annotated[str | None, typer.Option(help="Where the data are; $NTKSCOPE_DATA unless given.")] = None,
+    weights: Annotated[str | None, typer.Option(help="A safetensors file; without it the network is trained.")] = None,
+    train_: Annotated[int, typer.Option("--train", help="Training images.")] = TRAIN,
+    test: Annotated[int, typer.Option(help="Test images.")] = TEST,
+    precision: Annotated[Literal["exact", "tf32", "bf16", "fp16"], typer.Option(help="Of the products.")] = "bf16",
+    memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = "128GiB",
+    out: Annotated[Path, typer.Option(help="File for the record.")] = Path("results/gpu/gpu_full_kernel.json"),
+) -> int:
+    folder = folder.resolve()  # the legs begin elsewhere
+    options = {
+        "train": train_,
+        "test": test,
+        "precision": precision,
+        "memory": memory,
+        "data_root": None if data_root is None else str(Path(data_root).resolve()),
+        "folder": str(folder),
+        "weights": str(Path(weights).resolve() if weights else folder / "resnet18.safetensors"),
+    }
+    record = run(options, weights)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(plain(record), indent=1) + "\n")
     shown = ("title", "minutes", "error", "surrogate", "holds")
     print(json.dumps(plain({key: record[key] for key in shown}), indent=1))
     return 0 if record["holds"] is not False else 1
@@ -235,4 +240,4 @@ if __name__ == "__main__":
     if "--answer" in sys.argv:
         leg_main(sys.argv[1], sys.argv[2], sys.argv[4])
     else:
-        raise SystemExit(main(sys.argv[1:]))
+        raise SystemExit(run_script(main, None, f"python -m {MODULE}", __doc__))

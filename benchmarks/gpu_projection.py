@@ -10,19 +10,20 @@ kernel in float64.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+import typer
 from torch import Tensor, nn
 
 import ntkscope as ns
 from benchmarks import machine
 from benchmarks.outcome import plain
+from ntkscope.core.script import run_script
 
 MINUTES = 3.0
 BLOCK = 256
@@ -84,11 +85,18 @@ def matrix(left: Tensor, rows: int = 2048) -> Tensor:
     return found
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def run(
+    settings: dict[str, Any],
+    *,
+    n: int,
+    weights: str | None,
+    data_root: str | None,
+    store: str | None,
+    with_matrix: bool,
+) -> dict[str, Any]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, x = build(options.weights, device), inputs(options.n, options.data_root, device)
-    chosen: dict[str, Any] = {"kind": options.kind, "precision": options.precision, "dim": options.dim}
-    chosen |= {"memory": options.memory, "profile": True}
+    model, x = build(weights, device), inputs(n, data_root, device)
+    chosen = {**settings, "profile": True}
 
     def kernel(images: Tensor, **more: Any) -> Any:
         return ns.kernel("proj-trntk", model, images, **chosen, **more)
@@ -100,23 +108,23 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     seconds, gram = seconds_of(lambda: kernel(x))
     stages = dict(gram.coverage.stages)
     peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None
-    block = errors(gram, model, x[: min(BLOCK, len(x))], options.memory)
-    forming, _ = (None, None) if options.no_matrix else seconds_of(lambda: matrix(gram.left))
+    block = errors(gram, model, x[: min(BLOCK, len(x))], settings["memory"])
+    forming, _ = seconds_of(lambda: matrix(gram.left)) if with_matrix else (None, None)
     written = None
-    if options.store is not None:
+    if store is not None:
         layers = dict(gram.coverage.seconds)
         del gram
         if device == "cuda":
             torch.cuda.empty_cache()
-        total, stored = seconds_of(lambda: kernel(x, store=options.store))
+        total, stored = seconds_of(lambda: kernel(x, store=store))
         written = {"seconds": total, "stages": dict(stored.coverage.stages)}
     else:
         layers = dict(gram.coverage.seconds)
     return {
         "name": "gpu_projection",
-        "title": f"proj-trntk of ResNet-18, {len(x):,} images, 10 outputs, K = {options.dim:,}, {options.kind},"
-        f" {options.precision}",
-        "weights": "initial" if options.weights is None else Path(options.weights).name,
+        "title": f"proj-trntk of ResNet-18, {len(x):,} images, 10 outputs, K = {settings['dim']:,}, {settings['kind']},"
+        f" {settings['precision']}",
+        "weights": "initial" if weights is None else Path(weights).name,
         "seconds": seconds,
         "minutes": seconds / 60,
         "stages": stages | {"rest": seconds - sum(stages.values())},
@@ -128,30 +136,36 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "peak device GiB": peak,
         "promise": f"≤ {MINUTES:g} min for 60,000 images",
         "holds": seconds / 60 <= MINUTES if len(x) >= 60_000 else None,
-        "options": {**chosen, "n": options.n},
+        "options": {**chosen, "n": n},
         "machine": machine.describe(),
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_projection", description=__doc__)
-    parser.add_argument("--weights", help="a safetensors file; without it the network is as initialised")
-    parser.add_argument("--data-root", help="where the data are; $NTKSCOPE_DATA when left out")
-    parser.add_argument("--n", type=int, default=60_000)
-    parser.add_argument("--dim", type=int, default=10_240)
-    parser.add_argument("--kind", default="kronecker", choices=("rademacher", "gaussian", "sparse", "kronecker"))
-    parser.add_argument("--precision", default="bf16", choices=("exact", "tf32", "bf16", "fp16"))
-    parser.add_argument("--memory", default="110GiB")
-    parser.add_argument("--store", help="a new folder: the features are also computed once more into it")
-    parser.add_argument("--no-matrix", action="store_true", help="leave out the n × n matrix")
-    parser.add_argument("--out", type=Path, default=Path("results/gpu/gpu_projection.json"))
-    options = parser.parse_args()
-    record = run(options)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(plain(record), indent=1) + "\n")
+def main(
+    weights: Annotated[
+        str | None, typer.Option(help="A safetensors file; without it the network is as initialised.")
+    ] = None,
+    data_root: Annotated[str | None, typer.Option(help="Where the data are; $NTKSCOPE_DATA unless given.")] = None,
+    n: Annotated[int, typer.Option(help="Images.")] = 60_000,
+    dim: Annotated[int, typer.Option(help="Dimensions to project to.")] = 10_240,
+    kind: Annotated[
+        Literal["rademacher", "gaussian", "sparse", "kronecker"], typer.Option(help="Of projection.")
+    ] = "kronecker",
+    precision: Annotated[Literal["exact", "tf32", "bf16", "fp16"], typer.Option(help="Of the products.")] = "bf16",
+    memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = "110GiB",
+    store: Annotated[
+        str | None, typer.Option(help="A new folder: the features are also computed once more into it.")
+    ] = None,
+    no_matrix: Annotated[bool, typer.Option("--no-matrix", help="Leave out the n × n matrix.")] = False,
+    out: Annotated[Path, typer.Option(help="File for the record.")] = Path("results/gpu/gpu_projection.json"),
+) -> int:
+    settings: dict[str, Any] = {"kind": kind, "precision": precision, "dim": dim, "memory": memory}
+    record = run(settings, n=n, weights=weights, data_root=data_root, store=store, with_matrix=not no_matrix)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(plain(record), indent=1) + "\n")
     print(json.dumps(plain({key: record[key] for key in ("title", "minutes", "stages", "error", "to disk")}), indent=1))
     return 0 if record["holds"] is not False else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main, None, "python -m benchmarks.gpu_projection", __doc__))

@@ -9,22 +9,23 @@ the naive oracle.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 from torch import Tensor, nn
 
 import ntkscope as ns
 from benchmarks import machine, networks
 from benchmarks.networks import relative_error
 from benchmarks.outcome import Check, Outcome, table, write
+from ntkscope.core.script import run_script
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engine import Engine, Heads
@@ -203,19 +204,20 @@ def run(quick: bool = False, *, memory: str = "128GiB", weights: str | None = No
     return Outcome(title, rows, [check], details={"source": source, "results": results, "memory": memory})
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_trace_ntk", description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--memory", default="128GiB")
-    parser.add_argument("--weights", help="a safetensors file; without it the network is as initialised")
-    parser.add_argument("--out", type=Path, default=Path("results/bench"))
-    options = parser.parse_args()
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="Few images: tries the machinery, proves nothing.")] = False,
+    memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = "128GiB",
+    weights: Annotated[
+        str | None, typer.Option(help="A safetensors file; without it the network is as initialised.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("results/bench"),
+) -> int:
     start = time.perf_counter()
-    outcome = run(options.quick, memory=options.memory, weights=options.weights)
-    path = write("gpu_trace_ntk", outcome, machine.describe(), time.perf_counter() - start, options.out)
+    outcome = run(quick, memory=memory, weights=weights)
+    path = write("gpu_trace_ntk", outcome, machine.describe(), time.perf_counter() - start, out)
     print(table(outcome.rows), *(f"{c.what}: {c.measured}: {c.verdict}" for c in outcome.checks), path, sep="\n")
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main, None, "python -m benchmarks.gpu_trace_ntk", __doc__))

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -15,10 +14,11 @@ import sys
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 from scipy.optimize import minimize
 
 Row = dict[str, Any]
@@ -280,17 +280,19 @@ def cases(before: str | None = None) -> list[Row]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--before", help="a folder with the src of an older version: git archive VERSION src | tar -x -C IT"
-    )
-    parser.add_argument("--answers", action="store_true", help="print this version's answers as JSON and nothing else")
-    asked = parser.parse_args()
-    if asked.answers:
+def main(
+    before: Annotated[
+        str | None,
+        typer.Option(help="A folder with the src of an older version: git archive VERSION src | tar -x -C IT"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--answers", help="Print this version's answers as JSON and nothing else.")
+    ] = False,
+) -> None:
+    if as_json:
         print(json.dumps(answers()))
         return
-    rows = cases(asked.before)
+    rows = cases(before)
     print("| case | before | right value | now | verdict |\n| --- | --- | --- | --- | --- |")
     for row in rows:
         told = "refused" if row["now"] is None else f"{row['now']:.6g}"
@@ -299,8 +301,8 @@ def main() -> None:
         was = "" if earlier is None else f"{row['before']:.6g} ({earlier})" if row["before"] is not None else "refused"
         print(f"| {row['case']} | {was} | {expected} | {told} | {row['verdict']} |")
     if any(row["verdict"] == "WRONG" for row in rows):
-        raise SystemExit(1)
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)  # an older version runs this file too and has nothing of ours for it

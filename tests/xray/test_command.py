@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import ntkscope as ns
+from ntkscope.cli._common import stoppable
 from ntkscope.cli._factories import data_of, imported, model_of, tokenizer_of
 from ntkscope.cli.demo import demo_folder
-from ntkscope.cli.xray import stoppable, xray
+from ntkscope.cli.xray import xray
 from ntkscope.core import UsageError
 
 MINE = """

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import Counter
 from fnmatch import fnmatchcase
+from typing import Annotated
 
 import torch
+import typer
 
+from ntkscope.core.script import run_script
 from zoo.catalogue import CASES
 from zoo.judge import judge
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="GLOB", help="Of names or families; all unless given.")
+    ] = None,
+    bad: Annotated[bool, typer.Option("--bad", help="Print only verdicts that are not what was expected.")] = False,
+) -> int:
     """Exit status 1 when a verdict is not what the case expects."""
-    parser = argparse.ArgumentParser(prog="python -m zoo", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="GLOB", help="of names or families; all when left out")
-    parser.add_argument("--bad", action="store_true", help="print only verdicts that are not what was expected")
-    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     counts: Counter[tuple[str, str]] = Counter()
     failed = 0
     for case in CASES.values():
-        if options.names and not any(fnmatchcase(case.name, g) or fnmatchcase(case.family, g) for g in options.names):
+        if names and not any(fnmatchcase(case.name, glob) or fnmatchcase(case.family, glob) for glob in names):
             continue
         began = time.perf_counter()
         verdict = judge(case)
@@ -31,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         failed += not fine
         kind = verdict.kind if fine or verdict.kind.isupper() else "OVER-REFUSED"
         counts[case.family, kind] += 1
-        if not (options.bad and fine):
+        if not (bad and fine):
             line = f"{case.family} | {case.name} | {case.kernel} | expected {case.expect} | {verdict}"
             print(
                 f"{'ok  ' if fine else 'FAIL'} {time.perf_counter() - began:5.2f} s | {line}".replace("\n", " "),
@@ -44,4 +47,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_script(main, None, "python -m zoo", __doc__))

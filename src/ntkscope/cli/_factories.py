@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
 import traceback
@@ -9,8 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
 import ntkscope as ns
-from ntkscope.cli.run import setting
 from ntkscope.core import DataCorrupt, UsageError
 
 
@@ -60,6 +62,21 @@ def _theirs(what: str, error: Exception) -> UsageError:
 def options(texts: Sequence[str] | None) -> dict[str, Any]:
     """`key=value` texts as keyword arguments."""
     return dict(setting(text) for text in texts or [])
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """`key=value` as a name and a Python value; what is no literal is a text.
+
+    >>> setting("seeds=3"), setting("model=resnet18"), setting("kernels=('ck','em')")
+    (('seeds', 3), ('model', 'resnet18'), ('kernels', ('ck', 'em')))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise typer.BadParameter(f"got {text!r}, expected key=value, such as seeds=3")
+    try:
+        return key.strip(), ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key.strip(), value
 
 
 def model_of(name: str, given: dict[str, Any]) -> Any:

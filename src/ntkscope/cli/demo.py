@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
+from ntkscope.cli._common import show, stoppable
 from ntkscope.core import UsageError
+from ntkscope.core.printable import printable
 
 MODEL: dict[str, Any] = {"name": "small_cnn", "in_channels": 1, "classes": 10, "image_size": 8}
 TRAINING: dict[str, Any] = {"optimizer": "adam", "lr": 3e-3, "loss": "cross_entropy", "batch_size": 64}
@@ -26,8 +28,6 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of the split, the weights and the order of batches.")] = 0,
 ) -> None:
     """Train a small CNN on scikit-learn's digits, X-ray it, and make the page."""
-    from ntkscope.cli.xray import show, stoppable  # the verbs share a file each way
-
     with stoppable():
         record = demo_xray(demo_folder(seed) if out is None else out, seed=seed, epochs=epochs)
     show(record)
@@ -75,7 +75,8 @@ def demo_folder(seed: int, runs: Path = Path("runs")) -> Path:
             continue
         try:
             document = ns.Record.open(folder).to_json()
-        except ns.NtkscopeError:  # not one to resume
+        except ns.NtkscopeError as error:
+            typer.echo(f"not resumed: {printable(str(error))}", err=True)
             continue
         idle = datetime.now().astimezone() - datetime.fromisoformat(document["updated"])
         if document["status"] == "interrupted" or (document["status"] == "running" and idle > timedelta(minutes=1)):

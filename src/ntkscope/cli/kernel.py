@@ -13,8 +13,23 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 import ntkscope as ns
+from ntkscope.cli._common import (
+    DATA,
+    MEMORY,
+    MODEL,
+    Certify,
+    DataOptions,
+    DataRoot,
+    Device,
+    Memory,
+    ModelOptions,
+    Seed,
+    Weights,
+    certified,
+    made_with,
+    stoppable,
+)
 from ntkscope.cli._factories import data_of, model_of, options
-from ntkscope.cli.xray import CERTIFY_HELP, CHOICE, MEMORY, certified, made_with, stoppable
 from ntkscope.core import Part, UsageError
 from ntkscope.core.progress import duration
 
@@ -24,19 +39,19 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def kernel(
     name: Annotated[str, typer.Argument(help="A kernel; `ntkscope list kernels` names them.")],
-    model: Annotated[str, typer.Option(help=f"The network: {CHOICE}.")],
-    data: Annotated[str, typer.Option(help=f"The data: {CHOICE}; makes a Split or (train, test).")],
+    model: Annotated[str, MODEL],
+    data: Annotated[str, DATA],
     store: Annotated[str, typer.Option(help="Folder or fsspec URL for the tiles; one that stopped goes on.")],
-    weights: Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt).")] = None,
+    weights: Weights = None,
     part: Annotated[str, typer.Option(help="The rows: train or test.")] = "train",
     against: Annotated[
         str | None, typer.Option(help="The columns: train or test; the rows themselves unless given.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many rows.", min=1)] = None,
     against_limit: Annotated[int | None, typer.Option(help="Only the first so many columns.", min=1)] = None,
-    memory: Annotated[str, typer.Option(help="Most memory besides model and data, on each worker.")] = MEMORY,
+    memory: Memory = MEMORY,
     precision: Annotated[str | None, typer.Option(help="exact, or on a GPU tf32, bf16, fp16.")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; the model's own unless given.")] = None,
     outputs: Annotated[str | None, typer.Option(help="Outputs by number, with commas; all unless given.")] = None,
     params: Annotated[
@@ -45,14 +60,12 @@ def kernel(
     scheduler: Annotated[
         str | None, typer.Option(help="A Dask scheduler's address, such as tcp://host:8786; its workers do the work.")
     ] = None,
-    certify: Annotated[str, typer.Option(help=CERTIFY_HELP)] = "every",
+    certify: Certify = "every",
     option: Annotated[list[str] | None, typer.Option(help="key=value for the kernel; repeatable.")] = None,
-    model_option: Annotated[
-        list[str] | None, typer.Option(help="key=value for the network's factory; repeatable.")
-    ] = None,
-    data_option: Annotated[list[str] | None, typer.Option(help="key=value for the data's factory; repeatable.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where real data lie; $NTKSCOPE_DATA unless given.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    model_option: ModelOptions = None,
+    data_option: DataOptions = None,
+    data_root: DataRoot = None,
+    seed: Seed = 0,
 ) -> None:
     """Compute a kernel into a folder of tiles; stopped or killed, the same command computes only what is missing."""
     checked = certified(certify)

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import ntkscope as ns
-from ntkscope.cli._factories import data_of, imported, model_of, options, tokenizer_of
+from ntkscope.cli._common import (
+    DATA,
+    MEMORY,
+    MODEL,
+    TIME,
+    Certify,
+    DataOptions,
+    DataRoot,
+    Device,
+    Memory,
+    ModelOptions,
+    Seed,
+    Weights,
+    certified,
+    made_with,
+    show,
+    stoppable,
+)
+from ntkscope.cli._factories import data_of, model_of, options, tokenizer_of
 from ntkscope.cli.demo import demo_folder, demo_xray
 from ntkscope.core import UsageError
-from ntkscope.core.identity import identity
-from ntkscope.core.interrupts import Terminated
 from ntkscope.core.printable import printable
-from ntkscope.report.certificates import Checks
-from ntkscope.xray.sections import problems, summary, surrogates
-
-TIME, MEMORY = "10m", "2GiB"
-CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
-CERTIFY_HELP = "Blocks of gradients that are checked against autograd: every, sampled (one in eight) or none."
-CHOICE = "package.module:factory, or a name `ntkscope list` knows"
 
 
 def xray(
     demo: Annotated[
         bool, typer.Option("--demo", help="A small CNN on scikit-learn's digits; needs nothing else.")
     ] = False,
-    model: Annotated[str | None, typer.Option(help=f"The network: {CHOICE}.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt).")] = None,
-    data: Annotated[str | None, typer.Option(help=f"The data: {CHOICE}; makes a Split or (train, test).")] = None,
+    model: Annotated[str | None, MODEL] = None,
+    weights: Weights = None,
+    data: Annotated[str | None, DATA] = None,
     initial_weights: Annotated[
         Path | None, typer.Option(help="Its weights before training; without them no verdict on lazy or rich.")
     ] = None,
@@ -40,22 +47,20 @@ def xray(
     ] = None,
     max_train: Annotated[int | None, typer.Option(help="Use at most so many training items.", min=2)] = None,
     max_test: Annotated[int | None, typer.Option(help="Use at most so many test items.", min=2)] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
-    memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = MEMORY,
+    device: Device = "auto",
+    memory: Memory = MEMORY,
     time: Annotated[str, typer.Option(help="Time to fit into: 90s, 10m, 1h; none for no limit.")] = TIME,
     kernels: Annotated[
         str | None, typer.Option(help="Kernels by name, with commas; what fits the time unless given.")
     ] = None,
-    certify: Annotated[str, typer.Option(help=CERTIFY_HELP)] = "every",
+    certify: Certify = "every",
     tokenizer: Annotated[
         str | None, typer.Option(help="For texts: a folder save_pretrained wrote, or package.module:factory.")
     ] = None,
-    model_option: Annotated[
-        list[str] | None, typer.Option(help="key=value for the network's factory; repeatable.")
-    ] = None,
-    data_option: Annotated[list[str] | None, typer.Option(help="key=value for the data's factory; repeatable.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where real data lie; $NTKSCOPE_DATA unless given.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    model_option: ModelOptions = None,
+    data_option: DataOptions = None,
+    data_root: DataRoot = None,
+    seed: Seed = 0,
 ) -> None:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
     checked = certified(certify)
@@ -104,69 +109,3 @@ def xray(
             say=lambda line: typer.echo(printable(line)),
         )
     show(record)
-
-
-def certified(certify: str) -> str | bool:
-    """What `--certify` means."""
-    if certify not in CERTIFY:
-        raise UsageError(f"got --certify {certify!r}; expected one of {', '.join(CERTIFY)}")
-    return CERTIFY[certify]
-
-
-def made_with(model: str, model_option: list[str] | None) -> dict[str, Any]:
-    """What the command line makes a network with: the factory, its code and its options; another one is another network."""
-    factory = identity(imported(model, "model")) if ":" in model else ""
-    return {
-        "factory": model,
-        "code": factory,
-        **{f"model {key}": value for key, value in options(model_option).items()},
-    }
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Says, when Ctrl-C stops the block, how to go on."""
-    try:
-        yield
-    except (KeyboardInterrupt, Terminated):
-        typer.echo("\nntkscope: stopped; the same command goes on from what was done", err=True)
-        raise
-
-
-def show(record: ns.Record) -> None:
-    """Make the page, print the summary and where the page is; exit code 1 when a section failed."""
-    page = ns.report.write_page(record.folder)
-    typer.echo("\n".join(in_short(record)))
-    typer.echo(f"\npage: {page.resolve()}")
-    if any(entry["status"] == "failed" for entry in sections(record)):
-        raise typer.Exit(1)
-
-
-def sections(record: ns.Record) -> list[dict[str, Any]]:
-    """The sections of a record in the order of the page."""
-    return [record.metrics[f"section:{name}"] for name in record.metrics["sections"]]
-
-
-def in_short(record: ns.Record) -> list[str]:
-    """The main results in a few lines for a terminal."""
-    metrics = record.metrics
-    found, rated = summary.SECTION.read(metrics), surrogates.SECTION.read(metrics)
-    lines = ["", f"X-ray of {metrics['model']['name']} on {metrics['data']['name'] or 'its data'}"]
-    if found is not None:
-        lines.append(f"verdict: {found.verdict}. {found.why}")
-        lines.append(f"network accuracy: {100 * found.network_accuracy:.2f} %")
-    if rated is not None:
-        lines.append(f"{'surrogate':>12} {'accuracy':>10} {'agreement':>10} {'Kendall τ':>10}")
-        lines += [
-            f"{row.kernel:>12} {100 * row.accuracy:>8.2f} % {100 * row.agreement:>8.2f} % {row.tau:>10.3f}"
-            for row in rated.table
-        ]
-    doubts = problems.SECTION.read(metrics)
-    if doubts is not None:
-        contradicted = sum(entry.score > 0 for entry in doubts.mislabelled)
-        lines.append(f"doubtful labels: {contradicted}, near-duplicates: {len(doubts.duplicates)}")
-    checks = Checks.of(metrics, record.arrays)
-    if checks.by_kernel:
-        lines.append(f"kernels: {checks.state}. {' '.join(checks.lines())}")
-    lines += [f"{entry['title']}: {entry['status']} ({entry['why']})" for entry in sections(record) if entry["why"]]
-    return [*map(printable, lines), f"record: {record.folder} ({record.wall_seconds:.0f} s)"]

@@ -6,6 +6,7 @@ one thread, and whole jobs are shared: the numbers do not depend on how many cor
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
+LOG = logging.getLogger(__name__)
 Worker = TypeVar("Worker")
 Job = TypeVar("Job")
 
@@ -33,7 +35,8 @@ def recruit(workers: list[Twin], wanted: int) -> None:
     while len(workers) < wanted:
         try:
             workers.append(workers[0].twin())
-        except Exception:  # a model that cannot be copied, for whatever reason its own methods have
+        except Exception as error:  # a model that cannot be copied, for whatever reason its own methods have
+            LOG.info("%d threads instead of %d: no more copies of the model (%r)", len(workers), wanted, error)
             return
 
 

@@ -1,26 +1,22 @@
-"""Drawing: figures without pyplot and its state; where matplotlib is missing they are left for later."""
+"""Drawing: figures without pyplot and its state."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import ticker
+from matplotlib.figure import Figure
 
 from ntkscope.core import Record
 
 COLOURS = ("#3b6ea8", "#d1793a", "#5b9e63", "#a05a9c", "#8c6d4f", "#6b7280")
-MISSING = "matplotlib is not installed; draw them with `python -m ntkscope.experiments.figures DIR` where it is"
 
 
-def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) -> list[str] | str:
-    """Draw a record's figures into its folder `figures/`; their files, or a sentence where matplotlib is missing."""
-    try:
-        importlib.import_module("matplotlib.figure")
-    except ModuleNotFoundError:
-        return MISSING
+def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) -> list[str]:
+    """Draw a record's figures into its folder `figures/`; their files."""
     folder = Path(record.folder) / "figures"
     folder.mkdir(exist_ok=True)
     names = []
@@ -34,9 +30,7 @@ def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) ->
 
 def canvas(rows: int = 1, columns: int = 1, *, width: float = 4.6, height: float = 3.6) -> tuple[Any, list[Any]]:
     """A figure and its axes in reading order."""
-    figure = importlib.import_module("matplotlib.figure").Figure(
-        figsize=(width * columns, height * rows), layout="constrained"
-    )
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
@@ -80,7 +74,6 @@ def power_law(axis: Any, at: Sequence[float | int], first: float, power: float, 
 
 def plain_log(axis: Any) -> None:
     """A logarithmic axis with 1, 2, 5 of every decade written out as plain numbers; less than a decade has labels too."""
-    ticker = importlib.import_module("matplotlib.ticker")
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))

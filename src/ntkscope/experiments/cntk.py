@@ -88,14 +88,6 @@ class ConvolutionalNTK:
         )
 
 
-@experiment(
-    "cntk",
-    config=ConvolutionalNTK,
-    published=list(PUBLISHED.values()),
-    judge=lambda config, record, difference: judge(config, record, difference),
-    draw=lambda record: draw(record),
-    free=("draws", "seeds"),
-)
 def run(
     config: ConvolutionalNTK, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
@@ -274,3 +266,13 @@ def draw(record: Record) -> dict[str, Any]:
     axes[1].set_ylabel(f"test accuracy, %, {config['items']} training images", fontsize=9)
     axes[1].legend(fontsize=7, frameon=False, ncols=2)
     return {"cntk": figure}
+
+
+experiment(
+    "cntk",
+    config=ConvolutionalNTK,
+    published=list(PUBLISHED.values()),
+    judge=judge,
+    draw=draw,
+    free=("draws", "seeds"),
+)(run)

@@ -1,4 +1,4 @@
-"""Draw an experiment's figures again from its record, for instance where matplotlib was missing when it ran:
+"""Draw an experiment's figures again from its record:
 
 python -m ntkscope.experiments.figures DIR
 """
@@ -20,8 +20,7 @@ def main(folders: Sequence[str]) -> int:
         return 2
     for folder in folders:
         record = Record.open(folder)
-        made = save_figures(EXPERIMENTS[record.name].draw, record)
-        print("\n".join(made if isinstance(made, list) else [made]))
+        print("\n".join(save_figures(EXPERIMENTS[record.name].draw, record)))
     return 0
 
 

@@ -132,14 +132,6 @@ class FiniteVsInfinite:
         )
 
 
-@experiment(
-    "finite-vs-infinite",
-    config=FiniteVsInfinite,
-    published=list(PUBLISHED.values()),
-    judge=lambda config, record, difference: judge(config, record, difference),
-    draw=lambda record: draw(record),
-    free=("draws", "variance_draws", "seeds"),
-)
 def run(
     config: FiniteVsInfinite, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
@@ -395,3 +387,13 @@ def _root_mean(squares: list[Any]) -> tuple[list[float], list[float]]:
     """Root mean square and its standard error, by the derivative of the root."""
     means, errors = _mean(squares)
     return [m**0.5 for m in means], [e / (2 * m**0.5) for m, e in zip(means, errors)]
+
+
+experiment(
+    "finite-vs-infinite",
+    config=FiniteVsInfinite,
+    published=list(PUBLISHED.values()),
+    judge=judge,
+    draw=draw,
+    free=("draws", "variance_draws", "seeds"),
+)(run)

@@ -118,14 +118,6 @@ def operations(n: int, c: int, p: int, k: int, forward: float | int = 0) -> dict
     }
 
 
-@experiment(
-    "kernel-cost",
-    config=KernelCost,
-    published=list(PUBLISHED.values()),
-    judge=lambda config, record, difference: judge(config, record, difference),
-    draw=lambda record: draw(record),
-    free=("memory", "repeats"),
-)
 def run(
     config: KernelCost, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
@@ -273,3 +265,13 @@ def draw(record: Record) -> dict[str, Any]:
     axes[2].set_ylabel("standard deviation of residuals", fontsize=9)
     axes[2].legend(fontsize=8, frameon=False)
     return {"table4": figure}
+
+
+experiment(
+    "kernel-cost",
+    config=KernelCost,
+    published=list(PUBLISHED.values()),
+    judge=judge,
+    draw=draw,
+    free=("memory", "repeats"),
+)(run)

@@ -74,14 +74,6 @@ class MaxLearningRates:
         )
 
 
-@experiment(
-    "max-learning-rate",
-    config=MaxLearningRates,
-    published=list(PUBLISHED.values()),
-    judge=lambda config, record, difference: judge(config, record, difference),
-    draw=lambda record: draw(record),
-    free=("seeds",),
-)
 def run(
     config: MaxLearningRates, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
@@ -292,3 +284,13 @@ def draw(record: Record) -> dict[str, Any]:
     axes[1].set_title(f"{names[0]}, first network", fontsize=9)
     axes[1].legend(fontsize=7, frameon=False)
     return {"rates": figure}
+
+
+experiment(
+    "max-learning-rate",
+    config=MaxLearningRates,
+    published=list(PUBLISHED.values()),
+    judge=judge,
+    draw=draw,
+    free=("seeds",),
+)(run)

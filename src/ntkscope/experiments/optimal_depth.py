@@ -102,14 +102,6 @@ class OptimalDepth:
         )
 
 
-@experiment(
-    "optimal-depth",
-    config=OptimalDepth,
-    published=list(PUBLISHED.values()),
-    judge=lambda config, record, difference: judge(config, record, difference),
-    draw=lambda record: draw(record),
-    free=("seeds",),
-)
 def run(
     config: OptimalDepth, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
@@ -338,3 +330,13 @@ def draw(record: Record) -> dict[str, Any]:
             axis.set_title(dataset, fontsize=9)
             axis.legend(fontsize=7, frameon=False)
     return {"cube": figure, "data": data}
+
+
+experiment(
+    "optimal-depth",
+    config=OptimalDepth,
+    published=list(PUBLISHED.values()),
+    judge=judge,
+    draw=draw,
+    free=("seeds",),
+)(run)

@@ -152,14 +152,6 @@ def second_trigger(seed: int, side: int) -> Trigger:
         draw += 1
 
 
-@experiment(
-    "poisoning",
-    config=Poisoning,
-    published=[*ROWS.values(), *OTHERS.values()],
-    judge=lambda config, record, difference: judge(config, record, difference),
-    draw=lambda record: draw(record),
-    free=("seeds", "memory"),
-)
 def run(
     config: Poisoning, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
@@ -368,3 +360,13 @@ def draw(record: Record) -> dict[str, Any]:
     drawing.compare_bars(axes[0], names, f1, label="F1 of the filter: 3 of 5 neighbours")
     drawing.compare_bars(axes[1], names, tau, label="Kendall τ")
     return {"table3": figure}
+
+
+experiment(
+    "poisoning",
+    config=Poisoning,
+    published=[*ROWS.values(), *OTHERS.values()],
+    judge=judge,
+    draw=draw,
+    free=("seeds", "memory"),
+)(run)

@@ -126,14 +126,6 @@ def erf_net(setting: str) -> Layer:
     return cube.fully_connected(Erf(), hidden, variance, 0.0)
 
 
-@experiment(
-    "simplicity-bias",
-    config=SimplicityBias,
-    published=list(PUBLISHED.values()),
-    judge=lambda config, record, difference: judge(config, record, difference),
-    draw=lambda record: draw(record),
-    free=("networks", "outputs"),
-)
 def run(
     config: SimplicityBias, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
@@ -365,3 +357,13 @@ def draw(record: Record) -> dict[str, Any]:
     axes[2].tick_params(axis="x", rotation=0)
     axes[2].set_yscale("log")
     return {"degrees": figure}
+
+
+experiment(
+    "simplicity-bias",
+    config=SimplicityBias,
+    published=list(PUBLISHED.values()),
+    judge=judge,
+    draw=draw,
+    free=("networks", "outputs"),
+)(run)

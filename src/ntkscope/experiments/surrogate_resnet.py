@@ -84,14 +84,6 @@ class SurrogateResnet:
         )
 
 
-@experiment(
-    "surrogate-resnet",
-    config=SurrogateResnet,
-    published=[*ROWS.values(), FLOOR, SMALL, IDEAL],
-    judge=lambda config, record, difference: judge(config, record, difference),
-    draw=lambda record: draw(record),
-    free=("seeds", "memory", "pretrained"),
-)
 def run(
     config: SurrogateResnet, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
@@ -213,3 +205,13 @@ def draw(record: Record) -> dict[str, Any]:
         odds = record.arrays[f"log-odds-{k}-0"]
         drawing.scatter_log_odds(axis, odds[0], odds[1], f"{k}: τ = {rows[k]['tau']:.3f}")
     return {"table1": figure, "log-odds": scatter}
+
+
+experiment(
+    "surrogate-resnet",
+    config=SurrogateResnet,
+    published=[*ROWS.values(), FLOOR, SMALL, IDEAL],
+    judge=judge,
+    draw=draw,
+    free=("seeds", "memory", "pretrained"),
+)(run)

@@ -119,14 +119,6 @@ def squared_error_of_sigmoid(outputs: Tensor, y: Tensor) -> Tensor:
     return (torch.sigmoid(outputs[:, 0]) - y.to(outputs.dtype)).square()
 
 
-@experiment(
-    "surrogate-small",
-    config=SurrogateSmall,
-    published=[*PUBLISHED.values(), PEARSON],
-    judge=lambda config, record, difference: judge(config, record, difference),
-    draw=lambda record: draw(record),
-    free=("seeds", "other_seeds", "memory"),
-)
 def run(
     config: SurrogateSmall, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
@@ -344,3 +336,13 @@ def draw(record: Record) -> dict[str, Any]:
 
 def _of(record: Record, prefix: str) -> list[Any]:
     return list(under(record, prefix).values())
+
+
+experiment(
+    "surrogate-small",
+    config=SurrogateSmall,
+    published=[*PUBLISHED.values(), PEARSON],
+    judge=judge,
+    draw=draw,
+    free=("seeds", "other_seeds", "memory"),
+)(run)

@@ -89,14 +89,6 @@ class SurrogateText:
         )
 
 
-@experiment(
-    "surrogate-text",
-    config=SurrogateText,
-    published=[ROW, TABLE, MAP],
-    judge=lambda config, record, difference: judge(config, record, difference),
-    draw=lambda record: draw(record),
-    free=("seeds", "memory"),
-)
 def run(
     config: SurrogateText, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
@@ -204,3 +196,13 @@ def draw(record: Record) -> dict[str, Any]:
         title = f"{TITLES[kernels[0]]}, network {s}: τ = {found['tau']:.3f}, R² = {found['r2']:.3f}"
         drawing.scatter_log_odds(panel, odds[0], odds[1], title)
     return {"table2-bert": figure, "figure1": scatter}
+
+
+experiment(
+    "surrogate-text",
+    config=SurrogateText,
+    published=[ROW, TABLE, MAP],
+    judge=judge,
+    draw=draw,
+    free=("seeds", "memory"),
+)(run)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import ntkscope.data
 from ntkscope.core import DataNotFound, NtkscopeError
+from ntkscope.core.script import run_script
 from ntkscope.models import build, load_weights
 
 PUBLISHED = {"resnet20": 9173, "resnet56": 9339}  # correct of 10,000 test images
@@ -35,18 +37,20 @@ def pretrained(name: str, root: str | os.PathLike[str] | None = None) -> nn.Modu
     return load_weights(build(name), Path(root) / "resnet_cifar10" / f"{name}.safetensors").eval()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def compare(
+    names: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PUBLISHED)}; all unless given.")] = None,
+    root: Annotated[str | None, typer.Option(help="Folder of the data sets; $NTKSCOPE_DATA unless given.")] = None,
+    device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
+) -> int:
     """Print the accuracy of each named network; 0 when all are exactly the published ones, 1 otherwise."""
-    parser = argparse.ArgumentParser(prog="python -m ntkscope.models.check", description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(PUBLISHED), choices=list(PUBLISHED), metavar="NAME")
-    parser.add_argument("--root", help="folder of the data sets; default $NTKSCOPE_DATA")
-    parser.add_argument("--device", default="cpu")
-    options = parser.parse_args(arguments)
+    unknown = sorted({*(names or ())} - {*PUBLISHED})
+    if unknown:
+        raise typer.BadParameter(f"got {', '.join(unknown)}, expected some of {', '.join(PUBLISHED)}")
     try:
-        test = ntkscope.data.load("cifar10", normalise="imagenet", root=options.root).test.to(options.device)
+        test = ntkscope.data.load("cifar10", normalise="imagenet", root=root).test.to(device)
         same = True
-        for name in options.names:
-            model = pretrained(name, options.root).to(options.device)
+        for name in names or PUBLISHED:
+            model = pretrained(name, root).to(device)
             correct = count_correct(model, test.x, test.y)
             same &= correct == PUBLISHED[name]
             print(f"{name}: {100 * correct / len(test):.2f} % of {len(test)} (published {PUBLISHED[name] / 100:.2f} %)")
@@ -54,6 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     return 0 if same else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; wrong arguments exit with 2."""
+    return run_script(compare, arguments, "python -m ntkscope.models.check", __doc__)
 
 
 if __name__ == "__main__":

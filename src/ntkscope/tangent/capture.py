@@ -6,6 +6,7 @@ module, in another one (tied), through `F.linear(x, self.other.weight)`, or in a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ from ntkscope.tangent.rules import REWRITES, RULES
 from ntkscope.tangent.rules.registry import bind
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Slot, Term
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +96,9 @@ class Watch(TorchFunctionMode):
             return output
         try:
             terms = rule(arguments, self.find)
-        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError):
-            terms = []  # called in a way the rule does not know
+        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+            LOG.info("%s was called in a way its rule does not know (%r)", getattr(func, "__name__", func), error)
+            terms = []
         self.tape.unruled |= used - {term.slot.name for term in terms}
         return self._record(terms, output) if terms else output
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from ntkscope.tangent.subject import Subject
 
 __all__ = ["Detour", "Engine", "Engines", "Heads", "Probed", "probed", "retried"]
 
+LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
@@ -393,7 +395,8 @@ def _graph_bytes(subject: Subject, batch: Batch, findings: Findings) -> tuple[in
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             outputs, tape = watch(subject, batch, findings.layouts)
         size = sum(nbytes for pointer, nbytes in kept.items() if pointer not in own)
-    except RuntimeError:  # a model that differentiates inside, where such hooks are not allowed: a guess
+    except RuntimeError as error:  # a model that differentiates inside, where such hooks are not allowed
+        LOG.info("the bytes of the graph are estimated from the calls (%r)", error)
         outputs, tape = watch(subject, batch, findings.layouts)
         size = 8 * sum(call.shape.numel() * outputs.element_size() for call in tape.calls)
         size += 16 * sum(t.numel() * t.element_size() for t in batch.tensors())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,6 +14,7 @@ from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
 
+LOG = logging.getLogger(__name__)
 Heads = Callable[[Tensor], Tensor]
 REFUSALS = (
     RuntimeError,
@@ -63,7 +65,8 @@ def choose(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -
     for n in {len(batch), max(1, len(batch) - 1)}:
         try:
             quick = vectorised(subject, batch[:n], names, heads)
-        except REFUSALS:
+        except REFUSALS as error:
+            LOG.info("vmap cannot follow this model, so samples one by one (%r)", error)
             return "loop", exact
         for name in names:
             true = exact[name][:n]
@@ -81,6 +84,6 @@ def gradients(method: str, subject: Subject, batch: Batch, names: Sequence[str],
             return vectorised(subject, batch, names, heads)
         except torch.OutOfMemoryError:
             raise
-        except REFUSALS:
-            pass
+        except REFUSALS as error:
+            LOG.info("vmap could not follow the model on this block, so its samples one by one (%r)", error)
     return one_by_one(subject, batch, names, heads)

@@ -6,6 +6,7 @@ data whatever the number of samples: the method to solvers that need `K @ v` alo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.reference import dense, pulled
 from ntkscope.tangent.subject import Selection, Subject, place, quiet
+
+LOG = logging.getLogger(__name__)
 
 
 class Jacobian:
@@ -154,8 +157,8 @@ class Jacobian:
                     return pushed.detach()
             except torch.OutOfMemoryError:
                 raise
-            except (NotImplementedError, RuntimeError, UsageError):  # no forward mode, or a model that cannot be copied
-                pass
+            except (NotImplementedError, RuntimeError, UsageError) as error:  # or a model that cannot be copied
+                LOG.info("no forward mode, so two backward passes instead (%r)", error)
             self._forward = False
         return self._push_by_two_backward_passes(batch, moving)
 

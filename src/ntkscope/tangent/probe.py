@@ -7,6 +7,7 @@ Nothing is taken on trust.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Term
 
+LOG = logging.getLogger(__name__)
 SAMPLES = 3
 NOISE = 1e-3  # of the largest gradient: below this, differences are judged beside that one
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
@@ -43,13 +45,8 @@ def probe(subject: Subject, batch: Batch) -> Findings:
         return _probe(subject, batch)
     except (NtkscopeError, torch.OutOfMemoryError):
         raise
-    except (
-        RuntimeError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AssertionError,
-    ):  # what a watched pass cannot be differentiated through
+    except (RuntimeError, ValueError, LookupError, TypeError, AssertionError) as error:
+        LOG.info("a watched pass cannot be differentiated through, so no rule is used (%r)", error)
         return Findings([], [], frozenset(subject.leaves))
 
 
@@ -100,7 +97,8 @@ def _unchanged(
         widened, again = watch(subject, batch, trial)
     except NtkscopeError:
         raise
-    except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, AssertionError):
+    except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        LOG.info("outputs shared by samples cannot be widened (%r)", error)
         return None
     if widened.shape != outputs.shape or [c.signature for c in again.calls] != [c.signature for c in tape.calls]:
         return None
@@ -181,7 +179,8 @@ def _formed(term: Term, layout: Layout | None, cotangent: Tensor | None, lead: i
         return None
     try:
         return gradient(term, layout, cotangent, lead, n)
-    except (RuntimeError, ValueError, IndexError):
+    except (RuntimeError, ValueError, IndexError) as error:
+        LOG.info("the rule for %s does not fit this call (%r)", term.slot.name, error)
         return None
 
 

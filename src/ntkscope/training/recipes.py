@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from ntkscope import data, models
 from ntkscope.core import Part, Record, Split, UsageError
 from ntkscope.core.progress import duration
+from ntkscope.core.script import run_script
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
 
@@ -109,37 +110,45 @@ def run_recipe(
 
 def main(recipe: Recipe, arguments: Sequence[str] | None = None) -> int:
     """The command line of a recipe; exit status 1 when the target was missed."""
-    parser = argparse.ArgumentParser(description=f"Train {recipe.model} on {recipe.dataset}; {recipe.name}.")
-    parser.add_argument("--root", help="folder the data sets lie in; $NTKSCOPE_DATA unless given")
-    parser.add_argument("--out", required=True, type=Path, help="folder for the record and the weights")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=None, help=f"passes over the data, {recipe.epochs} unless given")
-    parser.add_argument("--target", type=float, default=100 * recipe.target, help="test accuracy wanted, in percent")
-    parser.add_argument("--device", default=None, help="cuda where there is one, unless given")
-    parser.add_argument("--limit", type=int, default=None, help="train and test on this many items only")
-    parser.add_argument("--width", type=float, default=None, help="width factor of the network")
-    given = parser.parse_args(arguments)
+    program = f"ntkscope.training.{recipe.name}"
     typed = sys.argv[1:] if arguments is None else list(arguments)
-    record = run_recipe(
-        recipe,
-        given.out,
-        root=given.root,
-        seed=given.seed,
-        epochs=given.epochs,
-        device=given.device,
-        limit=given.limit,
-        width=given.width,
-        command=shlex.join(["python", "-m", f"ntkscope.training.{recipe.name}", *typed]),
-        progress=True,
-    )
-    accuracy = 100 * float(record.metrics["test_accuracy"])
-    reached = accuracy >= given.target
-    print(
-        f"{recipe.model} on {recipe.dataset}: {accuracy:.2f} % test accuracy after {record.metrics['steps']} steps,"
-        f" {duration(record.metrics['seconds_training'])} of training on {record.environment['device']};"
-        f" {'reached' if reached else 'missed'} the target of {given.target:g} %. Record: {given.out}"
-    )
-    return 0 if reached else 1
+
+    def train(
+        out: Annotated[Path, typer.Option(help="Folder for the record and the weights.")],
+        root: Annotated[str | None, typer.Option(help="Folder of the data sets; $NTKSCOPE_DATA unless given.")] = None,
+        seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+        epochs: Annotated[int | None, typer.Option(help="Passes over the data; the recipe's unless given.")] = None,
+        target: Annotated[
+            float | None, typer.Option(help="Test accuracy wanted, in percent; the recipe's unless given.")
+        ] = None,
+        device: Annotated[str | None, typer.Option(help="cuda where there is one, unless given.")] = None,
+        limit: Annotated[int | None, typer.Option(help="Train and test on this many items only.")] = None,
+        width: Annotated[float | None, typer.Option(help="Width factor of the network.")] = None,
+    ) -> int:
+        record = run_recipe(
+            recipe,
+            out,
+            root=root,
+            seed=seed,
+            epochs=epochs,
+            device=device,
+            limit=limit,
+            width=width,
+            command=shlex.join(["python", "-m", program, *typed]),
+            progress=True,
+        )
+        wanted = 100 * recipe.target if target is None else target
+        accuracy = 100 * float(record.metrics["test_accuracy"])
+        reached = accuracy >= wanted
+        print(
+            f"{recipe.model} on {recipe.dataset}: {accuracy:.2f} % test accuracy after {record.metrics['steps']} steps,"
+            f" {duration(record.metrics['seconds_training'])} of training on {record.environment['device']};"
+            f" {'reached' if reached else 'missed'} the target of {wanted:g} %. Record: {out}"
+        )
+        return 0 if reached else 1
+
+    about = f"Train {recipe.model} on {recipe.dataset} for {recipe.epochs} epochs, to {100 * recipe.target:g} % test accuracy."
+    return run_script(train, arguments, f"python -m {program}", about)
 
 
 def _limited(split: Split, limit: int | None) -> Split:

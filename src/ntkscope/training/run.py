@@ -195,8 +195,6 @@ class Run:
                 parameter.requires_grad_(self._wanted[name] and name in names)
             self._phase = current
 
-    _phase = -1
-
     def _fresh_optimizer(self) -> torch.optim.Optimizer:
         return make_optimizer(self.settings.optimizer, self._parameters.values(), **self.settings.update_rule())
 
