@@ -120,7 +120,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 def test_choose_lists_what_is_allowed() -> None:
-    with pytest.raises(UsageError, match=r"split='persons' came; expected one of 'person', 'random'"):
+    with pytest.raises(UsageError, match=r"got split='persons'; expected one of 'person', 'random'"):
         _files.choose("split", "persons", ["person", "random"])
 
 

@@ -90,7 +90,7 @@ def test_missing_names_every_place_and_the_remedy(root: Path) -> None:
     assert "cifar-10-python.tar.gz" in message
     with pytest.raises(DataNotFound, match=r"CIFAR-10 \(binary\) was not found"):
         load(root, format="binary")
-    with pytest.raises(UsageError, match=r"format='zip' came; expected one of 'auto', 'mosaic', 'binary', 'pickle'"):
+    with pytest.raises(UsageError, match=r"got format='zip'; expected one of 'auto', 'mosaic', 'binary', 'pickle'"):
         load(root, format="zip")
 
 

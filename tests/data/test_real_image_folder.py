@@ -193,9 +193,9 @@ def test_folders_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_size": 0}, r"image_size=0 came; expected a positive number"),
-        ({"max_per_class": -1}, r"max_per_class=-1 came; expected a positive number"),
-        ({"resize": "pad"}, r"resize='pad' came; expected one of 'crop', 'stretch'"),
+        ({"image_size": 0}, r"got image_size=0; expected a positive number"),
+        ({"max_per_class": -1}, r"got max_per_class=-1; expected a positive number"),
+        ({"resize": "pad"}, r"got resize='pad'; expected one of 'crop', 'stretch'"),
     ],
 )
 def test_bad_options(tmp_path: Path, options: dict[str, object], message: str) -> None:

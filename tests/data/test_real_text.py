@@ -214,7 +214,7 @@ def test_missing(root: Path, name: str, file: str, remedy: str) -> None:
 
 
 def test_bad_options(root: Path) -> None:
-    with pytest.raises(UsageError, match=r"test='dev' came; expected one of 'both', 'in-domain', 'out-of-domain'"):
+    with pytest.raises(UsageError, match=r"got test='dev'; expected one of 'both', 'in-domain', 'out-of-domain'"):
         ntkscope.data.load("cola", root=str(root), test="dev")
-    with pytest.raises(UsageError, match=r"train='all' came; expected one of 'sample', 'time-confounded'"):
+    with pytest.raises(UsageError, match=r"got train='all'; expected one of 'sample', 'time-confounded'"):
         ntkscope.data.load("sentiment140", root=str(root), train="all")

@@ -145,5 +145,5 @@ def choose(option: str, value: object, allowed: Sequence[str]) -> str:
     'person'
     """
     if not isinstance(value, str) or value not in allowed:
-        raise UsageError(f"{option}={value!r} came; expected one of {', '.join(map(repr, allowed))}")
+        raise UsageError(f"got {option}={value!r}; expected one of {', '.join(map(repr, allowed))}")
     return value

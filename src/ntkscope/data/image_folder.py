@@ -119,7 +119,7 @@ def image_folder(
     choose("resize", resize, ["crop", "stretch"])
     for option, value in (("image_size", image_size), ("max_per_class", max_per_class)):
         if value is not None and value < 1:
-            raise UsageError(f"{option}={value!r} came; expected a positive number or None")
+            raise UsageError(f"got {option}={value!r}; expected a positive number or None")
     train_folder, test_folder = _find(root, folder)
     train, test = list_classes(train_folder), list_classes(test_folder)
     names = list(train)

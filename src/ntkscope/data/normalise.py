@@ -54,7 +54,7 @@ def constants(
     elif isinstance(how, tuple) and len(how) == 2:
         pair = how
     else:
-        raise UsageError(f"normalise={how!r} came; expected 'standard', 'imagenet', 'unit', None or a pair (mean, std)")
+        raise UsageError(f"got normalise={how!r}; expected 'standard', 'imagenet', 'unit', None or a pair (mean, std)")
     mean, std = _per_channel(pair[0], channels, "mean"), _per_channel(pair[1], channels, "std")
     if not bool((std > 0).all()):
         raise UsageError(f"normalise: the std is {pair[1]!r}; expected positive numbers")

@@ -65,7 +65,7 @@ def olivetti(
     choose("target", target, ["glasses", "person"])
     choose("split", split, ["person", "random"])
     if not 0 < test_fraction < 1:
-        raise UsageError(f"test_fraction={test_fraction!r} came; expected a number between 0 and 1")
+        raise UsageError(f"got test_fraction={test_fraction!r}; expected a number between 0 and 1")
     if target == "person" and split == "person":
         raise UsageError("target='person' with split='person' tests on people never seen; pass split='random'")
     folder = find_folder("Olivetti faces with glasses", places(root, ["olivetti"]), [(FILE,)], REMEDY)

@@ -43,10 +43,10 @@ def resolve_classes(classes: Classes, names: Sequence[str]) -> tuple[int, ...]:
             found.append(int(item))
         else:
             raise UsageError(
-                f"class {item!r} came; expected a label 0 ... {len(names) - 1} or one of {', '.join(names)}"
+                f"got class {item!r}; expected a label 0 ... {len(names) - 1} or one of {', '.join(names)}"
             )
     if not found or len(set(found)) != len(found):
-        raise UsageError(f"classes={tuple(classes)!r} came; expected at least one class and none of them twice")
+        raise UsageError(f"got classes={tuple(classes)!r}; expected at least one class and none of them twice")
     return tuple(found)
 
 

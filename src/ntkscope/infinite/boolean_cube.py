@@ -61,7 +61,7 @@ def radial(
     array([mpf('2.0')], dtype=object)
     """
     if kind not in KINDS:
-        raise UsageError(f"kind={kind!r} came; expected one of {', '.join(KINDS)}")
+        raise UsageError(f"got kind={kind!r}; expected one of {', '.join(KINDS)}")
     layers = Serial((from_module(net, init=init) if isinstance(net, nn.Module) else net,))
     layers.shape(Shape(d), "")
     tangent = kind == "ntk"
@@ -91,7 +91,7 @@ def boolean_cube(net: nn.Module | Layer, d: int, kind: str = "ntk", *, init: str
     [0.0, 0.9803, 0.0, 0.0197]
     """
     if d < 1:
-        raise UsageError(f"d={d} came; expected at least one dimension")
+        raise UsageError(f"got d={d}; expected at least one dimension")
     phi = radial(net, kind, init=init, d=d)
     digits, before = 40 + d, None
     for _ in range(DOUBLINGS + 1):

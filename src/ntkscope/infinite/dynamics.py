@@ -34,7 +34,7 @@ def rate_factor(loss: str, n: int) -> float:
     0.5
     """
     if loss not in LOSSES:
-        raise UsageError(f"loss={loss!r} came; expected one of {', '.join(LOSSES)}")
+        raise UsageError(f"got loss={loss!r}; expected one of {', '.join(LOSSES)}")
     return LOSSES[loss](n)
 
 
@@ -123,7 +123,7 @@ class Dynamics:
             other = _dense(test_train, vectors.dtype)
             if other.dim() != 2 or other.shape[1] != len(values):
                 raise UsageError(
-                    f"test_train of shape {tuple(other.shape)} came; expected (m, {len(values)}): rows are the other inputs,"
+                    f"got test_train of shape {tuple(other.shape)}; expected (m, {len(values)}): rows are the other inputs,"
                     " columns the training inputs"
                 )
             learned = torch.where(values > 0, gone / torch.where(values > 0, values, 1.0), 0.0)
@@ -160,7 +160,7 @@ class Dynamics:
         is 0, and where steps of this size diverge or never shrink (|1 − ηcλ| ≥ 1).
         """
         if not 0 < left < 1:
-            raise UsageError(f"left={left} came; expected a share between 0 and 1")
+            raise UsageError(f"got left={left}; expected a share between 0 and 1")
         rate = self.factor * self.eigenvalues
         if self.step is None:
             return torch.where(rate > 0, math.log(1 / left) / rate, math.inf)
@@ -194,9 +194,9 @@ def dynamics(
             f"targets of shape {tuple(targets.shape)} came for {len(matrix)} samples; expected (n,) or (n, c)"
         )
     if not bool(torch.isfinite(targets).all()):
-        raise NumericalError("targets with NaN or infinity came; expected finite numbers: drop those samples")
+        raise NumericalError("got targets with NaN or infinity; expected finite numbers: drop those samples")
     if step is not None and not (math.isfinite(step) and step > 0):
-        raise UsageError(f"step={step} came; expected a finite learning rate > 0, or None for gradient flow")
+        raise UsageError(f"got step={step}; expected a finite learning rate > 0, or None for gradient flow")
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
     largest = float(values.abs().max()) if len(values) else 0.0
     threshold = len(values) * torch.finfo(torch.float64).eps * largest
@@ -275,7 +275,7 @@ def _dense(K: Matrix, dtype: torch.dtype) -> Tensor:
 def _check_time(time: float | int, step: float | None) -> None:
     """Refuse times before training began, and parts of a step."""
     if math.isnan(time) or time < 0:
-        raise UsageError(f"time={time} came; expected a number ≥ 0: training begins at 0")
+        raise UsageError(f"got time={time}; expected a number ≥ 0: training begins at 0")
     if step is not None and not (math.isinf(time) or float(time).is_integer()):
         raise UsageError(f"time={time} came for gradient descent; expected a whole number of steps")
 
@@ -284,5 +284,5 @@ def _shaped(values: Tensor, like: Tensor, name: str) -> Tensor:
     """Outputs shaped as `like`, (m, outputs); (m,) where there is one output."""
     outputs = torch.as_tensor(values).to(like)
     if outputs.shape != like.shape and not (like.shape[1] == 1 and outputs.shape == like.shape[:1]):
-        raise UsageError(f"{name} of shape {tuple(outputs.shape)} came; expected {tuple(like.shape)}")
+        raise UsageError(f"got {name} of shape {tuple(outputs.shape)}; expected {tuple(like.shape)}")
     return outputs.reshape(like.shape)

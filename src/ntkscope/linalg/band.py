@@ -64,7 +64,7 @@ def band_eigenvalues(
     strip = STRIP if strip is None else strip
     if not gram.symmetric or width < 1 or strip < 1:
         raise UsageError(
-            f"{gram!r}, width={width}, strip={strip} came; expected a symmetric Gram and sizes of at least 1"
+            f"got {gram!r}, width={width}, strip={strip}; expected a symmetric Gram and sizes of at least 1"
         )
     if n == 0:
         return torch.zeros(0, dtype=torch.float64, device=gram.device)

@@ -67,7 +67,7 @@ def block_eigenpairs(
     if not 1 <= k <= n:
         raise UsageError(f"{k} eigenpairs of an {n} × {n} matrix; expected k from 1 to {n}")
     if block is not None and block < 1:
-        raise UsageError(f"block={block} came; expected at least 1 column")
+        raise UsageError(f"got block={block}; expected at least 1 column")
     width = min(n, block or min(MOST_BLOCK, max(LEAST_BLOCK, k + 8)))
     most = min(n, k + (BLOCKS + 1) * width)
     matrix: Multiplies = K.to(torch.float64) if isinstance(K, Tensor) else K

@@ -58,7 +58,7 @@ def conjugate_gradient(
     """
     gram, targets = checked_system(K, Y, ridge)
     if not 0 < rtol < 1 or max_iter < 1:
-        raise UsageError(f"rtol={rtol}, max_iter={max_iter} came; expected rtol in (0, 1) and max_iter ≥ 1")
+        raise UsageError(f"got rtol={rtol}, max_iter={max_iter}; expected rtol in (0, 1) and max_iter ≥ 1")
     targets = targets.to(dtype)
     unit = column_units(targets)
     targets = targets / unit  # columns of any size: their squares neither vanish nor overflow

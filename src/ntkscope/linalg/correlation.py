@@ -27,7 +27,7 @@ def matrix_correlation(A: Gram | Tensor | np.ndarray, B: Gram | Tensor | np.ndar
     (1.0, 0.948683)
     """
     if tuple(A.shape) != tuple(B.shape):
-        raise UsageError(f"shapes {tuple(A.shape)} and {tuple(B.shape)} came; expected two matrices of one shape")
+        raise UsageError(f"got shapes {tuple(A.shape)} and {tuple(B.shape)}; expected two matrices of one shape")
     means = (0.0, 0.0)
     if centred:
         totals = torch.stack([torch.stack([a.sum(), b.sum()]) for a, b in _pairs(A, B)]).sum(0)

@@ -94,10 +94,10 @@ def as_gram(values: np.ndarray | Tensor | Gram, *, symmetric: bool | None = None
             )
         return values
     if not isinstance(values, np.ndarray | Tensor):
-        raise UsageError(f"{type(values).__name__} came; expected a Gram, a NumPy array or a Tensor")
+        raise UsageError(f"got {type(values).__name__}; expected a Gram, a NumPy array or a Tensor")
     matrix = from_numpy(values) if isinstance(values, np.ndarray) else values
     if matrix.ndim != 2 or matrix.is_complex():
-        raise UsageError(f"{matrix.dtype} values of shape {tuple(matrix.shape)} came; expected a real matrix (n, m)")
+        raise UsageError(f"got {matrix.dtype} values of shape {tuple(matrix.shape)}; expected a real matrix (n, m)")
     matrix = matrix if matrix.is_floating_point() else matrix.to(torch.float64)
     finite = torch.isfinite(matrix)
     if not bool(finite.all()):

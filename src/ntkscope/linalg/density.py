@@ -45,7 +45,7 @@ def quadrature(
     n = gram.shape[0]
     if n < 1 or probes < 2 or steps < 1:
         raise UsageError(
-            f"an {n} × {n} matrix, probes={probes}, steps={steps} came; expected a non-empty one, probes ≥ 2 (one has"
+            f"got an {n} × {n} matrix, probes={probes}, steps={steps}; expected a non-empty one, probes ≥ 2 (one has"
             " no error bar) and steps ≥ 1"
         )
     start = torch.randn(n, probes, dtype=torch.float64, generator=generator(seed, "quadrature")).to(gram.device)
@@ -107,7 +107,7 @@ def spectral_density(
     gram = as_gram(K, symmetric=True)
     if gram.shape[0] < 1 or points < 2 or (width is not None and not width > 0):
         raise UsageError(
-            f"{gram!r}, points={points}, width={width} came; expected a non-empty Gram, points ≥ 2 and width > 0"
+            f"got {gram!r}, points={points}, width={width}; expected a non-empty Gram, points ≥ 2 and width > 0"
         )
     method = method or ("exact" if gram.shape[0] < EXACT_BELOW else "quadrature")
     if method == "exact":

@@ -53,11 +53,11 @@ class FactoredGram(Gram):
         right = left if right is None else right
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
             raise UsageError(
-                f"features of shapes {tuple(left.shape)} and {tuple(right.shape)} came; expected (n, p) and (m, p)"
+                f"got features of shapes {tuple(left.shape)} and {tuple(right.shape)}; expected (n, p) and (m, p)"
             )
         if left.dtype != right.dtype or left.device != right.device:
             raise UsageError(
-                f"features in {left.dtype} on {left.device} and {right.dtype} on {right.device} came; expected one"
+                f"got features in {left.dtype} on {left.device} and {right.dtype} on {right.device}; expected one"
                 " dtype and one device"
             )
         if groups < 1 or left.shape[1] % groups:
@@ -97,7 +97,7 @@ class FactoredGram(Gram):
     ) -> tuple[Float[Tensor, "n m"], Float[Tensor, "n m"]]:
         """The ends of the interval that covers an entry of the exact kernel with probability `level`, in float64."""
         if not 0 < level < 1:
-            raise UsageError(f"level={level} came; expected a probability between 0 and 1")
+            raise UsageError(f"got level={level}; expected a probability between 0 and 1")
         error = self.standard_error(rows, columns) * float(student.ppf((1 + level) / 2, self.groups - 1))
         values = (self if rows is None and columns is None else self[_all(rows), _all(columns)]).dense().double()
         return values - error, values + error

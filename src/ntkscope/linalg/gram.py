@@ -390,4 +390,4 @@ def from_numpy(values: np.ndarray) -> Tensor:
     try:
         return torch.from_numpy(values if shareable else values.copy())
     except TypeError as error:
-        raise UsageError(f"an array of dtype {values.dtype} came; expected a real numeric one") from error
+        raise UsageError(f"got an array of dtype {values.dtype}; expected a real numeric one") from error

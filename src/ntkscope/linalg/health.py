@@ -84,7 +84,7 @@ def psd_health(
     gram, asymmetry = _looked_at(K)
     n = gram.shape[0]
     if n < 1 or probes < 2 or steps < 1:
-        raise UsageError(f"{gram!r}, probes={probes}, steps={steps} came; expected a row, 2 probes, 1 step at least")
+        raise UsageError(f"got {gram!r}, probes={probes}, steps={steps}; expected a row, 2 probes, 1 step at least")
     if method is None:
         method = "eigenvalues" if n <= EXACT_UP_TO and not gram.out_of_core else "lanczos"
     if method == "eigenvalues":
@@ -112,7 +112,7 @@ def _looked_at(K: Gram | Tensor | np.ndarray) -> tuple[Gram, float | None]:
         given = (from_numpy(K) if isinstance(K, np.ndarray) else K).detach()
         given = given if given.is_floating_point() else given.to(torch.float64)
     if given.shape[0] != given.shape[1]:
-        raise UsageError(f"a matrix of shape {tuple(given.shape)} came; expected a square kernel")
+        raise UsageError(f"got a matrix of shape {tuple(given.shape)}; expected a square kernel")
     gap = size = 0.0
     for rows in slices(len(given), 1024):
         part = given[rows].to(torch.float64)
@@ -210,7 +210,7 @@ def nearest_psd(
     gram = _looked_at(K)[0]
     n = gram.shape[0]
     if pairs < 1 or max_passes < 1:
-        raise UsageError(f"pairs={pairs}, max_passes={max_passes} came; expected both ≥ 1")
+        raise UsageError(f"got pairs={pairs}, max_passes={max_passes}; expected both ≥ 1")
     if method is None:
         method = "eigenvalues" if n <= EXACT_UP_TO and not gram.out_of_core else "deflation"
     if n == 0:

@@ -52,7 +52,7 @@ def minimum_norm_solve(
     gram, targets = checked_system(K, Y, 0.0)
     cutoff = default_cutoff(gram) if cutoff is None else float(cutoff)
     if not 0 <= cutoff < 1:
-        raise UsageError(f"cutoff={cutoff} came; expected it in [0, 1), relative to the largest eigenvalue")
+        raise UsageError(f"got cutoff={cutoff}; expected it in [0, 1), relative to the largest eigenvalue")
     dtype = working_dtype(gram)
     targets = targets.to(dtype)
     values, vectors = torch.linalg.eigh(symmetric_part(gram, dtype, largest=EIGENVECTORS))

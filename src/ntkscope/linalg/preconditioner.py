@@ -66,7 +66,7 @@ def nystrom(K: Gram, ridge: float = 0.0, *, rank: int = 100, seed: int = 0) -> P
     """
     n = K.shape[0]
     if rank < 1:
-        raise UsageError(f"rank={rank} came; expected at least 1")
+        raise UsageError(f"got rank={rank}; expected at least 1")
     rank = min(rank, n)
     if rank == 0:
         return lambda residual: residual

@@ -66,7 +66,7 @@ def estimate_effective_rank(
     n = gram.shape[0]
     if n < 2 or probes < 4 or steps < 1 or deflate < 0:
         raise UsageError(
-            f"{gram!r}, probes={probes}, steps={steps}, deflate={deflate} came; expected at least 2 rows, 4 probes (fewer"
+            f"got {gram!r}, probes={probes}, steps={steps}, deflate={deflate}; expected at least 2 rows, 4 probes (fewer"
             " have no error bar), 1 step"
         )
     values, vectors, passes = _leading(gram, min(deflate, n // 4), seed)

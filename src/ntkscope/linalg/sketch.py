@@ -94,7 +94,7 @@ def projection_rows(
     True
     """
     if kind not in KINDS:
-        raise UsageError(f"projection kind {kind!r} came; expected one of {', '.join(KINDS)}")
+        raise UsageError(f"got projection kind {kind!r}; expected one of {', '.join(KINDS)}")
     if dim < 1:
         raise UsageError(f"projection to {dim} dimensions; expected at least 1")
     key = derive_seed(seed, "projection", name)

@@ -143,7 +143,7 @@ def condition_number(A: Matrix, *, cutoff: float | None = None, of: Of = "kernel
     if cutoff is None:
         cutoff = default_cutoff(gram) if of == "kernel" else default_cutoff(gram) ** 0.5
     if not 0 <= cutoff < 1:
-        raise UsageError(f"cutoff={cutoff} came; expected it in [0, 1), relative to the largest singular value")
+        raise UsageError(f"got cutoff={cutoff}; expected it in [0, 1), relative to the largest singular value")
     values = singular_values(gram, of)
     if not len(values) or float(values[0]) == 0:
         raise NumericalError("the condition number of a zero (or empty) matrix is undefined")

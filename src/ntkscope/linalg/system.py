@@ -25,7 +25,7 @@ def checked_system(K: Gram | Tensor | np.ndarray, Y: Tensor | np.ndarray, ridge:
     """The system as a symmetric Gram and right-hand sides (n, k) on its device, or an error that says what is wrong."""
     gram = as_gram(K, symmetric=True)
     if not (math.isfinite(ridge) and ridge >= 0):
-        raise UsageError(f"ridge={ridge} came; expected a finite number ≥ 0")
+        raise UsageError(f"got ridge={ridge}; expected a finite number ≥ 0")
     targets = from_numpy(Y) if isinstance(Y, np.ndarray) else Y
     if targets.ndim not in (1, 2) or targets.shape[0] != gram.shape[0]:
         raise UsageError(

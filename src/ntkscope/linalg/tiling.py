@@ -39,7 +39,7 @@ class Grid:
     def __post_init__(self) -> None:
         if min(self.n, self.m, self.size, self.width) < 1 or (self.symmetric and self.n != self.m):
             raise UsageError(
-                f"{self} came; expected at least one row, column and entry a tile, and as many rows as columns when"
+                f"got {self}; expected at least one row, column and entry a tile, and as many rows as columns when"
                 " symmetric"
             )
 

@@ -32,7 +32,7 @@ class SmallCNN(nn.Sequential):
         side = image_size >> len(channels)  # every pooling halves and rounds down
         if side < 1 or not channels:
             raise UsageError(
-                f"{len(channels)} poolings of a {image_size}x{image_size} image came; expected between 1 and"
+                f"got {len(channels)} poolings of a {image_size}x{image_size} image; expected between 1 and"
                 f" {max(image_size.bit_length() - 1, 0)}, one for each entry of channels"
             )
         if pool not in POOLS:

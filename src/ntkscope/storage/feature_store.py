@@ -157,7 +157,7 @@ class FeatureStore:
     def span(self, k: int) -> slice:
         """The inputs of chunk k."""
         if not 0 <= k < len(self):
-            raise UsageError(f"chunk {k} came; expected one of {len(self)}")
+            raise UsageError(f"got chunk {k}; expected one of {len(self)}")
         return slice(k * self.rows, min(self.n, (k + 1) * self.rows))
 
     def done(self) -> set[int]:

@@ -329,7 +329,7 @@ class KernelStore:
         down, across = self.grid.shape
         if not (0 <= i < down and 0 <= j < across) or (self.grid.symmetric and i > j):
             triangle = " of the upper triangle" if self.grid.symmetric else ""
-            raise UsageError(f"tile {(i, j)} came; expected one{triangle} of {down} × {across} tiles")
+            raise UsageError(f"got tile {(i, j)}; expected one{triangle} of {down} × {across} tiles")
 
     def _attributes(self) -> dict[str, Any]:
         grid = self.grid

@@ -61,7 +61,7 @@ class Conv(Layer):
 
     def __post_init__(self) -> None:
         if isinstance(self.padding, str) and self.padding not in PADDINGS:
-            raise UsageError(f"padding={self.padding!r} came; expected one of {', '.join(PADDINGS)}, or a number")
+            raise UsageError(f"got padding={self.padding!r}; expected one of {', '.join(PADDINGS)}, or a number")
 
     def __repr__(self) -> str:
         dilated = "" if self.dilation == 1 else f"dilation={self.dilation}, "

@@ -54,7 +54,7 @@ class Activation(Nonlinearity):
 
     def __post_init__(self) -> None:
         if self.terms is not None and self.terms < 2:
-            raise UsageError(f"terms={self.terms} came; expected at least 2")
+            raise UsageError(f"got terms={self.terms}; expected at least 2")
 
     def __repr__(self) -> str:
         """With a digest of its values, since two functions may have one name."""

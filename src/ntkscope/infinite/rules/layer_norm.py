@@ -32,7 +32,7 @@ class LayerNorm(Weightless):
 
     def __post_init__(self) -> None:
         if self.over not in ("channels", "all"):
-            raise UsageError(f"over={self.over!r} came; expected 'channels' or 'all'")
+            raise UsageError(f"got over={self.over!r}; expected 'channels' or 'all'")
 
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.gaussian:
