@@ -17,7 +17,7 @@ def matrix_correlation(A: Gram | Tensor | np.ndarray, B: Gram | Tensor | np.ndar
     """`ρ(A, B) = tr(AᵀB) / sqrt(tr(AᵀA) tr(BᵀB))`, in [-1, 1]; O(nm), tile by tile for Grams, summed in float64.
 
     `centred=True` first subtracts from each matrix the mean of its entries (Pearson's correlation of the entries). The
-    plain one is not centred. Two vectors, such as diagonals, may come instead. Beaglehole, Mitliagkas &
+    plain one is not centred. Two vectors, such as diagonals, are also accepted. Beaglehole, Mitliagkas &
     Agarwala, "Gradient descent induces alignment between weights and the pre-activation tangents for deep non-linear
     networks" (2024), section 2.1 and appendix I. (Their *centred ansatz* centres the weights, not the matrices:
     that is this function on other arguments.)

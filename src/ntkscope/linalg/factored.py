@@ -1,4 +1,4 @@
-"""A Gram held by its features: `Φ₁ Φ₂ᵀ`, never formed unless asked."""
+"""A Gram held by its features: `Φ₁ Φ₂ᵀ`, not formed unless requested."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class FactoredGram(Gram):
     def _moved(self, dtype: torch.dtype, device: torch.device) -> Gram:
         right = None if self.symmetric else self.right.to(device, dtype)
         labels = self.labels.moved(dtype, device)
-        if not self._diagonals_given:  # computed anew, to the digits of the new dtype
+        if not self._diagonals_given:  # recomputed, to the digits of the new dtype
             labels = labels.but(row_diagonal=None, column_diagonal=None)
         return FactoredGram(self.left.to(device, dtype), right, groups=self.groups, labels=labels)
 

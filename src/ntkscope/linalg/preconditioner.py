@@ -31,8 +31,8 @@ def jacobi(K: Gram, ridge: float = 0.0) -> Preconditioner:
 def block_jacobi(K: Gram, ridge: float = 0.0, *, size: int = 512) -> Preconditioner:
     """`P` = the diagonal blocks of `K + ridge I`, `size` rows each; O(n size²) to make, O(n size) to apply.
 
-    Worth it when neighbouring rows are alike (rows sorted by class, all outputs of a sample). A block that is singular
-    gets ten rounding units of its trace on its diagonal: a preconditioner changes the road, not the answer.
+    Worthwhile when neighbouring rows are similar (rows sorted by class, all outputs of a sample). A block that is singular
+    gets ten rounding units of its trace on its diagonal: a preconditioner changes the path, not the answer.
     """
     if size < 1:
         raise UsageError(f"blocks of {size} rows; expected at least 1")

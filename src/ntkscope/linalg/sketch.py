@@ -62,7 +62,7 @@ def signs(
     unit: float | int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "rows columns"]:
-    """±unit for each of `rows` and the columns [start, stop), `start` a multiple of 64; the same whatever else is asked.
+    """±unit for each of `rows` and the columns [start, stop), `start` a multiple of 64; independent of what else is requested.
 
     >>> whole = signs(7, torch.arange(4), 0, 200)
     >>> torch.equal(whole[[3, 1], 64:150], signs(7, torch.tensor([3, 1]), 64, 150))
