@@ -1,4 +1,4 @@
-"""Filling a store: compute the tiles that are missing, keep each as soon as it is there, and say what was checked."""
+"""Filling a store: compute the missing tiles, write each as soon as it is done, and record what was checked."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ntkscope.storage.certified import add_certificate
 
 
 class DamageWarning(RuntimeWarning):
-    """Tiles of a store were damaged and are computed again."""
+    """Tiles of a store were damaged and are recomputed."""
 
 
 @runtime_checkable
 class Store(TileSink, Protocol):
-    """Tiles on disk, of a kernel or of features; it pickles, and holds nothing open."""
+    """Tiles on disk, of a kernel or of features; it can be pickled, and holds no open files."""
 
     parts: str
     """What its tiles are called: "tiles" or "chunks"."""
@@ -38,7 +38,7 @@ class Store(TileSink, Protocol):
     def grid(self) -> Grid: ...
 
     def again(self) -> Store | None:
-        """The store that is at the same place now, as a worker sees it."""
+        """The store currently at the same place, as a worker sees it."""
         ...
 
     def require(self, source: TileSource) -> None: ...
@@ -54,7 +54,7 @@ class Store(TileSink, Protocol):
     def damaged(self) -> list[tuple[int, int]]: ...
 
     def without_diagonals(self) -> Mapping[str, list[tuple[int, int]]]:
-        """Fields of tiles of which nothing is there, and the tiles that would have brought them."""
+        """Fields of tiles that are entirely missing, and the tiles that would have provided them."""
         ...
 
     def said(self, tile: tuple[int, int]) -> str:
@@ -72,12 +72,12 @@ def fill(
     progress: bool | Literal["auto"] = False,
     verify: bool = True,
 ) -> int:
-    """Compute what a store lacks; how many tiles that were.
+    """Compute what a store lacks; returns the number of tiles computed.
 
-    Tiles go to the disk one by one, whole or not at all, so a run killed at any moment goes on from where it was.
-    Tiles that are there are read and checked first (`verify`), and the damaged are named in a `DamageWarning` and
-    computed again. Where there are tiles, one of them, drawn anew each time, is computed again and compared: a source that
-    gives another tile is refused, so that tiles of two networks never mix. `executor`: None for this process, or a
+    Each tile is written atomically as soon as it is done, so a run killed at any moment resumes where it was.
+    Existing tiles are read and checked first (`verify`); damaged ones are named in a `DamageWarning` and
+    recomputed. If there are tiles, one of them, drawn at random each time, is recomputed and compared: a source that
+    gives a different tile is refused, so that tiles of two networks never mix. `executor`: None for this process, or a
     `dask.distributed.Client`. Memory: what the source needs. What the source checked meanwhile is added to the store's
     certificate.
     """
@@ -99,7 +99,7 @@ def fill(
         def after(new: bool) -> None:
             nonlocal computed
             computed += new
-            bar.message(f"{computed / (time.monotonic() - start):.3g} {store.parts} a second")
+            bar.message(f"{computed / (time.monotonic() - start):.3g} {store.parts} per second")
             bar.advance()
 
         try:
@@ -111,13 +111,13 @@ def fill(
 
 
 def to_check(store: Store, todo: Mapping[tuple[int, int], bool]) -> tuple[int, int] | None:
-    """One of the tiles that are there, to be computed again and compared; None where there is none."""
+    """One of the existing tiles, to be recomputed and compared; None if there is none."""
     there = sorted(tile for tile in store.done() if tile not in todo)
     return drawn(there) if there else None
 
 
 def outstanding(store: Store, source: TileSource, *, verify: bool = True) -> dict[tuple[int, int], bool]:
-    """The tiles to compute in grid order, each with whether it is there but damaged; leftovers of killed writers go."""
+    """The tiles to compute in grid order, each with whether it exists but is damaged; removes leftovers of killed writers."""
     store.clear_leftovers()
     damaged = set(store.damaged()) | _lost_diagonals(store, source) if verify else set()
     if damaged:
@@ -133,7 +133,7 @@ def outstanding(store: Store, source: TileSource, *, verify: bool = True) -> dic
 
 
 def _lost_diagonals(store: Store, source: TileSource) -> set[tuple[int, int]]:
-    """The tiles that bring diagonals of which nothing is there, where the source does say them; computes one tile then."""
+    """The tiles that provide diagonals that are entirely missing, if the source knows them; then computes one tile."""
     without = store.without_diagonals()
     if not without:
         return set()
