@@ -25,14 +25,14 @@ from ntkscope.infinite.limit import KINDS, from_module
 from ntkscope.infinite.rules.hermite import Activation
 from ntkscope.infinite.rules.serial import Serial
 
-AGREED = 1e-13  # relative: when two precisions say the same
+AGREED = 1e-13  # relative: when two precisions agree
 DOUBLINGS = 4
-UNKNOWN = 1e-12  # the share of a degree below which coefficients in double precision say nothing
+UNKNOWN = 1e-12  # the share of a degree below which coefficients in double precision are meaningless
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues by degree, with what each degree's eigenspace carries of the variance."""
+    """Eigenvalues by degree, with the share of the variance that each degree's eigenspace carries."""
 
     domain: str
     dimension: int

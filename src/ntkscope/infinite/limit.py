@@ -44,7 +44,7 @@ class Kernels:
 def from_module(module: nn.Module, *, init: str = "checked") -> Serial:
     """The layers of a module tree; see `kernel` for `init`.
 
-    Fully connected networks are held to the module on drawn inputs, all others by `kernel` on the inputs it is given.
+    Fully connected networks are checked against the module on random inputs, all others by `kernel` on its inputs.
 
     >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), init="default").layers[1]
     Relu(normalise=False)
@@ -98,7 +98,7 @@ def kernel(
     `store`, `executor`: a folder or URL to keep the kernel in, tile by tile, and whose workers compute the tiles, as for
     `ns.kernel`.
 
-    Differentiable in the inputs when they require gradients (in one tile then). O(n m) a layer, times positions for
+    Differentiable in the inputs when they require gradients (in one tile then). O(n m) per layer, times positions for
     images, times pairs of positions when they are pooled.
 
     >>> from ntkscope.infinite import Dense, Relu, serial
@@ -143,9 +143,7 @@ def _compute(
     show: bool,
 ) -> dict[str, Gram]:
     if store is None and executor is not None:
-        raise UsageError(
-            "executor= came without store=; expected a folder that the workers write tiles to: pass store="
-        )
+        raise UsageError("got executor= without store=; expected a folder that the workers write tiles to: pass store=")
     if parametrization not in PARAMETRIZATIONS:
         raise UsageError(f"got parametrization={parametrization!r}; expected one of {', '.join(PARAMETRIZATIONS)}")
     if dtype not in (torch.float64, torch.float32):
@@ -192,7 +190,7 @@ def _stored(
     cut = make_cut(network, side, memory, left) if found is None else found_cut(found)
     source = PairTiles(network, left, right, kind, cut, memory, _tiled, str(left.device))
     kept = KernelStore.prepare(store, source)
-    cut.workers(memory, left.element_size(), 1)  # an error where its tiles do not fit
+    cut.workers(memory, left.element_size(), 1)  # an error if its tiles do not fit
     fill(kept, source, executor=executor, progress=show)
     return open_kernel(kept.url)
 
@@ -208,9 +206,7 @@ def _inputs(x: Any, dtype: torch.dtype, device: torch.device | str | None) -> Te
     values = tensors[0].to(device=device, dtype=dtype)
     # A sum is one cheap pass, and finite unless a value is not, or it overflows.
     if not bool(torch.isfinite(values.sum())) and not bool(torch.isfinite(values).all()):
-        raise NumericalError(
-            "got inputs with NaN or infinite values; expected finite ones: look at how they were made"
-        )
+        raise NumericalError("got inputs with NaN or infinite values; expected finite ones: check how they were made")
     return values
 
 
