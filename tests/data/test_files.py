@@ -163,12 +163,12 @@ def test_npz_truncated_or_something_else(tmp_path: Path) -> None:
     np.savez(buffer, a=np.arange(3, dtype=np.uint8), b=np.ones((2, 2), np.uint8))
     for content in (buffer.getvalue()[:200], b"plain text", b""):
         path.write_bytes(content)
-        with pytest.raises(DataCorrupt, match=rf"{len(content)} bytes are no whole archive of plain arrays"):
+        with pytest.raises(DataCorrupt, match=rf"{len(content)} bytes are not a complete archive of plain arrays"):
             read_npz(path, EXPECTED)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.npy", b"not an array")
         archive.writestr("b.npy", b"not an array")
-    with pytest.raises(DataCorrupt, match=r"x\.npz.*no whole archive"):
+    with pytest.raises(DataCorrupt, match=r"x\.npz.*not a complete archive"):
         read_npz(path, EXPECTED)
 
 

@@ -141,10 +141,10 @@ def test_decompression_bombs_are_not_decoded(tmp_path: Path, width: int, height:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"no image", r"8 bytes are no whole PNG, JPEG or WebP image"),
+        (b"no image", r"8 bytes are not a complete PNG, JPEG or WebP image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", r"no whole PNG, JPEG or WebP image"),
-        (b"", r"0 bytes are no whole"),
-        (noise_png()[:2000], r"2,000 bytes are no whole PNG"),
+        (b"", r"0 bytes are not a complete"),
+        (noise_png()[:2000], r"2,000 bytes are not a complete PNG"),
     ],
 )
 def test_broken_images(tmp_path: Path, content: bytes, message: str) -> None:

@@ -56,7 +56,7 @@ def olivetti(
     normalise: Normalise = "standard",
     verify: bool = True,
 ) -> Split:
-    """Olivetti: x float32 (n, 1, 64, 64); y 1 with glasses, or the person; extras `person` and `glasses` an image.
+    """Olivetti: x float32 (n, 1, 64, 64); y 1 with glasses, or the person; extras `person` and `glasses` per image.
 
     `split="person"` puts all images of a person on one side, drawn by `seed` from those who wear glasses always (8),
     sometimes (7) and never (25). `split="random"` draws images: then the same people are on both sides and recognising
