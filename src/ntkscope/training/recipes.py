@@ -49,7 +49,7 @@ def run_recipe(
     command: str | None = None,
     progress: bool = False,
 ) -> Record:
-    """Follow `recipe` and leave in `out` a record, `weights.safetensors` and the snapshots to go on from after a kill.
+    """Follow `recipe` and leave in `out` a record, `weights.safetensors` and the snapshots to resume from after a kill.
 
     Accuracy is that of the plain network on the whole test part, in single precision, one pass, nothing averaged.
     `limit` keeps the first items of each part and `width` narrows the network, to try the mechanics.
@@ -110,12 +110,12 @@ def run_recipe(
 def main(recipe: Recipe, arguments: Sequence[str] | None = None) -> int:
     """The command line of a recipe; exit status 1 when the target was missed."""
     parser = argparse.ArgumentParser(description=f"Train {recipe.model} on {recipe.dataset}; {recipe.name}.")
-    parser.add_argument("--root", help="folder the data sets lie in; $NTKSCOPE_DATA unless given")
+    parser.add_argument("--root", help="folder that holds the data sets; default $NTKSCOPE_DATA")
     parser.add_argument("--out", required=True, type=Path, help="folder for the record and the weights")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=None, help=f"passes over the data, {recipe.epochs} unless given")
-    parser.add_argument("--target", type=float, default=100 * recipe.target, help="test accuracy wanted, in percent")
-    parser.add_argument("--device", default=None, help="cuda where there is one, unless given")
+    parser.add_argument("--epochs", type=int, default=None, help=f"passes over the data; default {recipe.epochs}")
+    parser.add_argument("--target", type=float, default=100 * recipe.target, help="required test accuracy, in percent")
+    parser.add_argument("--device", default=None, help="default: cuda if available")
     parser.add_argument("--limit", type=int, default=None, help="train and test on this many items only")
     parser.add_argument("--width", type=float, default=None, help="width factor of the network")
     given = parser.parse_args(arguments)
