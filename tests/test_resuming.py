@@ -194,7 +194,7 @@ def test_an_option_of_the_optimizer_and_of_a_loss(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_answers_differently_is_noticed(tmp_path: Path) -> None:
-    """The network's outputs are the same; the first update, made again, is not."""
+    """The network's outputs are the same; the first update, repeated, is not."""
     number = tmp_path / "number"
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def test_a_loss_that_answers_differently_is_noticed(tmp_path: Path) -> None:
     trained(made(), inputs(), tmp_path / "run", loss=loss, measure=False)
     number.write_text("1.0000001")
     text = refused("fit", tmp_path / "run", made(), loss=loss, measure=False)
-    assert "its first update, made again, gives other parameters" in text
+    assert "its first update, repeated, gives other parameters" in text
     number.write_text("1.0")
     trained(made(), inputs(), tmp_path / "run", loss=loss, measure=False)
 

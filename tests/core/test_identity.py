@@ -291,7 +291,7 @@ def test_answers_are_compared_to_the_bit_here_and_up_to_rounding_elsewhere() -> 
     assert again == kept
     again.compare(kept, "here")
     close = Answers(kept.items, tuple(v * (1 + 1e-6) for v in kept.values), kept.dtype, kept.machine)
-    with pytest.raises(StoreError, match="answers differently from the one the store was begun with"):
+    with pytest.raises(StoreError, match="answers differently from the one the store was created with"):
         kept.compare(close, "here")
     elsewhere = Answers(close.items, close.values, close.dtype, "cpu of another kind")
     kept.compare(elsewhere, "here")

@@ -139,9 +139,9 @@ def test_an_opened_record_is_for_reading(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("", "is no record"),
-        ('{"schema_version": 1, "kind"', "is no record"),
-        ("[]", "is no record"),
+        ("", "is not a record"),
+        ('{"schema_version": 1, "kind"', "is not a record"),
+        ("[]", "is not a record"),
         ('{"schema_version": 1}', "missing kind"),
         ('{"schema_version": 99}', "install a newer ntkscope"),
     ],

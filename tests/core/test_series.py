@@ -179,7 +179,7 @@ FULL = """
             series.append({"text": "x" * 300})
             rows += 1
     except RecordError as error:
-        assert "rows before are unchanged" in str(error), error
+        assert "earlier rows are unchanged" in str(error), error
     assert len(series) == rows, (len(series), rows)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     print(rows)

@@ -120,7 +120,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 def test_choose_lists_what_is_allowed() -> None:
-    with pytest.raises(UsageError, match=r"split='persons' came; expected one of 'person', 'random'"):
+    with pytest.raises(UsageError, match=r"got split='persons'; expected one of 'person', 'random'"):
         _files.choose("split", "persons", ["person", "random"])
 
 
@@ -163,12 +163,12 @@ def test_npz_truncated_or_something_else(tmp_path: Path) -> None:
     np.savez(buffer, a=np.arange(3, dtype=np.uint8), b=np.ones((2, 2), np.uint8))
     for content in (buffer.getvalue()[:200], b"plain text", b""):
         path.write_bytes(content)
-        with pytest.raises(DataCorrupt, match=rf"{len(content)} bytes are no whole archive of plain arrays"):
+        with pytest.raises(DataCorrupt, match=rf"{len(content)} bytes are not a complete archive of plain arrays"):
             read_npz(path, EXPECTED)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.npy", b"not an array")
         archive.writestr("b.npy", b"not an array")
-    with pytest.raises(DataCorrupt, match=r"x\.npz.*no whole archive"):
+    with pytest.raises(DataCorrupt, match=r"x\.npz.*not a complete archive"):
         read_npz(path, EXPECTED)
 
 

@@ -81,16 +81,16 @@ def test_these_pickles_are_malicious_indeed(tmp_path: Path, way: str) -> None:
     ("program", "said"),
     [
         (b"(S'touch MARKER'\nios\nsystem\n.", "instruction INST"),
-        (b"(cos\nsystem\nS'touch MARKER'\no.", "os.system is asked for at byte 1"),
+        (b"(cos\nsystem\nS'touch MARKER'\no.", "os.system is requested at byte 1"),
         (b"(I1\nI2\no.", "instruction OBJ"),
-        (b"\x80\x02cbuiltins\nobject\n)\x81.", "builtins.object is asked for"),
+        (b"\x80\x02cbuiltins\nobject\n)\x81.", "builtins.object is requested"),
         (b"\x80\x02cnumpy\nndarray\n)\x81.", "instruction NEWOBJ"),
-        (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.", "os.system was asked for"),
-        (b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93.", "builtins.eval was asked for"),
-        (b"\x80\x04\x8c\x05numpy\x8c\x0dndarray.dumps\x93.", "numpy.ndarray.dumps was asked for"),
-        (b"cnumpy\nload\n(S'x'\ntR.", "numpy.load is asked for"),
-        (b"cnumpy.core.multiarray\nfromfile\n.", "numpy.core.multiarray.fromfile is asked for"),
-        (b"cntkscope.data._pickle\nload\n.", "ntkscope.data._pickle.load is asked for"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R.", "os.system was requested"),
+        (b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93.", "builtins.eval was requested"),
+        (b"\x80\x04\x8c\x05numpy\x8c\x0dndarray.dumps\x93.", "numpy.ndarray.dumps was requested"),
+        (b"cnumpy\nload\n(S'x'\ntR.", "numpy.load is requested"),
+        (b"cnumpy.core.multiarray\nfromfile\n.", "numpy.core.multiarray.fromfile is requested"),
+        (b"cntkscope.data._pickle\nload\n.", "ntkscope.data._pickle.load is requested"),
         (b"P12\n.", "instruction PERSID"),
         (b"I1\nQ.", "instruction BINPERSID"),
         (b"\x80\x02\x82\xf0.", "instruction EXT1"),
@@ -106,7 +106,7 @@ def test_these_pickles_are_malicious_indeed(tmp_path: Path, way: str) -> None:
             b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\nI2\nI3\ntR(dS'x'\nI1\nsb.",
             "expected shape, type and bytes",
         ),
-        (b"\x80\x02]r\xff\xff\xff\x7f.", "wants 2,147,483,647 memory cells"),
+        (b"\x80\x02]r\xff\xff\xff\x7f.", "requests 2,147,483,647 memory cells"),
     ],
 )
 def test_other_ways_out_are_shut(tmp_path: Path, program: bytes, said: str) -> None:
@@ -144,7 +144,7 @@ def test_object_array_is_refused_with_its_reason() -> None:
 def test_raw_bytes_must_fill_the_shape() -> None:
     whole = python2_batch([1, 2], np.zeros((2, 3072), np.uint8))
     assert whole.count(struct.pack("<i", 3072)) == 1
-    with pytest.raises(DataCorrupt, match=r"shape \(2, 3073\) and type uint8 came with 6,144 bytes"):
+    with pytest.raises(DataCorrupt, match=r"shape \(2, 3073\) and type uint8 with 6,144 bytes"):
         _pickle.loads(whole.replace(struct.pack("<i", 3072), struct.pack("<i", 3073)))
 
 
@@ -202,7 +202,7 @@ def test_damaged_batches_never_get_past_our_errors(data: st.DataObject) -> None:
 
 def test_truncated() -> None:
     whole = python2_batch([1, 2], np.zeros((2, 3072), np.uint8))
-    with pytest.raises(DataCorrupt, match=r"not a whole pickle \(5,000 bytes; .*fetch it again"):
+    with pytest.raises(DataCorrupt, match=r"not a complete pickle \(5,000 bytes; .*fetch it again"):
         _pickle.loads(whole[:5000])
 
 

@@ -90,7 +90,7 @@ def test_missing_names_every_place_and_the_remedy(root: Path) -> None:
     assert "cifar-10-python.tar.gz" in message
     with pytest.raises(DataNotFound, match=r"CIFAR-10 \(binary\) was not found"):
         load(root, format="binary")
-    with pytest.raises(UsageError, match=r"format='zip' came; expected one of 'auto', 'mosaic', 'binary', 'pickle'"):
+    with pytest.raises(UsageError, match=r"got format='zip'; expected one of 'auto', 'mosaic', 'binary', 'pickle'"):
         load(root, format="zip")
 
 
@@ -120,7 +120,7 @@ def test_malicious_batch_is_refused_and_leaves_no_trace(root: Path) -> None:
         (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, -1]}, 2), r"label -1 at place 1"),
         (pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, "1"]}, 2), r"a list of 2 integers"),
         (pickle.dumps([1, 2], 2), r"'data' is a NoneType"),
-        (python2_batch([0, 1], np.zeros((2, 3072), np.uint8))[:-100], r"not a whole pickle"),
+        (python2_batch([0, 1], np.zeros((2, 3072), np.uint8))[:-100], r"not a complete pickle"),
     ],
 )
 def test_damaged_pickles(root: Path, content: bytes, message: str) -> None:
@@ -186,10 +186,10 @@ class TestMosaics:
         path = folder / "train_2.webp"
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(DataCorrupt, match=rf"train_2\.webp: {len(whole) // 2:,} bytes are no whole WebP"):
+        with pytest.raises(DataCorrupt, match=rf"train_2\.webp: {len(whole) // 2:,} bytes are not a complete WebP"):
             cifar10.LAYOUTS["mosaic"].read(folder, "data_batch_2")
         path.write_bytes(b"no picture")
-        with pytest.raises(DataCorrupt, match=r"train_2\.webp: 10 bytes are no whole WebP"):
+        with pytest.raises(DataCorrupt, match=r"train_2\.webp: 10 bytes are not a complete WebP"):
             cifar10.LAYOUTS["mosaic"].read(folder, "data_batch_2")
         Image.new("RGB", (3200, 3199)).save(path, lossless=True, method=0)
         with pytest.raises(DataCorrupt, match=r"the mosaic is 3200x3199 pixels, expected 3200x3200"):

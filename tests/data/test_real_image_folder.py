@@ -141,10 +141,10 @@ def test_decompression_bombs_are_not_decoded(tmp_path: Path, width: int, height:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"no image", r"8 bytes are no whole PNG, JPEG or WebP image"),
+        (b"no image", r"8 bytes are not a complete PNG, JPEG or WebP image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", r"no whole PNG, JPEG or WebP image"),
-        (b"", r"0 bytes are no whole"),
-        (noise_png()[:2000], r"2,000 bytes are no whole PNG"),
+        (b"", r"0 bytes are not a complete"),
+        (noise_png()[:2000], r"2,000 bytes are not a complete PNG"),
     ],
 )
 def test_broken_images(tmp_path: Path, content: bytes, message: str) -> None:
@@ -193,9 +193,9 @@ def test_folders_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_size": 0}, r"image_size=0 came; expected a positive number"),
-        ({"max_per_class": -1}, r"max_per_class=-1 came; expected a positive number"),
-        ({"resize": "pad"}, r"resize='pad' came; expected one of 'crop', 'stretch'"),
+        ({"image_size": 0}, r"got image_size=0; expected a positive number"),
+        ({"max_per_class": -1}, r"got max_per_class=-1; expected a positive number"),
+        ({"resize": "pad"}, r"got resize='pad'; expected one of 'crop', 'stretch'"),
     ],
 )
 def test_bad_options(tmp_path: Path, options: dict[str, object], message: str) -> None:

@@ -172,7 +172,7 @@ def test_files_of_another_set_fail_the_checksum(root: Path) -> None:
     ("name", "array", "message"),
     [
         ("train-labels-idx1-ubyte", np.full(40, 10, np.uint8), r"label 10 at place 0 \(40 such\), expected 0 \.\.\. 9"),
-        ("train-labels-idx1-ubyte", np.zeros(39, np.uint8), r"39 labels came for the 40 images"),
+        ("train-labels-idx1-ubyte", np.zeros(39, np.uint8), r"got 39 labels for the 40 images"),
         ("t10k-images-idx3-ubyte", np.zeros((20, 28, 27), np.uint8), r"images are 28x27, expected 28x28"),
         ("t10k-images-idx3-ubyte", np.zeros(20, np.uint8), r"starts with 00 00 08 01, expected 00 00 08 03"),
     ],

@@ -26,8 +26,8 @@ def test_classes_by_label_and_by_name() -> None:
     ("classes", "error", "message"),
     [
         (("dgo",), UnknownName, r"unknown class 'dgo'; did you mean 'dog'\? known: cat, dog, frog"),
-        ((3,), UsageError, r"class 3 came; expected a label 0 \.\.\. 2 or one of cat, dog, frog"),
-        ((-1,), UsageError, r"class -1 came"),
+        ((3,), UsageError, r"got class 3; expected a label 0 \.\.\. 2 or one of cat, dog, frog"),
+        ((-1,), UsageError, r"got class -1"),
         ((1, "dog"), UsageError, r"none of them twice"),
         ((), UsageError, r"at least one class"),
         ("dog", UsageError, r"'dog' is one string; expected several classes"),
@@ -74,7 +74,7 @@ def test_stratified_is_seeded_nested_and_whole_without_limit() -> None:
     assert not np.array_equal(small, stratified(y, 20, 0, "b"))
     for limit in (None, 200, 500):
         assert np.array_equal(stratified(y, limit, 0, "a"), np.arange(200))
-    with pytest.raises(UsageError, match=r"a sample of 3 came for 4 classes"):
+    with pytest.raises(UsageError, match=r"got a sample of 3 for 4 classes"):
         stratified(y, 3, 0, "a")
 
 
@@ -96,7 +96,7 @@ def test_normalisations() -> None:
     ("how", "channels", "message"),
     [
         ("imagenet", 1, r"'imagenet' is for 3 channels, these images have 1"),
-        ("standart", 1, r"normalise='standart' came; expected 'standard', 'imagenet', 'unit', None or a pair"),
+        ("standart", 1, r"got normalise='standart'; expected 'standard', 'imagenet', 'unit', None or a pair"),
         (((0.0,), (1.0,)), 3, r"the mean is \(0\.0,\); expected one finite number, or 3"),
         ((0.0, 0.0), 1, r"the std is 0\.0; expected positive numbers"),
         ((float("nan"), 1.0), 1, r"the mean is nan; expected one finite number"),

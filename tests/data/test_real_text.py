@@ -161,10 +161,10 @@ class TestRealFiles:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"gj04\t1\t\tGood.\ngj04\t2\t\tBad.\n", r"in_domain_dev\.tsv, line 2: label '2' came, expected 0 .* or 1"),
-        (b"gj04\t\t\tNo label.\n", r"line 1: label '' came"),
-        (b"gj04\t1\tTwo tabs.\n", r"line 1: 3 columns came, expected 4 \(source, label, mark, sentence\)"),
-        (b"", r"line 1: 1 columns came"),
+        (b"gj04\t1\t\tGood.\ngj04\t2\t\tBad.\n", r"in_domain_dev\.tsv, line 2: got label '2', expected 0 .* or 1"),
+        (b"gj04\t\t\tNo label.\n", r"line 1: got label ''"),
+        (b"gj04\t1\tTwo tabs.\n", r"line 1: got 3 columns, expected 4 \(source, label, mark, sentence\)"),
+        (b"", r"line 1: got 1 columns"),
         (b"gj04\t1\t\tna\xefve\n", r"in_domain_dev\.tsv: byte 10 \(line 1\) is 0xef, which is not UTF-8"),
     ],
 )
@@ -177,11 +177,11 @@ def test_damaged_cola(root: Path, content: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("train", "manual", "message"),
     [
-        (b"0\tbad\n2\tneutral\n", None, r"train_sample_20k\.tsv\.gz, line 2: polarity '2' came, expected 0 or 4"),
-        (b"0 no tab\n", None, r"line 1: 1 columns came, expected 2 \(polarity, text\)"),
+        (b"0\tbad\n2\tneutral\n", None, r"train_sample_20k\.tsv\.gz, line 2: got polarity '2', expected 0 or 4"),
+        (b"0 no tab\n", None, r"line 1: got 1 columns, expected 2 \(polarity, text\)"),
         (b"0\tna\xefve\n", None, r"byte 4 \(line 1\) is 0xef, which is not UTF-8"),
-        (None, b'"1","0","d","q","u","t"\n', r"row 1: polarity '1' came, expected 0, 2 or 4"),
-        (None, b'"4","0","d","q","u"\n', r"testdata\.manual.*row 1: 5 columns came, expected 6"),
+        (None, b'"1","0","d","q","u","t"\n', r"row 1: got polarity '1', expected 0, 2 or 4"),
+        (None, b'"4","0","d","q","u"\n', r"testdata\.manual.*row 1: got 5 columns, expected 6"),
     ],
 )
 def test_damaged_sentiment140(root: Path, train: bytes | None, manual: bytes | None, message: str) -> None:
@@ -214,7 +214,7 @@ def test_missing(root: Path, name: str, file: str, remedy: str) -> None:
 
 
 def test_bad_options(root: Path) -> None:
-    with pytest.raises(UsageError, match=r"test='dev' came; expected one of 'both', 'in-domain', 'out-of-domain'"):
+    with pytest.raises(UsageError, match=r"got test='dev'; expected one of 'both', 'in-domain', 'out-of-domain'"):
         ntkscope.data.load("cola", root=str(root), test="dev")
-    with pytest.raises(UsageError, match=r"train='all' came; expected one of 'sample', 'time-confounded'"):
+    with pytest.raises(UsageError, match=r"got train='all'; expected one of 'sample', 'time-confounded'"):
         ntkscope.data.load("sentiment140", root=str(root), train="all")

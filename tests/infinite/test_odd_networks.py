@@ -266,12 +266,12 @@ class Shrunk(nn.Linear):
         (
             nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)),
             X,
-            r"\(at '0'\) takes 5 features and came behind 4",
+            r"\(at '0'\) takes 5 features but gets 4",
         ),
         (
             nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(7, 1)),
             X,
-            r"\(at '2'\) takes 7 features and came behind 8",
+            r"\(at '2'\) takes 7 features but gets 8",
         ),
         (nn.Sequential(nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1)), IMAGES, "takes 2 features"),
         (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1)), IMAGES, "takes 8 features"),

@@ -36,7 +36,7 @@ V = torch.ones(2, 3, dtype=torch.float64)
         (nn.Sequential(nn.Sequential(nn.MaxPool2d(2))), r"MaxPool2d \(at '0.0'\).*average pooling"),
         (
             nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)),
-            r"Dropout \(at '1'\) came in training mode; .*model.eval\(\)",
+            r"Dropout \(at '1'\) is in training mode; .*model.eval\(\)",
         ),
         (nn.Sequential(nn.LayerNorm(4)), r"LayerNorm \(at '0'\) has a trained scale.*elementwise_affine=False"),
         (nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)), r"has 2 groups"),
@@ -88,8 +88,8 @@ def test_a_container_with_a_forward_of_its_own_needs_its_own_rule() -> None:
 @pytest.mark.parametrize(
     ("net", "x", "message"),
     [
-        (serial(Conv(3), Dense()), X, r"Dense.*\(at '1'\) came behind images.*Flatten"),
-        (serial(Conv(3)), V, "came behind vectors"),
+        (serial(Conv(3), Dense()), X, r"Dense.*\(at '1'\) follows images.*Flatten"),
+        (serial(Conv(3)), V, "follows vectors"),
         (serial(Dense(), Relu(), Relu()), V, r"Relu.*\(at '2'\).*put a Dense or Conv"),
         (serial(Dense(), Relu(), LayerNorm()), V, "directly behind Dense or Conv"),
         (serial(Conv(3), Flatten(), Relu()), X, "put a Dense or Conv"),
@@ -97,7 +97,7 @@ def test_a_container_with_a_forward_of_its_own_needs_its_own_rule() -> None:
         (serial(Conv(3), Sum((Identity(), Conv(3, 2)))), X, "expected one shape"),
         (serial(Conv(5, padding="valid")), X, "leaves nothing"),
         (serial(Conv(3, 3, "circular")), X, "winds a stride"),
-        (serial(GlobalAvgPool()), V, "came behind vectors"),
+        (serial(GlobalAvgPool()), V, "follows vectors"),
         (serial(Conv((3, 3, 3))), X, "expected as many numbers"),
     ],
 )

@@ -88,8 +88,8 @@ def test_no_kernel_is_said() -> None:
     [
         ({"time": -1.0}, "time=-1"),
         ({"time": math.nan}, "time=nan"),
-        ({"start": torch.zeros(9, 2)}, "start came alone"),
-        ({"start_test": torch.zeros(3, 2)}, "start_test came alone"),
+        ({"start": torch.zeros(9, 2)}, "got start alone"),
+        ({"start_test": torch.zeros(3, 2)}, "got start_test alone"),
         ({"start": torch.zeros(2, 9), "start_test": torch.zeros(3, 2)}, "start of shape"),
         ({"nngp_test": torch.eye(3)}, "without nngp"),
     ],

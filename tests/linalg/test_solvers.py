@@ -104,7 +104,7 @@ class TestEverySolver:
             solve(DenseGram(bad, symmetric=True), torch.ones(3))
         with pytest.raises(NumericalError, match=r"rows \[1\]"):
             solve(torch.eye(3), torch.tensor([1.0, torch.inf, 0.0]))
-        with pytest.raises(UsageError, match="one row a row of the kernel"):
+        with pytest.raises(UsageError, match="one row per row of the kernel"):
             solve(torch.eye(3), torch.ones(4))
         with pytest.raises(UsageError, match="not symmetric"):
             solve(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.ones(2))

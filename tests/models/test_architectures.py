@@ -223,10 +223,10 @@ def test_missing_option_is_named() -> None:
     [
         ("lenet", given(image_size=8), "8x8 image padded by 0 is too small for LeNet-5"),
         ("lenet", given(width=0), "width factor 0; expected a positive number"),
-        ("small_cnn", given(image_size=7), "3 poolings of a 7x7 image came; expected between 1 and 2"),
+        ("small_cnn", given(image_size=7), "got 3 poolings of a 7x7 image; expected between 1 and 2"),
         ("small_cnn", given(channels=()), "0 poolings"),
         ("small_cnn", given(pool="median"), "pool 'median'; expected one of max, avg"),
-        ("poison_cnn", given(image_size=8), "8x8 image came; expected at least 16x16"),
+        ("poison_cnn", given(image_size=8), "got a 8x8 image; expected at least 16x16"),
         ("mlp", given(in_features=2, widths=[3, 4], depth=3), "give one width and a depth, or a list of widths alone"),
         ("mlp", given(in_features=2, widths=0), "at least one unit"),
         ("mlp", given(in_features=2, sigma_w=[1.0, 1.0]), "sigma_w has 2 values; expected one, or 3"),

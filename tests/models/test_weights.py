@@ -116,7 +116,7 @@ def test_truncated_file(tmp_path: Path, suffix: str) -> None:
     else:
         save_weights(net(), path)
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(DataCorrupt, match="not a whole"):
+    with pytest.raises(DataCorrupt, match="not a complete"):
         read_weights(path)
 
 
@@ -124,7 +124,7 @@ def test_truncated_file(tmp_path: Path, suffix: str) -> None:
 def test_empty_file(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"w{suffix}"
     path.write_bytes(b"")
-    with pytest.raises(DataCorrupt, match="not a whole"):
+    with pytest.raises(DataCorrupt, match="not a complete"):
         read_weights(path)
 
 

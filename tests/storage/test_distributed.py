@@ -593,7 +593,7 @@ def test_a_worker_that_computes_another_tile_is_noticed(two: Any, tmp_path: Path
     local_bytes(tmp_path, grid)
     store = KernelStore.open(tmp_path / "local")
     store.drop(0, 0)
-    with pytest.raises(StoreError, match="answers differently from the one the store was begun with"):
+    with pytest.raises(StoreError, match="answers differently from the one the store was created with"):
         fill(store, Other(grid, str(tmp_path / "log")), executor=two)
     assert store.missing() == [(0, 0)]
 

@@ -138,7 +138,7 @@ class TestContents:
         store = filled(tmp_path / "k", symmetric())
         store.drop(0, 1)
         assert store.missing() == [(0, 1)]
-        with pytest.raises(StoreError, match=r"tile \(0, 1\) .* is not there \(5 of 6 are\)"):
+        with pytest.raises(StoreError, match=r"tile \(0, 1\) .* is missing \(5 of 6 are there\)"):
             store.read(0, 1)
         assert fill(store, symmetric()) == 1
 
@@ -162,7 +162,7 @@ class TestFilling:
         store.write(0, 1, source.tile(0, 1))
         asked.clear()
         assert fill(store, source) == 5
-        assert asked == [(0, 1), *(tile for tile in source.grid if tile != (0, 1))]  # the one that is there, to compare
+        assert asked == [(0, 1), *(tile for tile in source.grid if tile != (0, 1))]  # the stored one, to compare
         asked.clear()
         assert fill(store, source) == 0
         assert len(asked) == 1
@@ -267,7 +267,7 @@ class TestRefusals:
     def test_what_is_no_store(self, tmp_path: Path) -> None:
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "thesis.tex").write_text("years of work")
-        with pytest.raises(StoreError, match=r"not empty \(thesis.tex\)"):
+        with pytest.raises(StoreError, match=r"nor empty \(thesis.tex\)"):
             KernelStore.prepare(tmp_path / "other", symmetric())
         with pytest.raises(StoreError, match=r"no kernel store at .*other"):
             open_kernel(tmp_path / "other")
@@ -276,14 +276,14 @@ class TestRefusals:
         assert KernelStore.find(tmp_path / "nowhere") is None
         filled(tmp_path / "headless", symmetric())
         (tmp_path / "headless/zarr.json").unlink()  # whose tiles are these?
-        with pytest.raises(StoreError, match=r"not empty \(row_diagonal, values\)"):
+        with pytest.raises(StoreError, match=r"nor empty \(row_diagonal, values\)"):
             KernelStore.prepare(tmp_path / "headless", symmetric())
         (tmp_path / "file").write_text("")
         with pytest.raises(StoreError, match="cannot list"):
             KernelStore.prepare(tmp_path / "file", symmetric())
         zarr.create_group(str(tmp_path / "zarr"), attributes={"kind": "somebody else's"})
         for act in (open_kernel, KernelStore.find, lambda url: KernelStore.prepare(url, symmetric())):
-            with pytest.raises(StoreError, match="is no ntkscope kernel"):
+            with pytest.raises(StoreError, match="is not an ntkscope kernel"):
                 act(tmp_path / "zarr")
 
     def test_pipes_and_dead_links_in_the_folder(self, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ class TestRefusals:
         store = KernelStore.prepare(tmp_path / "k", symmetric())
         good = symmetric().tile(0, 0).values
         for tile in (good[:2], good.float()):
-            with pytest.raises(UsageError, match=r"tile \(0, 0\) came as"):
+            with pytest.raises(UsageError, match=r"got tile \(0, 0\) as"):
                 store.write(0, 0, TileValues(tile))
         for i, j in ((1, 0), (0, 3), (-1, 0), (3, 3)):
             with pytest.raises(UsageError, match="upper triangle of 3 × 3"):

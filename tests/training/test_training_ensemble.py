@@ -160,7 +160,7 @@ def test_errors() -> None:
         fit_ensemble(net, PART, seeds=0, lr=0.1, steps=1)
     with pytest.raises(UsageError, match="exactly one"):
         fit_ensemble(net, PART, seeds=2, lr=0.1)
-    with pytest.raises(UsageError, match="3 members came with 2 parts"):
+    with pytest.raises(UsageError, match="got 3 members with 2 parts"):
         fit_ensemble(net, [PART, PART], seeds=3, lr=0.1, steps=1)
     with pytest.raises(UsageError, match="dropout to 0"):
         fit_ensemble(lambda seed: small_net(seed, dropout=0.5), classes_part(), seeds=2, lr=0.1, steps=1)

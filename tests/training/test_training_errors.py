@@ -37,7 +37,7 @@ def run(part: Part = PART, model: nn.Module | None = None, **options: object) ->
         ({"snapshots": 0}, "at least 1"),
         ({"weights": "w"}, "no extra 'w'"),
         ({"weights": torch.ones(3)}, r"shape \(3,\); expected \(23,\)"),
-        ({"weights": torch.ones(23), "loss": lambda f, y: f.mean()}, "one number an item"),
+        ({"weights": torch.ones(23), "loss": lambda f, y: f.mean()}, "one number per item"),
         ({"loss": lambda f, y: f}, r"returned \(23, 3\)"),
         ({"schedule": {-1: 0.5}}, "negative epoch"),
     ],
@@ -120,5 +120,5 @@ def test_stopping_rules() -> None:
     with pytest.raises(UsageError, match="a fraction"):
         StopWhen(accuracy=95)
     part = regression_part()
-    with pytest.raises(UsageError, match="name no classes"):
+    with pytest.raises(UsageError, match="not class labels"):
         fit(nn.Linear(4, 1).double(), part, loss="mse", lr=0.01, steps=2, stop=StopWhen(accuracy=0.5)).final()

@@ -88,7 +88,7 @@ def test_a_store_is_read_back_lazily_and_a_second_call_trains_nothing(tmp_path: 
     assert [s.step for s in again] == [0, 2, 4, 6]
     assert all(map(same, first, again))
     assert torch.equal(model[0].weight, first[-1].params["0.weight"])
-    with pytest.raises(UsageError, match="gone through"):
+    with pytest.raises(UsageError, match="already iterated"):
         iter(trajectory)
 
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_resumed_says_so(tmp_path: Path) -> None:
     with pytest.raises(DataNotFound, match="no snapshot"):
         load_snapshot(tmp_path / "nothing.safetensors")
     (tmp_path / "torn.safetensors").write_bytes(b"torn")
-    with pytest.raises(DataCorrupt, match=r"not a whole safetensors.*delete it and train again"):
+    with pytest.raises(DataCorrupt, match=r"not a complete safetensors.*delete it and train again"):
         load_snapshot(tmp_path / "torn.safetensors")
     with pytest.raises(KeyError, match="no snapshot of step 5"):
         SnapshotStore(tmp_path)[5]

@@ -81,7 +81,7 @@ def test_errors() -> None:
         list(folds(Part(part.x, torch.cat([torch.zeros(58), torch.ones(2)]).long()), 3))
     with pytest.raises(UsageError, match="extras"):
         search(build, part, {"lr": [0.1]}, steps=1, weights=torch.ones(60))
-    with pytest.raises(UsageError, match="name no classes"):
+    with pytest.raises(UsageError, match="not class labels"):
         search(
             lambda seed: nn.Linear(4, 1).double(), regression_part(), {"lr": [0.1]}, steps=1, loss="mse", folds_count=2
         )

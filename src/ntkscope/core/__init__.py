@@ -1,4 +1,4 @@
-"""The leaf: what every other room may use and which uses none of them."""
+"""The core: what every other package may import, and which imports none of them."""
 
 from ntkscope.core.certificate import Certificate
 from ntkscope.core.claims import Claim

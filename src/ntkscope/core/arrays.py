@@ -1,4 +1,4 @@
-"""Arrays on disk: one `.npy` file an array, with its checksum, read by mapping it."""
+"""Arrays on disk: one `.npy` file per array, with its checksum, read by memory-mapping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST_HEADER = 10_000  # bytes of the description at the head of a .npy file
 
 
 class Arrays(Mapping):  # not Mapping[str, …]: a checker that samples items would read the disk
-    """The arrays of one folder by name, read-only; each is compared with its checksum when it is first asked for."""
+    """The arrays of one folder by name, read-only; each is compared with its checksum when it is first read."""
 
     def __init__(self, folder: Path, index: Mapping[str, Mapping[str, Any]], before: Arrays | None = None) -> None:
         """The arrays of `index`; those that `before` has compared with their checksums are not compared again."""
@@ -55,9 +55,9 @@ class Arrays(Mapping):  # not Mapping[str, …]: a checker that samples items wo
 
 
 def read_array(folder: Path, name: str, entry: Mapping[str, Any]) -> NDArray[Any]:
-    """The array an index entry names, mapped from the disk; O(bytes) once, for the checksum.
+    """The array an index entry names, memory-mapped from disk; O(bytes) once, for the checksum.
 
-    The file must be a regular one in the folder, of the size, checksum, shape and type that the entry says.
+    The file must be a regular one in the folder, with the size, checksum, shape and type that the entry states.
     """
     file = str(entry.get("file", ""))
     if not FILE_NAME.fullmatch(file):
@@ -81,14 +81,14 @@ def read_array(folder: Path, name: str, entry: Mapping[str, Any]) -> NDArray[Any
         ) from error
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:  # of the parser of headers
         raise RecordError(
-            f"array {name!r} ({path}) is no plain array ({error!s:.200}); restore it or run again"
+            f"array {name!r} ({path}) is not a plain array ({error!s:.200}); restore it or run again"
         ) from error
     said = (tuple(entry["shape"]), entry["dtype"])
     if (shape, str(dtype)) != said or size != start + math.prod(shape) * dtype.itemsize:
         raise _changed(name, path, f"shape {shape} of {dtype} in {size:,} bytes", f"{said[0]} of {said[1]}")
     order: Any = "F" if fortran else "C"
     try:
-        if not math.prod(shape):  # nothing can be mapped of an empty file
+        if not math.prod(shape):  # an empty file cannot be memory-mapped
             return np.zeros(shape, dtype, order)
         return np.memmap(path, dtype=dtype, shape=shape, order=order, mode="r", offset=start)
     except (OSError, ValueError) as error:
@@ -138,7 +138,7 @@ def write_array(folder: Path, name: str, value: NDArray[Any] | Tensor, taken: se
 
 
 def as_numpy(name: str, value: NDArray[Any] | Tensor) -> NDArray[Any]:
-    """`value` as a NumPy array of numbers; refuses names that are no file names, and Python objects."""
+    """`value` as a NumPy array of numbers; refuses names that are not file names, and Python objects."""
     if not NAME.fullmatch(name):
         raise UsageError(
             f"array name {name!r}; expected at most 200 letters, digits, '_', '-' and '.', starting with one of the first"

@@ -1,4 +1,4 @@
-"""A file is written whole or not at all."""
+"""Atomic writes: readers see the old file or the complete new one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SUFFIX = ".part"
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Open `path` for writing so that readers see the old file or the whole new one, also after a power cut.
+    """Open `path` for writing so that readers see the old file or the complete new one, even after a power cut.
 
     The bytes go to a temporary file in the same folder, are flushed to the disk, and take the place of `path` in one
-    step. When anything fails, the temporary file is removed and `path` is what it was. `durable=False` leaves the flushing to
-    the system, for what can be made again.
+    step. When anything fails, the temporary file is removed and `path` is unchanged. `durable=False` leaves the flushing to
+    the system, for files that can be recomputed.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

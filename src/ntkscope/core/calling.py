@@ -1,4 +1,4 @@
-"""How a model is called: which inputs go by position, which by name, and which tensor of its answer are the outputs."""
+"""How a model is called: which inputs go by position, which by name, and which tensor of its result holds the outputs."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def names_taken(model: nn.Module) -> tuple[set[str], bool]:
 
 
 def positions_required(model: nn.Module) -> int:
-    """How many positional arguments `model.forward` cannot do without."""
+    """How many positional arguments `model.forward` requires."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in kinds and p.default is p.empty for p in inspect.signature(model.forward).parameters.values())

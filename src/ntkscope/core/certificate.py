@@ -1,4 +1,4 @@
-"""The certificate of a kernel: how its blocks were held to plain autograd, and what came out."""
+"""The certificate of a kernel: how its blocks were checked against plain autograd, and the result."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 class Certificate:
     """What was checked while a kernel was computed.
 
-    `worst`: the largest relative discrepancy between what the kernel was made from and plain autograd on the caller's own
-    model, of all checks that passed; `tolerance`: what was allowed. `checked` of `blocks` blocks were held to it, and `alone`
-    samples were run by themselves. `fell_back`: parameters that took a slower exact road because a check failed, and why.
-    `changes`: what the model itself writes to during a forward pass (it was put back). `seconds`: what the checks cost.
+    `worst`: the largest relative discrepancy between what the kernel was computed from and plain autograd on the caller's own
+    model, of all checks that passed; `tolerance`: what was allowed. `checked` of `blocks` blocks were checked, and `alone`
+    samples were run by themselves. `fell_back`: parameters that took a slower exact path because a check failed, and why.
+    `changes`: what the model itself writes to during a forward pass (it was restored). `seconds`: what the checks cost.
 
     >>> one = Certificate(worst=1e-7, tolerance=1e-3, checked=2, blocks=2, alone=2)
     >>> print(one + Certificate(worst=2e-7, tolerance=1e-3, checked=1, blocks=1, alone=1))
@@ -46,7 +46,7 @@ class Certificate:
         )
 
     def since(self, earlier: Certificate) -> Certificate:
-        """What was checked after an earlier account of the same run: counts and seconds less those of then."""
+        """What was checked since an earlier certificate of the same run: the earlier counts and seconds are subtracted."""
         return replace(
             self,
             checked=self.checked - earlier.checked,
@@ -63,9 +63,9 @@ class Certificate:
             f" (allowed: {self.tolerance:.0e}), {self.alone} samples checked alone"
         )
         if self.fell_back:
-            text += f"; on a slower exact road: {', '.join(self.fell_back)}"
+            text += f"; on a slower exact path: {', '.join(self.fell_back)}"
         if self.changes:
-            text += f"; the model itself changes {', '.join(self.changes)} (put back)"
+            text += f"; the model itself changes {', '.join(self.changes)} (restored)"
         return text
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Certificate:
-        """A certificate that was written to a store or a record."""
+        """The certificate that was written to a store or a record."""
         known = {field.name for field in fields(cls)}
         kept: dict[str, Any] = {
             key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key in known

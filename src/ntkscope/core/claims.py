@@ -1,4 +1,4 @@
-"""A claim: one published number or statement, what was measured here, and what that says."""
+"""A claim: one published number or statement, what was measured here, and the verdict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Claim:
     """What a document says, what a run measured, and the verdict.
 
     `published`, `measured` and `tolerance` are numbers, texts, or lists and mappings of them. A *stand-in* was measured
-    on a smaller or different setting than the published one; *not testable here* lacks its data or machine, so it
+    on a smaller or different setting than the published one; *not testable here*: its data or machine is missing, so it
     has no measured value.
 
     >>> claim = Claim("relu-t1-1nn", "Table 1", published=0.741, measured=0.744, tolerance=0.01, verdict="reproduced")
@@ -42,12 +42,12 @@ class Claim:
             if not isinstance(getattr(self, name), str):
                 raise UsageError(f"claim {self.id!r} has {name} {getattr(self, name)!r}; expected a text")
         if not self.id.strip():
-            raise UsageError("a claim came without an id; give it the id it has in the ledger of claims")
+            raise UsageError("got a claim without an id; give it the id it has in the ledger of claims")
         if self.verdict not in VERDICTS:
             raise UsageError(f"claim {self.id!r} has verdict {self.verdict!r}; expected one of: {', '.join(VERDICTS)}")
         if self.verdict == "not testable here" and self.measured is not None:
             raise UsageError(
-                f"claim {self.id!r} is 'not testable here' and yet measured {self.measured!r};"
+                f"claim {self.id!r} is 'not testable here' but has measured {self.measured!r};"
                 " leave measured=None, or call it a 'stand-in'"
             )
         if self.verdict != "not testable here" and self.measured is None:
@@ -61,7 +61,7 @@ class Claim:
     def from_json(cls, value: Mapping[str, Any]) -> Claim:
         """The claim a mapping holds; unknown and missing keys are errors."""
         if not isinstance(value, Mapping):
-            raise RecordError(f"a claim came as {type(value).__name__}; expected an object with the fields of a claim")
+            raise RecordError(f"got a {type(value).__name__} as a claim; expected an object with the fields of a claim")
         known = [field.name for field in fields(cls)]
         missing = [name for name in known if name not in value and name != "note"]
         unknown = [name for name in value if name not in known]

@@ -1,4 +1,4 @@
-"""What ran a computation: versions, machine, device, commit."""
+"""The environment of a computation: versions, machine, device, commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGES = ("ntkscope", "torch", "numpy", "scipy", "scikit-learn", "transformers
 
 
 def environment(device: torch.device | str | None = None) -> dict[str, Any]:
-    """Everything about this machine that a figure in a record may depend on; nothing that names it or its user."""
+    """Everything about this machine that a recorded number may depend on; nothing that identifies it or its user."""
     return {
         "python": platform.python_version(),
         "packages": _versions(),
@@ -48,7 +48,7 @@ def package_version() -> str:
 def source_commit() -> str | None:
     """The git commit of this package's source, with `+changes` when the tree differs; None for an installed wheel."""
     here = Path(__file__).resolve()
-    # A wheel installed inside somebody's repository lies in that repository's folder without being part of it.
+    # A wheel installed inside another repository lies in that repository's folder without being part of it.
     if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
         return None
     commit = _git(here.parent, "rev-parse", "HEAD")

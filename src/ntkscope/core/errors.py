@@ -1,4 +1,4 @@
-"""Errors. Every message says what came, what was expected and what to do."""
+"""Errors. Every message says what was received, what was expected and what to do."""
 
 
 class NtkscopeError(Exception):
@@ -6,11 +6,11 @@ class NtkscopeError(Exception):
 
 
 class UsageError(NtkscopeError, ValueError):
-    """A call whose arguments cannot mean anything: wrong shape, wrong mode, out of range."""
+    """A call with invalid arguments: wrong shape, wrong mode, out of range."""
 
 
 class UnknownName(NtkscopeError, KeyError):
-    """A name that no registry entry carries; the message suggests the nearest."""
+    """A name that is not in the registry; the message suggests the nearest."""
 
     def __str__(self) -> str:  # KeyError would print the repr
         return str(self.args[0]) if self.args else ""
@@ -21,7 +21,7 @@ class DuplicateName(NtkscopeError, ValueError):
 
 
 class DataNotFound(NtkscopeError, FileNotFoundError):
-    """A data set that is not on disk; the message says where it was looked for and how to get it."""
+    """A data set that is not on disk; the message says where we looked and how to get it."""
 
 
 class DataCorrupt(NtkscopeError, ValueError):
@@ -29,7 +29,7 @@ class DataCorrupt(NtkscopeError, ValueError):
 
 
 class UnsafeData(NtkscopeError, ValueError):
-    """A file that would run code if it were loaded; it was refused before anything ran."""
+    """A file that would run code when loaded; it was refused before anything ran."""
 
 
 class NumericalError(NtkscopeError, ArithmeticError):
@@ -37,7 +37,7 @@ class NumericalError(NtkscopeError, ArithmeticError):
 
 
 class MemoryBudgetError(NtkscopeError, MemoryError):
-    """A memory budget nothing fits into; the message states the smallest that would do."""
+    """A memory budget that is too small; the message states the smallest that works."""
 
 
 class RecordError(NtkscopeError, OSError):
@@ -49,4 +49,4 @@ class StoreError(NtkscopeError, OSError):
 
 
 class DamagedTile(StoreError):
-    """A piece of a store whose bytes are not those that were written; the message names its file."""
+    """Part of a store whose bytes differ from those that were written; the message names the file."""

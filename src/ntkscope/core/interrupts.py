@@ -1,4 +1,4 @@
-"""Interrupts that are not lost: a Ctrl-C that comes while Python drops an object raises where nobody can see it."""
+"""Interrupts that are not lost: a Ctrl-C that arrives while Python finalises an object is raised where nobody sees it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Terminated(SystemExit):
-    """SIGTERM, as an exception: what is open is closed, records say *interrupted*, and the exit status is 143."""
+    """SIGTERM, as an exception: open files are closed, records say *interrupted*, and the exit status is 143."""
 
     def __init__(self) -> None:
         super().__init__(128 + signal.SIGTERM)
@@ -22,7 +22,7 @@ class Terminated(SystemExit):
 @contextmanager
 def terminable() -> Iterator[None]:
     """Inside, SIGTERM (a scheduler's time limit, `kill`) raises `Terminated` where the main thread is, so that a record ends
-    as *interrupted*; a second one ends the process at once. Handlers that somebody else installed stay."""
+    as *interrupted*; a second one ends the process at once. Handlers that someone else installed are left in place."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if not ours:
         yield
@@ -41,10 +41,10 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def noted_interrupts() -> Iterator[Callable[[], None]]:
-    """Inside, an interrupt is raised as always, and again by the function given, should the first have been swallowed.
+    """Inside, an interrupt is raised as usual, and again by the function yielded if the first was swallowed.
 
     Python ignores what is raised in `__del__` and in callbacks of weak references, and a signal's handler may run there.
-    Loops that drop objects with such methods, as Dask's futures are, call the function once a turn.
+    Loops that drop objects with such methods, as Dask's futures are, call the function once per iteration.
 
     >>> with noted_interrupts() as check:
     ...     check()

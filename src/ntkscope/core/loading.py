@@ -15,7 +15,7 @@ from ntkscope.core.errors import UsageError
 from ntkscope.core.random import kept_randomness, reseed
 from ntkscope.core.tree import Inputs, join, map_leaves, tensors
 
-PASSES = 16  # over the data set; a sampler that gives more batches than this is taken to be endless
+PASSES = 16  # over the data set; a sampler that yields more batches than this is taken to be endless
 
 
 def collect(
@@ -27,7 +27,7 @@ def collect(
 ) -> list[Any]:
     """`part` of every batch of a DataLoader, or of every item of a Dataset; `joined` makes one tree of them.
 
-    A loader that shuffles is refused, and so are items drawn anew at each access, unless `augmented`: these are then drawn from
+    A loader that shuffles is refused, and so are items drawn anew at each access, unless `augmented`: then they use
     a fixed seed. Global random states are left as they were.
     """
     with kept_randomness():
@@ -55,7 +55,7 @@ def joined(
 
 
 def refuse_shuffling(loader: DataLoader[Any], what: str = "the input") -> None:
-    """An error where the loader gives its items in another order each time."""
+    """Raise an error when the loader yields its items in a different order each time."""
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     random = isinstance(sampler, RandomSampler) or (isinstance(sampler, DistributedSampler) and sampler.shuffle)
     if not random and not isinstance(loader.dataset, IterableDataset):
@@ -68,7 +68,7 @@ def refuse_shuffling(loader: DataLoader[Any], what: str = "the input") -> None:
         random = orders[0] != orders[1]
         if not random and len(orders[0]) == most:
             raise UsageError(
-                f"the sampler of {what} gave more than {most - 1} batches of {len(loader.dataset)} items and does not end;"  # type: ignore[arg-type]
+                f"the sampler of {what} yielded more than {most - 1} batches of {len(loader.dataset)} items and does not end;"  # type: ignore[arg-type]
                 " expected one that visits the items once: pass the loader's dataset"
             )
     if random:
@@ -86,7 +86,7 @@ def _items(data: Any) -> Iterable[Any]:
 
 
 def _refuse_random_items(dataset: Any, what: str) -> None:
-    """Items that are drawn anew each time they are asked for (random augmentation) have no kernel."""
+    """Items that are drawn anew at each access (random augmentation) have no kernel."""
     for i in sorted({0, len(dataset) // 2, len(dataset) - 1} if len(dataset) else ()):
         first, second = (list(_numbers(dataset[i])) for _ in range(2))
         if any(a.shape != b.shape or not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second)):

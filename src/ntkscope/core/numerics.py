@@ -1,12 +1,12 @@
 """Versions of the numbers: what a store keeps of ntkscope itself, so that it is resumed by code that computes the same.
 
 `NUMERICS` has a version for each room and kernel whose numbers end up in a store. **Raise it by one, by hand, in the commit
-that makes the same call give other numbers**: another formula, order of summation, default or random stream, if only in the
+that makes the same call return different numbers**: another formula, summation order, default or random stream, if only in the
 last digits (a resumed store compares one of its tiles to the bit). Do not raise it for anything else: comments, names, speed,
 memory and new options leave every store on every disk valid. Raise the smallest entry that covers the change: `trntk` for that
 kernel alone, `tangent` for everything the engine computes. A kernel that is not listed has version 1.
 
-`tests/core/test_numerics.py` pins values for every entry, and fails where numbers change and the version does not.
+`tests/core/test_numerics.py` pins values for every entry, and fails when numbers change but the version does not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUMERICS: Mapping[str, int] = MappingProxyType(
 
 
 def numerics(*names: str) -> str:
-    """The versions of some rooms and kernels, in words; of one that was never raised, 1.
+    """The versions of some rooms and kernels, in words; 1 for one that was never raised.
 
     >>> numerics("tangent", "mine")
     'numerics of tangent 1, mine 1'

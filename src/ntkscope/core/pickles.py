@@ -1,7 +1,7 @@
-"""Pickles looked at without being run: which instructions they hold and how deep what they build is nested.
+"""Pickles inspected without being run: which instructions they hold and how deeply what they build is nested.
 
-Python computes hashes of tuples, and frees them, by recursion on the machine's stack, so a small pickle of tuples inside
-tuples can end the process. The depth is found from the instructions alone.
+Python computes hashes of tuples, and frees them, by recursion on the C stack, so a small pickle of tuples inside
+tuples can crash the process. The depth is found from the instructions alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ONE_INTO = {"APPEND": 1, "SETITEM": 2}
 
 
 def instructions(content: bytes | IO[bytes]) -> Iterator[tuple[str, Any, int]]:
-    """Every instruction of a pickle by name, with its argument and place; an error where what it builds is too deep.
+    """Every instruction of a pickle by name, with its argument and position; an error when what it builds is nested too deeply.
 
     >>> import pickle
     >>> [name for name, _, _ in instructions(pickle.dumps((1, 2), protocol=2))]
@@ -62,7 +62,7 @@ def instructions(content: bytes | IO[bytes]) -> Iterator[tuple[str, Any, int]]:
 
 
 class _Depths:
-    """The stack of the pickle machine, of every value its depth; marks open a stack of their own."""
+    """The stack of the pickle machine, holding the depth of each value; marks open a stack of their own."""
 
     def __init__(self) -> None:
         self._now: list[int] = []
@@ -73,7 +73,7 @@ class _Depths:
 
     def pop(self) -> int:
         if not self._now:
-            raise DataCorrupt("an instruction takes more than there is")
+            raise DataCorrupt("an instruction takes more values than the stack holds")
         return self._now.pop()
 
     def last(self) -> int:
@@ -87,12 +87,12 @@ class _Depths:
 
     def since_mark(self) -> list[int]:
         if not self._below:
-            raise DataCorrupt("an instruction takes more than there is")
+            raise DataCorrupt("an instruction takes more values than the stack holds")
         taken, self._now = self._now, self._below.pop()
         return taken
 
     def pop_any(self) -> None:
-        """Drop the last value, or the mark itself where nothing came after it."""
+        """Drop the last value, or the mark itself if nothing follows it."""
         if self._now:
             self._now.pop()
         else:

@@ -1,4 +1,4 @@
-"""Values as strict JSON: what a record accepts, how it is written, how it comes back."""
+"""Values as strict JSON: what a record accepts, how it is written and how it is read back."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from torch import Tensor
 from ntkscope.core.door import DEEPEST, LARGEST_NUMBER
 from ntkscope.core.errors import UsageError
 
-# JSON has no such numbers; these texts stand for them, and `float(text)` or JavaScript's `Number(text)` reads them.
+# JSON has no such numbers; these strings stand for them, and `float(text)` or JavaScript's `Number(text)` reads them.
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def to_plain(value: Any, where: str = "value", room: int = DEEPEST - 4) -> Any:
-    """`value` as nested dicts, lists, texts and finite numbers; NaN and infinities become texts.
+    """`value` as nested dicts, lists, strings and finite numbers; NaN and infinities become strings.
 
     >>> to_plain({"loss": float("nan"), "widths": (3, 4), "accuracy": torch.tensor(0.5)})
     {'loss': 'NaN', 'widths': [3, 4], 'accuracy': 0.5}
     """
     if isinstance(value, int) and not -LARGEST_NUMBER < value < LARGEST_NUMBER:
-        raise UsageError(f"{where} is a whole number of more than 300 digits; keep it as a text")
+        raise UsageError(f"{where} is an integer of more than 300 digits; keep it as a string")
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -68,7 +68,7 @@ def from_plain(value: Any) -> Any:
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """Where two plain values differ, one text a place.
+    """Where two plain values differ, one string per difference.
 
     >>> differences({"lr": 0.1, "widths": [3]}, {"lr": 0.2, "widths": [3], "seed": 1})
     ['lr: 0.1 -> 0.2', 'seed: (absent) -> 1']

@@ -12,7 +12,7 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""`text` with what a terminal would obey instead of show written as an escape.
+    r"""`text` with every character that a terminal would obey rather than show written as an escape.
 
     >>> printable("loss \x1b[31m0.1\x1b[0m")
     'loss \\x1b[31m0.1\\x1b[0m'

@@ -1,4 +1,4 @@
-"""Progress: a bar with the time left on a terminal, a line a minute elsewhere, nothing on request."""
+"""Progress: a bar with the time left on a terminal, one line per minute elsewhere, nothing on request."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def progress(
     stream: TextStream | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress[T]:
-    """Show how far a long step came and how long it will still take.
+    """Show how far a long step has progressed and how much time is left.
 
     Wrap an iterable, or use it as a context manager and call `.advance(n)`. `True` and `"auto"` both show a bar when
-    `stream` (stderr) is a terminal and a line a minute otherwise; `False` shows nothing. It starts no thread.
+    `stream` (stderr) is a terminal and one line per minute otherwise; `False` shows nothing. It starts no thread.
 
     >>> sum(progress(range(4), enabled=False))
     6
@@ -74,7 +74,7 @@ class Progress(Generic[T]):
         clock: Callable[[], float],
     ) -> None:
         if enabled not in (True, False, "auto"):
-            raise UsageError(f'progress came as {enabled!r}; expected True, False or "auto"')
+            raise UsageError(f'got progress={enabled!r}; expected True, False or "auto"')
         if total is None and isinstance(iterable, Sized):
             total = len(iterable)
         self.label, self.total, self.done = label, total, 0
@@ -113,7 +113,7 @@ class Progress(Generic[T]):
             self._view.show(self.done)
 
     def skip(self, n: int) -> None:
-        """`n` steps were done before this began: they count, but say nothing about the time the rest will take."""
+        """`n` steps were done before this started: they count, but are not used to estimate the remaining time."""
         self.done += n
         if self._open:
             self._view.skip(n)
@@ -140,7 +140,7 @@ class _Silent:
 
 
 class _Lines(_Silent):
-    """A line a minute; a step shorter than a minute leaves no line."""
+    """One line per minute; a step shorter than a minute prints nothing."""
 
     def __init__(self, stream: TextStream, clock: Callable[[], float]) -> None:
         self._stream, self._clock = stream, clock
@@ -183,7 +183,7 @@ def line(
     last: bool = False,
     before: int = 0,
 ) -> str:
-    """One line of progress; the time left supposes that the rest goes as fast as what was done after `before`.
+    """One line of progress; the time left assumes that the rest is as fast as the steps after `before`.
 
     >>> line("tiles", 30, 120, 60.0)
     'tiles: 30/120 (25 %), 1 min 00 s, about 3 min 00 s left'
@@ -204,7 +204,7 @@ def line(
 
 
 def duration(seconds: float | int) -> str:
-    """Seconds as people say them.
+    """Seconds in human-readable form.
 
     >>> duration(0.25), duration(42), duration(125), duration(7500)
     ('0.25 s', '42 s', '2 min 05 s', '2 h 05 min')
@@ -220,7 +220,7 @@ def duration(seconds: float | int) -> str:
 
 
 class _Bar(_Silent):
-    """One bar of a terminal's display; bars that are open at the same time stand below each other."""
+    """One bar of a terminal's display; bars that are open at the same time are stacked."""
 
     def __init__(self, stream: TextStream, clock: Callable[[], float]) -> None:
         self._stream, self._clock = stream, clock
@@ -245,7 +245,7 @@ class _Bar(_Silent):
 
 class _Display:
     """The live part of one terminal, shared by all bars on it: a terminal has one last line, so this is not ambient
-    state of ours but of the terminal. It is drawn when somebody advances, never by a thread."""
+    state of ours but of the terminal. It is redrawn when a bar advances, never by a thread."""
 
     _shown: dict[int, _Display] = {}  # noqa: RUF012 - by id of the stream, while a bar is open on it
     _lock = threading.RLock()

@@ -50,7 +50,7 @@ def kept_randomness(devices: Sequence[torch.device] = ()) -> Iterator[None]:
 
 
 def reseed(seed: int) -> None:
-    """All global random states as a seed gives them."""
+    """All global random states as seeded by `seed`."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002

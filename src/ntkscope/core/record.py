@@ -1,4 +1,4 @@
-"""The record: a folder that says what ran, how far it came and what it found."""
+"""The record: a folder that says what ran, how far it got and what it found."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Record:
     """A folder with `record.json` and arrays beside it, every write of it atomic.
 
     `Record.create` starts one, `Record.open` reads one (also while it is written, or after its process was killed),
-    `Record.resume` goes on with one. As a context manager it ends as `done`, `failed` or `interrupted`.
+    `Record.resume` continues one. As a context manager it ends as `done`, `failed` or `interrupted`.
 
     NaN and infinities are written as the texts `"NaN"`, `"Infinity"`, `"-Infinity"` (JSON has no such numbers) and
     read back as numbers.
@@ -66,7 +66,7 @@ class Record:
         self._arrays: Arrays | None = None
         self._series: dict[str, Series] = {}
         self.dropped: tuple[str, ...] = ()
-        """Arrays and series whose files were lost or damaged when the record was resumed; it holds them no more."""
+        """Arrays and series whose files were lost or damaged when the record was resumed; it no longer holds them."""
 
     # -- making and reading ---------------------------------------------------------------------------------------
 
@@ -82,11 +82,11 @@ class Record:
         device: torch.device | str | None = None,
         command: str | None = None,
     ) -> Record:
-        """Start a record in `folder`, which is made when it is not there and must hold no record yet."""
+        """Start a record in `folder`, which is created if missing and must not hold a record yet."""
         folder = Path(folder)
         if (folder / FILE).exists():
             raise RecordError(
-                f"{folder} already holds a record; go on with it by Record.resume, or choose another folder"
+                f"{folder} already holds a record; resume it with Record.resume, or choose another folder"
             )
         now = _now()
         document = {
@@ -112,7 +112,7 @@ class Record:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RecordError(f"cannot make the folder {folder}: {error}; choose another one") from error
+            raise RecordError(f"cannot create the folder {folder}: {error}; choose another one") from error
         record = cls(folder, document, writable=True)
         record._write()
         return record
@@ -131,10 +131,10 @@ class Record:
         seeds: Mapping[str, Any] | None = None,
         device: torch.device | str | None = None,
     ) -> Record:
-        """Go on with the record in `folder`; a `config` or `seeds` other than the recorded one is refused.
+        """Resume the record in `folder`; a `config` or `seeds` that differs from the recorded one is refused.
 
         What ran before is kept under `earlier`, with its environment; wall time adds up. Arrays and series whose files were
-        lost or changed are dropped with a `DamageWarning` and named in `.dropped`, so that the run makes them again.
+        lost or changed are dropped with a `DamageWarning` and named in `.dropped`, so that the run recomputes them.
         """
         folder = Path(folder)
         document = read_record(folder)
@@ -143,7 +143,7 @@ class Record:
             if found:
                 raise RecordError(
                     f"{folder} was made with another {key} ({'; '.join(found)});"
-                    f" go on with the recorded {key}, or choose another folder"
+                    f" resume with the recorded {key}, or choose another folder"
                 )
         kept = ("started", "updated", "wall_seconds", "status", "error", "command", "environment")
         now = _now()
@@ -178,7 +178,7 @@ class Record:
 
     @property
     def error(self) -> str | None:
-        """The text of the exception that ended it."""
+        """The message of the exception that ended it."""
         return self._document.get("error")
 
     @property
@@ -212,7 +212,7 @@ class Record:
 
     @property
     def arrays(self) -> Arrays:
-        """The arrays by name, each mapped from the disk when asked for, after its checksum was compared."""
+        """The arrays by name, each memory-mapped on access, after its checksum was compared."""
         index = self._document["arrays"]
         if self._arrays is None or self._arrays._index is not index:
             self._arrays = Arrays(self.folder, index, self._arrays)
@@ -220,7 +220,7 @@ class Record:
 
     @property
     def series_names(self) -> tuple[str, ...]:
-        """The series there are."""
+        """The names of the series."""
         return tuple(self._document.get("series", {}))
 
     def to_json(self) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class Record:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def put(self, **values: Any) -> None:
-        """Set metrics: numbers, texts, or lists and mappings of them; written at once."""
+        """Set metrics: numbers, strings, or lists and mappings of them; written immediately."""
         self._write(metrics={**self._document["metrics"], **to_plain(values, "metrics")})
 
     def claim(self, claim: Claim) -> None:
@@ -249,7 +249,7 @@ class Record:
         self._write(claims=[*others, to_plain(claim.to_json(), f"claim {claim.id}")])
 
     def array(self, name: str, value: NDArray[Any] | Tensor) -> None:
-        """Keep an array or tensor as `<name>.npy` with its sha256; one of that name stays until the new one is safe."""
+        """Keep an array or tensor as `<name>.npy` with its sha256; an earlier one stays until the new one is safe."""
         self._check_writable()
         index = self._document["arrays"]
         try:
@@ -305,8 +305,8 @@ class Record:
     def stage(self, name: str, *, total: int | None = None, progress: bool | Literal["auto"] = False) -> OpenStage:
         """A stage of the run, as a context manager with `.done`, `.advance(n)` and `.message(text)`.
 
-        `.done` starts where an earlier attempt stopped, so a loop over `range(stage.done, total)` goes on. What
-        `advance` says reaches the disk every few seconds, everything else at once: after a kill, `done` may be a
+        `.done` starts where an earlier attempt stopped, so a loop over `range(stage.done, total)` continues there. What
+        `advance` reports reaches the disk every few seconds, everything else immediately: after a kill, `done` may be a
         little behind the work, never ahead of it.
         """
         return OpenStage(name, self.stages.get(name, Stage()), self._set_stage, total=total, show=progress)
@@ -347,7 +347,7 @@ class Record:
             self._document = {**self._document, "stages": stages}
 
     def _write(self, **changes: Any) -> None:
-        """Write the record with `changes`; memory follows only when the disk did."""
+        """Write the record with `changes`; memory is updated only after the write succeeded."""
         self._check_writable()
         wall = self._seconds_before + time.monotonic() - self._clock_start
         document = {**self._document, **changes, "updated": _now(), "wall_seconds": round(wall, 3)}
@@ -357,7 +357,7 @@ class Record:
             data = (
                 json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
             )
-            if len(data) > LARGEST_JSON:  # what could not be read again is not written
+            if len(data) > LARGEST_JSON:  # never write what could not be read back
                 raise UsageError(
                     f"{self.folder / FILE} would have {len(data):,} bytes; expected at most {LARGEST_JSON:,}: keep numbers"
                     " with record.array(name, value), histories with record.series(name)"
@@ -371,7 +371,7 @@ class Record:
 
     def _check_writable(self) -> None:
         if not self._writable:
-            raise RecordError(f"{self.folder} was opened for reading; use Record.resume to go on with it")
+            raise RecordError(f"{self.folder} was opened for reading; use Record.resume to continue it")
 
     def _not_written(self, what: str, error: OSError) -> RecordError:
         return RecordError(
@@ -389,5 +389,5 @@ def _now() -> str:
 
 
 def _command() -> str:
-    """The command line, with the program as a name and not as a path of this machine."""
+    """The command line, with the program's name instead of its local path."""
     return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]) if sys.argv and sys.argv[0] else "(interactive)"

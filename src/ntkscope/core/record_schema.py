@@ -1,4 +1,4 @@
-"""What a `record.json` may say: read once, at the door, before anything of it is used."""
+"""What a `record.json` may say: checked once, on reading, before anything in it is used."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ _record = fields(
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The document in `folder`, every entry that code relies on checked; `RecordError` says which one does not fit."""
+    """The document in `folder`, with every entry that code relies on checked; `RecordError` says which one does not fit."""
     path = folder / FILE
     try:
         document = parse_json(
-            read_bytes(path, RecordError, limit=LARGEST_JSON, inside=folder), f"{path} is no record: it", RecordError
+            read_bytes(path, RecordError, limit=LARGEST_JSON, inside=folder), f"{path} is not a record: it", RecordError
         )
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RecordError(f"no record in {folder}: there is no {FILE}; give the folder a run wrote to") from error
@@ -106,7 +106,9 @@ def read_record(folder: Path) -> dict[str, Any]:
         raise RecordError(f"cannot read {path}: {error.strerror}; check the permissions") from error
     version = document.get("schema_version") if isinstance(document, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise RecordError(f"{path} is no record: it has schema_version {version!r:.80}; expected 1 to {SCHEMA_VERSION}")
+        raise RecordError(
+            f"{path} is not a record: it has schema_version {version!r:.80}; expected 1 to {SCHEMA_VERSION}"
+        )
     if version > SCHEMA_VERSION:
         raise RecordError(
             f"{path} has schema_version {version}; this ntkscope reads up to {SCHEMA_VERSION}: install a newer ntkscope"
@@ -115,13 +117,13 @@ def read_record(folder: Path) -> dict[str, Any]:
         _record(document, "")
         _check_files(document)
     except Mismatch as error:
-        raise RecordError(f"{path} is no whole record: {error}; restore the file or run again") from error
+        raise RecordError(f"{path} is not a complete record: {error}; restore the file or run again") from error
     checked: dict[str, Any] = document
     return checked
 
 
 def _check_files(document: dict[str, Any]) -> None:
-    """Every file belongs to one name, and is called after it: what a run replaces or removes is its own."""
+    """Every file belongs to one name, and is named after it, so that a run replaces or removes only its own files."""
     taken: set[str] = set()
     for kind, suffix in (("arrays", ARRAY), ("series", SUFFIX)):
         for name, entry in document.get(kind, {}).items():

@@ -1,4 +1,4 @@
-"""A registry: names to things, loud on duplicates and on unknown names."""
+"""A registry: a mapping from names to entries that raises on duplicate and unknown names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Registry(Mapping[str, T]):
         self._spelling: dict[str, str] = {}
 
     def register(self, *names: str) -> Callable[[V], V]:
-        """Decorator: register the decorated thing under each of `names`."""
+        """Decorator: register the decorated object under each of `names`."""
 
         def decorate(entry: V) -> V:
             for name in names:

@@ -1,6 +1,6 @@
-"""Schemas of what is read from files: small checks that are put together, and name the place that does not fit.
+"""Schemas of what is read from files: small checks that compose, and name the place that does not fit.
 
-A check takes a value and where it stands, and raises `Mismatch` unless the value is as it says.
+A check takes a value and its place, and raises `Mismatch` unless the value fits.
 
 >>> point = fields({"x": number(), "name": text()})
 >>> point({"x": 1.5, "name": "a"}, "point")
@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-LARGEST = 1 << 48  # no length, count or size that is believed is larger
+LARGEST = 1 << 48  # no length, count or size above this is accepted
 SHOWN = 80  # characters of a value that an error repeats
 
 Check: TypeAlias = Callable[[Any, str], None]
@@ -31,14 +31,14 @@ class Mismatch(ValueError):
 
 
 class Missing(Mismatch):
-    """Entries that are not there."""
+    """Missing entries."""
 
     def __init__(self, where: str, names: list[str]) -> None:
         ValueError.__init__(self, f"missing {', '.join(names)}" + (f" of {where}" if where else ""))
 
 
 def shown(value: Any) -> str:
-    """A value as an error repeats it: cut when it is long, never a whole file."""
+    """A value as shown in an error: truncated when long, never a whole file."""
     if isinstance(value, (dict, list)):
         return f"a {'mapping' if isinstance(value, dict) else 'list'} of {len(value)}"
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**20:
@@ -48,11 +48,11 @@ def shown(value: Any) -> str:
 
 
 def anything(value: Any, where: str) -> None:
-    """Whatever JSON can say."""
+    """Any JSON value."""
 
 
 def text(pattern: re.Pattern[str] | None = None, expected: str = "a text") -> Check:
-    """A text, all of it matching `pattern` where one is given."""
+    """A string that fully matches `pattern`, if one is given."""
 
     def check(value: Any, where: str) -> None:
         if not isinstance(value, str) or (pattern is not None and not pattern.fullmatch(value)):
@@ -62,7 +62,7 @@ def text(pattern: re.Pattern[str] | None = None, expected: str = "a text") -> Ch
 
 
 def number(least: float | int = -math.inf, most: float | int = math.inf, expected: str = "a number") -> Check:
-    """A finite number within bounds; true and false are none."""
+    """A finite number within bounds; true and false are not numbers."""
 
     def check(value: Any, where: str) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
@@ -72,7 +72,7 @@ def number(least: float | int = -math.inf, most: float | int = math.inf, expecte
 
 
 def whole(least: int = 0, most: int = LARGEST) -> Check:
-    """A whole number within bounds."""
+    """An integer within bounds."""
 
     def check(value: Any, where: str) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -98,7 +98,7 @@ def one_of(*allowed: Any) -> Check:
 
 
 def optional(inner: Check) -> Check:
-    """null, or what `inner` says."""
+    """null, or what `inner` accepts."""
 
     def check(value: Any, where: str) -> None:
         if value is not None:
@@ -108,7 +108,7 @@ def optional(inner: Check) -> Check:
 
 
 def list_of(inner: Check, most: int = LARGEST) -> Check:
-    """A list of at most `most` values, each as `inner` says."""
+    """A list of at most `most` values, each accepted by `inner`."""
 
     def check(value: Any, where: str) -> None:
         if not isinstance(value, list) or len(value) > most:
@@ -120,7 +120,7 @@ def list_of(inner: Check, most: int = LARGEST) -> Check:
 
 
 def mapping(inner: Check = anything, names: Check | None = None) -> Check:
-    """A mapping from texts, each value as `inner` and each key as `names` says."""
+    """A mapping from strings; `inner` checks each value and `names` each key."""
 
     def check(value: Any, where: str) -> None:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -134,7 +134,7 @@ def mapping(inner: Check = anything, names: Check | None = None) -> Check:
 
 
 def fields(needed: Mapping[str, Check], extra: Mapping[str, Check] | None = None, *, closed: bool = False) -> Check:
-    """A mapping with the entries `needed`, and perhaps `extra`; others are let pass unless it is `closed`."""
+    """A mapping with the entries `needed`, and optionally `extra`; others are allowed unless it is `closed`."""
     known = {**needed, **(extra or {})}
 
     def check(value: Any, where: str) -> None:

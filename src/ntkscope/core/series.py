@@ -1,8 +1,8 @@
 """A series: rows that are appended one at a time, each a line of JSON in a file of its own.
 
 An append costs the row and nothing else, however long the series is. A process that is killed leaves whole lines and at
-most one torn one, which is dropped when the series is opened again. Up to the last write of `record.json` a checksum
-holds; what a run that was killed appended after it is read as it is.
+most one torn one, which is dropped when the series is opened again. A checksum covers the rows up to the last write of
+`record.json`; rows that a killed run appended after it are read as they are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EMPTY = hashlib.sha256().hexdigest()
 
 @dataclass(frozen=True)
 class Known:
-    """What `record.json` says of a series: its file, and how much of it was there at the last write."""
+    """What `record.json` says about a series: its file, and how much of it was there at the last write."""
 
     file: str
     rows: int = 0
@@ -44,7 +44,7 @@ class Known:
 
 
 class Series:
-    """The rows of one series, in the order they came; `Record.series` makes one.
+    """The rows of one series, in the order they were appended; `Record.series` returns one.
 
     >>> import tempfile
     >>> series = Series.new(Path(tempfile.mkdtemp()), "loss")
@@ -55,7 +55,7 @@ class Series:
     """
 
     def __init__(self, folder: Path, name: str, known: Known, *, tail: bool) -> None:
-        """Read what `known` names; `tail`: whether rows may follow that the record does not know of yet."""
+        """Read what `known` names; `tail`: whether it may be followed by rows that the record does not know about yet."""
         self.name, self.path = name, folder / known.file
         self._handle: int | None = None
         self._hash = hashlib.sha256()
@@ -66,7 +66,7 @@ class Series:
 
     @classmethod
     def new(cls, folder: Path, name: str) -> Series:
-        """A series that has no rows yet, in a file that was not there: what somebody else put there stays."""
+        """A series without rows, in a new file: existing files are never overwritten."""
         for number in range(1000):
             file = f"{name}.{number}{SUFFIX}" if number else f"{name}{SUFFIX}"
             try:
@@ -80,7 +80,7 @@ class Series:
 
     @classmethod
     def resumed(cls, folder: Path, name: str, known: Known) -> Series:
-        """The series that is there, without its torn tail, to append to."""
+        """The existing series, without its torn tail, open for appending."""
         series = cls(folder, name, known, tail=True)
         try:
             series._handle = os.open(series.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0))
@@ -90,18 +90,18 @@ class Series:
         return series
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add one row: names with numbers, texts, or lists and mappings of them. It is with the operating system when this
-        returns, so a kill does not lose it; it reaches the disk itself with the next write of the record."""
+        """Add one row: names with numbers, strings, or lists and mappings of them. The operating system has it when this
+        returns, so a kill does not lose it; it reaches the disk with the next write of the record."""
         if self._handle is None:
             raise RecordError(f"series {self.name!r} was opened for reading; resume the record to append to it")
         plain = to_plain(row, f"series {self.name!r}")
         if not isinstance(plain, dict) or not plain:
-            raise UsageError(f"a row of series {self.name!r} came as {plain!r:.80}; expected names and values")
+            raise UsageError(f"got {plain!r:.80} as a row of series {self.name!r}; expected names and values")
         line = json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         if len(line) > LARGEST_ROW or self._sound + len(line) > LARGEST_SERIES:
             raise UsageError(
-                f"a row of {len(line):,} bytes came for series {self.name!r} of {self._sound:,}; expected at most"
-                f" {LARGEST_ROW:,} a row and {LARGEST_SERIES:,} in all: keep arrays with record.array"
+                f"got a row of {len(line):,} bytes for series {self.name!r} of {self._sound:,}; expected at most"
+                f" {LARGEST_ROW:,} per row and {LARGEST_SERIES:,} in all: keep arrays with record.array"
             )
         try:
             written = os.write(self._handle, line)
@@ -110,7 +110,7 @@ class Series:
         except OSError as error:
             os.ftruncate(self._handle, self._sound)  # no torn row before the next one
             raise RecordError(
-                f"could not append to {self.path}: {error.strerror}; the rows before are unchanged: make room, then resume"
+                f"could not append to {self.path}: {error.strerror}; the earlier rows are unchanged: make room, then resume"
             ) from error
         self._hash.update(line)
         self._sound += len(line)
@@ -140,7 +140,7 @@ class Series:
             yield self._row(number, line)
 
     def __getitem__(self, place: int) -> dict[str, Any]:
-        """One row by its place, from the end where that is negative; O(bytes)."""
+        """One row by its position, counted from the end if negative; O(bytes)."""
         wanted = place + self._rows if place < 0 else place
         for number, line in enumerate(self._lines()):
             if number == wanted:
@@ -148,7 +148,7 @@ class Series:
         raise IndexError(f"series {self.name!r} has {self._rows} rows; there is no row {place}")
 
     def columns(self) -> dict[str, list[Any]]:
-        """The values by name, None where a row has none of that name; O(bytes)."""
+        """The values by name, None where a row lacks that name; O(bytes)."""
         found: dict[str, list[Any]] = {}
         for number, row in enumerate(self):
             for name in row:
@@ -162,13 +162,13 @@ class Series:
         return f"Series({self.name!r}, {self._rows} rows)"
 
     def sync(self) -> Known:
-        """Flush to the disk; what there is to say of it in `record.json`."""
+        """Flush to disk; return what `record.json` says about it."""
         if self._handle is not None:
             os.fsync(self._handle)
         return Known(self._known.file, self._rows, self._sound, self._hash.hexdigest())
 
     def close(self) -> None:
-        """Append no more."""
+        """Close it for appending."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -185,7 +185,7 @@ class Series:
         try:
             with regular_file(self.path, RecordError, inside=folder) as (handle, size):
                 if size < known.bytes or size > LARGEST_SERIES + LARGEST_ROW or (size > known.bytes and not tail):
-                    raise self._damaged(f"{size:,} bytes, and {known.bytes:,} were written")
+                    raise self._damaged(f"{size:,} bytes, but {known.bytes:,} were written")
                 while self._sound < known.bytes:
                     chunk = handle.read(min(CHUNK, known.bytes - self._sound))
                     if not chunk:
@@ -227,7 +227,7 @@ class Series:
     def _row(self, number: int, line: bytes) -> dict[str, Any]:
         row = parse_json(line, f"row {number} of {self.path}", RecordError)
         if not isinstance(row, dict):
-            raise self._damaged(f"a row {number} that is no mapping")
+            raise self._damaged(f"a row {number} that is not a mapping")
         plain: dict[str, Any] = from_plain(row)
         return plain
 

@@ -1,4 +1,4 @@
-"""Numbers of bytes, read from texts and written for people."""
+"""Byte counts: parsed from strings, and formatted for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the files of a record are what was written, so that a run that resumes makes again what is not."""
+"""Whether the files of a record are still what was written, so that a resumed run recomputes those that are not."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ntkscope.core.series import Known, Series
 
 
 class DamageWarning(RuntimeWarning):
-    """Arrays or series of a record are lost or were changed, and are computed again where the run needs them."""
+    """Arrays or series of a record are lost or were changed, and are recomputed where the run needs them."""
 
 
 def unsound(folder: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
-    """The arrays and series whose files are lost or are not what was written; reads them all."""
+    """The arrays and series whose files are lost or differ from what was written; reads them all."""
     lost = []
     for kind, entries in (("arrays", document["arrays"]), ("series", document.get("series", {}))):
         for name, entry in entries.items():
@@ -32,7 +32,7 @@ def unsound(folder: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def without(folder: Path, document: Mapping[str, Any], lost: tuple[str, ...]) -> dict[str, Any]:
-    """The index of arrays and series without those that are `lost`, of which a warning tells."""
+    """The index of arrays and series without those that are `lost`, with a warning that names them."""
     if lost:
         warnings.warn(
             f"{folder}: the files of {', '.join(lost[:10])}{', …' if len(lost) > 10 else ''} are lost or were changed; they"

@@ -1,4 +1,4 @@
-"""A stage of a run: how far it came, kept while it goes."""
+"""A stage of a run: how far it has got, recorded while it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ntkscope.core.progress import progress
 
 @dataclass(frozen=True)
 class Stage:
-    """How far one stage came: `done` of `total` steps in `seconds`; `finished` when it was left without an error."""
+    """How far one stage got: `done` of `total` steps in `seconds`; `finished` when it was left without an error."""
 
     done: int = 0
     total: int | None = None
@@ -26,14 +26,14 @@ Save: TypeAlias = Callable[[str, Stage, bool], None]  # name, stage, whether it 
 
 
 class OpenStage:
-    """One stage while it runs, as a context manager; `Record.stage` makes it."""
+    """One stage while it runs, as a context manager; `Record.stage` returns it."""
 
     def __init__(
         self, name: str, before: Stage, save: Save, *, total: int | None = None, show: bool | Literal["auto"] = False
     ) -> None:
         if total is not None and before.done > total:
             raise UsageError(
-                f"stage {name!r} came to {before.done} before and is now said to have {total} steps;"
+                f"stage {name!r} reached step {before.done} before, but now has a total of {total} steps;"
                 " give the total it had, or another name"
             )
         self.name = name
@@ -44,7 +44,7 @@ class OpenStage:
 
     @property
     def done(self) -> int:
-        """Steps done, those of earlier attempts among them."""
+        """Steps done, including those of earlier attempts."""
         return self._stage.done
 
     def __enter__(self) -> OpenStage:

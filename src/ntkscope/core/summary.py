@@ -1,4 +1,4 @@
-"""A record as a person reads it: a few tables on a terminal, the same as HTML in a notebook."""
+"""A readable summary of a record: a few tables on a terminal, the same as HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sections(folder: Path, document: Mapping[str, Any]) -> list[Section]:
 
 
 def text_summary(folder: Path, document: Mapping[str, Any], width: int = 120) -> str:
-    """The summary as plain text; what a terminal would obey is written as escapes."""
+    """The summary as plain text; control characters are written as escapes."""
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, highlight=False)
     for title, rows in sections(folder, document):

@@ -1,4 +1,4 @@
-"""The thread pool: jobs done side by side, each by one thread that computes alone.
+"""The thread pool: jobs run in parallel, each computed by a single thread.
 
 How many threads share one product decides in which order it is summed, and so its last digits. Here every sum is made by
 one thread, and whole jobs are shared: the numbers do not depend on how many cores there are.
@@ -22,7 +22,7 @@ Job = TypeVar("Job")
 
 @runtime_checkable
 class Twinned(Protocol):
-    """What can be had again for another thread."""
+    """A worker that can be copied for another thread."""
 
     def twin(self: Twin) -> Twin: ...
 
@@ -31,7 +31,7 @@ Twin = TypeVar("Twin", bound=Twinned)
 
 
 def recruit(workers: list[Twin], wanted: int) -> None:
-    """Add twins of the first worker until there are as many as wanted, or no more can be made."""
+    """Add copies of the first worker until there are enough, or no more can be made."""
     while len(workers) < wanted:
         try:
             workers.append(workers[0].twin())
@@ -45,7 +45,7 @@ def share(
 ) -> None:
     """`work(worker, job)` for every job, with whichever worker is free; the first error, by order of jobs, is raised.
 
-    `threads_each`: where last digits do not matter and there are more cores than workers.
+    `threads_each`: for when the last digits do not matter and there are more cores than workers.
 
     >>> done = []
     >>> share(["a", "b"], range(3), lambda worker, job: done.append(job))
@@ -76,7 +76,7 @@ def share(
 
 
 def spread(jobs: Iterable[Job], work: Callable[[Job], None], device: torch.device) -> None:
-    """`work(job)` for every job: on a CPU in as many threads as PyTorch uses, each computing alone, elsewhere in turn.
+    """`work(job)` for every job: on a CPU in as many threads as PyTorch uses, each computing alone, elsewhere one by one.
 
     >>> done = []
     >>> spread(range(3), done.append, torch.device("cpu"))
@@ -94,7 +94,7 @@ def spread(jobs: Iterable[Job], work: Callable[[Job], None], device: torch.devic
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """So many threads for PyTorch's own work, and as many as before at the end."""
+    """Set PyTorch's number of threads inside, and restore it afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -77,10 +77,10 @@ class Part:
 
     def __post_init__(self) -> None:
         if length(self.x) != len(self.y):
-            raise UsageError(f"{length(self.x)} inputs came with {len(self.y)} targets; expected one target an input")
+            raise UsageError(f"got {length(self.x)} inputs with {len(self.y)} targets; expected one target per input")
         for name, value in self.extras.items():
             if len(value) != len(self.y):
-                raise UsageError(f"extra {name!r} has {len(value)} items; expected {len(self.y)}, one an input")
+                raise UsageError(f"extra {name!r} has {len(value)} items; expected {len(self.y)}, one per input")
 
     def __len__(self) -> int:
         return len(self.y)
@@ -133,7 +133,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A network at one moment of its training: everything needed to measure it or to go on from it.
+    """A network at one moment of its training: everything needed to measure it or to resume from it.
 
     `params` and `buffers` are detached copies; `optimizer` and `random` are what `fit` needs to resume.
     """

@@ -12,7 +12,7 @@ from typing import Any
 
 from ntkscope.core import Split, UsageError
 
-# One line a data set: importing its file registers it.
+# One line per data set: importing its file registers it.
 from ntkscope.data import alignment_reversing as alignment_reversing
 from ntkscope.data import boolean_cube as boolean_cube
 from ntkscope.data import chain_monomial as chain_monomial

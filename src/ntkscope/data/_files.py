@@ -66,7 +66,7 @@ def find_folder(title: str, searched: Sequence[Path], needs: Sequence[Alternativ
 
 
 def not_found(title: str, seen: Sequence[str], remedy: str) -> DataNotFound:
-    """The error that says where `title` was looked for and how to get it."""
+    """The error that says where we looked for `title` and how to get it."""
     looked = "\n".join(seen)
     return DataNotFound(
         f"{title} was not found. Looked in:\n{looked}\nHow to get it: {remedy}\n"
@@ -75,8 +75,8 @@ def not_found(title: str, seen: Sequence[str], remedy: str) -> DataNotFound:
 
 
 def _open(path: Path) -> io.BufferedIOBase:
-    if not path.is_file():  # a pipe would be waited for, a device never ends
-        raise DataCorrupt(f"{path} is no regular file; put the data's own file there")
+    if not path.is_file():  # reading a pipe would block, a device never ends
+        raise DataCorrupt(f"{path} is not a regular file; put the data's own file there")
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix == ".xz":
@@ -85,7 +85,7 @@ def _open(path: Path) -> io.BufferedIOBase:
 
 
 def read_partial(path: Path, limit: int = LIMIT) -> tuple[bytes, str | None]:
-    """The (decompressed) content of `path` as far as it can be read, and what stopped the reading, if anything did."""
+    """The (decompressed) content of `path` as far as it can be read, and what stopped reading, if anything did."""
     content = bytearray()
     problem = None
     try:
@@ -145,5 +145,5 @@ def choose(option: str, value: object, allowed: Sequence[str]) -> str:
     'person'
     """
     if not isinstance(value, str) or value not in allowed:
-        raise UsageError(f"{option}={value!r} came; expected one of {', '.join(map(repr, allowed))}")
+        raise UsageError(f"got {option}={value!r}; expected one of {', '.join(map(repr, allowed))}")
     return value

@@ -37,7 +37,7 @@ def _read(archive: zipfile.ZipFile, path: Path, name: str, kind: np.dtype, shape
 def read_npz(path: Path, expected: Expected) -> dict[str, np.ndarray]:
     """The arrays named in `expected`, each of the type code and shape given there; `DataCorrupt` otherwise."""
     if not path.is_file() or path.stat().st_size > LIMIT:
-        raise DataCorrupt(f"{path} is no regular file of at most {LIMIT:,} bytes; fetch it again")
+        raise DataCorrupt(f"{path} is not a regular file of at most {LIMIT:,} bytes; fetch it again")
     try:
         with zipfile.ZipFile(path) as archive:
             return {name: _read(archive, path, name, np.dtype(kind), shape) for name, (kind, shape) in expected.items()}
@@ -55,5 +55,5 @@ def read_npz(path: Path, expected: Expected) -> dict[str, np.ndarray]:
         RuntimeError,
     ) as error:  # RuntimeError: an encrypted member
         raise DataCorrupt(
-            f"{path}: {path.stat().st_size:,} bytes are no whole archive of plain arrays ({error!s:.200}); fetch it again"
+            f"{path}: {path.stat().st_size:,} bytes are not a complete archive of plain arrays ({error!s:.200}); fetch it again"
         ) from error

@@ -52,12 +52,12 @@ class _Type:
     def __setstate__(self, state: Any) -> None:
         order = _text(state[1]) if isinstance(state, tuple) and len(state) == 8 else ""
         if order not in ("<", ">", "|", "=") or tuple(state[2:5]) != (None, None, None):
-            raise UnsafeData(f"an array type with the state {state!r:.80} was asked for; expected a plain number type")
+            raise UnsafeData(f"got an array type with the state {state!r:.80}; expected a plain number type")
         self.code = order + self.code.lstrip("<>|=")
 
 
 class _Array:
-    """Stands for an array until the reading is over."""
+    """Stands for an array until reading is finished."""
 
     __slots__ = ("array",)
 
@@ -66,13 +66,13 @@ class _Array:
 
     def __setstate__(self, state: Any) -> None:
         if not (isinstance(state, tuple) and len(state) == 5 and isinstance(state[1], tuple)):
-            raise UnsafeData(f"an array with the state {state!r:.80} was asked for; expected shape, type and bytes")
+            raise UnsafeData(f"got an array with the state {state!r:.80}; expected shape, type and bytes")
         _, shape, kind, fortran, raw = state
         if not isinstance(kind, _Type) or not isinstance(raw, bytes):
-            raise UnsafeData("an array of Python objects was asked for; expected one of numbers")
+            raise UnsafeData("got an array of Python objects; expected one of numbers")
         dtype = np.dtype(kind.code)
         if not all(isinstance(n, int) and n >= 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(raw):
-            raise DataCorrupt(f"an array of shape {shape} and type {dtype} came with {len(raw):,} bytes")
+            raise DataCorrupt(f"got an array of shape {shape} and type {dtype} with {len(raw):,} bytes")
         self.array = np.frombuffer(raw, dtype).reshape(shape, order="F" if fortran else "C")
 
 
@@ -83,7 +83,7 @@ class _Reconstruct:
 
     def __call__(self, *arguments: Any) -> _Array:
         if len(arguments) != 3 or not isinstance(arguments[0], _ArrayType):
-            raise UnsafeData(f"an array was asked for with the arguments {arguments!r:.80}; expected a plain ndarray")
+            raise UnsafeData(f"got an array with the arguments {arguments!r:.80}; expected a plain ndarray")
         return _Array()
 
 
@@ -95,7 +95,7 @@ class _MakeType:
     def __call__(self, *arguments: Any) -> _Type:
         code = _text(arguments[0]) if arguments else ""
         if not TYPE_CODE.fullmatch(code):
-            raise UnsafeData(f"an array of type {code!r} was asked for; expected booleans, integers or floats")
+            raise UnsafeData(f"got an array of type {code!r}; expected booleans, integers or floats")
         return _Type(code)
 
 
@@ -136,27 +136,27 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         stand_in = STAND_INS.get((module, name))
         if stand_in is None:
-            raise UnsafeData(f"{module}.{name} was asked for; expected nothing but NumPy arrays of numbers")
+            raise UnsafeData(f"{module}.{name} was requested; expected nothing but NumPy arrays of numbers")
         made = stand_in()  # a fresh one: the program can change no object but its own
         if isinstance(made, _Encode):
-            made.room = self._room  # which all of them share
+            made.room = self._room  # shared by all of them
         return made
 
     def persistent_load(self, pid: Any) -> Any:
-        raise UnsafeData("a persistent id was asked for; expected nothing but NumPy arrays of numbers")
+        raise UnsafeData("got a persistent id; expected nothing but NumPy arrays of numbers")
 
 
 def _check_instructions(content: bytes) -> None:
     for name, argument, position in instructions(content):
         if not INSTRUCTIONS.fullmatch(name):
-            raise UnsafeData(f"the instruction {name} at byte {position} is none that plain data need")
+            raise UnsafeData(f"the instruction {name} at byte {position} is not one that plain data need")
         if name == "GLOBAL" and tuple(str(argument).split(" ", 1)) not in STAND_INS:
             raise UnsafeData(
-                f"{str(argument).replace(' ', '.')} is asked for at byte {position};"
+                f"{str(argument).replace(' ', '.')} is requested at byte {position};"
                 " expected nothing but NumPy arrays of numbers"
             )
         if name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
-            raise UnsafeData(f"the instruction {name} at byte {position} wants {argument:,} memory cells")
+            raise UnsafeData(f"the instruction {name} at byte {position} requests {argument:,} memory cells")
 
 
 def _finish(value: Any, done: dict[int, Any]) -> Any:
@@ -181,14 +181,14 @@ def _finish(value: Any, done: dict[int, Any]) -> Any:
 def loads(content: bytes, what: str = "pickle") -> Any:
     """The data in a pickle; `UnsafeData`, before anything runs, when it is more than data.
 
-    Strings written by Python 2 come out as bytes.
+    Strings written by Python 2 are returned as bytes.
 
     >>> loads(pickle.dumps({b"data": np.arange(3)}, protocol=4))
     {b'data': array([0, 1, 2])}
     >>> loads(b"cos\\nsystem\\n(S'echo'\\ntR.")
     Traceback (most recent call last):
     ...
-    ntkscope.core.errors.UnsafeData: pickle was refused and nothing in it ran: os.system is asked for at byte 0; ...
+    ntkscope.core.errors.UnsafeData: pickle was refused and nothing in it ran: os.system is requested at byte 0; ...
     """
     try:
         _check_instructions(content)
@@ -211,7 +211,7 @@ def loads(content: bytes, what: str = "pickle") -> Any:
         RecursionError,
     ) as error:
         raise DataCorrupt(
-            f"{what} is not a whole pickle ({len(content):,} bytes; {type(error).__name__}: {error}); fetch it again"
+            f"{what} is not a complete pickle ({len(content):,} bytes; {type(error).__name__}: {error}); fetch it again"
         ) from error
 
 

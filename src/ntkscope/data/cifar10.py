@@ -104,7 +104,7 @@ def _read_mosaic(folder: Path, batch: str) -> UInt8[np.ndarray, "n 3073"]:
         raise
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise DataCorrupt(
-            f"{path}: {path.stat().st_size:,} bytes are no whole WebP picture ({error}); fetch it again"
+            f"{path}: {path.stat().st_size:,} bytes are not a complete WebP picture ({error}); fetch it again"
         ) from error
     pixels = mosaic.reshape(100, 32, 100, 32, 3).transpose(0, 2, 4, 1, 3).reshape(BATCH, PIXELS)
 
@@ -160,7 +160,7 @@ def find_layout(root: Root, format: str) -> tuple[Path, str]:
 
 
 def _lacks(place: Path) -> str:
-    """What is missing of the layout of which most is there."""
+    """What is missing from the most complete layout."""
     missing = {key: [n[0] for n in layout.files if pick(place, n) is None] for key, layout in LAYOUTS.items()}
     key = min(missing, key=lambda layout: len(missing[layout]))
     if all(len(missing[name]) == len(LAYOUTS[name].files) for name in missing):
@@ -183,8 +183,8 @@ def cifar10(
     """CIFAR-10: x float32 (n, 3, 32, 32), y 0 ... 9; by default normalised by the channels' own mean and std.
 
     `format` is `"auto"`, `"pickle"`, `"binary"` or `"mosaic"`; the `Split` is the same, byte for byte. Pickles are read
-    as data alone and refused when they are more. The pretrained ResNet-20 and 56 want `normalise="imagenet"`. Other
-    options as for `ntkscope.data.mnist.mnist`. About 5 s; 0.4 GB while selecting, then 12 kB an image kept.
+    as data alone and refused when they are more. The pretrained ResNet-20 and 56 need `normalise="imagenet"`. Other
+    options as for `ntkscope.data.mnist.mnist`. About 5 s; 0.4 GB while selecting, then 12 kB per image kept.
     """
     choose("format", format, ["auto", *LAYOUTS])
     folder, layout = find_layout(root, format)

@@ -36,12 +36,12 @@ def read_tsv(path: Path, sha256: str | None) -> Part:
         fields = line.removesuffix("\r").split("\t")
         if len(fields) != 4:
             raise DataCorrupt(
-                f"{path}, line {number}: {len(fields)} columns came, expected 4 (source, label, mark, sentence);"
+                f"{path}, line {number}: got {len(fields)} columns, expected 4 (source, label, mark, sentence);"
                 " fetch the file again"
             )
         if fields[1] not in ("0", "1"):
             raise DataCorrupt(
-                f"{path}, line {number}: label {fields[1]!r} came, expected 0 (unacceptable) or 1 (acceptable)"
+                f"{path}, line {number}: got label {fields[1]!r}, expected 0 (unacceptable) or 1 (acceptable)"
             )
         sources.append(fields[0])
         labels.append(int(fields[1]))

@@ -1,4 +1,4 @@
-"""Images in folders, one a class: `train/snake/a.png`, `test/snake/b.jpg`; for ImageNet subsets and one's own."""
+"""Images in folders, one per class: `train/snake/a.png`, `test/snake/b.jpg`; for ImageNet subsets and your own data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REMEDY = (
 
 
 def read_image(path: Path, size: int | None, resize: str, max_pixels: int = MAX_PIXELS) -> UInt8[np.ndarray, "3 h w"]:
-    """One RGB image, brought to `size` by `size`; its size is looked at before it is decoded, against bombs.
+    """One RGB image, brought to `size` by `size`; its size is checked before it is decoded, against decompression bombs.
 
     `resize="crop"`: the shorter side is scaled to `size` and the middle is kept; `"stretch"`: both sides are scaled.
     """
@@ -54,7 +54,7 @@ def read_image(path: Path, size: int | None, resize: str, max_pixels: int = MAX_
         if isinstance(error, (UnsafeData, DataCorrupt)):
             raise
         raise DataCorrupt(
-            f"{path}: {path.stat().st_size:,} bytes are no whole PNG, JPEG or WebP image ({error});"
+            f"{path}: {path.stat().st_size:,} bytes are not a complete PNG, JPEG or WebP image ({error});"
             " remove it or fetch it again"
         ) from error
     if size is not None and resize == "stretch":
@@ -114,12 +114,12 @@ def image_folder(
 
     `folder` is looked for below `root`, $NTKSCOPE_DATA and the cache. Without `image_size` all images must be of one
     size. `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All
-    images are held in memory, 3 bytes a pixel while reading, then 12.
+    images are held in memory, 3 bytes per pixel while reading, then 12.
     """
     choose("resize", resize, ["crop", "stretch"])
     for option, value in (("image_size", image_size), ("max_per_class", max_per_class)):
         if value is not None and value < 1:
-            raise UsageError(f"{option}={value!r} came; expected a positive number or None")
+            raise UsageError(f"got {option}={value!r}; expected a positive number or None")
     train_folder, test_folder = _find(root, folder)
     train, test = list_classes(train_folder), list_classes(test_folder)
     names = list(train)
@@ -158,13 +158,13 @@ def image_folder(
 
 def _stack(paths: Sequence[Path], size: int | None, resize: str, max_pixels: int) -> UInt8[np.ndarray, "n 3 h w"]:
     if not paths:
-        raise DataCorrupt("no test image of the classes asked for; expected some of each")
+        raise DataCorrupt("no test image of the requested classes; expected some of each")
     first = read_image(paths[0], size, resize, max_pixels)
     try:
         images = np.empty((len(paths), *first.shape), np.uint8)
     except MemoryError as error:
         raise MemoryBudgetError(
-            f"{len(paths):,} images of {first.shape[2]}x{first.shape[1]} do not fit into the memory; pass image_size= or"
+            f"{len(paths):,} images of {first.shape[2]}x{first.shape[1]} do not fit into memory; pass image_size= or"
             " max_per_class="
         ) from error
     for place, path in enumerate(paths):

@@ -54,8 +54,8 @@ def read_layout(folder: Path, sha256: Mapping[str, str] | None) -> tuple[Labelle
             raise DataCorrupt(f"{image_path}: images are {images.shape[1]}x{images.shape[2]}, expected 28x28")
         if len(images) != len(labels):
             raise DataCorrupt(
-                f"{label_path}: {len(labels):,} labels came for the {len(images):,} images of {image_path.name};"
-                " expected one an image: fetch both again"
+                f"{label_path}: got {len(labels):,} labels for the {len(images):,} images of {image_path.name};"
+                " expected one per image: fetch both again"
             )
         if len(wrong := np.flatnonzero(labels > 9)):
             raise DataCorrupt(

@@ -1,4 +1,4 @@
-"""Standard normalisation of images: from bytes to `x = (byte/255 - mean) / std`, one mean and std a channel."""
+"""Standard normalisation of images: from bytes to `x = (byte/255 - mean) / std`, one mean and std per channel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _per_channel(value: float | Sequence[float], channels: int, what: str) -> Te
     values = [float(value)] * channels if isinstance(value, (int, float)) else [float(v) for v in value]
     if len(values) != channels or not all(map(math.isfinite, values)):
         raise UsageError(
-            f"normalise: the {what} is {value!r}; expected one finite number, or {channels}, one a channel"
+            f"normalise: the {what} is {value!r}; expected one finite number, or {channels}, one per channel"
         )
     return torch.tensor(values, dtype=torch.float32)
 
@@ -33,7 +33,7 @@ def constants(
 ) -> tuple[Float32[Tensor, " channels"], Float32[Tensor, " channels"]]:
     """The mean and standard deviation that `how` means for images of `channels` channels.
 
-    `"standard"`: `standard`, those of the data set; `"imagenet"`: ImageNet's, what pretrained networks want;
+    `"standard"`: `standard`, those of the data set; `"imagenet"`: ImageNet's, which pretrained networks need;
     `"unit"`: values in [0, 1]; `None`: the bytes 0 ... 255 as numbers; or a pair `(mean, std)`.
 
     >>> constants("unit", 1, ((0.1307,), (0.3081,)))
@@ -54,7 +54,7 @@ def constants(
     elif isinstance(how, tuple) and len(how) == 2:
         pair = how
     else:
-        raise UsageError(f"normalise={how!r} came; expected 'standard', 'imagenet', 'unit', None or a pair (mean, std)")
+        raise UsageError(f"got normalise={how!r}; expected 'standard', 'imagenet', 'unit', None or a pair (mean, std)")
     mean, std = _per_channel(pair[0], channels, "mean"), _per_channel(pair[1], channels, "std")
     if not bool((std > 0).all()):
         raise UsageError(f"normalise: the std is {pair[1]!r}; expected positive numbers")

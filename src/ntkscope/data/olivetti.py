@@ -56,7 +56,7 @@ def olivetti(
     normalise: Normalise = "standard",
     verify: bool = True,
 ) -> Split:
-    """Olivetti: x float32 (n, 1, 64, 64); y 1 with glasses, or the person; extras `person` and `glasses` an image.
+    """Olivetti: x float32 (n, 1, 64, 64); y 1 with glasses, or the person; extras `person` and `glasses` per image.
 
     `split="person"` puts all images of a person on one side, drawn by `seed` from those who wear glasses always (8),
     sometimes (7) and never (25). `split="random"` draws images: then the same people are on both sides and recognising
@@ -65,7 +65,7 @@ def olivetti(
     choose("target", target, ["glasses", "person"])
     choose("split", split, ["person", "random"])
     if not 0 < test_fraction < 1:
-        raise UsageError(f"test_fraction={test_fraction!r} came; expected a number between 0 and 1")
+        raise UsageError(f"got test_fraction={test_fraction!r}; expected a number between 0 and 1")
     if target == "person" and split == "person":
         raise UsageError("target='person' with split='person' tests on people never seen; pass split='random'")
     folder = find_folder("Olivetti faces with glasses", places(root, ["olivetti"]), [(FILE,)], REMEDY)

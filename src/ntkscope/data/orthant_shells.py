@@ -89,7 +89,7 @@ def orthant_shells(
 ) -> Split:
     """Class 0 on the sphere of radius 1, class 1 on that of radius 2, around (±4, …, ±4) in each of the 2^7 orthants.
 
-    In training an orthant is dense (`per_class` points a class), sparse (`sparse_per_class`) or empty; `empty` and
+    In training an orthant is dense (`per_class` points per class), sparse (`sparse_per_class`) or empty; `empty` and
     `sparse` say how many (chosen at random) or list which. The test part holds every orthant. Points are uniform on
     the sphere, a surface without thickness (the report leaves both open). Each part's `extras["orthant"]` says where
     an item lies; the split's extras hold the `signs` and the orthants that are `empty`, `sparse` and `dense`.

@@ -37,9 +37,9 @@ def read_manual(path: Path, sha256: str | None) -> list[list[str]]:
     rows = list(csv.reader(io.StringIO(read_text(path, sha256), newline="")))
     for number, row in enumerate(rows, start=1):
         if len(row) != 6:
-            raise DataCorrupt(f"{path}, row {number}: {len(row)} columns came, expected 6; fetch the file again")
+            raise DataCorrupt(f"{path}, row {number}: got {len(row)} columns, expected 6; fetch the file again")
         if row[0] not in POLARITY:
-            raise DataCorrupt(f"{path}, row {number}: polarity {row[0]!r} came, expected 0, 2 or 4")
+            raise DataCorrupt(f"{path}, row {number}: got polarity {row[0]!r}, expected 0, 2 or 4")
     return rows
 
 
@@ -48,9 +48,9 @@ def read_train(path: Path, sha256: str | None) -> list[list[str]]:
     rows = [line.removesuffix("\r").split("\t") for line in read_text(path, sha256).removesuffix("\n").split("\n")]
     for number, row in enumerate(rows, start=1):
         if len(row) != 2:
-            raise DataCorrupt(f"{path}, line {number}: {len(row)} columns came, expected 2 (polarity, text)")
+            raise DataCorrupt(f"{path}, line {number}: got {len(row)} columns, expected 2 (polarity, text)")
         if row[0] not in ("0", "4"):
-            raise DataCorrupt(f"{path}, line {number}: polarity {row[0]!r} came, expected 0 or 4")
+            raise DataCorrupt(f"{path}, line {number}: got polarity {row[0]!r}, expected 0 or 4")
     return rows
 
 
@@ -65,7 +65,7 @@ def sentiment140(
     max_test: int | None = None,
     verify: bool = True,
 ) -> Split:
-    """Sentiment140: x a list of raw tweets (handles, links and HTML entities as they came), y 0 negative, 1 positive.
+    """Sentiment140: x a list of raw tweets (handles, links and HTML entities unchanged), y 0 negative, 1 positive.
 
     Train: 19,999 tweets spread over the corpus's whole time. Test: the 359 hand-labelled tweets that are not neutral;
     with `neutral=True` all 498, and y is 0 negative, 1 neutral, 2 positive (no training tweet is neutral). The test

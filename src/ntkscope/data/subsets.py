@@ -1,4 +1,4 @@
-"""Class subsets and stratified samples; from the bytes of a whole data set to the `Split` that was asked for."""
+"""Class subsets and stratified samples; from the bytes of a whole data set to the requested `Split`."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def resolve_classes(classes: Classes, names: Sequence[str]) -> tuple[int, ...]:
             found.append(int(item))
         else:
             raise UsageError(
-                f"class {item!r} came; expected a label 0 ... {len(names) - 1} or one of {', '.join(names)}"
+                f"got class {item!r}; expected a label 0 ... {len(names) - 1} or one of {', '.join(names)}"
             )
     if not found or len(set(found)) != len(found):
-        raise UsageError(f"classes={tuple(classes)!r} came; expected at least one class and none of them twice")
+        raise UsageError(f"got classes={tuple(classes)!r}; expected at least one class and none of them twice")
     return tuple(found)
 
 
@@ -90,7 +90,7 @@ def stratified(y: Int64[np.ndarray, " n"], limit: int | None, seed: int, *stream
         return np.arange(len(y), dtype=np.int64)
     labels, counts = np.unique(y, return_counts=True)
     if limit < len(labels):
-        raise UsageError(f"a sample of {limit} came for {len(labels)} classes; expected at least one item a class")
+        raise UsageError(f"got a sample of {limit} for {len(labels)} classes; expected at least one item per class")
     chosen = []
     for label, share in zip(labels, _shares(counts.astype(np.int64), limit)):
         members = np.flatnonzero(y == label)
@@ -115,7 +115,7 @@ def image_split(
 ) -> Split:
     """Select classes and samples while the images are bytes, then make float32 images of what is left.
 
-    `extras` gives, for `"train"` and `"test"`, arrays with one entry an image. The `Split`'s own extras hold `mean`
+    `extras` gives, for `"train"` and `"test"`, arrays with one entry per image. The `Split`'s own extras hold `mean`
     and `std`, with which `x * std + mean` are the images in [0, 1].
     """
     kept = resolve_classes(classes, names)

@@ -25,14 +25,14 @@ from ntkscope.infinite.limit import KINDS, from_module
 from ntkscope.infinite.rules.hermite import Activation
 from ntkscope.infinite.rules.serial import Serial
 
-AGREED = 1e-13  # relative: when two precisions say the same
+AGREED = 1e-13  # relative: when two precisions agree
 DOUBLINGS = 4
-UNKNOWN = 1e-12  # the share of a degree below which coefficients in double precision say nothing
+UNKNOWN = 1e-12  # the share of a degree below which coefficients in double precision are meaningless
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues by degree, with what each degree's eigenspace carries of the variance."""
+    """Eigenvalues by degree, with the share of the variance that each degree's eigenspace carries."""
 
     domain: str
     dimension: int
@@ -61,7 +61,7 @@ def radial(
     array([mpf('2.0')], dtype=object)
     """
     if kind not in KINDS:
-        raise UsageError(f"kind={kind!r} came; expected one of {', '.join(KINDS)}")
+        raise UsageError(f"got kind={kind!r}; expected one of {', '.join(KINDS)}")
     layers = Serial((from_module(net, init=init) if isinstance(net, nn.Module) else net,))
     layers.shape(Shape(d), "")
     tangent = kind == "ntk"
@@ -91,7 +91,7 @@ def boolean_cube(net: nn.Module | Layer, d: int, kind: str = "ntk", *, init: str
     [0.0, 0.9803, 0.0, 0.0197]
     """
     if d < 1:
-        raise UsageError(f"d={d} came; expected at least one dimension")
+        raise UsageError(f"got d={d}; expected at least one dimension")
     phi = radial(net, kind, init=init, d=d)
     digits, before = 40 + d, None
     for _ in range(DOUBLINGS + 1):

@@ -1,4 +1,4 @@
-"""Pooled kernels of convolutions without strides, all layers in a GPU's registers: one cyclic shift of one pair a warp.
+"""Pooled kernels of convolutions without strides, all layers in a GPU's registers: one cyclic shift of one pair per warp.
 
 Covariances at (p, p + Δ) never meet those of another shift before the global mean. Shifts Δ and Δ − (h, 0), Δ − (0, w),
 Δ − (h, w) have disjoint positions which together fill one image: p and p′ = p + Δ, taken round the image. So h·w arrays of
@@ -6,7 +6,7 @@ h × w numbers hold all (h·w)² covariances without a gap, and a convolution is
 not reach across the edge of either image; nothing is cut where images are rings.
 
 Σ′ = s A[σ-dual of Σ] + o and Θ′ = s A[Θ · slope] + (w / s) (Σ′ − o) + b with A the sum over taps; the factors s are taken
-into the tables of √q of the left images, so a layer costs some fifty instructions an entry of Σ and nothing of memory.
+into the tables of √q of the left images, so a layer costs some fifty instructions per entry of Σ and no memory traffic.
 Cosines are enlarged by one rounding unit and not by four as in `relu`: at most one shift in h·w has equal positions, whose
 rounding is lost in the mean, while a bias of all entries is not (behind 20 layers 1e-5 of the NTK instead of 4e-5).
 Arora et al. (2019), section 4 and appendix I.
@@ -31,8 +31,8 @@ from ntkscope.infinite.rules.relu import Kinked
 if TYPE_CHECKING:
     from ntkscope.infinite.pairs import Block, Network
 
-WARP = 32  # the widest and tallest image: a column a lane, a row a register
-PAIRS = 4096  # pairs a launch, at most
+WARP = 32  # the widest and tallest image: one column per lane, one row per register
+PAIRS = 4096  # pairs per launch, at most
 TILE = 64  # inputs on a side of a tile
 OPTIONS = {"WARPS": 4}
 LEAST = 1e-18  # as in `relu.arc_cosine`: a smaller deviation is none
@@ -62,7 +62,7 @@ class Step:
 
 
 def steps(network: Network) -> list[Step] | None:
-    """The passes to the global mean, or None where this road does not lead."""
+    """The passes to the global mean, or None if this method does not apply."""
     spatial = network.shape.spatial
     if network.pooled is None or len(spatial) != 2 or max(spatial) > WARP:
         return None
@@ -109,7 +109,7 @@ def _reach(each: Conv, given: Shape, after: Shape) -> tuple[float, float] | None
 
 
 def applies(network: Network, x: Tensor) -> bool:
-    """Whether pairs of these inputs take this road: float32, on a GPU, with Triton at hand."""
+    """Whether pairs of these inputs take this path: float32, on a GPU, with Triton installed."""
     usable = x.is_cuda and x.dtype == torch.float32 and not x.requires_grad and torch.version.hip is None
     return usable and find_spec("triton") is not None and steps(network) is not None
 

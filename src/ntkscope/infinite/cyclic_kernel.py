@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 LANES = 32
-STEP = 8  # numbers a step has in the table `steps`
+STEP = 8  # numbers per step in the table `steps`
 
 if find_spec("triton") is not None:
     import triton

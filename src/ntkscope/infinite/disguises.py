@@ -1,4 +1,4 @@
-"""Modules that compute something else than their class says: hooks, patched methods, overrides, parametrisations."""
+"""Modules that compute something other than their class says: hooks, patched methods, overrides, parametrisations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REMEDY = "remove it, or write a rule for a module of your own: see docs/howto/ad
 
 
 def refuse_disguise(module: nn.Module, kind: type[nn.Module], path: str) -> None:
-    """An error where `module`, translated by the rule of `kind`, would not run that kind's own forward pass.
+    """Raise an error if `module`, translated by the rule of `kind`, would not run that kind's own forward pass.
 
     >>> layer = nn.Linear(2, 2)
     >>> refuse_disguise(layer, nn.Linear, "0")
@@ -41,7 +41,7 @@ def refuse_disguise(module: nn.Module, kind: type[nn.Module], path: str) -> None
 
 
 def disguise_of(module: nn.Module, kind: type[nn.Module]) -> str | None:
-    """What makes `module` compute something else than `kind` does, in words; None where nothing is seen."""
+    """What makes `module` compute something other than `kind` does, in words; None if nothing is found."""
     if parametrize.is_parametrized(module):
         names = ", ".join(sorted(map(str, getattr(module, "parametrizations", {}))))
         return f"a parametrisation of its {names}"

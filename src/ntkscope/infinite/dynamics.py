@@ -34,13 +34,13 @@ def rate_factor(loss: str, n: int) -> float:
     0.5
     """
     if loss not in LOSSES:
-        raise UsageError(f"loss={loss!r} came; expected one of {', '.join(LOSSES)}")
+        raise UsageError(f"got loss={loss!r}; expected one of {', '.join(LOSSES)}")
     return LOSSES[loss](n)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The distribution of trained networks' outputs: `mean` (m, outputs) and, if it was asked for, `covariance` (m, m)."""
+    """The distribution of trained networks' outputs: `mean` (m, outputs) and, if requested, `covariance` (m, m)."""
 
     mean: Tensor
     covariance: Tensor | None
@@ -110,20 +110,20 @@ class Dynamics:
         if test_train is None:
             unused = [name for name, value in given.items() if value is not None]
             if unused:
-                raise UsageError(f"{', '.join(unused)} came without test_train; expected it, the NTK of other inputs")
+                raise UsageError(f"got {', '.join(unused)} without test_train; expected it, the NTK of other inputs")
             A = vectors * gone @ vectors.T
         else:
             if (start is None) != (start_test is None):
                 raise UsageError(
-                    f"{'start' if start_test is None else 'start_test'} came alone; expected the outputs before training on"
+                    f"got {'start' if start_test is None else 'start_test'} alone; expected the outputs before training on"
                     " both the training inputs (start) and the others (start_test), or neither"
                 )
             if nngp is None and (nngp_test_train is not None or nngp_test is not None):
-                raise UsageError("nngp_test_train or nngp_test came without nngp; expected all three for a covariance")
+                raise UsageError("got nngp_test_train or nngp_test without nngp; expected all three for a covariance")
             other = _dense(test_train, vectors.dtype)
             if other.dim() != 2 or other.shape[1] != len(values):
                 raise UsageError(
-                    f"test_train of shape {tuple(other.shape)} came; expected (m, {len(values)}): rows are the other inputs,"
+                    f"got test_train of shape {tuple(other.shape)}; expected (m, {len(values)}): rows are the other inputs,"
                     " columns the training inputs"
                 )
             learned = torch.where(values > 0, gone / torch.where(values > 0, values, 1.0), 0.0)
@@ -141,7 +141,7 @@ class Dynamics:
             return Prediction(mean, left @ K @ left.T)
         if nngp_test_train is None or nngp_test is None:
             raise UsageError(
-                "nngp came without nngp_test_train or nngp_test; expected all three kernels for a covariance"
+                "got nngp without nngp_test_train or nngp_test; expected all three kernels for a covariance"
             )
         mixed = A @ _dense(nngp_test_train, K.dtype).T
         return Prediction(mean, _dense(nngp_test, K.dtype) + A @ K @ A.T - mixed - mixed.T)
@@ -160,7 +160,7 @@ class Dynamics:
         is 0, and where steps of this size diverge or never shrink (|1 − ηcλ| ≥ 1).
         """
         if not 0 < left < 1:
-            raise UsageError(f"left={left} came; expected a share between 0 and 1")
+            raise UsageError(f"got left={left}; expected a share between 0 and 1")
         rate = self.factor * self.eigenvalues
         if self.step is None:
             return torch.where(rate > 0, math.log(1 / left) / rate, math.inf)
@@ -180,7 +180,7 @@ def dynamics(
 
     Eigenvalues at or below `n ε₆₄ λ_max + ε ‖Θ‖_F` (ε of the dtype of the entries) are exactly 0 (`threshold`, `zeros`):
     nothing is learned along them, on no input, since a kernel that is positive semi-definite over all inputs vanishes
-    there. One that is further below zero is no kernel's: a `NumericalWarning` says so, and nothing is learned along it either.
+    there. One further below zero is not a kernel's: a `NumericalWarning` says so, and nothing is learned along it either.
 
     >>> training = dynamics(torch.eye(2, dtype=torch.float64), torch.tensor([1.0, -1.0]), loss="half-sum")
     >>> training.predict(time=math.log(2)).mean.flatten()
@@ -191,12 +191,12 @@ def dynamics(
     targets = torch.as_tensor(y, dtype=torch.float64, device=matrix.device)
     if targets.dim() not in (1, 2) or len(targets) != len(matrix):
         raise UsageError(
-            f"targets of shape {tuple(targets.shape)} came for {len(matrix)} samples; expected (n,) or (n, c)"
+            f"got targets of shape {tuple(targets.shape)} for {len(matrix)} samples; expected (n,) or (n, c)"
         )
     if not bool(torch.isfinite(targets).all()):
-        raise NumericalError("targets with NaN or infinity came; expected finite numbers: drop those samples")
+        raise NumericalError("got targets with NaN or infinity; expected finite numbers: drop those samples")
     if step is not None and not (math.isfinite(step) and step > 0):
-        raise UsageError(f"step={step} came; expected a finite learning rate > 0, or None for gradient flow")
+        raise UsageError(f"got step={step}; expected a finite learning rate > 0, or None for gradient flow")
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
     largest = float(values.abs().max()) if len(values) else 0.0
     threshold = len(values) * torch.finfo(torch.float64).eps * largest
@@ -204,7 +204,7 @@ def dynamics(
     if len(values) and float(values[0]) < -threshold:
         warnings.warn(
             f"{gram!r} has {int((values < -threshold).sum())} negative eigenvalues (smallest {float(values[0]):.3g}, largest"
-            f" {float(values[-1]):.3g}, rounding explains {threshold:.2g}): it is no kernel; nothing is learned along them",
+            f" {float(values[-1]):.3g}, rounding explains {threshold:.2g}): it is not a kernel; nothing is learned along them",
             NumericalWarning,
             stacklevel=2,
         )
@@ -223,7 +223,7 @@ def dynamics(
 def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, ridge: float | int = 0.0) -> Tensor:
     """k(x, X) (K + ridge)⁻¹ y, what gradient flow ends at when it starts from zero; O(n³).
 
-    A matrix that is singular to working precision is answered by its pseudo-inverse, as gradient flow would, with a
+    A matrix that is singular to working precision is solved by its pseudo-inverse, as gradient flow would, with a
     `NumericalWarning` that says the rank. Jacot et al. (2018), section 5.
     """
     targets = torch.as_tensor(y, dtype=torch.float64)
@@ -236,7 +236,7 @@ def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, ridg
         matrix = gram.dense().double() + float(ridge) * torch.eye(len(gram), dtype=torch.float64, device=gram.device)
         cutoff = len(gram) * torch.finfo(torch.float64).eps + torch.finfo(gram.dtype).eps
         found = minimum_norm_solve(matrix, targets, cutoff)
-        warnings.warn(f"{doubt} (answered by the pseudo-inverse, of rank {found.rank})", NumericalWarning, stacklevel=2)
+        warnings.warn(f"{doubt} (solved by the pseudo-inverse, of rank {found.rank})", NumericalWarning, stacklevel=2)
         solution = found.solution
     return _dense(K_test, torch.float64) @ solution.double()
 
@@ -273,16 +273,16 @@ def _dense(K: Matrix, dtype: torch.dtype) -> Tensor:
 
 
 def _check_time(time: float | int, step: float | None) -> None:
-    """Refuse times before training began, and parts of a step."""
+    """Refuse times before training started, and fractions of a step."""
     if math.isnan(time) or time < 0:
-        raise UsageError(f"time={time} came; expected a number ≥ 0: training begins at 0")
+        raise UsageError(f"got time={time}; expected a number ≥ 0: training begins at 0")
     if step is not None and not (math.isinf(time) or float(time).is_integer()):
-        raise UsageError(f"time={time} came for gradient descent; expected a whole number of steps")
+        raise UsageError(f"got time={time} for gradient descent; expected a whole number of steps")
 
 
 def _shaped(values: Tensor, like: Tensor, name: str) -> Tensor:
     """Outputs shaped as `like`, (m, outputs); (m,) where there is one output."""
     outputs = torch.as_tensor(values).to(like)
     if outputs.shape != like.shape and not (like.shape[1] == 1 and outputs.shape == like.shape[:1]):
-        raise UsageError(f"{name} of shape {tuple(outputs.shape)} came; expected {tuple(like.shape)}")
+        raise UsageError(f"got {name} of shape {tuple(outputs.shape)}; expected {tuple(like.shape)}")
     return outputs.reshape(like.shape)

@@ -23,7 +23,7 @@ def finite(net: Layer, shape: tuple[int, ...], width: int, *, outputs: int = 1, 
     """
     if width < 1 or outputs < 1 or not 1 <= len(shape) <= 3:
         raise UsageError(
-            f"width={width}, outputs={outputs}, shape={shape} came; expected positive numbers and the shape of one input"
+            f"got width={width}, outputs={outputs}, shape={shape}; expected positive numbers and the shape of one input"
         )
     layers = Serial((net,))
     layers.shape(Shape(shape[0], tuple(shape[1:])), "")

@@ -16,7 +16,7 @@ from ntkscope.infinite.field import Field, Values, equal_positions, paired, shif
 
 
 class Need(IntEnum):
-    """Which positions somebody further on still asks for."""
+    """Which positions later layers still need."""
 
     NOTHING = 0
     SAME = 1
@@ -25,7 +25,7 @@ class Need(IntEnum):
 
 @dataclass(frozen=True)
 class Shape:
-    """What flows between two layers: how many features (None: never said), the image's size, and what is known of it.
+    """What flows between two layers: how many features (None: unknown), the image's size, and what is known about it.
 
     `gaussian`: units are independent, Gaussian and of mean zero, as behind a layer with random weights. `mixed`: some units
     have other covariances than others, as those of branches side by side, and only their mean is known.
@@ -45,7 +45,7 @@ class Shape:
 class Context:
     """One pass through a network: over single inputs, whose variances it notes, or over pairs, whose sides it looks up.
 
-    `left` is written when `right` is None. `tangent`: the NTK is wanted. `standard`: gradients are those of the standard
+    `left` is written when `right` is None. `tangent`: the NTK is required. `standard`: gradients are those of the standard
     parametrisation. `fan_in`: features seen by the affine layer at a path.
     """
 
@@ -86,11 +86,11 @@ class Layer(ABC):
 
     @abstractmethod
     def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
-        """The covariances behind the layer; `need` is what its successors ask for. None when they ask for nothing."""
+        """The covariances behind the layer; `need` is what its successors need. None when they need nothing."""
 
     @abstractmethod
     def need(self, out: Need, single: bool) -> Need:
-        """What it asks of its predecessor when its successors ask for `out`."""
+        """What it needs from its predecessor when its successors need `out`."""
 
     @abstractmethod
     def fresh(self, before: bool) -> bool:
@@ -152,12 +152,12 @@ class Nonlinearity(Weightless):
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.gaussian:
             raise UsageError(
-                f"{self} (at {path!r}) came behind something without random weights; expected the units it acts on to be"
+                f"{self} (at {path!r}) follows something without random weights; expected the units it acts on to be"
                 " Gaussian: put a Dense or Conv between them"
             )
         if given.mixed:
             raise UsageError(
-                f"{self} (at {path!r}) came behind branches side by side, whose units have different covariances; expected"
+                f"{self} (at {path!r}) follows branches side by side, whose units have different covariances; expected"
                 " units of one kind: put it into each branch, or a Dense or Conv between them"
             )
         return Shape(given.features, given.spatial)
@@ -206,11 +206,11 @@ class Nonlinearity(Weightless):
 
     @abstractmethod
     def covariances(self, cov: Tensor, q1: Tensor, q2: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
-        """E[σ(u) σ(v)] and, if asked, E[σ̇(u) σ̇(v)]; `q1`, `q2` broadcast against `cov`."""
+        """E[σ(u) σ(v)] and, if requested, E[σ̇(u) σ̇(v)]; `q1`, `q2` broadcast against `cov`."""
 
     @abstractmethod
     def moments(self, q: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
-        """E[σ(u)²] and, if asked, E[σ̇(u)²], for u ~ N(0, q)."""
+        """E[σ(u)²] and, if requested, E[σ̇(u)²], for u ~ N(0, q)."""
 
     @abstractmethod
     def exact(self, cov: Any, q1: Any, q2: Any) -> tuple[Any, Any]:

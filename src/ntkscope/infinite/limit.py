@@ -44,7 +44,7 @@ class Kernels:
 def from_module(module: nn.Module, *, init: str = "checked") -> Serial:
     """The layers of a module tree; see `kernel` for `init`.
 
-    Fully connected networks are held to the module on drawn inputs, all others by `kernel` on the inputs it is given.
+    Fully connected networks are checked against the module on random inputs, all others by `kernel` on its inputs.
 
     >>> from_module(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), init="default").layers[1]
     Relu(normalise=False)
@@ -59,7 +59,7 @@ def from_module(module: nn.Module, *, init: str = "checked") -> Serial:
 
 def _translated(module: nn.Module, init: str) -> tuple[Serial, list[Step]]:
     if init not in INITS:
-        raise UsageError(f"init={init!r} came; expected one of {', '.join(INITS)}")
+        raise UsageError(f"got init={init!r}; expected one of {', '.join(INITS)}")
     translator = Translator(init)
     return Serial((translator(module),)), translator.steps
 
@@ -98,7 +98,7 @@ def kernel(
     `store`, `executor`: a folder or URL to keep the kernel in, tile by tile, and whose workers compute the tiles, as for
     `ns.kernel`.
 
-    Differentiable in the inputs when they require gradients (in one tile then). O(n m) a layer, times positions for
+    Differentiable in the inputs when they require gradients (in one tile then). O(n m) per layer, times positions for
     images, times pairs of positions when they are pooled.
 
     >>> from ntkscope.infinite import Dense, Relu, serial
@@ -107,7 +107,7 @@ def kernel(
     tensor([2., 2.], dtype=torch.float64)
     """
     if kind not in KINDS:
-        raise UsageError(f"kind={kind!r} came; expected one of {', '.join(KINDS)}")
+        raise UsageError(f"got kind={kind!r}; expected one of {', '.join(KINDS)}")
     return _compute(net, x1, x2, (kind,), parametrization, init, dtype, device, memory, store, executor, progress)[kind]
 
 
@@ -143,25 +143,23 @@ def _compute(
     show: bool,
 ) -> dict[str, Gram]:
     if store is None and executor is not None:
-        raise UsageError(
-            "executor= came without store=; expected a folder that the workers write tiles to: pass store="
-        )
+        raise UsageError("got executor= without store=; expected a folder that the workers write tiles to: pass store=")
     if parametrization not in PARAMETRIZATIONS:
-        raise UsageError(f"parametrization={parametrization!r} came; expected one of {', '.join(PARAMETRIZATIONS)}")
+        raise UsageError(f"got parametrization={parametrization!r}; expected one of {', '.join(PARAMETRIZATIONS)}")
     if dtype not in (torch.float64, torch.float32):
-        raise UsageError(f"dtype={dtype} came; expected torch.float64 or torch.float32")
+        raise UsageError(f"got dtype={dtype}; expected torch.float64 or torch.float32")
     if isinstance(net, nn.Module):
         layers, steps = _translated(net, init)
     elif isinstance(net, Layer):
         layers, steps = Serial((net,)), []
     else:
         raise UsageError(
-            f"a network of type {type(net).__name__} came; expected a torch.nn.Module or layers of this room"
+            f"got a network of type {type(net).__name__}; expected a torch.nn.Module or layers of this room"
         )
     left = _inputs(x1, dtype, device)
     right = left if x2 is None else _inputs(x2, dtype, device)
     if left.shape[1:] != right.shape[1:]:
-        raise UsageError(f"inputs of shapes {tuple(left.shape)} and {tuple(right.shape)} came; expected samples alike")
+        raise UsageError(f"got inputs of shapes {tuple(left.shape)} and {tuple(right.shape)}; expected samples alike")
     shape = Shape(left.shape[1], tuple(left.shape[2:]))
     network = Network.of(layers, shape, "ntk" in wanted, parametrization == "standard")
     if isinstance(net, nn.Module):
@@ -192,7 +190,7 @@ def _stored(
     cut = make_cut(network, side, memory, left) if found is None else found_cut(found)
     source = PairTiles(network, left, right, kind, cut, memory, _tiled, str(left.device))
     kept = KernelStore.prepare(store, source)
-    cut.workers(memory, left.element_size(), 1)  # an error where its tiles do not fit
+    cut.workers(memory, left.element_size(), 1)  # an error if its tiles do not fit
     fill(kept, source, executor=executor, progress=show)
     return open_kernel(kept.url)
 
@@ -203,14 +201,12 @@ def _inputs(x: Any, dtype: torch.dtype, device: torch.device | str | None) -> Te
     tensors = batch.tensors()
     if len(tensors) != 1 or tensors[0].dim() not in (2, 3, 4):
         raise UsageError(
-            f"inputs of shapes {[tuple(t.shape) for t in tensors]} came; expected one tensor (n, d), (n, c, l) or (n, c, h, w)"
+            f"got inputs of shapes {[tuple(t.shape) for t in tensors]}; expected one tensor (n, d), (n, c, l) or (n, c, h, w)"
         )
     values = tensors[0].to(device=device, dtype=dtype)
     # A sum is one cheap pass, and finite unless a value is not, or it overflows.
     if not bool(torch.isfinite(values.sum())) and not bool(torch.isfinite(values).all()):
-        raise NumericalError(
-            "inputs with NaN or infinite values came; expected finite ones: look at how they were made"
-        )
+        raise NumericalError("got inputs with NaN or infinite values; expected finite ones: check how they were made")
     return values
 
 

@@ -20,7 +20,7 @@ KINDS = ("nngp", "ntk")
 
 
 class PairBlocks:
-    """The kernels of `kinds` between `left` and `right` (None: `left` with itself), a pair of blocks a tile.
+    """The kernels of `kinds` between `left` and `right` (None: `left` with itself), one pair of blocks per tile.
 
     The first of `kinds` are the values of a tile, the others its planes.
     """
@@ -43,7 +43,7 @@ class PairBlocks:
         return sum((rows.stop - rows.start) * (columns.stop - columns.start) for rows, columns in parts)
 
     def tile(self, i: int, j: int, place: Place | None = None) -> TileValues:
-        """Tile (i, j) of all kinds, written into `place`; tiles are asked for in the order of the grid."""
+        """Tile (i, j) of all kinds, written into `place`; tiles must be requested in the order of the grid."""
         assert place is not None
         one = self._block(i)
         own = self.right is None and i == j
@@ -79,7 +79,7 @@ class PairBlocks:
         return row, column
 
     def _block(self, i: int) -> Block:
-        """The row inputs and their variances, kept until another row is asked for."""
+        """The row inputs and their variances, kept until another row is requested."""
         if self._row is None or self._row[0] != i:
             self._row = None  # makes room
             self._row = i, self.network.block(self.left[self.grid.rows(i)])

@@ -1,10 +1,10 @@
 """A network prepared for inputs of one shape: variances of a block of inputs, then covariances of tiles of pairs.
 
-Covariances of all positions of two images are needed where images are pooled: positions², a million numbers a pair for
+Covariances of all positions of two images are needed where images are pooled: positions², a million numbers per pair for
 32 × 32. But convolutions and activations at (p, p + Δ) use only (p + δ, p + δ + Δ): every shift Δ goes through the layers
 on its own. So a network whose pooling is one global mean is run shift by shift, on arrays that stay in cache: by shifts of
 rows with all pairs of columns at once, or by shifts of both where there are strides, since only shifts that survive them
-are needed at all; on a GPU without strides by shifts taken round the image (`cyclic`). Other pooling takes the road with
+are needed at all; on a GPU without strides by shifts taken round the image (`cyclic`). Other pooling takes the path with
 all positions at once.
 """
 
@@ -38,7 +38,7 @@ BLOCK = 256  # images whose variances are held at once
 
 @dataclass(frozen=True)
 class Block:
-    """Some inputs, positions first, and their variances wherever the network asks for them."""
+    """Some inputs, positions first, and their variances wherever the network needs them."""
 
     x: Tensor
     """(*spatial, n, channels)."""
@@ -56,7 +56,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Network:
-    """Layers laid out flat, the shape of the inputs, and which road pairs take."""
+    """Layers laid out flat, the shape of the inputs, and which path pairs take."""
 
     layers: Serial
     shape: Shape
@@ -71,7 +71,7 @@ class Network:
 
     @staticmethod
     def of(layers: Serial, shape: Shape, tangent: bool, standard: bool) -> Network:
-        """Check every layer against the shape before it, and choose the road."""
+        """Check every layer against the shape before it, and choose the path."""
         if shape.spatial and layers.layers and isinstance(layers.layers[0], Flatten):
             layers, shape = Serial(layers.layers[1:]), Flatten().shape(shape, "0")
         layers.shape(shape, "")
@@ -113,7 +113,7 @@ class Network:
         allowed = min(DEVICE if like.is_cuda else CACHE, memory // ARRAYS) // (numbers * like.element_size())
         if memory < ARRAYS * numbers * like.element_size():
             needed = ARRAYS * numbers * like.element_size()
-            raise over_budget(memory, needed, f"for {positions} positions an image")
+            raise over_budget(memory, needed, f"for {positions} positions per image")
         tile = max(1, math.isqrt(max(1, allowed)))
         return max(tile, min(samples, BLOCK)), tile
 
@@ -188,7 +188,7 @@ class Network:
         return total
 
     def strides(self, head: Serial) -> list[int]:
-        """The product of the strides of all layers, a dimension."""
+        """The product of the strides of all layers, per dimension."""
         strides = [1] * len(self.shape.spatial)
         for each, _, _ in head.steps(self.shape, ""):
             strides = [s * _step(each, i) for i, s in enumerate(strides)]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 REACH = 13.0  # standard deviations; e^{-13²/4} is 4e-19, and Hermite functions carry half of the Gaussian
-PANEL, NODES = 0.5, 20  # standard deviations a panel, Gauss–Legendre nodes in each
+PANEL, NODES = 0.5, 20  # standard deviations per panel, Gauss–Legendre nodes in each
 HALVINGS = 48
 PAIR_REACH = 9.0  # the same where the whole Gaussian stands: e^{-9²/2} is 3e-18
 STEPS = (1 / 16, 1 / 24, 1 / 32, 1 / 48, 1 / 64)  # of the tanh–sinh rule: the next where one does not settle
@@ -97,7 +97,7 @@ def pair_means(
 ) -> tuple[Tensor, Tensor]:
     """E[f(u) f(v)] of each function and a bound of its error, (functions, pairs); steps shrink until it is `allowed`.
 
-    About 10⁵ function values a pair for one place, four times as many for two.
+    About 10⁵ function values per pair for one place, four times as many for two.
     """
     values = torch.empty(len(functions), len(pairs), dtype=torch.float64, device=pairs.s1.device)
     errors = torch.full_like(values, math.inf)

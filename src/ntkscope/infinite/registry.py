@@ -1,4 +1,4 @@
-"""From a tree of `nn.Module`s to layers: one rule a module kind, and refusals that name the nearest supported thing."""
+"""From a tree of `nn.Module`s to layers: one rule per kind of module, and refusals that name the nearest supported thing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ntkscope.infinite.disguises import refuse_disguise
 from ntkscope.infinite.layer import Layer
 
 INITS = ("checked", "default", "measured")
-STANDARD_ERRORS = 6.0  # beyond which weights are not draws of the law they are held to
+STANDARD_ERRORS = 6.0  # beyond which weights are not draws of the law they are checked against
 
 
 @dataclass(frozen=True)
 class Translator:
     """Turns modules into layers; `init` says where the scales of their weights come from.
 
-    `steps` says which module every layer stands for, in the order of translation, so that a translation can be held to the
+    `steps` says which module every layer stands for, in the order of translation, so that it can be checked against the
     network itself.
     """
 
@@ -46,7 +46,7 @@ class Translator:
         raise UsageError(_refusal(module, path))
 
     def _refuse_second_use(self, module: nn.Module, path: str) -> None:
-        """Weights that are used twice are correlated with themselves, and have another limit."""
+        """Refuse weights that are used twice: they are correlated with themselves, and have another limit."""
         for name, parameter in module.named_parameters(recurse=False):
             before = self._met.setdefault(id(parameter), (parameter, f"{path}.{name}" if path else name))[1]
             here = f"{path}.{name}" if path else name
@@ -141,7 +141,7 @@ class Scales:
 
 @dataclass(frozen=True)
 class Affine:
-    """What an affine module says of itself: its fan-in, whether it has a bias, and the scales outside its parameters."""
+    """What an affine module says about itself: its fan-in, whether it has a bias, and the scales outside its parameters."""
 
     fan_in: int
     has_bias: bool
@@ -205,5 +205,5 @@ def _rms(values: torch.Tensor) -> float:
 
 
 def whole(value: int | float | Sequence[int], dimensions: int) -> tuple[int, ...]:
-    """One number a dimension."""
+    """One number per dimension."""
     return tuple(value) if isinstance(value, Sequence) else (int(value),) * dimensions

@@ -1,4 +1,4 @@
-"""A translation held to the network itself: the layers, run at the network's own weights, must say what the network says.
+"""A translation checked against the network: the layers, run at the network's own weights, must give the same outputs.
 
 A tree of modules tells what is in a network, not what its forward pass does with it. Both are run in float64 on a few
 inputs, on a copy; where they differ the translation is refused, and the first module that differs is named.
@@ -32,9 +32,9 @@ REFUSED = (RuntimeError, ValueError, TypeError, IndexError)
 
 
 def hold_to_network(net: nn.Module, layers: Layer, steps: Sequence[Step], samples: Sequence[Tensor]) -> None:
-    """An error where `layers`, made from `net` in `steps`, compute something else than `net` does on `samples`.
+    """Raise an error if `layers`, made from `net` in `steps`, compute something other than `net` does on `samples`.
 
-    `net` is not touched: a copy runs, once, and the random state is put back. O(one forward pass of a few inputs).
+    `net` is not touched: a copy runs, once, and the random state is restored. O(one forward pass of a few inputs).
     """
     x = _inputs(samples, net)
     devices = [x.device] if x.device.type == "cuda" else []
@@ -46,7 +46,7 @@ def hold_to_network(net: nn.Module, layers: Layer, steps: Sequence[Step], sample
 
 
 def _run(net: nn.Module, steps: Sequence[Step], x: Tensor) -> tuple[nn.Module, list[Step], Tensor, Any]:
-    """A copy of the network, its steps, the inputs and what it says of them: in float64, or else in its own precision."""
+    """A copy of the network, its steps, the inputs and its outputs for them: in float64, or else in its own precision."""
     for dtype in (torch.float64, next((p.dtype for p in net.parameters()), torch.float32)):
         copied, own = _copies(net, steps)
         copied, x = copied.to(dtype), x.to(dtype)
@@ -70,7 +70,7 @@ def _copies(net: nn.Module, steps: Sequence[Step]) -> tuple[nn.Module, list[Step
         copied, modules = copy.deepcopy((net, [step.module for step in steps]))
     except REFUSED as error:
         raise UsageError(
-            f"{type(net).__name__} could not be copied, so its layers cannot be held to it: {error}; expected a module that"
+            f"{type(net).__name__} could not be copied, so its layers cannot be checked: {error}; expected a module that"
             " copy.deepcopy copies"
         ) from error
     return copied, [Step(step.path, module, step.layer) for step, module in zip(steps, modules)]
@@ -88,7 +88,7 @@ def _inputs(samples: Sequence[Tensor], net: nn.Module) -> Tensor:
 
 
 def same(one: Any, two: Tensor) -> bool:
-    """Equal up to rounding, sample by sample; a mean over the image may come as (n, c) or as (n, c, 1, 1)."""
+    """Equal up to rounding, sample by sample; a mean over the image may be (n, c) or (n, c, 1, 1)."""
     if not isinstance(one, Tensor) or len(one) != len(two) or one.numel() != two.numel():
         return False
     if one.dim() == two.dim() and one.shape != two.shape:
@@ -122,12 +122,12 @@ def _difference(net: nn.Module, steps: Sequence[Step], replay: Replay, x: Tensor
         for given, out in calls[id(step.module)]:
             if not same(out, replay(step.layer, given)):
                 return (
-                    f"{where} computes something else than its infinite-width layer {step.layer!r} does at the same weights;"
+                    f"{where} computes something other than its infinite-width layer {step.layer!r} does at the same weights;"
                     " expected PyTorch's own forward pass, without hooks or patches, or a rule of yours that says what it is:"
                     " see docs/howto/add-an-infinite-rule.md"
                 )
     return (
-        f"{name} computes something else than its layers do at the same weights; expected a forward pass that calls each"
+        f"{name} computes something other than its layers do at the same weights; expected a forward pass that calls each"
         " module once, in the order of the tree, and changes nothing in between"
     )
 
@@ -137,7 +137,7 @@ class Replay:
     """Layers run at the weights of the modules they stand for.
 
     Where a rule makes affine layers of its own, nothing says at which weights they would be: the module itself runs there,
-    and the rule is taken at its word.
+    and the rule is trusted.
     """
 
     bound: dict[int, nn.Module] = field(default_factory=dict)

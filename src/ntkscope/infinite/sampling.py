@@ -26,7 +26,7 @@ def sample(
     gram = as_gram(K, symmetric=True)
     n = len(gram)
     if count < 1 or (keep is not None and not 1 <= keep <= n):
-        raise UsageError(f"count={count}, keep={keep} came; expected at least one draw, and 1 to {n} eigenvalues")
+        raise UsageError(f"got count={count}, keep={keep}; expected at least one draw, and 1 to {n} eigenvalues")
     values, vectors = torch.linalg.eigh(gram.dense().double())
     if n and float(values[0]) < -1e-7 * float(values.abs().max()):
         raise NumericalError(

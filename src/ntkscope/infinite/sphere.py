@@ -43,7 +43,7 @@ def sphere(net: nn.Module | Layer, d: int, kind: str = "ntk", *, degrees: int = 
     tensor([0., 1., 0.], dtype=torch.float64)
     """
     if d < 2 or degrees < 0:
-        raise UsageError(f"d={d}, degrees={degrees} came; expected d ≥ 2 and degrees ≥ 0")
+        raise UsageError(f"got d={d}, degrees={degrees}; expected d ≥ 2 and degrees ≥ 0")
     phi = radial(net, kind, init=init, d=d)
     digits = 40 + math.ceil(2 * degrees * math.log10(d + degrees + 1))
     with mpmath.workdps(digits):
@@ -106,7 +106,7 @@ def gaussian(
     [0.0, 1.0, 0.0]
     """
     if d < 3:
-        raise UsageError(f"d={d} came; expected at least 3 dimensions")
+        raise UsageError(f"got d={d}; expected at least 3 dimensions")
     layers = Serial((from_module(net, init=init) if isinstance(net, nn.Module) else net,))
     layers.shape(Shape(d), "")
     squares, mass = roots_genlaguerre(radii, d / 2 - 1)

@@ -1,7 +1,7 @@
 """Tiles of an infinite-width kernel for a store.
 
 A tile is computed in parts, each by one thread and each with a fixed share of the memory, so that its bits do not depend on
-how many cores there are or on what a later run is given.
+how many cores there are or on the memory of a later run.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Compute: TypeAlias = Callable[..., Mapping[str, Gram]]
 
 @dataclass(frozen=True)
 class PairCut:
-    """Tiles of `size` inputs a side, in `parts` × `parts` parts, each with `memory` bytes."""
+    """Tiles of `size` inputs per side, in `parts` × `parts` parts, each with `memory` bytes."""
 
     size: int
     parts: int
     memory: int
 
     def workers(self, memory: int, itemsize: int, most: int) -> int:
-        """How many parts may be computed at once; an error where not even one may."""
+        """How many parts may be computed at once; an error if not even one may."""
         result = COPIES * self.size**2 * itemsize
         least = result + self.memory
         if memory < least:
-            remedy = "raise memory=, or begin a new store, which chooses anew"
+            remedy = "raise memory=, or start a new store, which chooses its own tiles"
             raise over_budget(memory, least, f"for tiles of {self.size} inputs", remedy)
         return max(1, min(most, (memory - result) // self.memory))
 
@@ -67,7 +67,7 @@ def found_cut(store: KernelStore) -> PairCut:
     names = ("size", "parts", "memory")
     if not isinstance(cut, Mapping) or not all(isinstance(cut.get(name), int) and cut[name] >= 1 for name in names):
         raise StoreError(
-            f"{store.url} does not say how its tiles were cut ({cut!r} came); expected a store of an infinite-width kernel:"
+            f"{store.url} does not say how its tiles were cut (got {cut!r}); expected a store of an infinite-width kernel:"
             " choose another folder"
         )
     return PairCut(*(cut[name] for name in names))
@@ -125,7 +125,7 @@ class PairTiles:
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without its fingerprint: where it arrives, that is taken of the versions there."""
+        """Without its fingerprint, which is recomputed from the versions on the receiving side."""
         right = None if self.right is None else self.right.cpu()
         kept = {name: value for name, value in vars(self).items() if name != "fingerprint"}
         return kept | {"left": self.left.cpu(), "right": right}

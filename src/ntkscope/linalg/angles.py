@@ -40,7 +40,7 @@ def _orthonormal(columns: Tensor | np.ndarray, name: str) -> Tensor:
     """An orthonormal basis of the column space, in float64."""
     given = torch.as_tensor(columns).detach().to(torch.float64)
     if given.ndim != 2:
-        raise UsageError(f"{name} came with shape {tuple(given.shape)}; expected (n, a) and (n, b): columns that span")
+        raise UsageError(f"got {name} of shape {tuple(given.shape)}; expected (n, a) and (n, b): columns that span")
     if not bool(torch.isfinite(given).all()):
         raise NumericalError(f"{name} holds NaN or infinity; its columns span nothing")
     if not bool(given.any()):

@@ -1,4 +1,4 @@
-"""Assembly: tiles put together to one matrix in memory, with the diagonals and planes they carry."""
+"""Assembly: tiles combined into one matrix in memory, with the diagonals and planes they carry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ntkscope.linalg.tiling import Computing, Grid, Place, TileValues, run
 
 @dataclass(frozen=True, eq=False)
 class Assembly:
-    """A matrix that tiles are written into, of a symmetric one both triangles; the sink of kernels in memory."""
+    """A matrix that tiles are written into (both triangles of a symmetric one); the sink of kernels in memory."""
 
     grid: Grid
     values: Tensor
@@ -33,7 +33,7 @@ class Assembly:
         return Place(self.values[at], {name: plane[at] for name, plane in self.planes.items()}, self.advance)
 
     def write(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None:
-        """Keep a tile that is in its place: its mirror image, and what it carries."""
+        """Finish a tile already written in place: store its mirror image and what it carries."""
         rows, columns = self.grid.computed(i, j)
         for matrix in (self.values, *self.planes.values()):
             if self.grid.symmetric and columns.stop > rows.stop:
@@ -93,9 +93,9 @@ def assemble(
     label: str,
     progress: bool | Literal["auto"] = False,
 ) -> Assembly:
-    """The matrix of a source in memory, where the source is, with the further `planes` that are wanted.
+    """The matrix of a source in memory, on the source's device, with the further `planes` that are requested.
 
-    Progress counts to `total` what the source reports.
+    Progress counts what the source reports, up to `total`.
     """
     grid, device = source.grid, getattr(source, "device", "cpu")
     values = torch.zeros(grid.n, grid.m, dtype=source.dtype, device=device)

@@ -22,7 +22,7 @@ from ntkscope.linalg.multiplies import Pieces
 WIDTHS = {"memory": 64, "files": 256}  # a wider band has fewer panels, and its own eigenvalues cost more
 STRIP = 1024
 LAPACK_ROWS = 20_000
-"""Above this dense LAPACK is not asked: its workspaces are indexed by 32 bits (n² > 2³¹ from 46,341 rows, 2n² for
+"""Above this size dense LAPACK is not used: its workspaces are indexed by 32 bits (n² > 2³¹ from 46,341 rows, 2n² for
 eigenvectors from 32,767), and long before that it holds two more copies of the matrix in double precision."""
 
 
@@ -32,7 +32,7 @@ def lapack_is_safe(n: int, device: torch.device) -> bool:
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that can be had now on a device, without swapping."""
+    """Memory available on a device now, without swapping."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -50,7 +50,7 @@ def band_eigenvalues(
     `Qᵀ K Q = B` with B of `width` diagonals to a side, by blocked Householder reflections, then B's eigenvalues by
     LAPACK's band routines, which need `width · n` numbers. The lower triangle, `4 n²` bytes, is kept in strips of `strip`
     columns (1,024), in memory where it takes at most half of what is free, else in files of the temporary folder, each
-    read and written once a panel: `n / width` times. Width: 64 in memory, 256 in files. As backward stable as LAPACK's
+    read and written once per panel: `n / width` times. Width: 64 in memory, 256 in files. As backward stable as LAPACK's
     own. Bischof, Lang & Sun (2000).
 
     >>> from ntkscope.linalg import as_gram
@@ -64,7 +64,7 @@ def band_eigenvalues(
     strip = STRIP if strip is None else strip
     if not gram.symmetric or width < 1 or strip < 1:
         raise UsageError(
-            f"{gram!r}, width={width}, strip={strip} came; expected a symmetric Gram and sizes of at least 1"
+            f"got {gram!r}, width={width}, strip={strip}; expected a symmetric Gram and sizes of at least 1"
         )
     if n == 0:
         return torch.zeros(0, dtype=torch.float64, device=gram.device)
@@ -79,7 +79,7 @@ def band_eigenvalues(
 
 @runtime_checkable
 class _Strips(Protocol):
-    """Columns of the lower triangle, a strip at a time: from its diagonal block, which is whole, down."""
+    """Columns of the lower triangle, one strip at a time: from its full diagonal block down."""
 
     def read(self, j: int) -> Tensor: ...
     def write(self, j: int, values: Tensor) -> None: ...
@@ -112,7 +112,7 @@ class _InFiles:
 
 @contextmanager
 def _strips(gram: Pieces, in_memory: bool) -> Iterator[_Strips]:
-    """A place for the lower triangle; an error that says what else can be asked where there is none."""
+    """A place for the lower triangle; where there is none, an error that says what else can be computed."""
     need = 4 * gram.shape[0] ** 2
     if in_memory:
         yield _InMemory()
@@ -121,7 +121,7 @@ def _strips(gram: Pieces, in_memory: bool) -> Iterator[_Strips]:
     free = shutil.disk_usage(folder).free
     if need > free:
         raise UsageError(
-            f"all {gram.shape[0]} eigenvalues of {gram!r} need {need / 2**30:.3g} GiB of scratch space; memory has not got"
+            f"all {gram.shape[0]} eigenvalues of {gram!r} need {need / 2**30:.3g} GiB of scratch space; memory does not have"
             f" it and {folder} has {free / 2**30:.3g} GiB: set TMPDIR to a larger disk, ask for the largest with"
             " eigvalsh(k=…), or for their density with spectral_density (error bars)"
         )
@@ -146,7 +146,7 @@ def _reduce(strips: _Strips, n: int, width: int, strip: int, device: torch.devic
     """The band `(width + 1, n)`, lower form: row d holds the d-th diagonal below the main one.
 
     A panel's reflections `I - V T Vᵀ` turn what lies right of it into `A - V Wᵀ - W Vᵀ`. That is written into a strip only
-    when the strip is read for the product with the next panel's V, so a panel costs one reading and one writing.
+    when the strip is read for the product with the next panel's V, so a panel costs one read and one write.
     """
     band = np.zeros((width + 1, n))
     V = W = torch.zeros(n, 0, dtype=torch.float64, device=device)

@@ -17,7 +17,7 @@ TOLERANCE = 1e-11  # of the largest Ritz value: what float64 products resolve, w
 LEAST_BLOCK, MOST_BLOCK = 16, 128
 NEARLY = 1e-3  # of the largest Ritz value: the residual of a guard
 LOOKS, SURE = 8, 4  # passes before "nothing beyond" is believed, and by how many residuals
-BLOCKS = 8  # of vectors in the basis, beside the pairs asked for, before it is folded
+BLOCKS = 8  # of vectors in the basis, besides the requested pairs, before it is folded
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class EigenPairs:
     """Products `K @ V`, each of which reads the whole matrix once."""
     converged: bool
     guards: Float[Tensor, "n g"] | None = None
-    """Vectors orthogonal to these that are nearly eigenvectors of the next values, found on the way."""
+    """Vectors orthogonal to these that are nearly eigenvectors of the next values, found as a by-product."""
 
 
 def block_eigenpairs(
@@ -51,11 +51,11 @@ def block_eigenpairs(
 ) -> EigenPairs:
     """The `k` eigenpairs at one end of the spectrum (or of largest magnitude), by block Lanczos, in float64.
 
-    A basis grows by the residuals of the pairs that are not there yet, up to `block` columns a product (k + 8, from 16 to
+    A basis grows by the residuals of the pairs not yet converged, up to `block` columns per product (k + 8, from 16 to
     128), and is folded onto its best Ritz vectors when full; basis and its image take `2 · 8 · n · (k + 9 block)` bytes.
-    Stops at `‖K u - θ u‖ ≤ tolerance · max|θ|` for every pair (0: 1e-11); running out of passes is no error: `converged`
+    Stops at `‖K u - θ u‖ ≤ tolerance · max|θ|` for every pair (0: 1e-11); running out of passes is not an error: `converged`
     says so. Of an eigenvalue repeated more often than `block` some copies may be missed: `top_eigenpairs` checks that.
-    `scale` is a floor of `max|θ|`. `inside` ends it after eight passes or more when every pair that is not there yet is
+    `scale` is a floor of `max|θ|`. `inside` ends it after eight passes or more when every pair not yet converged is
     clearly further in than that value: the question is then which there are beyond it. Golub &
     Underwood (1977); folding as in Wu & Simon (2000).
 
@@ -67,7 +67,7 @@ def block_eigenpairs(
     if not 1 <= k <= n:
         raise UsageError(f"{k} eigenpairs of an {n} × {n} matrix; expected k from 1 to {n}")
     if block is not None and block < 1:
-        raise UsageError(f"block={block} came; expected at least 1 column")
+        raise UsageError(f"got block={block}; expected at least 1 column")
     width = min(n, block or min(MOST_BLOCK, max(LEAST_BLOCK, k + 8)))
     most = min(n, k + (BLOCKS + 1) * width)
     matrix: Multiplies = K.to(torch.float64) if isinstance(K, Tensor) else K
@@ -80,7 +80,7 @@ def block_eigenpairs(
         core = basis.T @ image
         ritz, rotation = torch.linalg.eigh((core + core.T) / 2)
         best = _best_first(ritz, end)
-        near = best[: max(k, width)]  # those asked for and the next: guards, which quicken the last of them
+        near = best[: max(k, width)]  # the requested pairs and the next ones: guards, which speed up the last of them
         vectors = basis @ rotation[:, near]
         gaps = image @ rotation[:, near] - vectors * ritz[near]
         residuals = torch.linalg.vector_norm(gaps, dim=0)
@@ -94,11 +94,11 @@ def block_eigenpairs(
             nearly = residuals[k:] <= NEARLY * max(scale, float(ritz.abs().max()))
             guards = vectors[:, k:][:, nearly]
             return EigenPairs(ritz[near[:k]][order], vectors[:, order], residuals[order], passes, done, guards)
-        if basis.shape[1] + width > most:  # fold onto more than k, or what was learned of the rest is lost
+        if basis.shape[1] + width > most:  # fold onto more than k, or what was learned about the rest is lost
             kept = best[: max(k + width, most // 2)]
             basis, image = basis @ rotation[:, kept], image @ rotation[:, kept]
         fresh = _outside(gaps[:, short][:, :width], basis)
-        if fresh.shape[1] < min(width, k - basis.shape[1]):  # an invariant subspace smaller than what was asked for
+        if fresh.shape[1] < min(width, k - basis.shape[1]):  # an invariant subspace smaller than requested
             more = torch.randn(n, width - fresh.shape[1], dtype=torch.float64, generator=random).to(K.device)
             fresh = torch.cat([fresh, _outside(more, torch.cat([basis, fresh], 1))], 1)
         fresh = fresh[:, : n - basis.shape[1]]
@@ -131,12 +131,12 @@ def _times(matrix: Multiplies, block: Tensor) -> Tensor:
 
 
 def _best_first(ritz: Tensor, end: End) -> Tensor:
-    """The order of Ritz values from most to least wanted."""
+    """The indices of the Ritz values, the most relevant first."""
     return (-ritz if end == "largest" else ritz if end == "smallest" else -ritz.abs()).argsort()
 
 
 def _outside(block: Tensor, basis: Tensor) -> Tensor:
-    """An orthonormal basis of what of `block` lies outside the span of `basis`; fewer columns where that is less."""
+    """An orthonormal basis of the part of `block` outside the span of `basis`; fewer columns if that has lower rank."""
     size = torch.linalg.vector_norm(block, dim=0)
     block = block[:, size > 0] / size[size > 0]
     for _ in range(2):  # twice is enough

@@ -1,4 +1,4 @@
-"""Kernel systems by Cholesky, with the jitter it took said aloud."""
+"""Kernel systems by Cholesky, with any jitter it needed reported."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class CholeskySolution:
     solution: Tensor
     """Shaped as `Y`."""
     jitter: float
-    """Added to the diagonal beyond the ridge that was asked for; 0 when the matrix needed none."""
+    """Added to the diagonal beyond the requested ridge; 0 when the matrix needed none."""
     smallest_eigenvalue: float
     """Of `K` itself, without ridge and jitter, estimated to about `ε ‖K‖`."""
     residual: float
-    """The largest `‖Y - (K + ridge I) X‖ / ‖Y‖` of a column: of the system asked for, so jitter shows in it."""
+    """The largest `‖Y - (K + ridge I) X‖ / ‖Y‖` over the columns, of the original system, so jitter shows in it."""
     warnings: tuple[str, ...]
 
 

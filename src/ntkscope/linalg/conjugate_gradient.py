@@ -1,4 +1,4 @@
-"""Kernel systems by preconditioned conjugate gradients: nothing but `K @ v` is asked of the kernel."""
+"""Kernel systems by preconditioned conjugate gradients: the kernel is used only through `K @ v`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ntkscope.linalg.system import checked_system, column_units, warn
 
 @dataclass(frozen=True, eq=False)
 class ConjugateGradientSolution:
-    """What `conjugate_gradient` found, and how far it came."""
+    """What `conjugate_gradient` found, and how far it got."""
 
     solution: Tensor
     """Shaped as `Y`."""
     iterations: int
     """Products `K @ V` spent on steps."""
     passes: int
-    """All products `K @ V`: the steps, and one for every time the residual was computed anew."""
+    """All products `K @ V`: the steps, and one for every time the residual was recomputed."""
     relative_residual: Tensor
-    """`‖Y - (K + ridge I) X‖ / ‖Y‖` of each column, computed anew at the end, not from the recurrence."""
+    """`‖Y - (K + ridge I) X‖ / ‖Y‖` of each column, recomputed at the end, not from the recurrence."""
     converged: bool
     """Every column reached `rtol`."""
     warnings: tuple[str, ...]
@@ -45,9 +45,9 @@ def conjugate_gradient(
 ) -> ConjugateGradientSolution:
     """Solve `(K + ridge I) X = Y` for positive semi-definite `K` to `‖residual‖ ≤ rtol ‖Y‖` in every column.
 
-    All columns share each product `K @ V`, and leave it as they converge; one product an iteration, about
-    `sqrt(condition number) log(2/rtol) / 2` iterations. The residual is computed anew before anything is called
-    converged, and the recurrence restarted where rounding had carried it away. Running out of iterations or of digits
+    All columns share each product `K @ V`, and leave it as they converge; one product per iteration, about
+    `sqrt(condition number) log(2/rtol) / 2` iterations. The residual is recomputed before anything is called
+    converged, and the recurrence restarted where rounding had made it drift. Running out of iterations or of digits
     is a `NumericalWarning` and `converged=False`; in each column the X of the smallest residual that was computed comes back,
     and `relative_residual` is its own. `callback(iteration, worst relative
     residual)` follows it. Hestenes & Stiefel (1952).
@@ -58,7 +58,7 @@ def conjugate_gradient(
     """
     gram, targets = checked_system(K, Y, ridge)
     if not 0 < rtol < 1 or max_iter < 1:
-        raise UsageError(f"rtol={rtol}, max_iter={max_iter} came; expected rtol in (0, 1) and max_iter ≥ 1")
+        raise UsageError(f"got rtol={rtol}, max_iter={max_iter}; expected rtol in (0, 1) and max_iter ≥ 1")
     targets = targets.to(dtype)
     unit = column_units(targets)
     targets = targets / unit  # columns of any size: their squares neither vanish nor overflow
@@ -73,7 +73,7 @@ def conjugate_gradient(
         solution, iterations, passes = solution + correction, iterations + steps, passes + steps + 1
         residual = targets - (gram @ solution + ridge * solution)
         if not bool(torch.isfinite(residual).all()):
-            raise NumericalError(f"{gram!r} @ v gave NaN or infinity; look at the inputs that made the kernel")
+            raise NumericalError(f"{gram!r} @ v gave NaN or infinity; check the inputs of the kernel")
         gap = torch.linalg.vector_norm(residual, dim=0)
         best, least = torch.where(gap < least, solution, best), torch.minimum(gap, least)
         excess = float((gap / goal).nan_to_num(0.0).amax()) if len(goal) else 0.0

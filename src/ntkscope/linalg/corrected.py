@@ -18,7 +18,7 @@ from ntkscope.linalg.view import View
 class CorrectedGram(Gram):
     """`diag(s) (K + L diag(w) Rᵀ) diag(t)`, K any Gram, L (n, r), R (m, r); without R symmetric as K is, and R is L.
 
-    Products cost one product with K and O((n + m) r). The scales s and t are ones but in a normalised Gram.
+    Products cost one product with K and O((n + m) r). The scales s and t are ones except in a normalised Gram.
 
     >>> from ntkscope.linalg import as_gram
     >>> K = CorrectedGram(as_gram(torch.eye(2).double()), torch.ones(2, 1).double(), torch.tensor([0.5]).double())

@@ -17,7 +17,7 @@ def matrix_correlation(A: Gram | Tensor | np.ndarray, B: Gram | Tensor | np.ndar
     """`ρ(A, B) = tr(AᵀB) / sqrt(tr(AᵀA) tr(BᵀB))`, in [-1, 1]; O(nm), tile by tile for Grams, summed in float64.
 
     `centred=True` first subtracts from each matrix the mean of its entries (Pearson's correlation of the entries). The
-    plain one is not centred. Two vectors, such as diagonals, may come instead. Beaglehole, Mitliagkas &
+    plain one is not centred. Two vectors, such as diagonals, are also accepted. Beaglehole, Mitliagkas &
     Agarwala, "Gradient descent induces alignment between weights and the pre-activation tangents for deep non-linear
     networks" (2024), section 2.1 and appendix I. (Their *centred ansatz* centres the weights, not the matrices:
     that is this function on other arguments.)
@@ -27,7 +27,7 @@ def matrix_correlation(A: Gram | Tensor | np.ndarray, B: Gram | Tensor | np.ndar
     (1.0, 0.948683)
     """
     if tuple(A.shape) != tuple(B.shape):
-        raise UsageError(f"shapes {tuple(A.shape)} and {tuple(B.shape)} came; expected two matrices of one shape")
+        raise UsageError(f"got shapes {tuple(A.shape)} and {tuple(B.shape)}; expected two matrices of one shape")
     means = (0.0, 0.0)
     if centred:
         totals = torch.stack([torch.stack([a.sum(), b.sum()]) for a, b in _pairs(A, B)]).sum(0)

@@ -1,4 +1,4 @@
-"""A Gram whose numbers are all in memory, and the door through which plain arrays come in."""
+"""A Gram whose numbers are all in memory, and the conversion of plain arrays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DenseGram(Gram):
 
     @property
     def held(self) -> Tensor:
-        """The matrix, which is in memory: for checks that are cheap where nothing has to be formed."""
+        """The matrix, which is in memory: for checks that are cheap when nothing has to be formed."""
         return self._values
 
     def _form(self) -> Tensor:
@@ -73,10 +73,10 @@ class DenseGram(Gram):
 
 
 def as_gram(values: np.ndarray | Tensor | Gram, *, symmetric: bool | None = None, **labels: Any) -> Gram:
-    """A Gram from an array: finite, two-dimensional, and symmetric when `symmetric=True` asks for it.
+    """A Gram from an array: finite, two-dimensional, and symmetric if `symmetric=True` requires it.
 
-    `symmetric=None` looks: a square array equal to its transpose up to rounding is taken as symmetric. Of a symmetric
-    one the symmetric part is kept, so that it is exactly so. A Gram is returned as it is, after the same question.
+    `symmetric=None` detects it: a square array equal to its transpose up to rounding is taken as symmetric. Of a symmetric
+    one the symmetric part is kept, so that it is exactly so. A Gram is returned as it is, after the same check.
     O(nm).
 
     >>> as_gram(np.eye(2))
@@ -89,29 +89,29 @@ def as_gram(values: np.ndarray | Tensor | Gram, *, symmetric: bool | None = None
     if isinstance(values, Gram):
         if symmetric and not values.symmetric:
             raise UsageError(
-                f"{values!r} came where a symmetric Gram is expected (its two sides the same inputs); compute the"
+                f"got {values!r}; expected a symmetric Gram (its two sides the same inputs): compute the"
                 " kernel with x2=None, or make the Gram with symmetric=True"
             )
         return values
     if not isinstance(values, np.ndarray | Tensor):
-        raise UsageError(f"{type(values).__name__} came; expected a Gram, a NumPy array or a Tensor")
+        raise UsageError(f"got {type(values).__name__}; expected a Gram, a NumPy array or a Tensor")
     matrix = from_numpy(values) if isinstance(values, np.ndarray) else values
     if matrix.ndim != 2 or matrix.is_complex():
-        raise UsageError(f"{matrix.dtype} values of shape {tuple(matrix.shape)} came; expected a real matrix (n, m)")
+        raise UsageError(f"got {matrix.dtype} values of shape {tuple(matrix.shape)}; expected a real matrix (n, m)")
     matrix = matrix if matrix.is_floating_point() else matrix.to(torch.float64)
     finite = torch.isfinite(matrix)
     if not bool(finite.all()):
         bad = (~finite).nonzero()
         raise NumericalError(
             f"the matrix of shape {tuple(matrix.shape)} holds {len(bad)} values that are NaN or infinite, the first at"
-            f" {tuple(bad[0].tolist())}; look at the inputs or activations that made it"
+            f" {tuple(bad[0].tolist())}; check the inputs or activations it was computed from"
         )
     if symmetric is not False:
         asymmetry, allowed = _asymmetry(matrix)
         if symmetric and asymmetry > allowed:
             raise UsageError(
-                f"a matrix that is not symmetric: shape {tuple(matrix.shape)}, largest |K - Kᵀ| is {asymmetry:.3g} and"
-                f" rounding explains {allowed:.3g}; expected a kernel of inputs with themselves (to accept its"
+                f"a matrix that is not symmetric: shape {tuple(matrix.shape)}, largest |K - Kᵀ| is {asymmetry:.3g}, but"
+                f" rounding explains only {allowed:.3g}; expected a kernel of inputs with themselves (to accept its"
                 " symmetric part, pass (K + K.T) / 2)"
             )
         symmetric = asymmetry <= allowed

@@ -36,7 +36,7 @@ class SpectralDensity:
 def quadrature(
     K: Gram | Tensor | np.ndarray, *, probes: int = 16, steps: int = 64, seed: int = 0
 ) -> tuple[Float[Tensor, "k s"], Float[Tensor, "k s"]]:
-    """Nodes θ and weights w with `Σ_j w_kj f(θ_kj) ≈ v_kᵀ f(K) v_k` for random unit `v_k`: one row a probe.
+    """Nodes θ and weights w with `Σ_j w_kj f(θ_kj) ≈ v_kᵀ f(K) v_k` for random unit `v_k`: one row per probe.
 
     The mean over probes estimates `tr f(K) / n`. `steps` products `K @ V` of `probes` columns; exact for polynomials of
     degree below `2 steps`. Golub & Meurant (1994); Ubaru, Chen & Saad (2017).
@@ -45,7 +45,7 @@ def quadrature(
     n = gram.shape[0]
     if n < 1 or probes < 2 or steps < 1:
         raise UsageError(
-            f"an {n} × {n} matrix, probes={probes}, steps={steps} came; expected a non-empty one, probes ≥ 2 (one has"
+            f"got an {n} × {n} matrix, probes={probes}, steps={steps}; expected a non-empty one, probes ≥ 2 (one has"
             " no error bar) and steps ≥ 1"
         )
     start = torch.randn(n, probes, dtype=torch.float64, generator=generator(seed, "quadrature")).to(gram.device)
@@ -97,7 +97,7 @@ def spectral_density(
     """`(1/n) Σ_i N(t; λ_i, width²)` on a grid of t: the histogram of eigenvalues, smoothed.
 
     `exact` decomposes (the default below n = 2,000), O(n³); `quadrature` estimates it from `steps` products with
-    `probes` vectors and says its standard error. The error covers the draw of the probes; that of the quadrature itself
+    `probes` vectors and reports its standard error. The error covers the draw of the probes; that of the quadrature itself
     is negligible once `width` is above the spectrum's span / steps. Width: 1/100 of the span, unless given.
 
     >>> found = spectral_density(torch.eye(4), grid=torch.tensor([1.0]), width=0.5)
@@ -107,7 +107,7 @@ def spectral_density(
     gram = as_gram(K, symmetric=True)
     if gram.shape[0] < 1 or points < 2 or (width is not None and not width > 0):
         raise UsageError(
-            f"{gram!r}, points={points}, width={width} came; expected a non-empty Gram, points ≥ 2 and width > 0"
+            f"got {gram!r}, points={points}, width={width}; expected a non-empty Gram, points ≥ 2 and width > 0"
         )
     method = method or ("exact" if gram.shape[0] < EXACT_BELOW else "quadrature")
     if method == "exact":

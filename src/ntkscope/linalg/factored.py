@@ -1,4 +1,4 @@
-"""A Gram held by its features: `Φ₁ Φ₂ᵀ`, never formed unless asked."""
+"""A Gram held by its features: `Φ₁ Φ₂ᵀ`, not formed unless requested."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class FactoredGram(Gram):
         right = left if right is None else right
         if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
             raise UsageError(
-                f"features of shapes {tuple(left.shape)} and {tuple(right.shape)} came; expected (n, p) and (m, p)"
+                f"got features of shapes {tuple(left.shape)} and {tuple(right.shape)}; expected (n, p) and (m, p)"
             )
         if left.dtype != right.dtype or left.device != right.device:
             raise UsageError(
-                f"features in {left.dtype} on {left.device} and {right.dtype} on {right.device} came; expected one"
+                f"got features in {left.dtype} on {left.device} and {right.dtype} on {right.device}; expected one"
                 " dtype and one device"
             )
         if groups < 1 or left.shape[1] % groups:
@@ -97,7 +97,7 @@ class FactoredGram(Gram):
     ) -> tuple[Float[Tensor, "n m"], Float[Tensor, "n m"]]:
         """The ends of the interval that covers an entry of the exact kernel with probability `level`, in float64."""
         if not 0 < level < 1:
-            raise UsageError(f"level={level} came; expected a probability between 0 and 1")
+            raise UsageError(f"got level={level}; expected a probability between 0 and 1")
         error = self.standard_error(rows, columns) * float(student.ppf((1 + level) / 2, self.groups - 1))
         values = (self if rows is None and columns is None else self[_all(rows), _all(columns)]).dense().double()
         return values - error, values + error
@@ -122,7 +122,7 @@ class FactoredGram(Gram):
     def _moved(self, dtype: torch.dtype, device: torch.device) -> Gram:
         right = None if self.symmetric else self.right.to(device, dtype)
         labels = self.labels.moved(dtype, device)
-        if not self._diagonals_given:  # computed anew, to the digits of the new dtype
+        if not self._diagonals_given:  # recomputed, to the digits of the new dtype
             labels = labels.but(row_diagonal=None, column_diagonal=None)
         return FactoredGram(self.left.to(device, dtype), right, groups=self.groups, labels=labels)
 

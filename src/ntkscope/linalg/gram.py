@@ -4,7 +4,7 @@ It is the narrow waist of the package: kernels make one, nearly everything after
 `K @ v`. A new way of holding a kernel (tiles on disk, a remote array) is one new file with one final subclass that
 writes the underscored methods at the end of this class, and one test class that inherits `GramContract`.
 
-A Gram never changes. What it says of itself is a `Labels`; sub-matrices, transposes and normalised kernels are a `View` of
+A Gram never changes. Its metadata is a `Labels`; sub-matrices, transposes and normalised kernels are a `View` of
 what it holds, so that any chain of them equals the same chain on the dense matrix, whatever the kind.
 """
 
@@ -35,14 +35,14 @@ class Gram(ABC):
     """The matrix `K_ij = k(x_i, x'_j)`, of shape `(n, m)`, with what its rows are and where it came from.
 
     `symmetric`: both sides are the same inputs. `outputs`: 1, or c when row `i*c + k` is output k of sample i. `rows`
-    says that in words. `coverage` and `meta` are carried along unchanged from whoever computed it. Nothing of a Gram can be
+    says that in words. `coverage` and `meta` are passed on unchanged from whoever computed it. No attribute of a Gram can be
     assigned: `with_labels` makes another one of the same numbers.
 
     Abstract: `DenseGram`, `FactoredGram`, `OperatorGram` and `CorrectedGram` are the final classes of this room, and
     `TiledGram` and `StoredFeatureGram` those of `storage`.
     """
 
-    __array_ufunc__ = None  # so that `ndarray @ gram` asks __rmatmul__ instead of forming the matrix
+    __array_ufunc__ = None  # so that `ndarray @ gram` calls __rmatmul__ instead of forming the matrix
     __iter__ = None
     _out_of_core: bool = False
     _cheap_diagonal: ClassVar[bool] = True
@@ -84,12 +84,12 @@ class Gram(ABC):
         unknown = sorted(changes.keys() - {"name", "rows", "outputs", "coverage", "meta"})
         if unknown:
             raise UsageError(
-                f"got {', '.join(unknown)} for with_labels; expected name, rows, outputs, coverage or meta: what else there is"
-                " belongs to the numbers, and is given where the Gram is made"
+                f"got {', '.join(unknown)} for with_labels; expected name, rows, outputs, coverage or meta: everything else"
+                " belongs to the numbers, and is passed when the Gram is created"
             )
         return self._copy(labels=self.labels.but(**changes).checked(self.shape))
 
-    # -- what it says of itself -------------------------------------------------------------------------------------
+    # -- its metadata -----------------------------------------------------------------------------------------------
 
     @property
     def symmetric(self) -> bool:
@@ -118,12 +118,12 @@ class Gram(ABC):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What else whoever computed it said; read-only."""
+        """Further information from whoever computed it; read-only."""
         return self.labels.meta or {}
 
     @property
     def certificate(self) -> Certificate | None:
-        """How what this was computed from was held to plain autograd; None where nothing was checked."""
+        """How the computation was checked against plain autograd; None if nothing was checked."""
         kept = self.meta.get("certificate")
         return Certificate.from_json(kept) if isinstance(kept, Mapping) else kept
 
@@ -145,7 +145,7 @@ class Gram(ABC):
         """`k(x_i, x_i)`; only a symmetric Gram has one."""
         if not self.symmetric:
             raise UsageError(
-                f"diagonal of {self!r}: its two sides are different inputs, so its diagonal means nothing;"
+                f"diagonal of {self!r}: its two sides are different inputs, so its diagonal is meaningless;"
                 " use row_diagonal / column_diagonal for k(x, x) of each side"
             )
         assert self.row_diagonal is not None
@@ -153,28 +153,28 @@ class Gram(ABC):
 
     @cached_property
     def row_diagonal(self) -> Float[Tensor, " n"] | None:
-        """`k(x_i, x_i)` of the row inputs, or None where nobody said."""
+        """`k(x_i, x_i)` of the row inputs, or None if unknown."""
         if self.labels.row_diagonal is None and self.symmetric:
             return self._diagonal()
         return self.labels.row_diagonal
 
     @cached_property
     def column_diagonal(self) -> Float[Tensor, " m"] | None:
-        """`k(x'_j, x'_j)` of the column inputs, or None where nobody said."""
+        """`k(x'_j, x'_j)` of the column inputs, or None if unknown."""
         return self.row_diagonal if self.symmetric else self.labels.column_diagonal
 
     @property
     def out_of_core(self) -> bool:
-        """Whether every product reads the matrix from somewhere slow: then few products of many columns are asked of it."""
+        """Whether every product reads the matrix from somewhere slow: if so, prefer few products with many columns."""
         return self._out_of_core
 
     @property
     def contributions(self) -> Mapping[str, Tensor]:
-        """The share of every parameter, where the kernel was asked to keep them (`per_layer=True`)."""
+        """The share of every parameter, if the kernel kept them (`per_layer=True`)."""
         return self.meta.get("contributions", {})
 
     def __matmul__(self, v: Vectors) -> Vectors:
-        """`K v` for `v` of shape (m,) or (m, k), as the kind of array it came, in the wider of the two dtypes."""
+        """`K v` for `v` of shape (m,) or (m, k), as the same kind of array, in the wider of the two dtypes."""
         if isinstance(v, np.ndarray):
             return self._apply(from_numpy(v).to(self.device)).detach().cpu().numpy()
         if not isinstance(v, Tensor):
@@ -195,7 +195,7 @@ class Gram(ABC):
     def tiles(self, size: int | None = None) -> Iterator[Tile]:
         """`(rows, columns, values)` pieces of at most `size × size` that cover the matrix exactly once.
 
-        Without `size` each kind of Gram takes the shape it is quickest at.
+        Without `size` each kind of Gram uses the shape that is fastest for it.
         """
         if size is not None and size < 1:
             raise UsageError(f"tiles of size {size}; expected at least 1")
@@ -221,7 +221,7 @@ class Gram(ABC):
     def eigvalsh(self, k: int | None = None) -> Float[Tensor, " e"]:
         """Eigenvalues of the symmetric part, ascending, in float64: all of them, or the `k` largest.
 
-        All: O(n³), by LAPACK up to 20,000 rows and while memory lasts, beyond by `band_eigenvalues`, strip by strip in
+        All: O(n³), by LAPACK up to 20,000 rows if memory allows, beyond that by `band_eigenvalues`, strip by strip in
         memory or in scratch files: the same numbers to rounding, whatever the size. The k largest: O(k) products `K @ v`
         by Lanczos; of a Gram that is read from disk about ten passes, by block Lanczos. For the shape of a large spectrum
         `spectral_density` is the quick way, with error bars.
@@ -277,7 +277,7 @@ class Gram(ABC):
     # -- shared by the subclasses -----------------------------------------------------------------------------------
 
     def _copy(self: Kind, **changes: Any) -> Kind:
-        """Another Gram of this kind that holds the same, with some attributes changed."""
+        """Another Gram of this kind that holds the same numbers, with some attributes changed."""
         kept = {k: v for k, v in vars(self).items() if not isinstance(getattr(type(self), k, None), cached_property)}
         new = object.__new__(type(self))
         vars(new).update(kept | changes)
@@ -305,11 +305,12 @@ class Gram(ABC):
     def _apply(self, v: Tensor) -> Tensor:
         if v.ndim not in (1, 2) or v.shape[0] != self.shape[1]:
             raise UsageError(
-                f"{self!r} @ v came with v of shape {tuple(v.shape)}; expected ({self.shape[1]},) or"
-                f" ({self.shape[1]}, k)"
+                f"got v of shape {tuple(v.shape)} for {self!r} @ v; expected ({self.shape[1]},) or ({self.shape[1]}, k)"
             )
         if v.is_complex():
-            raise UsageError(f"{self!r} @ v came with {v.dtype}; expected real vectors: take real and imaginary parts")
+            raise UsageError(
+                f"got {v.dtype} for v in {self!r} @ v; expected real vectors: take real and imaginary parts"
+            )
         if v.device != self.device:
             raise UsageError(f"{self!r} on {self.device} @ v on {v.device}; move one of them with .to(device=…)")
         v = v if v.is_floating_point() else v.to(self.dtype)
@@ -328,7 +329,7 @@ class Gram(ABC):
     # -- and these where it can do better -----------------------------------------------------------------------------
 
     def _seen(self, view: View, labels: Labels) -> Gram:
-        """What `view` shows of the whole matrix, with these labels: kept as a view, or applied by who holds the numbers."""
+        """What `view` shows of the whole matrix, with these labels: kept as a view, or applied if the numbers are held."""
         return self._copy(_view=view, shape=view.shape, labels=labels.checked(view.shape))
 
     def _moved(self, dtype: torch.dtype, device: torch.device) -> Gram:
@@ -344,7 +345,7 @@ class Gram(ABC):
         return self._symmetrised(values)
 
     def _diagonal(self) -> Tensor:
-        """The diagonal; asked of symmetric Grams only, when none was given."""
+        """The diagonal; called for symmetric Grams only, when none was given."""
         values = torch.empty(self.shape[0], dtype=self.dtype, device=self.device)
         for rows, columns, tile in self._tiles(None):
             both = slice(max(rows.start, columns.start), min(rows.stop, columns.stop))
@@ -354,7 +355,7 @@ class Gram(ABC):
         return values
 
     def _eigenvalues(self) -> Tensor:
-        """All eigenvalues of the symmetric part, ascending, in float64; asked of symmetric Grams only."""
+        """All eigenvalues of the symmetric part, ascending, in float64; called for symmetric Grams only."""
         return symmetric_eigenvalues(self._form())
 
     def _decomposed_rows(self) -> int:
@@ -385,9 +386,9 @@ def symmetric_eigenvalues(matrix: Float[Tensor, "n n"]) -> Float[Tensor, " n"]:
 
 
 def from_numpy(values: np.ndarray) -> Tensor:
-    """A tensor sharing the array's memory where torch allows that (it wants it writable, with positive strides)."""
+    """A tensor sharing the array's memory where torch allows that (it must be writable, with positive strides)."""
     shareable = values.flags.writeable and all(stride >= 0 for stride in values.strides)
     try:
         return torch.from_numpy(values if shareable else values.copy())
     except TypeError as error:
-        raise UsageError(f"an array of dtype {values.dtype} came; expected a real numeric one") from error
+        raise UsageError(f"got an array of dtype {values.dtype}; expected a real numeric one") from error

@@ -1,4 +1,4 @@
-"""How far a kernel matrix is from positive semi-definite, and what brings it back."""
+"""How far a kernel matrix is from positive semi-definite, and how to repair it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXACT_UP_TO = 5000
 
 @dataclass(frozen=True)
 class PSDHealth:
-    """What the eigenvalues of a kernel say about its being one; `str()` of it is a few lines to read."""
+    """What the eigenvalues say about whether the matrix is a kernel; `str()` gives a short summary."""
 
     rows: int
     smallest_eigenvalue: float
@@ -31,17 +31,17 @@ class PSDHealth:
     near; the true smallest one is at most `smallest_eigenvalue`, and may be below it where no pass saw it."""
     largest_eigenvalue: float
     negative_mass: float
-    """`Σ_{λ<0} |λ| / Σ |λ|`; by quadrature an estimate that errs to the small side, and is 0 for a kernel that is PSD."""
+    """`Σ_{λ<0} |λ| / Σ |λ|`; by quadrature an estimate that is biased low, and 0 for a kernel that is PSD."""
     negative_mass_error: float
     """Standard error over probes; 0 by decomposition."""
     condition_number: float
     """`λ_max / λ_min`; infinite where λ_min is no more than rounding (`n ε λ_max`, float64), or negative."""
     asymmetry: float
-    """`‖K - Kᵀ‖_F / ‖K‖_F` of what came, before its symmetric part was taken; by Lanczos an estimate from the probes."""
+    """`‖K - Kᵀ‖_F / ‖K‖_F` of the given matrix, before its symmetric part was taken; by Lanczos an estimate from the probes."""
     rounding: float
     """`ε ‖K‖_F`, ε of the dtype of the entries: what keeping them in that dtype can move an eigenvalue by."""
     jitter: float
-    """Suggested: added to the diagonal, Cholesky in float64 goes through; 0 where it does anyway."""
+    """Suggested: added to the diagonal, it lets Cholesky in float64 succeed; 0 where it succeeds anyway."""
     method: Literal["eigenvalues", "lanczos"]
     passes: int
     """Products with K, each a pass over it."""
@@ -84,7 +84,7 @@ def psd_health(
     gram, asymmetry = _looked_at(K)
     n = gram.shape[0]
     if n < 1 or probes < 2 or steps < 1:
-        raise UsageError(f"{gram!r}, probes={probes}, steps={steps} came; expected a row, 2 probes, 1 step at least")
+        raise UsageError(f"got {gram!r}, probes={probes}, steps={steps}; expected at least 1 row, 2 probes and 1 step")
     if method is None:
         method = "eigenvalues" if n <= EXACT_UP_TO and not gram.out_of_core else "lanczos"
     if method == "eigenvalues":
@@ -104,7 +104,7 @@ def psd_health(
 
 
 def _looked_at(K: Gram | Tensor | np.ndarray) -> tuple[Gram, float | None]:
-    """A symmetric Gram, and the asymmetry of what came where its entries are at hand."""
+    """A symmetric Gram, and the asymmetry of the given matrix if its entries are in memory."""
     if isinstance(K, Gram) and not isinstance(K, DenseGram):
         return as_gram(K, symmetric=True), None
     given = as_gram(K, symmetric=True).dense() if isinstance(K, Gram) else as_gram(K, symmetric=False).dense()
@@ -112,7 +112,7 @@ def _looked_at(K: Gram | Tensor | np.ndarray) -> tuple[Gram, float | None]:
         given = (from_numpy(K) if isinstance(K, np.ndarray) else K).detach()
         given = given if given.is_floating_point() else given.to(torch.float64)
     if given.shape[0] != given.shape[1]:
-        raise UsageError(f"a matrix of shape {tuple(given.shape)} came; expected a square kernel")
+        raise UsageError(f"got a matrix of shape {tuple(given.shape)}; expected a square kernel")
     gap = size = 0.0
     for rows in slices(len(given), 1024):
         part = given[rows].to(torch.float64)
@@ -129,7 +129,7 @@ def _by_lanczos(gram: Gram, asymmetry: float | None, probes: int, steps: int, se
     start = torch.randn(n, probes, dtype=torch.float64, generator=generator(seed, "psd-health")).to(gram.device)
     seen = (gram @ start).to(torch.float64)
     if not bool(torch.isfinite(seen).all()):
-        raise NumericalError(f"{gram!r} @ v gave NaN or infinity; look at the inputs that made the kernel")
+        raise NumericalError(f"{gram!r} @ v gave NaN or infinity; check the inputs of the kernel")
     between = start.T @ seen
     upper = torch.triu_indices(probes, probes, 1)
     skew = float((between - between.T)[upper[0], upper[1]].square().mean().sqrt())
@@ -199,9 +199,9 @@ def nearest_psd(
     floor (Higham 1988), up to rounding of the dtype it is kept in. "deflation", the default for kernels on disk and above
     5,000 rows, finds up to `pairs` of them by block Lanczos and adds the sum as a correction of low rank beside the
     kernel, which stays where it is. What is added is positive semi-definite, so no eigenvalue of K is lowered, whatever
-    was found; eigenvalues that were not found, or not to the end, are still there: ask `psd_health` of the result.
+    was found; eigenvalues that were not found, or not fully converged, remain: call `psd_health` on the result.
     `meta["nearest_psd"]` says how many were lifted, the smallest of them, the largest residual and the norm of the change.
-    A kernel without such eigenvalues comes back as it is.
+    A kernel without such eigenvalues is returned unchanged.
 
     >>> nearest_psd(torch.diag(torch.tensor([2.0, -1.0]))).dense()
     tensor([[2., 0.],
@@ -210,7 +210,7 @@ def nearest_psd(
     gram = _looked_at(K)[0]
     n = gram.shape[0]
     if pairs < 1 or max_passes < 1:
-        raise UsageError(f"pairs={pairs}, max_passes={max_passes} came; expected both ≥ 1")
+        raise UsageError(f"got pairs={pairs}, max_passes={max_passes}; expected both ≥ 1")
     if method is None:
         method = "eigenvalues" if n <= EXACT_UP_TO and not gram.out_of_core else "deflation"
     if n == 0:

@@ -60,7 +60,7 @@ class KroneckerSketch:
         return (slice(at, min(self.dim, at + step)) for at in range(0, self.dim, step))
 
     def matrix(self, dtype: torch.dtype = torch.float64) -> Float[Tensor, "numbers dim"]:
-        """The projection, dense: small ones, to look at."""
+        """The projection as a dense matrix, for inspecting small ones."""
         whole = slice(0, self.dim)
         left, right = (
             self.rows(torch.arange(self.height), whole, dtype),

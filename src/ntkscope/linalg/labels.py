@@ -1,4 +1,4 @@
-"""`Labels`: what a Gram says of itself beyond its numbers, frozen, and handed from each Gram to those made from it."""
+"""`Labels`: the metadata of a Gram, frozen, and handed from each Gram to those derived from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Labels:
 
     `symmetric`: both sides are the same inputs; None leaves it to the kind of Gram. `outputs`: 1, or c when row `i*c + k` is
     output k of sample i, which `rows` says in words. `row_diagonal` and `column_diagonal`: `k(x, x)` of either side, where
-    somebody computed it. `coverage` and `meta` come from whoever computed the kernel and are carried along; `meta` is
+    known. `coverage` and `meta` come from whoever computed the kernel and are carried along; `meta` is
     read-only.
 
     >>> Labels(name="trntk", meta={"seed": 3}).but(name="pntk").meta["seed"]
@@ -67,7 +67,7 @@ class Labels:
         return replace(self, meta={**(self.meta or {}), **entries})
 
     def checked(self, shape: tuple[int, int]) -> Labels:
-        """The labels of a matrix of this shape, every one of them decided; an error where they do not fit it."""
+        """The labels of a matrix of this shape, with every field filled in; an error if they do not fit."""
         n, m = shape
         if self.symmetric and n != m:
             raise UsageError(f"got a symmetric Gram of shape {(n, m)}; expected a square one, or symmetric=False")
@@ -111,4 +111,4 @@ class Labels:
 
 
 NONE = Labels()
-"""Nothing said."""
+"""Labels that say nothing."""

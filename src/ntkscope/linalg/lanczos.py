@@ -16,18 +16,18 @@ from ntkscope.linalg.missed import further_pairs, none_above
 from ntkscope.linalg.multiplies import Multiplies
 
 PASSES = 300
-WHOLE = 256  # rows up to which all eigenvalues are the quickest way to some
-PROOF = 4096  # rows up to which a Cholesky factorisation is quicker than a doubt
+WHOLE = 256  # rows up to which computing all eigenvalues is the fastest way to get some
+PROOF = 4096  # rows up to which a Cholesky factorisation is the cheapest check
 ROUNDS = 12  # of looking for missed copies
 
 
 def lanczos(
     K: Multiplies, start: Float[Tensor, "n k"], steps: int
 ) -> tuple[Float[Tensor, "k n s"], Float[Tensor, "k s"], Float[Tensor, "k s"], Float[Tensor, "k n"]]:
-    """`steps` of Lanczos from each column of `start` at once, fully reorthogonalised: `(Q, α, β, r)`, a row a column.
+    """`steps` of Lanczos from each column of `start` at once, fully reorthogonalised: `(Q, α, β, r)`, one row per column.
 
     For each `K Q = Q T + r e_sᵀ` with orthonormal Q, `T` tridiagonal with diagonal α and off-diagonal β[:-1], and
-    `β[-1] = ‖r‖`. One product `K @ V` a step; memory `steps · n · k`. Where the Krylov space is exhausted β is exactly
+    `β[-1] = ‖r‖`. One product `K @ V` per step; memory `steps · n · k`. Where the Krylov space is exhausted β is exactly
     0 and the vectors after it are 0. Lanczos (1950).
     """
     n, k = start.shape
@@ -67,12 +67,12 @@ def top_eigenpairs(
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, "n k"]]:
     """The `k` largest eigenvalues (by value or by magnitude), ascending, and eigenvectors as columns, in float64.
 
-    Block Lanczos, about ten products `K @ V` with some more than k columns; `max_iter` are products. Repeated eigenvalues
-    come as often as they are there: that none was missed is checked, by a Cholesky factorisation of a matrix in memory (up to
+    Block Lanczos, about ten products `K @ V` with a few more than k columns; `max_iter` counts products. Repeated eigenvalues
+    appear with their multiplicity; that none was missed is checked, by a Cholesky factorisation of a matrix in memory (up to
     4,096 rows), else by block Lanczos from a random block orthogonal to what was found (about eight products more), and what
     was missed is added; a `NumericalError` where that does not end. `tolerance` is relative to the largest eigenvalue; 0
     means 1e-11. The single largest comes from ARPACK, tolerance relative to it. Start vectors come from `seed`, so a call is
-    repeatable. Where k is nearly n, or n is small, `K` is applied to the identity and decomposed whole: that is cheaper.
+    repeatable. Where k is nearly n, or n is small, `K` is applied to the identity and fully decomposed, which is cheaper.
 
     >>> values, vectors = top_eigenpairs(torch.diag(torch.tensor([1.0, 5.0, 2.0])), 2)
     >>> [round(v, 6) for v in values.tolist()]
@@ -108,7 +108,7 @@ def top_eigenpairs(
 def _all_copies(
     K: Multiplies, k: int, by: str, tolerance: float, max_iter: int | None, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """By block Lanczos, until a check finds none that was missed."""
+    """By block Lanczos, until a check finds that none was missed."""
     end: End = "largest" if by == "value" else "magnitude"
     matrix = K if isinstance(K, Tensor) else getattr(K, "held", None)  # a tensor, or the one a DenseGram holds
     matrix = matrix.to(torch.float64) if isinstance(matrix, Tensor) and matrix.shape[0] <= PROOF else None
@@ -134,7 +134,7 @@ def _all_copies(
         return values[order], vectors[:, order]
     what = f"an {K.shape[0]} × {K.shape[0]} matrix" if isinstance(K, Tensor) else repr(K)
     raise NumericalError(
-        f"block Lanczos had not found all of {k} eigenvalues of {what} after {found.passes} passes over it (largest"
+        f"block Lanczos did not find all of {k} eigenvalues of {what} after {found.passes} passes over it (largest"
         f" residual {float(found.residuals.max()):.2g}), or not every copy of repeated ones; raise max_iter or tolerance, ask"
         " for fewer, or for all of them (eigvalsh())"
     )

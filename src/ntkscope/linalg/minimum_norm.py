@@ -27,12 +27,12 @@ class MinimumNormSolution:
     """All of them, ascending, kept or not."""
     smallest_eigenvalue: float
     residual: float
-    """The largest `‖Y - K X‖ / ‖Y‖` of a column: the part of the targets outside the kept eigenspace."""
+    """The largest `‖Y - K X‖ / ‖Y‖` over the columns: the part of the targets outside the kept eigenspace."""
     warnings: tuple[str, ...]
 
 
 def default_cutoff(gram: Gram) -> float:
-    """`n ε`, ε the rounding unit of the dtype the kernel's entries came in."""
+    """`n ε`, ε the rounding unit of the dtype of the kernel's entries."""
     return gram.shape[0] * torch.finfo(gram.dtype).eps
 
 
@@ -42,8 +42,8 @@ def minimum_norm_solve(
     """`X = K⁺ Y`: of all X that minimise `‖K X - Y‖` the one of smallest norm; O(n³).
 
     `K⁺ = Σ_{|λ_i| > cutoff·max|λ|} u_i u_iᵀ / λ_i` over the eigenpairs of the symmetric part. The cut-off often decides
-    the answer, so it is in the result; the default is `n ε` with ε of the dtype the entries came in. Float64 below
-    N = 5,000. A matrix with negative eigenvalues beyond the cut-off is no kernel: a `NumericalWarning` says so.
+    the answer, so it is in the result; the default is `n ε` with ε of the dtype of the entries. Float64 below
+    N = 5,000. A matrix with negative eigenvalues beyond the cut-off is not a kernel: a `NumericalWarning` says so.
 
     >>> found = minimum_norm_solve(torch.ones(2, 2), torch.tensor([1.0, 1.0]))
     >>> found.solution, found.rank
@@ -52,7 +52,7 @@ def minimum_norm_solve(
     gram, targets = checked_system(K, Y, 0.0)
     cutoff = default_cutoff(gram) if cutoff is None else float(cutoff)
     if not 0 <= cutoff < 1:
-        raise UsageError(f"cutoff={cutoff} came; expected it in [0, 1), relative to the largest eigenvalue")
+        raise UsageError(f"got cutoff={cutoff}; expected it in [0, 1), relative to the largest eigenvalue")
     dtype = working_dtype(gram)
     targets = targets.to(dtype)
     values, vectors = torch.linalg.eigh(symmetric_part(gram, dtype, largest=EIGENVECTORS))

@@ -1,4 +1,4 @@
-"""Whether eigenpairs at one end of a spectrum are all there: repeated eigenvalues are what Krylov methods lose.
+"""Whether all eigenpairs at one end of a spectrum were found: Krylov methods tend to lose repeated eigenvalues.
 
 From one start vector a Krylov space holds one vector of each eigenspace, from a block of b at most b: further copies come
 from rounding, or not at all, and every residual is small. Two checks see that: a Cholesky factorisation, which is Sylvester's
@@ -19,7 +19,7 @@ CHECK_BLOCK = 16
 
 
 class Outside:
-    """`P (K - shift) P + aside U Uᵀ` with `P = I - U Uᵀ`: what of K lies outside the span of U, and that span set aside."""
+    """`P (K - shift) P + aside U Uᵀ` with `P = I - U Uᵀ`: the part of K outside the span of U, with that span set aside."""
 
     def __init__(self, K: Multiplies, vectors: Float[Tensor, "n k"], shift: float = 0.0, aside: float = 0.0) -> None:
         self._matrix, self._vectors, self._shift, self._aside = K, vectors, shift, aside
@@ -55,7 +55,7 @@ def none_above(matrix: Float[Tensor, "n n"], values: Tensor, vectors: Tensor, en
 def further_pairs(
     K: Multiplies, found: EigenPairs, end: End, slack: float, *, tolerance: float, max_passes: int, seed: int
 ) -> EigenPairs | None:
-    """Pairs orthogonal to those found that are further out than the nearest of them; None where there are none.
+    """Pairs orthogonal to those found that are further out than the nearest of them; None if there are none.
 
     Block Lanczos from a random block outside the span of the found vectors. It ends as soon as its best Ritz value is
     clearly further in than all that was found, and not before eight passes.

@@ -1,4 +1,4 @@
-"""What methods that never form a matrix ask of it: its size, where it is, its products, its pieces."""
+"""What methods that never form a matrix need from it: its size, device, products and pieces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Multiplies(Protocol):
 
 @runtime_checkable
 class Pieces(Protocol):
-    """A matrix that can be had piece by piece: every Gram."""
+    """A matrix that can be read piece by piece: every Gram."""
 
     @property
     def shape(self) -> Any: ...

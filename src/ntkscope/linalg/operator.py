@@ -21,7 +21,7 @@ PANEL = 256  # columns of the identity applied at a time
 class OperatorGram(Gram):
     """A kernel matrix behind `matmul`: (m, k) → (n, k), and `rmatmul`: (n, k) → (m, k) for its transpose.
 
-    Both get and give tensors of `dtype` on `device`. Whatever needs entries (`dense`, `tiles`, and `diagonal` where it
+    Both take and return tensors of `dtype` on `device`. Whatever needs entries (`dense`, `tiles`, and `diagonal` where it
     was not given) applies the operator to the identity, a panel of columns at a time: m products in all.
 
     >>> K = OperatorGram((2, 2), lambda v: 3 * v, symmetric=True)
@@ -53,7 +53,7 @@ class OperatorGram(Gram):
             labels = labels.but(row_diagonal=diagonal)
         self._multiply = matmul
         self._multiply_transposed = matmul if labels.symmetric and rmatmul is None else rmatmul
-        self._given_in = dtype, torch.device(device)  # what the functions get and give, wherever this Gram moves
+        self._given_in = dtype, torch.device(device)  # what the functions take and return, wherever this Gram moves
         super().__init__(shape, dtype, torch.device(device), labels)
 
     def _matmul(self, v: Tensor) -> Tensor:
@@ -86,5 +86,5 @@ class OperatorGram(Gram):
 
     def _seen(self, view: View, labels: Labels) -> Gram:
         if view.transposed and self._multiply_transposed is None:
-            raise UsageError(f"the transpose of {self!r} is not known; pass rmatmul= where the Gram is made")
+            raise UsageError(f"the transpose of {self!r} is not known; pass rmatmul= when creating the Gram")
         return self._copy(_view=view, shape=view.shape, labels=labels.checked(view.shape))

@@ -31,8 +31,8 @@ def jacobi(K: Gram, ridge: float = 0.0) -> Preconditioner:
 def block_jacobi(K: Gram, ridge: float = 0.0, *, size: int = 512) -> Preconditioner:
     """`P` = the diagonal blocks of `K + ridge I`, `size` rows each; O(n size²) to make, O(n size) to apply.
 
-    Worth it when neighbouring rows are alike (rows sorted by class, all outputs of a sample). A block that is singular
-    gets ten rounding units of its trace on its diagonal: a preconditioner changes the road, not the answer.
+    Worthwhile when neighbouring rows are similar (rows sorted by class, all outputs of a sample). A block that is singular
+    gets ten rounding units of its trace on its diagonal: a preconditioner changes the path, not the answer.
     """
     if size < 1:
         raise UsageError(f"blocks of {size} rows; expected at least 1")
@@ -66,7 +66,7 @@ def nystrom(K: Gram, ridge: float = 0.0, *, rank: int = 100, seed: int = 0) -> P
     """
     n = K.shape[0]
     if rank < 1:
-        raise UsageError(f"rank={rank} came; expected at least 1")
+        raise UsageError(f"got rank={rank}; expected at least 1")
     rank = min(rank, n)
     if rank == 0:
         return lambda residual: residual

@@ -24,7 +24,7 @@ TRUSTED = 1e-2  # residual over value of an eigenpair that is taken out before t
 
 @dataclass(frozen=True)
 class RankEstimate:
-    """An effective rank, and what is known of its error."""
+    """An effective rank, and what is known about its error."""
 
     value: float
     standard_error: float
@@ -33,7 +33,7 @@ class RankEstimate:
     enclose each probe's sum; and half of the correction by the known trace times its relative size, since that relation is
     not a line. Three of them cover the exact rank about as often as three of a normal error."""
     deflated: int
-    """Leading eigenpairs that were computed and not sampled."""
+    """Leading eigenpairs that were computed rather than sampled."""
     passes: int
     """Products `K @ V`, each a pass over the matrix."""
 
@@ -66,7 +66,7 @@ def estimate_effective_rank(
     n = gram.shape[0]
     if n < 2 or probes < 4 or steps < 1 or deflate < 0:
         raise UsageError(
-            f"{gram!r}, probes={probes}, steps={steps}, deflate={deflate} came; expected at least 2 rows, 4 probes (fewer"
+            f"got {gram!r}, probes={probes}, steps={steps}, deflate={deflate}; expected at least 2 rows, 4 probes (fewer"
             " have no error bar), 1 step"
         )
     values, vectors, passes = _leading(gram, min(deflate, n // 4), seed)
@@ -81,7 +81,7 @@ def estimate_effective_rank(
     values = values / unit  # all at most 1, where the two rules enclose what they estimate
 
     def sums(f: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """The deflated part of `tr f(K)`, an estimate of the rest from each probe, and how far off the quadrature may be."""
+        """The deflated part of `tr f(K)`, an estimate of the rest from each probe, and the possible error of the quadrature."""
         low, high = (rest * torch.where(w > 0, w * f(x / unit), 0.0).sum(1) for x, w in rules)
         return f(values).sum(), (low + high) / 2, (high - low).abs().mean() / 2
 
@@ -113,7 +113,7 @@ def estimate_effective_rank(
 
 
 def _rules(K: Any, start: Tensor, steps: int) -> list[tuple[Tensor, Tensor]]:
-    """Nodes and weights, a row a probe, of Gauss's quadrature and of Gauss-Radau's with a node at 0, from one Lanczos run."""
+    """Nodes and weights, one row per probe, of Gauss's quadrature and Gauss-Radau's with a node at 0, from one Lanczos run."""
     _, alpha, beta, _ = lanczos(K, start, steps)
     inner = torch.diag_embed(alpha) + torch.diag_embed(beta[:, :-1], 1) + torch.diag_embed(beta[:, :-1], -1)
     nodes, vectors = torch.linalg.eigh(inner)

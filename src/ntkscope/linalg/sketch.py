@@ -62,7 +62,7 @@ def signs(
     unit: float | int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "rows columns"]:
-    """±unit for each of `rows` and the columns [start, stop), `start` a multiple of 64; the same whatever else is asked.
+    """±unit for each of `rows` and the columns [start, stop), `start` a multiple of 64; independent of what else is requested.
 
     >>> whole = signs(7, torch.arange(4), 0, 200)
     >>> torch.equal(whole[[3, 1], 64:150], signs(7, torch.tensor([3, 1]), 64, 150))
@@ -94,7 +94,7 @@ def projection_rows(
     True
     """
     if kind not in KINDS:
-        raise UsageError(f"projection kind {kind!r} came; expected one of {', '.join(KINDS)}")
+        raise UsageError(f"got projection kind {kind!r}; expected one of {', '.join(KINDS)}")
     if dim < 1:
         raise UsageError(f"projection to {dim} dimensions; expected at least 1")
     key = derive_seed(seed, "projection", name)

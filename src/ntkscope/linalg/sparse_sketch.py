@@ -25,7 +25,7 @@ ROUNDS, LONGEST = 16, 256  # each block gets at least so many runs of a vector, 
 
 
 def check_sparsity(dim: int, sparsity: int | None) -> int:
-    """How many rows a coordinate goes to: as asked for, else 64 (all, where there are fewer).
+    """How many rows a coordinate goes to: as requested, else 64 (all, if there are fewer).
 
     >>> check_sparsity(10240, None), check_sparsity(48, None)
     (64, 48)
@@ -36,7 +36,7 @@ def check_sparsity(dim: int, sparsity: int | None) -> int:
     if not 1 <= chosen <= dim or dim % chosen:
         near = max(1, round(dim / max(1, chosen))) * max(1, chosen)
         raise UsageError(
-            f"dim={dim} came with sparsity={chosen}; expected a multiple of the sparsity: dim={near}, or another sparsity="
+            f"got dim={dim} with sparsity={chosen}; expected a multiple of the sparsity: dim={near}, or another sparsity="
         )
     return chosen
 
@@ -74,7 +74,7 @@ class SparseSketch:
     def parts(
         self, start: int, stop: int, width: int, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[Int[Tensor, "blocks inner"], Float[Tensor, "blocks inner rows"]]]:
-        """The coordinates [start, stop) as each block sees them, and their signs, about `width` coordinates a block at a time.
+        """The coordinates [start, stop) as each block sees them, and their signs, about `width` of them per block at a time.
 
         Of a vector `g` from `start` on, block b is the sum over parts of `g[index[b]] @ signs[b]`; places that have no
         coordinate have index 0 and signs 0.
@@ -99,7 +99,7 @@ class SparseSketch:
             yield coordinates - start, drawn
 
     def matrix(self, dtype: torch.dtype = torch.float64) -> Float[Tensor, "numbers dim"]:
-        """The projection, dense: small ones, to look at."""
+        """The projection as a dense matrix, for inspecting small ones."""
         found = torch.zeros(self.numbers, self.blocks, self.sparsity, dtype=dtype)
         for index, drawn in self.parts(0, self.numbers, 1 << 20, dtype):
             blocks = torch.arange(self.blocks)[:, None].expand_as(index)

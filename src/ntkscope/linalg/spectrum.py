@@ -58,7 +58,7 @@ def singular_values(A: Matrix, of: Of = "kernel") -> Float[Tensor, " r"]:
 def effective_rank(A: Matrix, of: Of = "kernel") -> float:
     """`exp(-Σ p_i log p_i)` with `p_i = σ_i / Σ σ`: between 1 and the rank; O(n³). Roy & Vetterli (2007), eq. 3-5.
 
-    Of a large kernel `estimate_effective_rank` gives it from some tens of products, with an error bar.
+    Of a large kernel `estimate_effective_rank` gives it from a few dozen products, with an error bar.
 
     `of="kernel"`: σ are the singular values of the matrix given, Roy and Vetterli's definition read literally.
     `of="features"`: of the features (the Jacobian) whose Gram it is, the roots of its eigenvalues; never smaller.
@@ -133,7 +133,7 @@ class ConditionNumber:
 def condition_number(A: Matrix, *, cutoff: float | None = None, of: Of = "kernel") -> ConditionNumber:
     """`σ_max / σ_min` over the singular values above `cutoff · σ_max`; O(n³).
 
-    The default cut-off is `n ε`, ε of the dtype the entries came in (its square root for features); `cutoff=0` drops
+    The default cut-off is `n ε`, ε of the dtype of the entries (its square root for features); `cutoff=0` drops
     exact zeros alone.
 
     >>> condition_number(torch.diag(torch.tensor([8.0, 2.0, 0.0]))).value
@@ -143,7 +143,7 @@ def condition_number(A: Matrix, *, cutoff: float | None = None, of: Of = "kernel
     if cutoff is None:
         cutoff = default_cutoff(gram) if of == "kernel" else default_cutoff(gram) ** 0.5
     if not 0 <= cutoff < 1:
-        raise UsageError(f"cutoff={cutoff} came; expected it in [0, 1), relative to the largest singular value")
+        raise UsageError(f"got cutoff={cutoff}; expected it in [0, 1), relative to the largest singular value")
     values = singular_values(gram, of)
     if not len(values) or float(values[0]) == 0:
         raise NumericalError("the condition number of a zero (or empty) matrix is undefined")

@@ -1,4 +1,4 @@
-"""What every solver shares: a checked system `K X = Y`, the working precision, and warnings that are kept."""
+"""What every solver shares: a checked system `K X = Y`, the working precision, and warnings that are kept in the result."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ EIGENVECTORS = 32_766  # rows: LAPACK's workspace for eigenvectors has 2n² numb
 
 
 class NumericalWarning(UserWarning):
-    """A number that was computed, but not quite the one asked for: jitter added, iterations run out."""
+    """A result was computed, but not exactly the requested one: jitter was added, or iterations ran out."""
 
 
 def checked_system(K: Gram | Tensor | np.ndarray, Y: Tensor | np.ndarray, ridge: float) -> tuple[Gram, Tensor]:
     """The system as a symmetric Gram and right-hand sides (n, k) on its device, or an error that says what is wrong."""
     gram = as_gram(K, symmetric=True)
     if not (math.isfinite(ridge) and ridge >= 0):
-        raise UsageError(f"ridge={ridge} came; expected a finite number ≥ 0")
+        raise UsageError(f"got ridge={ridge}; expected a finite number ≥ 0")
     targets = from_numpy(Y) if isinstance(Y, np.ndarray) else Y
     if targets.ndim not in (1, 2) or targets.shape[0] != gram.shape[0]:
         raise UsageError(
-            f"right-hand sides of shape {tuple(targets.shape)} came with {gram!r}; expected ({gram.shape[0]},) or"
-            f" ({gram.shape[0]}, k), one row a row of the kernel"
+            f"got right-hand sides of shape {tuple(targets.shape)} for {gram!r}; expected ({gram.shape[0]},) or"
+            f" ({gram.shape[0]}, k), one row per row of the kernel"
         )
     targets = targets.detach().to(gram.device)
     targets = targets if targets.is_floating_point() else targets.to(torch.float64)
@@ -51,13 +51,13 @@ def symmetric_part(gram: Gram, dtype: torch.dtype, *, largest: int = 46_340) -> 
     """`(K + Kᵀ)/2` as a fresh finite tensor; refused above the size whose square LAPACK's 32-bit indices hold."""
     if gram.shape[0] > largest:
         raise UsageError(
-            f"{gram!r} would be formed and decomposed by dense LAPACK, which is safe up to {largest} rows; expected a road"
-            " that asks for products alone: conjugate_gradient (KernelRidge with solver='cg', KernelGLM), eigenpairs(k=…),"
+            f"{gram!r} would be formed and decomposed by dense LAPACK, which is safe up to {largest} rows; expected a method"
+            " that needs only products: conjugate_gradient (KernelRidge with solver='cg', KernelGLM), eigenpairs(k=…),"
             " eigvalsh(), spectral_density"
         )
     values = gram.dense().detach().to(dtype)
     if not bool(torch.isfinite(values).all()):
-        raise NumericalError(f"{gram!r} holds NaN or infinity; look at the inputs or activations that made it")
+        raise NumericalError(f"{gram!r} holds NaN or infinity; check the inputs or activations it was computed from")
     return (values + values.T) / 2
 
 
@@ -82,7 +82,7 @@ def column_units(targets: Tensor) -> Tensor:
 
 
 def warn(messages: list[str]) -> tuple[str, ...]:
-    """Emit each message as a `NumericalWarning` at the solver's caller, and hand them on to be kept in the result."""
+    """Emit each message as a `NumericalWarning` at the solver's caller, and return them to be kept in the result."""
     for message in messages:
         warnings.warn(message, NumericalWarning, stacklevel=3)
     return tuple(messages)

@@ -1,7 +1,7 @@
-"""Tiles: a matrix cut into pieces that can be computed, kept and read one by one.
+"""Tiles: a matrix cut into pieces that can be computed, stored and read one by one.
 
-Who computes tiles (`TileSource`) and who keeps them (`TileSink`: a matrix in memory, a store on disk) meet here, and know
-nothing else of each other.
+What computes tiles (`TileSource`) and what keeps them (`TileSink`: a matrix in memory, a store on disk) meet here, and know
+nothing else about each other.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Grid:
     def __post_init__(self) -> None:
         if min(self.n, self.m, self.size, self.width) < 1 or (self.symmetric and self.n != self.m):
             raise UsageError(
-                f"{self} came; expected at least one row, column and entry a tile, and as many rows as columns when"
+                f"got {self}; expected at least one row, column and entry per tile, and as many rows as columns when"
                 " symmetric"
             )
 
@@ -86,7 +86,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class TileValues:
-    """One tile, and `k(x, x)` in float64 of its row and of its column inputs where the tile's maker knows them.
+    """One tile, and `k(x, x)` in float64 of its row and of its column inputs, where known.
 
     A tile on the diagonal of a symmetric kernel is exactly symmetric and carries its own diagonal. `planes`: further
     matrices of the same inputs, by name; a store keeps none.
@@ -100,9 +100,9 @@ class TileValues:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where a tile is written to: zeros in memory for its values and for every further plane that is wanted.
+    """Where a tile is written to: zeros in memory for its values and for every further plane that is requested.
 
-    `advance` is told how many pairs of inputs are done.
+    `advance` is called with the number of pairs of inputs done.
     """
 
     values: Float[Tensor, "h w"]
@@ -112,7 +112,7 @@ class Place:
 
 @runtime_checkable
 class Computing(Protocol):
-    """Computes any tile of one matrix; what is kept in memory needs no more."""
+    """Computes any tile of one matrix; enough for matrices kept in memory."""
 
     @property
     def grid(self) -> Grid: ...
@@ -127,8 +127,8 @@ class Computing(Protocol):
 class TileSource(Computing, Protocol):
     """Computes any tile of one kernel for a store: the same bits for the same tile, in any order, in any process.
 
-    It travels to other processes by pickle, so what it builds for its work (engines, features of the row it is at) is
-    left out of the pickle and made again when first needed. Consecutive tiles of one row are the quick order.
+    It is pickled to other processes, so what it builds for its work (engines, features of the current row) is
+    left out of the pickle and rebuilt when first needed. Consecutive tiles of one row are the fastest order.
     """
 
     @property
@@ -157,14 +157,14 @@ def run(
     todo: Mapping[tuple[int, int], bool],
     after: Callable[[bool], None] = lambda computed: None,
 ) -> int:
-    """Compute every tile of `todo` that is not there (true: even where it is) and keep each at once; how many that were.
+    """Compute every missing tile of `todo` (true: even if present) and keep each immediately; returns how many there were.
 
     A sink with a `place` for a tile has it written there. `after` is called after every tile, with whether it was computed.
     """
     device, place = getattr(source, "device", "cpu"), getattr(sink, "place", None)
     count = 0
     for (i, j), again in todo.items():
-        computed = again or not sink.has(i, j)  # another process may have brought it meanwhile
+        computed = again or not sink.has(i, j)  # another process may have written it meanwhile
         if computed:
             tile = source.tile(i, j) if place is None else source.tile(i, j, place(i, j))  # type: ignore[call-arg]
             sink.write(i, j, tile, device)
@@ -184,6 +184,6 @@ class Certifying(Protocol):
 
 @runtime_checkable
 class Answering(Protocol):
-    """A source whose network can be asked directly: a store keeps what it answers to a few items when it is begun."""
+    """A source whose network can be called directly: a store keeps its outputs for a few items when it is created."""
 
     def answers(self) -> Answers: ...

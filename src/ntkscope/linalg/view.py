@@ -1,7 +1,7 @@
 """`View`: which rows and columns of a matrix are seen, by what each is multiplied, and whether it is transposed.
 
 `K[rows, columns]`, `K.T` and `K.normalized()` are views. A kind of Gram that holds little (a function, files) keeps one and
-goes through it whenever it is asked for numbers; one that holds the numbers themselves applies it once.
+applies it whenever numbers are read; one that holds the numbers themselves applies it once.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class View:
 
 
 def as_index(chosen: Any, size: int, device: torch.device) -> Index:
-    """A slice or a 1-D int64 tensor from whatever chooses rows; errors for what is out of range."""
+    """A slice or a 1-D int64 tensor from anything that selects rows; an error if out of range."""
     if isinstance(chosen, slice):
         if chosen.step is None or chosen.step > 0:
             return chosen
@@ -192,11 +192,11 @@ def whole_samples(numbers: Tensor, outputs: int) -> bool:
 
 
 def inverse_norms(diagonal: Tensor | None, side: str, gram: str) -> Tensor:
-    """1/sqrt of a diagonal, in float64; an error that names the rows where there is none. `gram`: whose it is, in words."""
+    """1/sqrt of a diagonal, in float64; an error names the rows where it does not exist. `gram`: whose it is, in words."""
     if diagonal is None:
         raise UsageError(
-            f"normalizing {gram} needs k(x, x) of both sides, and its {side}_diagonal is not known;"
-            f" pass {side}_diagonal= where the Gram is made"
+            f"normalizing {gram} needs k(x, x) of both sides, but its {side}_diagonal is not known;"
+            f" pass {side}_diagonal= when creating the Gram"
         )
     wide = diagonal.detach().to(torch.float64)
     bad = (~(wide > 0) | ~torch.isfinite(wide)).nonzero().flatten().tolist()

@@ -13,7 +13,7 @@ from ntkscope.models._ntk_linear import NTKLinear
 from ntkscope.models._scale import Scale
 from ntkscope.models._weights import load_weights, read_weights, save_weights
 
-# One line an architecture file: importing it registers what it defines.
+# One line per architecture file: importing it registers what it defines.
 from ntkscope.models.alexnet import alexnet
 from ntkscope.models.lenet import lenet
 from ntkscope.models.mlp import mlp

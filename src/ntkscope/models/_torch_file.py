@@ -1,9 +1,9 @@
-"""PyTorch files looked at before PyTorch reads them: that they claim no more than they hold.
+"""PyTorch files checked before PyTorch reads them: that they claim no more than they hold.
 
-`torch.load(weights_only=True)` runs no foreign code, but it believes a file's own numbers: a compressed archive may hold
+`torch.load(weights_only=True)` runs no foreign code, but it trusts a file's own numbers: a compressed archive may hold
 gigabytes, a storage may be said to be larger than its bytes (which are then read beyond their end), and `bytearray(10**12)`
 or `torch.FloatTensor(10**12)` are among the calls it makes. Here the pickles of a file are run with stand-ins that only
-write down what would be called and which storages are asked for.
+record what would be called and which storages are requested.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SIZES = {
 
 
 def check_torch_file(path: Path) -> None:
-    """`UnsafeData` or `DataCorrupt` where PyTorch would be made to call, or to hold, more than the file's tensors."""
+    """Raise `UnsafeData` or `DataCorrupt` if PyTorch would be made to call, or to hold, more than the file's tensors."""
     try:
         with regular_file(path, DataCorrupt) as (handle, size):
             if handle.read(4) == b"PK\x03\x04":
@@ -51,7 +51,7 @@ def check_torch_file(path: Path) -> None:
     except (zipfile.BadZipFile, pickle.UnpicklingError, NotImplementedError, OSError, EOFError, ValueError,
             TypeError, AttributeError, LookupError, OverflowError, RecursionError, MemoryError) as error:  # fmt: skip
         raise DataCorrupt(
-            f"{path} is not a whole PyTorch file ({type(error).__name__}: {error}); copy or download it again"
+            f"{path} is not a complete PyTorch file ({type(error).__name__}: {error}); copy or download it again"
         ) from error
 
 
@@ -68,22 +68,24 @@ def _check_archive(handle: BinaryIO, size: int) -> None:
         names = [member.filename for member in members]
         folders = {name.partition("/")[0] for name in names}
         if len({name.lower() for name in names}) < len(names) or len(folders) != 1 or archive.comment:
-            raise DataCorrupt("is not a whole PyTorch file (its archive has other names than torch.save gives)")
+            raise DataCorrupt(
+                "is not a complete PyTorch file (the names in its archive are not those torch.save writes)"
+            )
         sizes = {member.filename: member.file_size for member in members}
         if sum(sizes.values()) > size:
             raise DataCorrupt(
-                f"is not a whole PyTorch file (its parts have {sum(sizes.values()):,} bytes, it has {size:,})"
+                f"is not a complete PyTorch file (its parts have {sum(sizes.values()):,} bytes, it has {size:,})"
             )
         folder = folders.pop()
         main = f"{folder}/data.pkl"
         if sizes.get(main, LARGEST_PICKLE + 1) > LARGEST_PICKLE:
-            raise DataCorrupt(f"is not a whole PyTorch file (no data.pkl of at most {LARGEST_PICKLE:,} bytes)")
+            raise DataCorrupt(f"is not a complete PyTorch file (no data.pkl of at most {LARGEST_PICKLE:,} bytes)")
         census = _census(archive.read(main))
     for (key, *_), claimed in census.storages.items():
         held = sizes.get(f"{folder}/data/{key}")
         if held is None or claimed > held:
             raise DataCorrupt(
-                f"is not a whole PyTorch file: storage {key!r:.40} is said to have {claimed:,} bytes and has {held}"
+                f"is not a complete PyTorch file: storage {key!r:.40} claims to have {claimed:,} bytes but has {held}"
             )
 
 
@@ -97,16 +99,16 @@ def _check_legacy(handle: BinaryIO, size: int) -> None:
             break
         for _ in instructions(handle):
             if handle.tell() - start > LARGEST_PICKLE:
-                raise DataCorrupt(f"is not a whole PyTorch file (a pickle of more than {LARGEST_PICKLE:,} bytes)")
+                raise DataCorrupt(f"is not a complete PyTorch file (a pickle of more than {LARGEST_PICKLE:,} bytes)")
         end = handle.tell()
         handle.seek(start)
         census = _census(handle.read(end - start), checked=True)
         if number == 0 and census.result != LEGACY_MAGIC:
-            raise DataCorrupt("is not a whole PyTorch file (it does not begin as one); copy or download it again")
+            raise DataCorrupt("is not a complete PyTorch file (it does not begin as one); copy or download it again")
         total += sum(census.storages.values())
     if total > size:
         raise DataCorrupt(
-            f"is not a whole PyTorch file: its storages are said to have {total:,} bytes; it has {size:,}"
+            f"is not a complete PyTorch file: its storages claim to have {total:,} bytes; it has {size:,}"
         )
 
 
@@ -120,7 +122,7 @@ def _census(content: bytes, checked: bool = False) -> _Census:
 
 
 class _Census(pickle.Unpickler):
-    """Runs a pickle in which nothing is what it is called: names become stand-ins, and calls are written down."""
+    """Runs a pickle in which nothing is what it is called: names become stand-ins, and calls are recorded."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
@@ -148,7 +150,7 @@ class _Census(pickle.Unpickler):
         return _Made()
 
     def called(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """What a call gives: a mapping for a mapping, else something inert."""
+        """What a call returns: a mapping for a mapping, else something inert."""
         self._calls += 1
         if self._calls > MOST_CALLS:
             raise UnsafeData(_more(f"more than {MOST_CALLS:,} calls"))
@@ -178,14 +180,14 @@ class _Named:
 
 
 class _Made:
-    """Stands for what a call gave."""
+    """Stands for the result of a call."""
 
     def __setstate__(self, state: Any) -> None:
         """Keeps nothing."""
 
 
 class _Mapping(dict[Any, Any]):
-    """Stands for a mapping that a call gave."""
+    """Stands for a mapping that a call returned."""
 
     def __setstate__(self, state: Any) -> None:
         """Keeps nothing."""

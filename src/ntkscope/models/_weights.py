@@ -24,9 +24,9 @@ SHOWN = 8  # names an error lists before it counts the rest
 
 
 def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write the state dict of `model` to a safetensors file, whole or not at all; tied tensors are written twice."""
+    """Write the state dict of `model` to a safetensors file, atomically; tied tensors are written twice."""
     if Path(path).suffix != ".safetensors":
-        raise UsageError(f"weights were to be written to {path}; expected a name that ends in .safetensors")
+        raise UsageError(f"got {path} for weights; expected a name that ends in .safetensors")
     state = {key: value.detach().cpu().clone().contiguous() for key, value in model.state_dict().items()}
     with atomic_file(path) as handle:
         handle.write(safetensors.torch.save(state))
@@ -73,7 +73,9 @@ def read_weights(path: str | os.PathLike[str]) -> Params:
         try:
             loaded: Any = safetensors.torch.load_file(path)
         except (safetensors.SafetensorError, OSError, KeyError, RuntimeError, ValueError, MemoryError) as error:
-            raise DataCorrupt(f"{path} is not a whole safetensors file ({error}); copy or download it again") from error
+            raise DataCorrupt(
+                f"{path} is not a complete safetensors file ({error}); copy or download it again"
+            ) from error
     elif path.suffix in PICKLED:
         loaded = _unpickle(path)
     else:
@@ -92,8 +94,8 @@ def _unpickle(path: Path) -> Any:
         ) from error
     except OSError:
         raise
-    except Exception as error:  # bytes that are no pickle fail in many ways
-        raise DataCorrupt(f"{path} is not a whole PyTorch file ({error}); copy or download it again") from error
+    except Exception as error:  # bytes that are not a pickle fail in many ways
+        raise DataCorrupt(f"{path} is not a complete PyTorch file ({error}); copy or download it again") from error
 
 
 def _state_dict(path: Path, loaded: Any) -> Params:

@@ -17,7 +17,7 @@ class LeNet(nn.Sequential):
         if side < 1:
             raise UsageError(
                 f"a {image_size}x{image_size} image padded by {padding} is too small for LeNet-5;"
-                f" expected at least 16 pixels a side after padding: raise padding or use small_cnn"
+                f" expected at least 16 pixels per side after padding: raise padding or use small_cnn"
             )
         c1, c2, h1, h2 = (widened(size, width) for size in (6, 16, 120, 84))
         super().__init__()
@@ -47,7 +47,7 @@ def lenet(
 ) -> LeNet:
     """LeNet-5 (LeCun et al. 1998) with ReLU and max-pooling; `width` multiplies all channels and hidden units.
 
-    The network was drawn for 32x32 images; 28x28 ones are padded by 2 (`padding=None`), the reading under which the
+    The network was designed for 32x32 images; 28x28 ones are padded by 2 (`padding=None`), the reading under which the
     parameters number about 60,000 · width² as in Samarin, Roth and Belius (2022), section 3.
 
     >>> sum(p.numel() for p in lenet().parameters())

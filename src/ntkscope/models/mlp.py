@@ -49,8 +49,8 @@ def mlp(
 ) -> MLP:
     """z⁽ˡ⁾ = σ(W⁽ˡ⁾ z⁽ˡ⁻¹⁾ + b⁽ˡ⁾) for each hidden layer, then an affine readout; inputs are flattened.
 
-    `widths` lists the hidden layers, or is one width used `depth` times (2 unless told). The initialisation options
-    are one value, or a list of one value an affine layer, readout included:
+    `widths` lists the hidden layers, or is one width used `depth` times (default 2). The initialisation options
+    are one value, or a list with one value per affine layer, readout included:
 
     - `sigma_w=None`, `ntk=False`: PyTorch's default for `nn.Linear`.
     - `sigma_w` given, `ntk=False`: W = σ_w / √fan_in · ξ, b ~ N(0, σ_b²), σ_b = 0 unless given.
@@ -71,7 +71,7 @@ def mlp(
     sizes = [in_features, *_hidden(widths, depth), classes]
     if not ntk and sigma_w is None and (sigma_b is not None or law != "normal"):
         raise UsageError(
-            "sigma_b or law came without sigma_w, which means PyTorch's default weights; give sigma_w as well"
+            "got sigma_b or law without sigma_w, which means PyTorch's default weights; give sigma_w as well"
         )
     count = len(sizes) - 1
     with seeded(seed, "mlp"):
@@ -162,7 +162,7 @@ def _pair_units(affine: Sequence[nn.Linear | NTKLinear]) -> None:
     *_, last, readout = [None, *affine]
     if last is None or last.out_features % 2:
         units = "no hidden layer" if last is None else f"{last.out_features} units in the last hidden layer"
-        raise UsageError(f"symmetric initialisation came with {units}; expected an even number of units")
+        raise UsageError(f"got symmetric initialisation with {units}; expected an even number of units")
     half = last.out_features // 2
     with torch.no_grad():
         last.weight[half:] = last.weight[:half]

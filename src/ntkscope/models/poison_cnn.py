@@ -20,7 +20,7 @@ class PoisonCNN(nn.Sequential):
     ) -> None:
         side = image_size >> 3
         if side < 2:
-            raise UsageError(f"a {image_size}x{image_size} image came; expected at least 16x16, three halvings deep")
+            raise UsageError(f"got a {image_size}x{image_size} image; expected at least 16x16, three halvings deep")
         super().__init__()
         fan_in, conv = in_channels, 0
         for block, fan_out in enumerate((widened(size, width) for size in (32, 64, 128)), start=1):

@@ -32,7 +32,7 @@ class SmallCNN(nn.Sequential):
         side = image_size >> len(channels)  # every pooling halves and rounds down
         if side < 1 or not channels:
             raise UsageError(
-                f"{len(channels)} poolings of a {image_size}x{image_size} image came; expected between 1 and"
+                f"got {len(channels)} poolings of a {image_size}x{image_size} image; expected between 1 and"
                 f" {max(image_size.bit_length() - 1, 0)}, one for each entry of channels"
             )
         if pool not in POOLS:
@@ -78,12 +78,12 @@ def small_cnn(
 ) -> SmallCNN:
     """Three convolutions with ReLU and pooling and a linear readout, for images of at least 8x8 unless told otherwise.
 
-    `channels` names the width of each block, `convolutions` how many a block has, `hidden` the linear layers before
+    `channels` names the width of each block, `convolutions` the number per block, `hidden` the linear layers before
     the readout. `ntk=True` draws every weight and bias from N(0, 1) and divides each activation by √(channels · 9) or
     √units, the parametrisation of Engel et al. (2024). The appendix with their networks is missing from the report;
     their public code has, for MNIST2 and FMNIST2,
     `small_cnn(classes=1, channels=(64, 32, 8), hidden=(128, 64), pool="avg", ntk=True)`, and for CIFAR2 two
-    convolutions a block, max-pooling and three input channels.
+    convolutions per block, max-pooling and three input channels.
 
     >>> sum(p.numel() for p in small_cnn(image_size=8, classes=10).parameters())
     23946

@@ -23,7 +23,7 @@ POOLINGS = ("cls", "mean", "max", "last")
 
 
 def pool_tokens(hidden: Float[Tensor, "n s d"], mask: Int[Tensor, "n s"] | None, pooling: str) -> Float[Tensor, "n d"]:
-    """One vector a text from its token vectors: the first, the mean or maximum over real tokens, or the last real one.
+    """One vector per text from its token vectors: the first, the mean or maximum over real tokens, or the last real one.
 
     >>> hidden = torch.tensor([[[1.0], [3.0], [99.0]]])
     >>> mask = torch.tensor([[1, 1, 0]])
@@ -92,7 +92,7 @@ def text(
     """A linear readout on the pooled token vectors of `encoder`: a module, or a folder `save_pretrained` wrote.
 
     Nothing is downloaded. `pooling` is cls, mean, max or last; `hidden` the size of a token vector (by default the
-    encoder's `config.hidden_size`). `pretrained=False` keeps the folder's architecture and draws its weights anew.
+    encoder's `config.hidden_size`). `pretrained=False` keeps the folder's architecture and draws fresh weights.
     `attention="eager"` is the implementation that every differentiation mode of PyTorch supports.
     """
     with seeded(seed, "text"):
@@ -136,14 +136,14 @@ def _open_encoder(folder: Path, pretrained: bool, attention: str) -> nn.Module:
             encoder = transformers.AutoModel.from_config(config, attn_implementation=attention, trust_remote_code=False)
     except Exception as error:  # a folder that is damaged, or asks for code of its own, fails in many ways
         raise DataCorrupt(
-            f"no encoder can be made of {folder} ({type(error).__name__}: {error}); expected a folder that save_pretrained"
+            f"no encoder can be built from {folder} ({type(error).__name__}: {error}); expected a folder that save_pretrained"
             " wrote, without code of its own (which is never run): write it again with save_pretrained"
         ) from error
     return encoder
 
 
 def check_config(folder: Path, pretrained: bool) -> None:
-    """`DataCorrupt` where a `config.json` asks for more or larger layers than an encoder has, or than its weights hold."""
+    """Raise `DataCorrupt` if a `config.json` specifies more or larger layers than an encoder has, or than its weights hold."""
     path = folder / "config.json"
     config = parse_json(read_bytes(path, DataCorrupt, limit=LARGEST_CONFIG), str(path), DataCorrupt)
     if not isinstance(config, dict):
@@ -160,9 +160,9 @@ def check_config(folder: Path, pretrained: bool) -> None:
         held = sum(weights.stat().st_size for weights in folder.glob("*.safetensors"))
         others = ("vocab_size", "intermediate_size", "max_position_embeddings", "type_vocab_size")
         table = abs(numbers.get("hidden_size", 0)) * max(abs(numbers.get(name, 0)) for name in others)
-        if table > held + (1 << 20):  # one byte a number at least, in whatever type
+        if table > held + (1 << 20):  # at least one byte per number, in any type
             raise DataCorrupt(
-                f"{path}: its largest layer has {table:,} numbers, and the weights beside it have {held:,} bytes; expected"
+                f"{path}: its largest layer has {table:,} numbers, but the weights beside it have {held:,} bytes; expected"
                 " the weights of this configuration: write both again with save_pretrained"
             )
 

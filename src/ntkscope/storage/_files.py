@@ -1,4 +1,4 @@
-"""Files under one address, of this machine or behind any fsspec URL: every file whole or absent, errors in words."""
+"""Files under one address, local or behind any fsspec URL: every write is atomic, and errors are readable."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ntkscope.core.atomic import SUFFIX, atomic_file
 from ntkscope.core.door import regular_file
 
 Bytes: TypeAlias = bytes | np.ndarray  # an array of uint8
-ATTEMPTS = 8  # to write a file whose temporary another process cleared away
-# Object stores show an object only when all of it is there; elsewhere a file is put under another name and moved.
+ATTEMPTS = 8  # to write a file whose temporary file another process removed
+# Object stores show an object only when it is complete; elsewhere a file is written under another name and moved.
 WHOLE_OBJECTS = {"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "hf"}
 
 
@@ -41,7 +41,7 @@ class Folder(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """The address, as it is told to people and to `folder`."""
+        """The address, as shown to users and passed to `folder`."""
 
     def name(self, key: str) -> str:
         """A key's full address, for messages."""
@@ -49,15 +49,15 @@ class Folder(ABC):
 
     @abstractmethod
     def get(self, key: str, limit: int) -> bytearray | None:
-        """The bytes of a file, at most `limit` of them, so that no file fills the memory; None where there is none."""
+        """The bytes of a file, at most `limit` of them, so that no file fills the memory; None if there is none."""
 
     @abstractmethod
     def put(self, key: str, *parts: Bytes, new: bool = False) -> bool:
-        """Write a file whole or not at all, replacing it; with `new`, only where there is none: False if there was."""
+        """Write a file atomically, replacing it; with `new`, only if there is none: False if there was."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:
-        """Bytes of a file, None where there is none."""
+        """Size of a file in bytes, None if there is none."""
 
     @abstractmethod
     def sizes(self, prefix: str = "") -> dict[str, int]:
@@ -65,11 +65,11 @@ class Folder(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """What lies directly in it, without files being written; empty where there is nothing."""
+        """What lies directly in it, without files being written; empty if there is nothing."""
 
     @abstractmethod
     def remove(self, key: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
 
     @abstractmethod
     def clear_leftovers(self) -> None:
@@ -78,7 +78,7 @@ class Folder(ABC):
 
 @dataclass(frozen=True)
 class LocalFolder(Folder):
-    """A folder of this machine's file system."""
+    """A folder of the local file system."""
 
     path: Path
 
@@ -113,7 +113,7 @@ class LocalFolder(Folder):
                 try:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     return _put_new(path, parts) if new else _put(path, parts)
-                except FileNotFoundError:  # somebody's `clear_leftovers` took the temporary file
+                except FileNotFoundError:  # another process's `clear_leftovers` removed the temporary file
                     if attempt == ATTEMPTS - 1:
                         raise
         except OSError as error:
@@ -137,7 +137,7 @@ class LocalFolder(Folder):
                             waiting.append(Path(entry.path))
                         elif not entry.name.endswith(SUFFIX):
                             size = _size(entry.path)
-                            if size is not None:  # else removed this moment, or a link to nothing
+                            if size is not None:  # else just removed, or a dangling link
                                 found[Path(entry.path).relative_to(self.path).as_posix()] = size
             except (FileNotFoundError, NotADirectoryError):
                 continue
@@ -198,7 +198,7 @@ class RemoteFolder(Folder):
         protocols = self.files.protocol if isinstance(self.files.protocol, tuple | list) else (self.files.protocol,)
 
         def write() -> bool:
-            if new and self.files.exists(self._at(key)):  # not one step: who writes reads again what is there then
+            if new and self.files.exists(self._at(key)):  # not atomic: the writer reads back what is there afterwards
                 return False
             if WHOLE_OBJECTS.intersection(protocols):
                 self.files.pipe_file(self._at(key), data)
@@ -246,10 +246,10 @@ class RemoteFolder(Folder):
 
 
 def folder(url: str | os.PathLike[str]) -> Folder:
-    """The folder at a path or an fsspec URL (`file://`, `memory://`, `s3://` …); nothing is read or made yet."""
+    """The folder at a path or an fsspec URL (`file://`, `memory://`, `s3://` …); nothing is read or created yet."""
     text = os.fspath(url)
     if not text:
-        raise UsageError("an empty path came for a store; expected a folder or an fsspec URL")
+        raise UsageError("got an empty path for a store; expected a folder or an fsspec URL")
     if "://" not in text:
         return LocalFolder(Path(os.path.abspath(text)))
     fsspec = optional("fsspec")
@@ -262,7 +262,7 @@ def folder(url: str | os.PathLike[str]) -> Folder:
 
 
 def _size(path: str | os.PathLike[str]) -> int | None:
-    """Bytes of a file; None where there is none, or a link that leads nowhere."""
+    """Size of a file in bytes; None if there is none, or only a dangling link."""
     try:
         return os.stat(path).st_size
     except OSError as error:
@@ -279,7 +279,7 @@ def _put(path: Path, parts: tuple[Bytes, ...]) -> bool:
 
 
 def _put_new(path: Path, parts: tuple[Bytes, ...]) -> bool:
-    """As `_put`, but a file that is there stays: a link, unlike a renaming, fails then."""
+    """As `_put`, but an existing file stays: a link, unlike a rename, then fails."""
     if path.exists():
         return False
     draft = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.new{SUFFIX}")

@@ -1,8 +1,8 @@
 """Chunked arrays as zarr version 3 keeps them, in a folder or behind any fsspec URL: every chunk checked.
 
-zarr writes the metadata, so any zarr reader opens what is written here. The chunks are put by this file: the values in
+zarr writes the metadata, so any zarr reader opens what is written here. The chunks are written by this file: the values in
 row-major little-endian order, and their crc32c after them, which is what zarr's `bytes` and `crc32c` codecs say. So a
-chunk of zeros is written like any other, an absent one is seen as absent, and a damaged one has a name.
+chunk of zeros is written like any other, an absent one is seen as absent, and a damaged one can be named.
 
 Beside each chunk, where zarr readers do not look, lies its seal: a hash of the store, the array, the chunk's place and its
 crc32c, and the kind of machine that computed it. A chunk that was copied from another place or another store is noticed.
@@ -27,23 +27,23 @@ from ntkscope.core.door import parse_json
 from ntkscope.core.numerics import names_numerics
 from ntkscope.core.schema import shown
 from ntkscope.storage._files import Folder, optional
-from ntkscope.storage._files import folder as folder  # a kind of store finds all it needs here
+from ntkscope.storage._files import folder as folder  # so that each kind of store finds all it needs here
 
 Index: TypeAlias = tuple[int, ...]
 DTYPES = {torch.float16: "<f2", torch.float32: "<f4", torch.float64: "<f8"}
 DOCUMENT = "zarr.json"
 CHECKSUM = 4  # bytes of the crc32c after the values of a chunk
-SEAL = 16  # bytes of the hash that binds a chunk to its place; the machine's name follows
+SEAL = 16  # bytes of the hash that binds a chunk to its place; the machine's name follows it
 LARGEST_SEAL = 64
 CHECKED = "checksum"  # the attribute with the checksum of all others
 LARGEST_DOCUMENT = 1 << 26  # bytes of a zarr.json that is read
-LARGEST = 1 << 48  # no side, chunk or count of a store that is believed is larger
-REMEDY = "fill the store again, which computes this piece anew"
+LARGEST = 1 << 48  # no side, chunk or count of a store above this is accepted
+REMEDY = "fill the store again, which recomputes this piece"
 
 
 @dataclass(frozen=True)
 class ChunkedArray:
-    """One array of a store: chunks of `chunks` entries, the last ones padded with NaN as zarr wants them."""
+    """One array of a store: chunks of `chunks` entries, the last ones padded with NaN as zarr requires."""
 
     folder: Folder
     name: str
@@ -67,7 +67,7 @@ class ChunkedArray:
         return math.prod(self.chunks) * torch.finfo(self.dtype).bits // 8 + CHECKSUM
 
     def put_metadata(self) -> None:
-        """Write what zarr readers need, if it is not there."""
+        """Write what zarr readers need, if it is missing."""
         key = f"{self.name}/{DOCUMENT}"
         document = array_document(self.shape, self.chunks, self.dtype)
         stored = self.folder.get(key, LARGEST_DOCUMENT)
@@ -84,10 +84,10 @@ class ChunkedArray:
         raw = array.reshape(-1).view(np.uint8)
         summed = checksum(raw)
         self.folder.put(self.seal_key(index), self._seal(index, summed, machine.encode()))
-        self.folder.put(self.key(index), raw, summed)  # last: where a chunk is, its seal is
+        self.folder.put(self.key(index), raw, summed)  # last: a chunk that exists has its seal
 
     def get(self, index: Index) -> Tensor | None:
-        """One chunk, its checksum verified, cut to the array's end; None where it is absent."""
+        """One chunk, its checksum verified, cut to the array's end; None if it is absent."""
         data = self.folder.get(self.key(index), self.size + 1)
         if data is None:
             return None
@@ -121,7 +121,7 @@ class ChunkedArray:
         return hashlib.blake2b(bound, digest_size=SEAL).digest() + machine
 
     def present(self) -> dict[Index, int]:
-        """The chunks that are there, and the bytes of each; names that are no chunk of this array are left out."""
+        """The existing chunks and the size of each in bytes; names that are not chunks of this array are left out."""
         counts = [-(-s // c) for s, c in zip(self.shape, self.chunks)]
         found: dict[Index, int] = {}
         for key, size in self.folder.sizes(f"{self.name}/c").items():
@@ -133,7 +133,7 @@ class ChunkedArray:
         return found
 
     def remove(self, index: Index) -> None:
-        """Make a chunk absent."""
+        """Remove a chunk."""
         self.folder.remove(self.key(index))
         self.folder.remove(self.seal_key(index))
 
@@ -161,7 +161,7 @@ def array_document(shape: Index, chunks: Index, dtype: torch.dtype) -> bytes:
 
 
 def put_attributes(place: Folder, attributes: Mapping[str, Any]) -> bool:
-    """Make `place` a zarr group with these attributes and their checksum; False if it is a group already, which stays."""
+    """Make `place` a zarr group with these attributes and their checksum; False if it already is a group, which is kept."""
     zarr = optional("zarr")
     plain = json.loads(strict_json(attributes))
     text = strict_json({**plain, CHECKED: attributes_checksum(plain)})
@@ -171,14 +171,16 @@ def put_attributes(place: Folder, attributes: Mapping[str, Any]) -> bool:
 
 
 def attributes_of(place: Folder, kind: str, schema: int) -> dict[str, Any] | None:
-    """The attributes of the store at `place`, None where nothing is; an error where something else is, or a newer one."""
+    """The attributes of the store at `place`, None if there is none; an error if it is something else, or newer."""
     data = place.get(DOCUMENT, LARGEST_DOCUMENT)
     if data is None:
         return None
     document = parse_json(data, f"{place.name(DOCUMENT)} (expected a zarr group)", StoreError)
     attributes = document.get("attributes") if isinstance(document, dict) else None
     if not isinstance(attributes, dict) or attributes.get("kind") != kind:
-        raise StoreError(f"{place.url} is no {kind} (its {DOCUMENT} does not say so); expected one written by ntkscope")
+        raise StoreError(
+            f"{place.url} is not an {kind} (its {DOCUMENT} does not say so); expected one written by ntkscope"
+        )
     version = attributes.get("schema")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise StoreError(f"{place.url} has schema {version!r:.80}; expected a number from 1 to {schema}")
@@ -194,7 +196,7 @@ def attributes_of(place: Folder, kind: str, schema: int) -> dict[str, Any] | Non
     if attributes.get(CHECKED) != attributes_checksum(attributes):
         raise StoreError(
             f"{place.name(DOCUMENT)} is not what was written (the checksum of its labels and fingerprint differs); expected it"
-            " unchanged: put it back as it was, or compute the store again in a new folder"
+            " unchanged: restore it, or compute the store again in a new folder"
         )
     return attributes
 
@@ -207,7 +209,7 @@ def attributes_checksum(attributes: Mapping[str, Any]) -> str:
 
 
 def kind_of(place: Folder) -> str | None:
-    """What kind of store is at `place`, None where there is none that says it."""
+    """What kind of store is at `place`, None if there is none that says so."""
     data = place.get(DOCUMENT, LARGEST_DOCUMENT)
     try:
         document = None if data is None else parse_json(data, place.name(DOCUMENT), StoreError)
@@ -218,7 +220,7 @@ def kind_of(place: Folder) -> str | None:
 
 
 def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """In words, every entry in which two mappings differ.
+    """Every entry in which two mappings differ, in words.
 
     >>> differences({"model": "a", "seed": "0"}, {"model": "b", "seed": "0", "new": "1"})
     ["model is 'b' now and 'a' in the store", "new is '1' now and absent in the store"]
@@ -240,7 +242,7 @@ def differences(stored: Mapping[str, Any], given: Mapping[str, Any]) -> list[str
 
 
 def strict_json(value: Any) -> str:
-    """JSON without NaN, refusing what JSON cannot say."""
+    """JSON without NaN, refusing what JSON cannot represent."""
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -250,7 +252,7 @@ def strict_json(value: Any) -> str:
 
 
 def whole_number(value: Any, name: str, where: str, *, least: int = 1, most: int = LARGEST) -> int:
-    """A whole number read from a file, believed only within bounds."""
+    """An integer read from a file, accepted only within bounds."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise StoreError(f"{where}: {name} is {shown(value)}; expected a whole number from {least} to {most}")
     return value

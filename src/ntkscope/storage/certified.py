@@ -23,20 +23,20 @@ _certificate = fields(
 
 
 def read_certificate(folder: Folder) -> Certificate | None:
-    """What the runs that filled a store checked; None where no run said so."""
+    """What the runs that filled a store checked; None if no run recorded it."""
     data = folder.get(KEY, LARGEST)
     if data is None:
         return None
     try:
         value = parse_json(data, folder.name(KEY), StoreError)
         _certificate(value, KEY)
-    except (StoreError, Mismatch):  # not written by us: it says nothing
+    except (StoreError, Mismatch):  # not written by us: ignore it
         return None
     return Certificate.from_json(value)
 
 
 def add_certificate(folder: Folder, new: Certificate) -> Certificate:
-    """Add what a run checked to what earlier ones did; all of it."""
+    """Add what a run checked to what earlier runs checked; returns the sum."""
     before = read_certificate(folder)
     total = new if before is None else before + new
     if new.blocks or before is None:

@@ -1,4 +1,4 @@
-"""The chunks of a store of features as tiles (k, 0), so that what fills a store of a kernel fills it too."""
+"""The chunks of a store of features as tiles (k, 0), so that the code that fills a kernel store fills it too."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Chunks:
         return chunk_grid(self.store.n, self.store.width, self.store.rows)
 
     def again(self) -> Chunks | None:
-        """The store that is at this place now."""
+        """The store currently at this place."""
         found = FeatureStore.find(self.url)
         return None if found is None else Chunks(found)
 
     def require(self, source: TileSource) -> None:
-        """An error that names every difference, unless this source computes the features this store holds."""
+        """Raise an error that names every difference, unless this source computes the features this store holds."""
         self.store.require(source.fingerprint, source.grid.n, source.grid.m, source.dtype)
 
     def compare_answers(self, now: Answers | None) -> None:

@@ -1,7 +1,7 @@
 """Tiles on a Dask cluster: workers compute strips of a row of tiles and write them into the store themselves.
 
-Dask brings the tasks to the workers, queues them, starts them again when a worker dies and moves the model between the
-workers. Here is only what one task does, and what is said when something is lost.
+Dask sends the tasks to the workers, queues them, restarts them when a worker dies and moves the model between the
+workers. This file only holds what one task does, and what is reported when something is lost.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from ntkscope.storage.lacking import Store, outstanding, to_check
 from ntkscope.storage.worker import DistributedError, Strip, compare, compute, distributed_package, leave
 
 LONGEST_STRIP = 8  # tiles: the features of a row are made at most once for eight tiles
-SHARES = 16  # strips a worker gets at least, where there are so many tiles, so that all end at about the same time
-RETRIES = 2  # of a strip whose worker reports an error: a network folder that was away for a moment
+SHARES = 16  # minimum strips per worker, if there are enough tiles, so that all finish at about the same time
+RETRIES = 2  # of a strip whose worker reports an error, such as a network folder that was briefly unavailable
 CONNECT_SECONDS = 15
-PATIENCE_SECONDS = 20  # without a worker, before that is said
+PATIENCE_SECONDS = 20  # without a worker, before that is reported
 VISIBLE_SECONDS = (0, 1, 4, 10, 20, 30)  # a network folder shows other machines' files within about a minute
-BARREN_ROUNDS = 3  # times that all workers are lost without one tile more before that is an error
+BARREN_ROUNDS = 3  # times that all workers are lost without one more tile before that is an error
 
 
 class ClusterWarning(RuntimeWarning):
-    """A cluster without workers, for which is waited: they may stand in a queue."""
+    """A cluster without workers; we wait for them, since they may be queued."""
 
 
 @contextmanager
 def as_client(executor: Any) -> Iterator[Any]:
     """A Dask client for `executor`: None, a `dask.distributed.Client`, or a scheduler's address such as `tcp://host:8786`.
 
-    A client that was given stays open; one made for an address is closed at the end.
+    A client that was passed in stays open; one made for an address is closed at the end.
 
     >>> with as_client(None) as client:
     ...     client is None
@@ -57,12 +57,12 @@ def as_client(executor: Any) -> Iterator[Any]:
     if isinstance(executor, distributed.Client):
         if executor.asynchronous or executor.status != "running":
             kind = "asynchronous" if executor.asynchronous else executor.status
-            raise UsageError(f"executor= came as a client that is {kind}; expected one in use: Client(cluster)")
+            raise UsageError(f"got executor= with a client that is {kind}; expected one in use: Client(cluster)")
         yield executor
         return
     if not isinstance(executor, str) or not executor.strip():
         raise UsageError(
-            f"executor= came as {executor!r}; expected None, a dask.distributed.Client, or a scheduler's address such as"
+            f"got executor={executor!r}; expected None, a dask.distributed.Client, or a scheduler's address such as"
             " 'tcp://host:8786'; for a cluster object pass Client(cluster)"
         )
     try:
@@ -76,7 +76,10 @@ def as_client(executor: Any) -> Iterator[Any]:
     try:
         yield client
     finally:
-        before, log.disabled = log.disabled, log.disabled or client.status != "running"  # a loss is said by our error
+        before, log.disabled = (
+            log.disabled,
+            log.disabled or client.status != "running",
+        )  # a loss is reported by our own error
         try:
             client.close()
         finally:
@@ -91,18 +94,18 @@ def fill_on(
     progress: bool | Literal["auto"] = False,
     verify: bool = True,
 ) -> int:
-    """Compute what a store lacks on a cluster's workers; how many tiles that were.
+    """Compute what a store lacks on a cluster's workers; returns the number of tiles computed.
 
-    Every worker process gets the source once, makes its engine once, and writes each tile at once, so a worker's death
-    costs the tile it was at. The folder of the store must be the same one on all machines. A lost scheduler is a
-    `DistributedError`, and the same call again goes on. Each worker computes one tile at a time with as many threads as
-    Dask gave it. Before its first tile it takes the fingerprint of its own code and asks the network itself: a worker with
-    another version of either is refused. What workers checked comes back with their strips and is added to the store's
-    certificate. Of a store with tiles, a worker computes one again, as `fill` does.
+    Every worker process gets the source once, builds its engine once, and writes each tile immediately, so a worker's death
+    costs only its current tile. The folder of the store must be the same one on all machines. A lost scheduler is a
+    `DistributedError`, and the same call resumes. Each worker computes one tile at a time with as many threads as
+    Dask gave it. Before its first tile it takes the fingerprint of its own code and runs the network itself: a worker with
+    another version of either is refused. What workers checked is returned with their strips and added to the store's
+    certificate. If the store already has tiles, a worker recomputes one of them, as `fill` does.
     """
     with as_client(executor) as client:
         if client is None:
-            raise UsageError("executor= came as None; expected a dask.distributed.Client or a scheduler's address")
+            raise UsageError("got executor=None; expected a dask.distributed.Client or a scheduler's address")
         todo = outstanding(store, source, verify=verify)
         chosen = to_check(store, todo)
         with counter(len(store.grid), store.parts, progress) as bar:
@@ -115,7 +118,7 @@ def fill_on(
                     finally:
                         if filling.checked is not None:
                             add_certificate(store.folder, filling.checked)
-                store.clear_leftovers()  # of workers that were killed while they wrote
+                store.clear_leftovers()  # of workers that were killed while writing
     return len(todo)
 
 
@@ -139,7 +142,7 @@ def strips(tiles: Iterable[tuple[int, int]], length: int, again: Iterable[tuple[
 
 
 class _Filling:
-    """One filling of a store: rounds of strips until no tile is missing. A second round is there for the case that all
+    """One filling of a store: rounds of strips until no tile is missing. A second round covers the case that all
     workers that held the source were lost together, and for tasks Dask gave up because their workers died too often."""
 
     def __init__(self, client: Any, store: Store, parcel: bytes, bar: Progress[int], check: Callable[[], None]) -> None:
@@ -148,11 +151,11 @@ class _Filling:
         self.address = client.scheduler.address
         self.start = time.monotonic()
         self.before = bar.done
-        self.checked: Certificate | None = None  # by the workers, in the strips that came to their end
-        self.again: set[tuple[int, int]] = set()  # damaged tiles that nobody brought yet
+        self.checked: Certificate | None = None  # by the workers, in the strips that finished
+        self.again: set[tuple[int, int]] = set()  # damaged tiles that have not been recomputed yet
 
     def run(self, todo: dict[tuple[int, int], bool], chosen: tuple[int, int] | None = None) -> None:
-        """Every tile of `todo`, after `chosen`, which is there, was computed again and compared."""
+        """Compute every tile of `todo`, after the existing tile `chosen` was recomputed and compared."""
         barren = 0
         self.again = {tile for tile, damaged in todo.items() if damaged}
         try:
@@ -164,7 +167,7 @@ class _Filling:
                 barren = 0 if len(left) < len(todo) else barren + 1
                 if barren == BARREN_ROUNDS:
                     raise DistributedError(
-                        f"the workers at {self.address} were lost before one more tile was done, the first missing one being"
+                        f"the workers at {self.address} were lost before another tile was done, the first missing one being"
                         f" {left[0]}; {self._safe()}. Most often a worker has less memory than the kernel's memory= needs:"
                         " give workers more (memory_limit=), or the kernel less; the workers' logs say more"
                     )
@@ -172,11 +175,11 @@ class _Filling:
                 todo = {tile: tile in self.again for tile in left}
         finally:
             if self.client.status == "running":
-                with suppress(Exception):  # the tiles are what counts; the next filling clears a worker's memory too
+                with suppress(Exception):  # the tiles are what counts; the next fill clears a worker's memory too
                     self.client.run(leave, self.name, on_error="ignore")
 
     def _verify(self, chosen: tuple[int, int]) -> None:
-        """Have one worker compute a tile again and compare it."""
+        """Have one worker recompute a tile and compare it."""
         for _ in range(BARREN_ROUNDS):
             try:
                 self._workers()
@@ -202,12 +205,12 @@ class _Filling:
         )
 
     def _round(self, todo: dict[tuple[int, int], bool]) -> bool:
-        """Every missing tile once; whether all strips came to their end."""
+        """Compute every missing tile once; returns whether all strips finished."""
         try:
             return self._strips(todo)
         except NtkscopeError:
             raise
-        except OSError as error:  # the comms' errors are of this kind: the scheduler, or a worker on the way
+        except OSError as error:  # the comms' errors are of this kind: the scheduler, or a worker's connection
             time.sleep(1)
             if self.client.status != "running":
                 raise self._lost() from error
@@ -242,7 +245,7 @@ class _Filling:
                     self.again.difference_update((part.row, j) for j in part.columns)
                     self.bar.advance(len(part.columns))
                     rate = (self.bar.done - self.before) / (time.monotonic() - self.start)
-                    self.bar.message(f"{rate:.3g} {self.store.parts} a second on {workers} workers")
+                    self.bar.message(f"{rate:.3g} {self.store.parts} per second on {workers} workers")
                     continue
                 whole = False
                 if future.status == "error":
@@ -254,14 +257,14 @@ class _Filling:
         return whole
 
     def _count(self, future: Any) -> None:
-        """Add what a strip's worker checked; where that was lost with the worker, the tiles are what counts."""
+        """Add what a strip's worker checked; if that was lost with the worker, the tiles are what counts."""
         with suppress(Exception):
             checked = future.result(timeout=CONNECT_SECONDS)
             if checked is not None:
                 self.checked = checked if self.checked is None else self.checked + checked
 
     def _workers(self) -> int:
-        """How many workers there are, once there is one; all of them with our versions."""
+        """The number of workers, once there is one; all must have our versions."""
         start: float | None = time.monotonic()
         while not (workers := self.client.nthreads()):
             self.check()
@@ -285,7 +288,7 @@ class _Filling:
         return len(workers)
 
     def _left(self, whole: bool) -> list[tuple[int, int]]:
-        """The tiles still missing; an error when workers wrote them all and they are not to be seen here."""
+        """The tiles still missing; an error when workers wrote them all but they are not visible here."""
         left = self.store.missing()
         if not whole:
             absent = self.again.union(left)
@@ -296,13 +299,13 @@ class _Filling:
             left = self.store.missing() if left else left
         if left:
             raise DistributedError(
-                f"the workers at {self.address} wrote all tiles, and {len(left)} of them, the first {left[0]}, are not in"
+                f"the workers at {self.address} wrote all tiles, but {len(left)} of them, the first {left[0]}, are not in"
                 f" {self.store.url} as this machine sees it; expected one folder that all machines share, or an fsspec URL"
             )
         return left
 
     def _raise(self, error: BaseException) -> None:
-        """Say what a strip failed of, unless its workers died, for which there is another round."""
+        """Report why a strip failed, unless its workers died: then there is another round."""
         distributed = distributed_package()
         if isinstance(error, distributed.KilledWorker):
             return
@@ -315,7 +318,7 @@ class _Filling:
 
     def _lost(self) -> DistributedError:
         return DistributedError(
-            f"the scheduler at {self.address} was lost; {self._safe()}. Start a scheduler, or go on without one"
+            f"the scheduler at {self.address} was lost; {self._safe()}. Start a scheduler, or continue without one"
         )
 
     def _safe(self) -> str:
@@ -327,13 +330,13 @@ class _Filling:
 
 
 def _parcel(source: TileSource, store: Store) -> bytes:
-    """What a worker needs, as bytes: a worker opens them inside a task, where what it lacks becomes an error that is said."""
+    """What a worker needs, as bytes: a worker unpickles them inside a task, where anything missing becomes a clear error."""
     cloudpickle = optional("cloudpickle", "distributed")
     try:
         return bytes(cloudpickle.dumps((source, store)))
     except Exception as error:
         raise UsageError(
-            f"the kernel cannot travel to workers: {type(error).__name__}: {error}; expected a model and inputs that pickle"
+            f"the kernel cannot be sent to workers: {type(error).__name__}: {error}; expected a model and inputs that pickle"
             " (no open files, locks or generators in them)"
         ) from error
 

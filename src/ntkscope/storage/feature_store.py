@@ -1,7 +1,7 @@
-"""`FeatureStore`: features of inputs on disk, some rows a chunk, with what their numbers depend on.
+"""`FeatureStore`: features of inputs on disk, several rows per chunk, with what their numbers depend on.
 
 A zarr version 3 group: array `features` (n, width), chunks of whole rows, and `squared_norms` (n,) in float64, crc32c after
-each chunk. The group's attributes say the rest in JSON, with a checksum. A chunk is there whole or not at all, and sealed to
+each chunk. The group's attributes say the rest in JSON, with a checksum. A chunk is written atomically, and sealed to
 its place and store, as the tiles of a kernel store are.
 """
 
@@ -35,13 +35,13 @@ from ntkscope.storage._zarr import (
 
 KIND = "ntkscope features"
 SCHEMA = 2
-LARGEST_CHUNK = 1 << 34  # bytes of a chunk that is believed
-MOST_CHUNKS = 1 << 24  # chunks of a store that is believed
+LARGEST_CHUNK = 1 << 34  # bytes of a chunk that is accepted
+MOST_CHUNKS = 1 << 24  # chunks of a store that is accepted
 
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """Features of n inputs in a folder or behind an fsspec URL, `rows` of them a chunk. It pickles, and holds nothing open."""
+    """Features of n inputs in a folder or at an fsspec URL, `rows` of them per chunk. It pickles, and holds no open files."""
 
     folder: Folder
     n: int
@@ -65,23 +65,23 @@ class FeatureStore:
         fingerprint: Mapping[str, str],
         answers: Callable[[], Answers] | None = None,
     ) -> FeatureStore:
-        """A new store, or the one that is there if nothing the numbers depend on differs and the network still gives the
-        `answers` that were kept when it was begun."""
+        """A new store, or the existing one if nothing the numbers depend on differs and the network still gives the
+        `answers` that were kept when it was created."""
         if dtype not in DTYPES:
-            raise UsageError(f"features in {dtype} came for a store; expected one of {', '.join(map(str, DTYPES))}")
+            raise UsageError(f"got features in {dtype} for a store; expected one of {', '.join(map(str, DTYPES))}")
         place = folder(url)
         new = cls(place, n, width, min(rows, n), dtype, dict(labels), dict(fingerprint))
         before = attributes_of(place, KIND, SCHEMA)
         if before is not None:
-            _validated(place, before)._require(new)  # before the network is asked anything
+            _validated(place, before)._require(new)  # before the network is run
         now = None if answers is None else answers()
         new = replace(new, answers=now)
-        _validated(place, new._attributes())  # what could not be read again is not written
+        _validated(place, new._attributes())  # never write what could not be read back
         if before is None:
             names = place.names()
-            if names and attributes_of(place, KIND, SCHEMA) is None:  # else somebody has begun it this moment
+            if names and attributes_of(place, KIND, SCHEMA) is None:  # else another process has just created it
                 raise StoreError(
-                    f"{place.url} is no store of features and not empty ({', '.join(names[:5])}); expected a new or empty"
+                    f"{place.url} is neither a store of features nor empty ({', '.join(names[:5])}); expected a new or empty"
                     " folder, or a store of features"
                 )
             put_attributes(place, new._attributes())
@@ -94,7 +94,7 @@ class FeatureStore:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str]) -> FeatureStore:
-        """The store at `url`; an error where there is none."""
+        """The store at `url`; an error if there is none."""
         found = cls.find(url)
         if found is None:
             raise StoreError(f"there is no store of features at {folder(url).url}; expected one written with store=")
@@ -102,7 +102,7 @@ class FeatureStore:
 
     @classmethod
     def find(cls, url: str | os.PathLike[str]) -> FeatureStore | None:
-        """The store at `url`, None where nothing is; an error where something else is."""
+        """The store at `url`, None if there is nothing; an error if there is something else."""
         place = folder(url)
         attributes = attributes_of(place, KIND, SCHEMA)
         return None if attributes is None else _validated(place, attributes)
@@ -111,18 +111,18 @@ class FeatureStore:
         self.require(other.fingerprint, other.n, other.width, other.dtype)
 
     def require(self, fingerprint: Mapping[str, str], n: int, width: int, dtype: torch.dtype) -> None:
-        """An error that names every difference, unless these are the features this store holds."""
+        """Raise an error that names every difference, unless these are the features this store holds."""
         found = differences(self.fingerprint, fingerprint)
         mine = {"inputs": self.n, "width": self.width, "dtype": str(self.dtype)}
         found += differences(mine, {"inputs": n, "width": width, "dtype": str(dtype)})
         if found:
             raise StoreError(
-                f"{self.url} holds other features: {'; '.join(found)}; continue with what they were made from, or choose"
+                f"{self.url} holds other features: {'; '.join(found)}; resume with what they were computed from, or choose"
                 " another folder"
             )
 
     def compare_answers(self, now: Answers | None) -> None:
-        """An error unless the network gives the answers that were kept when the store was begun."""
+        """Raise an error unless the network gives the answers that were kept when the store was created."""
         if (self.answers is None) != (now is None):
             raise StoreError(
                 f"{self.url} {'has no' if self.answers is None else 'has'} answers of a network; {DIFFERENT}"
@@ -131,14 +131,14 @@ class FeatureStore:
             self.answers.compare(now, self.url, self._coarse)
 
     def compare_chunk(self, k: int, features: Float[Tensor, "rows width"], device: torch.device | str = "cpu") -> None:
-        """An error unless these are the features of chunk k: to the bit where the same kind of machine computed them on a
+        """Raise an error unless these are the features of chunk k: bit for bit if the same kind of machine computed them on a
         CPU, else up to rounding."""
         here = machine(device)
         exact = here.startswith("cpu") and self._features.computed_on((k, 0)) == here and not self._coarse
         allowed = 0.0 if exact else tolerance(self.dtype, self._coarse)
         found = disagreement(self.read(k), features.to(self.dtype).cpu(), allowed)
         if found:
-            raise StoreError(f"{self.url}: chunk {k}, computed again, and the one that is there {found}; {DIFFERENT}")
+            raise StoreError(f"{self.url}: chunk {k}, computed again, and the stored one {found}; {DIFFERENT}")
 
     @property
     def _coarse(self) -> bool:
@@ -147,62 +147,62 @@ class FeatureStore:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The address of the store."""
         return self.folder.url
 
     def __len__(self) -> int:
-        """How many chunks there are."""
+        """The number of chunks."""
         return -(-self.n // self.rows)
 
     def span(self, k: int) -> slice:
         """The inputs of chunk k."""
         if not 0 <= k < len(self):
-            raise UsageError(f"chunk {k} came; expected one of {len(self)}")
+            raise UsageError(f"got chunk {k}; expected one of {len(self)}")
         return slice(k * self.rows, min(self.n, (k + 1) * self.rows))
 
     def done(self) -> set[int]:
-        """The chunks that are there, by their names and sizes."""
+        """The existing chunks, judged by their names and sizes."""
         norms = {k for (k,), size in self._norms.present().items() if size == self._norms.size}
         return {k for (k, _), size in self._features.present().items() if size == self._features.size} & norms
 
     def missing(self) -> list[int]:
-        """The chunks that are not there."""
+        """The missing chunks."""
         done = self.done()
         return [k for k in range(len(self)) if k not in done]
 
     def has(self, k: int) -> bool:
-        """Whether this chunk is there whole, without reading the others' names."""
+        """Whether this chunk exists completely, without listing the others."""
         sizes = ((array, array.key(at)) for array, at in ((self._features, (k, 0)), (self._norms, (k,))))
         return all(self.folder.size(key) == array.size for array, key in sizes)
 
     def write(self, k: int, features: Float[Tensor, "rows width"], device: torch.device | str = "cpu") -> None:
-        """Keep one chunk; what is there already is replaced by the same bits. `device`: where it was computed."""
+        """Keep one chunk; an existing one is replaced by the same bits. `device`: where it was computed."""
         span = self.span(k)
         expected = (span.stop - span.start, self.width)
         if tuple(features.shape) != expected or features.dtype != self.dtype:
             raise UsageError(
-                f"chunk {k} came as {features.dtype} of shape {tuple(features.shape)}; expected {self.dtype} of shape"
+                f"got chunk {k} as {features.dtype} of shape {tuple(features.shape)}; expected {self.dtype} of shape"
                 f" {expected}"
             )
         norms = torch.linalg.vector_norm(features, dim=1, dtype=torch.float64).square()
         if not bool(torch.isfinite(norms).all()):
             bad = (~torch.isfinite(norms)).nonzero().flatten()[:10] + span.start
-            raise NumericalError(f"the features of inputs {bad.tolist()} hold NaN or infinity; look at those inputs")
+            raise NumericalError(f"the features of inputs {bad.tolist()} hold NaN or infinity; check those inputs")
         here = machine(device)
         self._norms.put((k,), norms, here)
-        self._features.put((k, 0), features, here)  # last: where the features are, their norms are
+        self._features.put((k, 0), features, here)  # last: features that exist have their norms
 
     def read(self, k: int) -> Float[Tensor, "rows width"]:
         """One chunk, its checksum verified."""
         values = self._features.get((k, 0))
         if values is None:
             raise StoreError(
-                f"chunk {k} of {self.url} is not there ({len(self.done())} of {len(self)} are): run again what filled it"
+                f"chunk {k} of {self.url} is missing ({len(self.done())} of {len(self)} are there): run again what filled it"
             )
         return values
 
     def damaged(self) -> list[int]:
-        """The chunks that are there and whose bytes, or those of their norms, are wrong; reads everything."""
+        """The existing chunks whose bytes, or those of their norms, are wrong; reads everything."""
         bad = []
         for k in sorted(self.done()):
             try:
@@ -213,7 +213,7 @@ class FeatureStore:
         return bad
 
     def drop(self, k: int) -> None:
-        """Forget one chunk."""
+        """Remove one chunk."""
         self._features.remove((k, 0))
 
     def squared_norms(self) -> Float[Tensor, " n"]:
@@ -226,7 +226,7 @@ class FeatureStore:
         pieces = [self._norms.get((k,)) for k in range(len(self))]
         absent = [k for k, piece in enumerate(pieces) if piece is None]
         if absent:
-            raise StoreError(f"{self.url} is incomplete: chunks {absent[:10]} are not there; run again what filled it")
+            raise StoreError(f"{self.url} is incomplete: chunks {absent[:10]} are missing; run again what filled it")
         return torch.cat([piece for piece in pieces if piece is not None])
 
     @cached_property
@@ -258,7 +258,7 @@ class FeatureStore:
 
 
 def _validated(place: Folder, attributes: Mapping[str, Any]) -> FeatureStore:
-    """A store from attributes anyone may have written: every entry is looked at before it is used."""
+    """A store from attributes anyone may have written: every entry is checked before it is used."""
     where = place.url
     n, width, rows = (whole_number(attributes.get(name), name, where) for name in ("n", "width", "rows"))
     dtype = dtype_named(attributes.get("dtype"), where)

@@ -1,4 +1,4 @@
-"""Filling a store: compute the tiles that are missing, keep each as soon as it is there, and say what was checked."""
+"""Filling a store: compute the missing tiles, write each as soon as it is done, and record what was checked."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def fill(
     progress: bool | Literal["auto"] = False,
     verify: bool = True,
 ) -> int:
-    """Compute what a store lacks; how many tiles that were.
+    """Compute what a store lacks; returns the number of tiles computed.
 
-    Tiles go to the disk one by one, whole or not at all, so a run killed at any moment goes on from where it was.
-    Tiles that are there are read and checked first (`verify`), and the damaged are named in a `DamageWarning` and
-    computed again. Where there are tiles, one of them, drawn anew each time, is computed again and compared: a source that
-    gives another tile is refused, so that tiles of two networks never mix. `executor`: None for this process, or a
+    Each tile is written atomically as soon as it is done, so a run killed at any moment resumes where it was.
+    Existing tiles are read and checked first (`verify`); damaged ones are named in a `DamageWarning` and
+    recomputed. If there are tiles, one of them, drawn at random each time, is recomputed and compared: a source that
+    gives a different tile is refused, so that tiles of two networks never mix. `executor`: None for this process, or a
     `dask.distributed.Client`. Memory: what the source needs. What the source checked meanwhile is added to the store's
     certificate.
     """
@@ -46,7 +46,7 @@ def fill(
         def after(new: bool) -> None:
             nonlocal computed
             computed += new
-            bar.message(f"{computed / (time.monotonic() - start):.3g} {store.parts} a second")
+            bar.message(f"{computed / (time.monotonic() - start):.3g} {store.parts} per second")
             bar.advance()
 
         try:

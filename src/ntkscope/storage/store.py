@@ -1,7 +1,7 @@
 """`KernelStore`: one kernel matrix on disk, tile by tile, with what its numbers depend on.
 
-A zarr version 3 group: array `values` (n, m), one tile a chunk, crc32c after each; arrays `row_diagonal` and, for a cross
-kernel, `column_diagonal` in float64, one chunk a row (column) of tiles. The group's attributes say the rest in JSON:
+A zarr version 3 group: array `values` (n, m), one tile per chunk, crc32c after each; arrays `row_diagonal` and, for a cross
+kernel, `column_diagonal` in float64, one chunk per row (column) of tiles. The group's attributes say the rest in JSON:
 `kind`, `schema`, `grid`, `dtype`, `labels`, `fingerprint`, `answers` of the network to a few items, and a `checksum` of all
 of them. A seal beside each tile binds it to its place and to these attributes. A symmetric kernel keeps the tiles of its
 upper triangle.
@@ -40,17 +40,17 @@ from ntkscope.storage._zarr import (
 
 KIND = "ntkscope kernel"
 SCHEMA = 2
-LARGEST_TILE = 1 << 34  # bytes of a tile that is believed
-MOST_TILES = 1 << 24  # tiles of a store that is believed
-SMALL, RATIO = 1 << 28, 1000  # bytes that are set aside for numbers which are not there yet; more for each one that is
+LARGEST_TILE = 1 << 34  # bytes of a tile that is accepted
+MOST_TILES = 1 << 24  # tiles of a store that is accepted
+SMALL, RATIO = 1 << 28, 1000  # bytes allowed for numbers that are not there yet; more for each one that is
 
 
 @dataclass(frozen=True)
 class KernelStore:
-    """The tiles of one kernel in a folder or behind an fsspec URL; `prepare`, `open` and `find` make one.
+    """The tiles of one kernel in a folder or behind an fsspec URL; `prepare`, `open` and `find` return one.
 
-    A tile is there whole or not at all: each is written under another name, flushed and renamed. Several processes may
-    write at once, since a tile's bits are the same whoever computes it. It pickles, and holds nothing open.
+    Tiles are written atomically: each is written under another name, flushed and renamed. Several processes may
+    write at once, since a tile's bits are the same whoever computes it. It can be pickled, and holds no open files.
     """
 
     folder: Folder
@@ -66,27 +66,27 @@ class KernelStore:
 
     @classmethod
     def prepare(cls, url: str | os.PathLike[str], source: TileSource) -> KernelStore:
-        """The store for this source's tiles: a new one, or the one that is there if nothing the numbers depend on differs and
-        the source still gives the answers that were kept when it was begun."""
+        """The store for this source's tiles: a new one, or the existing one if nothing the numbers depend on differs and
+        the source still gives the answers that were kept when it was created."""
         if source.dtype not in DTYPES:
             raise UsageError(
-                f"a kernel in {source.dtype} came for a store; expected one of {', '.join(map(str, DTYPES))}"
+                f"got a kernel in {source.dtype} for a store; expected one of {', '.join(map(str, DTYPES))}"
             )
         place = folder(url)
         found = attributes_of(place, KIND, SCHEMA)
         if found is not None:
-            _validated(place, found).require(source)  # before the network is asked anything
+            _validated(place, found).require(source)  # before the network is run
         answers = source.answers() if isinstance(source, Answering) else None
         new = cls(place, source.grid, source.dtype, dict(source.labels), dict(source.fingerprint), answers)
-        _validated(place, new._attributes())  # what could not be read again is not written
+        _validated(place, new._attributes())  # never write what could not be read back
         if found is None:
             names = place.names()
-            if names and attributes_of(place, KIND, SCHEMA) is None:  # else somebody has begun it this moment
+            if names and attributes_of(place, KIND, SCHEMA) is None:  # else another process has just created it
                 raise StoreError(
-                    f"{place.url} is no kernel store and not empty ({', '.join(names[:5])}); expected a new or empty"
+                    f"{place.url} is neither a kernel store nor empty ({', '.join(names[:5])}); expected a new or empty"
                     " folder, or a kernel store"
                 )
-            put_attributes(place, new._attributes())  # one of several that come at once is first; the others compare
+            put_attributes(place, new._attributes())  # of several concurrent processes one is first; the others compare
         stored = cls.open(url)
         stored.require(source)
         stored.compare_answers(answers)
@@ -96,7 +96,7 @@ class KernelStore:
 
     @classmethod
     def open(cls, url: str | os.PathLike[str]) -> KernelStore:
-        """The store at `url`; an error where there is none."""
+        """The store at `url`; an error if there is none."""
         found = cls.find(url)
         if found is None:
             raise StoreError(
@@ -106,13 +106,13 @@ class KernelStore:
 
     @classmethod
     def find(cls, url: str | os.PathLike[str]) -> KernelStore | None:
-        """The store at `url`, None where nothing is; an error where something else is."""
+        """The store at `url`, None if there is nothing; an error if there is something else."""
         place = folder(url)
         attributes = attributes_of(place, KIND, SCHEMA)
         return None if attributes is None else _validated(place, attributes)
 
     def again(self) -> KernelStore | None:
-        """The store that is at this place now."""
+        """The store currently at this place."""
         return KernelStore.find(self.url)
 
     def said(self, tile: tuple[int, int]) -> str:
@@ -121,23 +121,23 @@ class KernelStore:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The address of the store."""
         return self.folder.url
 
     def require(self, source: TileSource) -> None:
-        """An error that names every difference, unless this source computes the numbers this store holds."""
+        """Raise an error that names every difference, unless this source computes the numbers this store holds."""
         found = differences(self.fingerprint, source.fingerprint)
         mine, theirs = ({"rows": g.n, "columns": g.m, "tile size": g.size, "symmetric": g.symmetric}
                         for g in (self.grid, source.grid))  # fmt: skip
         found += differences(mine, theirs) + differences({"dtype": str(self.dtype)}, {"dtype": str(source.dtype)})
         if found:
             raise StoreError(
-                f"{self.url} holds another kernel: {'; '.join(found)}; continue with what it was made from, or choose"
+                f"{self.url} holds another kernel: {'; '.join(found)}; resume with what it was computed from, or choose"
                 " another folder"
             )
 
     def compare_answers(self, now: Answers | None) -> None:
-        """An error unless the network gives the answers that were kept when the store was begun."""
+        """Raise an error unless the network gives the answers that were kept when the store was created."""
         if (self.answers is None) != (now is None):
             raise StoreError(
                 f"{self.url} {'has no' if self.answers is None else 'has'} answers of a network; {DIFFERENT}"
@@ -146,16 +146,14 @@ class KernelStore:
             self.answers.compare(now, self.url, self._coarse)
 
     def compare_tile(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None:
-        """An error unless this is the tile that is there: to the bit where the same kind of machine computed it on a CPU,
+        """Raise an error unless this is the stored tile: bit for bit if the same kind of machine computed it on a CPU,
         else up to rounding."""
         here = machine(device)
         exact = here.startswith("cpu") and self._values.computed_on((i, j)) == here and not self._coarse
         allowed = 0.0 if exact else tolerance(self.dtype, self._coarse)
         found = disagreement(self.read(i, j), tile.values.to(self.dtype), allowed)
         if found:
-            raise StoreError(
-                f"{self.url}: tile {(i, j)}, computed again, and the one that is there {found}; {DIFFERENT}"
-            )
+            raise StoreError(f"{self.url}: tile {(i, j)}, computed again, and the stored one {found}; {DIFFERENT}")
 
     @property
     def _coarse(self) -> bool:
@@ -165,40 +163,40 @@ class KernelStore:
     # -- tiles ------------------------------------------------------------------------------------------------------
 
     def done(self) -> set[tuple[int, int]]:
-        """The tiles that are there, by their names and sizes; `damaged` looks into them."""
+        """The existing tiles, judged by their names and sizes; `damaged` reads them."""
         return {(i, j) for (i, j), size in self._present().items() if size == self._values.size}
 
     def missing(self) -> list[tuple[int, int]]:
-        """The tiles that are not there, in grid order."""
+        """The missing tiles, in grid order."""
         done = self.done()
         return [tile for tile in self.grid if tile not in done]
 
     def has(self, i: int, j: int) -> bool:
-        """Whether this tile is there whole, without reading the others' names."""
+        """Whether this tile exists completely, without listing the others."""
         self._check(i, j)
         return self.folder.size(self._values.key((i, j))) == self._values.size
 
     def write(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None:
-        """Keep one tile, and the diagonals it carries; what is there already is replaced by the same bits. `device`: where it
+        """Keep one tile, and the diagonals it carries; an existing one is replaced by the same bits. `device`: where it
         was computed."""
         self._check(i, j)
         values = tile.values
         expected = (_length(self.grid.rows(i)), _length(self.grid.columns(j)))
         if tuple(values.shape) != expected or values.dtype != self.dtype:
             raise UsageError(
-                f"tile {(i, j)} came as {values.dtype} of shape {tuple(values.shape)}; expected {self.dtype} of shape"
+                f"got tile {(i, j)} as {values.dtype} of shape {tuple(values.shape)}; expected {self.dtype} of shape"
                 f" {expected}"
             )
         if tile.planes:
             raise UsageError(
-                f"tile {(i, j)} came with further planes ({', '.join(tile.planes)}); a store keeps the kernel alone"
+                f"got tile {(i, j)} with further planes ({', '.join(tile.planes)}); a store keeps only the kernel"
             )
         if not bool(torch.isfinite(values).all()):
             first = tuple((~torch.isfinite(values)).nonzero()[0].tolist())
             raise NumericalError(
                 f"tile {(i, j)} holds NaN or infinity, the first at {first} of the tile, row"
                 f" {self.grid.rows(i).start + first[0]} and column {self.grid.columns(j).start + first[1]} of the matrix;"
-                " look at the inputs or activations that made it"
+                " check the inputs or activations it was computed from"
             )
         if self.grid.symmetric and i == j and not torch.equal(values, values.T):
             raise UsageError(
@@ -207,7 +205,7 @@ class KernelStore:
         here = machine(device)
         for array, number, diagonal in self._carried(i, j, tile):
             array.put((number,), diagonal.to(torch.float64), here)
-        self._values.put((i, j), values, here)  # last: where the tile is, its diagonals are
+        self._values.put((i, j), values, here)  # last: a tile that exists has its diagonals
 
     def read(self, i: int, j: int) -> Float[Tensor, "h w"]:
         """One tile, its checksum verified."""
@@ -215,13 +213,13 @@ class KernelStore:
         values = self._values.get((i, j))
         if values is None:
             raise StoreError(
-                f"tile {(i, j)} of {self.url} is not there ({len(self.done())} of {len(self.grid)} are): fill the store"
+                f"tile {(i, j)} of {self.url} is missing ({len(self.done())} of {len(self.grid)} are there): fill the store"
                 " again, which computes what is missing"
             )
         return values
 
     def damaged(self) -> list[tuple[int, int]]:
-        """The tiles that are there and whose bytes, or those of the diagonal they carry, are wrong; reads everything."""
+        """The existing tiles whose bytes, or those of the diagonal they carry, are wrong; reads everything."""
         done = self.done()
         bad = set(self._present()) - done
         for i, j in sorted(done):
@@ -232,7 +230,7 @@ class KernelStore:
         for array, carrier in self._carriers:
             present = array.present()
             if not present and not self.grid.symmetric:
-                continue  # perhaps its source did not say them: `without_diagonals`
+                continue  # perhaps its source does not know them: `without_diagonals`
             for number in range(-(-array.shape[0] // array.chunks[0])):
                 if carrier(number) not in done:
                     continue
@@ -245,8 +243,8 @@ class KernelStore:
         return sorted(bad)
 
     def without_diagonals(self) -> dict[str, list[tuple[int, int]]]:
-        """Of a cross kernel, the diagonals (of which field of a tile) of which nothing is there, and the tiles that are there
-        and would have brought them: either the source does not say them, or they were lost."""
+        """For a cross kernel, the diagonals (by the field of a tile) that are entirely missing, and the existing tiles
+        that would have provided them: either the source does not know them, or they were lost."""
         if self.grid.symmetric:
             return {}
         done = sorted(self.done())
@@ -259,7 +257,7 @@ class KernelStore:
         return {name: tiles for name, tiles in found.items() if tiles}
 
     def drop(self, i: int, j: int) -> None:
-        """Forget one tile."""
+        """Remove one tile."""
         self._check(i, j)
         self._values.remove((i, j))
 
@@ -270,7 +268,7 @@ class KernelStore:
     # -- diagonals --------------------------------------------------------------------------------------------------
 
     def row_diagonal(self, *, partial: bool = False) -> Float[Tensor, " n"] | None:
-        """`k(x_i, x_i)` of the row inputs in float64, None where the source did not say; `partial` puts NaN for missing."""
+        """`k(x_i, x_i)` of the row inputs in float64, None if the source does not know it; `partial`: NaN where missing."""
         return _diagonal(self._row_diagonal, partial)
 
     def column_diagonal(self, *, partial: bool = False) -> Float[Tensor, " m"] | None:
@@ -307,7 +305,7 @@ class KernelStore:
 
     @property
     def _carriers(self) -> list[tuple[ChunkedArray, Callable[[int], tuple[int, int]]]]:
-        """Each diagonal, and which tile brings its k-th chunk again when that is damaged."""
+        """Each diagonal, and which tile rewrites its k-th chunk when that is damaged."""
         if self.grid.symmetric:
             return [(self._row_diagonal, lambda k: (k, k))]
         return [(self._row_diagonal, lambda k: (k, 0)), (self._column_diagonal, lambda k: (0, k))]
@@ -329,7 +327,7 @@ class KernelStore:
         down, across = self.grid.shape
         if not (0 <= i < down and 0 <= j < across) or (self.grid.symmetric and i > j):
             triangle = " of the upper triangle" if self.grid.symmetric else ""
-            raise UsageError(f"tile {(i, j)} came; expected one{triangle} of {down} × {across} tiles")
+            raise UsageError(f"got tile {(i, j)}; expected one{triangle} of {down} × {across} tiles")
 
     def _attributes(self) -> dict[str, Any]:
         grid = self.grid
@@ -361,22 +359,22 @@ def _diagonal(array: ChunkedArray, partial: bool) -> Tensor | None:
             result[start : start + len(values)] = values
         elif not partial:
             raise StoreError(
-                f"piece {number} of {array.folder.name(array.name)} is not there, though others are: fill the store again"
+                f"piece {number} of {array.folder.name(array.name)} is missing, though others are there: fill the store again"
             )
     return result
 
 
 def check_claim(count: int, held: int, where: str) -> None:
-    """An error where `count` numbers of eight bytes are claimed by a file or folder of far fewer bytes."""
+    """Raise an error if a file or folder claims `count` numbers of eight bytes but holds far fewer bytes."""
     if 8 * count > max(SMALL, RATIO * held):
         raise StoreError(
-            f"{where} claims {count:,} numbers and holds {held:,} bytes; expected a store that somebody began to fill: fill it"
+            f"{where} claims {count:,} numbers but holds {held:,} bytes; expected a store that was partly filled: fill it"
             " again in a new folder"
         )
 
 
 def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
-    """A store from attributes anyone may have written: every entry is looked at before it is used."""
+    """A store from attributes anyone may have written: every entry is checked before it is used."""
     where = place.url
     grid, labels, fingerprint = (_mapping(attributes, name, where) for name in ("grid", "labels", "fingerprint"))
     n, m, size = (whole_number(grid.get(name), f"grid.{name}", where) for name in ("n", "m", "size"))
@@ -388,7 +386,7 @@ def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
     dtype = dtype_named(attributes.get("dtype"), where)
     if min(size, n) * min(size, m) * torch.finfo(dtype).bits // 8 > LARGEST_TILE:
         raise StoreError(
-            f"{where}: tiles of size {size} for shape {(n, m)}; expected at most {LARGEST_TILE} bytes a tile"
+            f"{where}: tiles of size {size} for shape {(n, m)}; expected at most {LARGEST_TILE} bytes per tile"
         )
     outputs = whole_number(labels.get("outputs", 1), "labels.outputs", where)
     if n % outputs or m % outputs:
@@ -399,7 +397,7 @@ def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
     _mapping({"meta": {}, **labels}, "meta", where)
     wrong = [name for name, value in fingerprint.items() if not isinstance(value, str)]
     if wrong:
-        raise StoreError(f"{where}: fingerprint entries {', '.join(wrong[:5])} are no texts; expected texts")
+        raise StoreError(f"{where}: fingerprint entries {', '.join(wrong[:5])} are not texts; expected texts")
     believed = Grid(n, m, size, symmetric)
     if math.prod(believed.shape) > MOST_TILES:
         raise StoreError(

@@ -38,7 +38,7 @@ class Rows:
 
     @property
     def step(self) -> int:
-        """How many rows are quick to read together."""
+        """How many rows are efficient to read together."""
         return self.source.rows if isinstance(self.source, FeatureStore) else ROWS
 
     def read(self, side: Side, part: slice, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "rows width"]:
@@ -57,7 +57,7 @@ class Rows:
 
 @final
 class StoredFeatureGram(Gram):
-    """The kernel of features of which one side or both are on disk; `open_features` makes one.
+    """The kernel of features of which one side or both are on disk; `open_features` returns one.
 
     `K @ v` reads each side once, a chunk of rows at a time. Sub-matrices and cosines are views of the same files. `groups`
     as in `FactoredGram`, so that entries have a standard error.

@@ -1,4 +1,4 @@
-"""A Gram whose tiles stay on disk: read when needed, a few at a time, each once a product."""
+"""A Gram whose tiles stay on disk: read when needed, a few at a time, each once per product."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ntkscope.storage.stored_features import open_features
 
 @final
 class TiledGram(Gram):
-    """A kernel matrix in a `KernelStore`; `open_kernel` makes one.
+    """A kernel matrix in a `KernelStore`; `open_kernel` returns one.
 
     `K @ v` reads every stored tile once, in both directions where the kernel is symmetric, while the next one is being
     read: the memory of a few tiles. Products of tiles are summed in float64. Sub-matrices and normalised Grams are
@@ -64,7 +64,7 @@ class TiledGram(Gram):
         super().__init__((grid.n, grid.m), store.dtype, torch.device(device), labels.but(**said_here))  # type: ignore[arg-type]
 
     def to_dask(self) -> Any:
-        """The matrix as a `dask.array`, a block a tile; nothing is read before dask computes."""
+        """The matrix as a `dask.array`, one block per tile; nothing is read before dask computes."""
         step = self.store.grid.size
         blocks = [tuple(part.stop - part.start for part in slices(size, step)) or (0,) for size in self.shape]
         array = optional("dask.array", "distributed")
@@ -74,7 +74,7 @@ class TiledGram(Gram):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def _read(self, tile: tuple[int, int]) -> Tensor:
-        """One stored tile on this Gram's device; NaN where it is missing and that is allowed."""
+        """One stored tile on this Gram's device; NaN if it is missing and that is allowed."""
         if self._partial and not self.store.has(*tile):
             grid = self.store.grid
             rows, columns = grid.rows(tile[0]), grid.columns(tile[1])
@@ -83,7 +83,7 @@ class TiledGram(Gram):
         return self.store.read(*tile).to(self.device)
 
     def _ahead(self, wanted: Iterable[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], Tensor]]:
-        """Tiles in this order, the next one being read while one is used."""
+        """Tiles in this order, reading the next one while the current one is used."""
         with ThreadPoolExecutor(1, thread_name_prefix="ntkscope-tiles") as reader:
             waiting = None
             for tile in wanted:
@@ -118,7 +118,7 @@ class TiledGram(Gram):
                 _assign(values, _shifted(to_rows, rows.start), _shifted(to_columns, columns.start), found)
         return self._with_diagonal(values, rows, columns)
 
-    # -- what Gram asks for -----------------------------------------------------------------------------------------
+    # -- what Gram requires -----------------------------------------------------------------------------------------
 
     def _form(self) -> Tensor:
         return self._piece(slice(0, self.shape[0]), slice(0, self.shape[1]))
@@ -162,7 +162,7 @@ class TiledGram(Gram):
 def open_kernel(url: str | os.PathLike[str], *, partial: bool = False) -> Gram:
     """The kernel in the store at a folder or fsspec URL, as a Gram that reads its tiles when they are needed.
 
-    An incomplete store is refused, unless `partial=True` asks for it: what is missing is NaN then. A kernel of cosines is
+    An incomplete store is refused unless `partial=True`: then what is missing is NaN. A kernel of cosines is
     kept unnormalised, its label `normalize` says so, and it is divided as it is read; a partial one is not. A store of
     features (a projected kernel's) opens as the Gram of its features.
     """
@@ -172,15 +172,15 @@ def open_kernel(url: str | os.PathLike[str], *, partial: bool = False) -> Gram:
     done, total = len(store.done()), len(store.grid)
     if done < total and not partial:
         raise StoreError(
-            f"{store.url} is incomplete: {done} of {total} tiles are there; run again what filled it, or open what there"
-            " is with partial=True"
+            f"{store.url} is incomplete: {done} of {total} tiles are there; run again what filled it, or open what"
+            " is there with partial=True"
         )
     found = TiledGram(store, partial=partial)
     return found.normalized() if store.labels.get("normalize") is True and not partial else found
 
 
 class _Cache:
-    """The tiles read last, a few of them: neighbouring pieces come from the same ones."""
+    """A cache of the last few tiles: neighbouring pieces come from the same ones."""
 
     def __init__(self, read: Any, keep: int = 4) -> None:
         self._read, self._keep = read, keep
@@ -224,6 +224,6 @@ def _assign(values: Tensor, rows: Index, columns: Index, found: Tensor) -> None:
 
 
 def _meta(store: KernelStore) -> dict[str, Any]:
-    """What a store says of its kernel, its certificate included."""
+    """What a store says about its kernel, including its certificate."""
     certificate = read_certificate(store.folder)
     return {**store.labels.get("meta", {}), **({} if certificate is None else {"certificate": certificate})}

@@ -21,7 +21,7 @@ class DistributedError(NtkscopeError, RuntimeError):
 
 @dataclass(frozen=True)
 class Strip:
-    """Consecutive tiles `(row, ·)` that one task computes; the `again` ones even where a file is in their place."""
+    """Consecutive tiles `(row, ·)` that one task computes; those in `again` even if their file exists."""
 
     row: int
     columns: tuple[int, ...]
@@ -45,13 +45,13 @@ class _Post:
     store: Store
 
 
-_POSTS: dict[str, _Post] = {}  # one at most: the engine of another filling makes room
-_ENDED: set[str] = set()  # fillings that are over, also for a worker that is only beginning its first strip
+_POSTS: dict[str, _Post] = {}  # at most one: the engine of another fill is dropped
+_ENDED: set[str] = set()  # fills that are over, also for a worker that is only starting its first strip
 _ONE_AT_A_TIME = threading.Lock()  # a source computes one tile at a time, with all of the worker's threads
 
 
 def compute(strip: Strip, *, name: str, parcel: bytes) -> Certificate | None:
-    """Compute a strip's tiles and keep each at once, but for those that are there; what was checked meanwhile."""
+    """Compute a strip's missing tiles and write each immediately; returns what was checked meanwhile."""
     worker = distributed_package().get_worker()
     with _ONE_AT_A_TIME, torch_threads(worker.state.nthreads):
         post = _post(name, parcel, worker.address)
@@ -71,7 +71,7 @@ def _checked(source: TileSource) -> Certificate | None:
 
 
 def compare(tile: tuple[int, int], *, name: str, parcel: bytes) -> None:
-    """Compute one tile that is there again, and compare."""
+    """Recompute one existing tile, and compare."""
     worker = distributed_package().get_worker()
     with _ONE_AT_A_TIME, torch_threads(worker.state.nthreads):
         post = _post(name, parcel, worker.address)
@@ -112,6 +112,6 @@ def _post(name: str, parcel: bytes, address: str) -> _Post:
 
 
 def leave(name: str) -> None:
-    """End a filling on one worker: a strip it is at stops after its tile, and model and engine are let go."""
+    """End a fill on one worker: its current strip stops after the current tile, and model and engine are released."""
     _ENDED.add(name)
     _POSTS.pop(name, None)

@@ -15,7 +15,7 @@ from ntkscope.core import UsageError, generator
 class BatchOrder:
     """The items of step s are a slice of a permutation that depends on the seed and the epoch only.
 
-    No state is carried from step to step, so any step can be gone on from, and nothing else's draws disturb it.
+    No state is carried from step to step, so training can resume from any step, and other random draws do not affect it.
 
     >>> order = BatchOrder(items=5, size=2, seed=0)
     >>> order.per_epoch, sorted(torch.cat([order.indices(s) for s in range(3)]).tolist())
@@ -42,7 +42,7 @@ class BatchOrder:
 
     @property
     def per_epoch(self) -> int:
-        """Steps an epoch."""
+        """Steps per epoch."""
         return self.items // self.size if self.drop_last else -(-self.items // self.size)
 
     def permutation(self, epoch: int) -> Int[Tensor, " n"]:

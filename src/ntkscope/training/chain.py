@@ -1,6 +1,6 @@
-"""Chains: fully connected networks, many at once, differentiated by hand in memory that is used again each step.
+"""Chains: fully connected networks, many at once, differentiated by hand in memory that is reused at each step.
 
-`torch.func.vmap` does the same for any network. For a chain of linear layers this is half as long again as fast on a
+`torch.func.vmap` does the same for any network. For a chain of linear layers this is one and a half times as fast on a
 CPU: nothing is allocated, and each product meets its factors in the layout the library multiplies fastest.
 """
 

@@ -100,7 +100,7 @@ def fit_ensemble(
 ) -> Ensemble:
     """Train `build(seed)` for every seed in one vectorised call; member i is what `fit` makes of it with that seed.
 
-    How is said by the `Settings` that `fit` takes, by its fields as keywords, or by both: keywords replace fields. Modes, early
+    Options come as the `Settings` that `fit` takes, as its fields by keyword, or both: keywords replace fields. Modes, early
     stopping, augmentation and mixed precision are those of `fit` alone.
 
     One part is shared by all members, or each has its own of the same length. `seeds=100` means 0 ... 99. Members see
@@ -108,7 +108,7 @@ def fit_ensemble(
 
     The forward and backward passes are batched matrix products over the members (`torch.func.vmap`; fully connected
     networks on a CPU have `StackedChain`), and the optimizer acts on the stacked parameters: Python and launch costs
-    are paid once, not once a member. On a CPU the members are dealt out to `workers` threads (as many as PyTorch uses
+    are paid once, not once per member. On a CPU the members are dealt out to `workers` threads (as many as PyTorch uses
     unless given), which never wait for each other between snapshots. `fast=True` lets fully connected networks compute
     tanh as 2σ(2x) - 1, a third of the time, off by at most 2⁻²² in single precision.
 
@@ -126,7 +126,7 @@ def fit_ensemble(
     parts = [part] if isinstance(part, Part) else list(part)
     if len(parts) not in (1, len(models)) or len({len(p) for p in parts}) != 1:
         raise UsageError(
-            f"{len(models)} members came with {len(parts)} parts of lengths {sorted({len(p) for p in parts})};"
+            f"got {len(models)} members with {len(parts)} parts of lengths {sorted({len(p) for p in parts})};"
             " expected one part for all, or one of the same length for each"
         )
     refuse_unlike(models, chosen)
@@ -190,7 +190,7 @@ class _Group:
         self._checked, self._permutation = False, (-1, torch.empty(0))
 
     def hold_to(self, models: list[nn.Module], seeds: list[int]) -> None:
-        """Every member must say what its own network says of the first inputs; a chain that does not is left out."""
+        """Every member must give the outputs of its own network on the first inputs; a chain that does not is not used."""
         few = first_inputs(self.part.x, 0 if self.shared else 1)
         axis = None if self.shared else 0
         if self.chain is not None:
@@ -202,14 +202,14 @@ class _Group:
             self.chain = None
             for parameter in self.params.values():
                 parameter.grad = None
-        # At other weights than the networks have: a forward pass that holds on to one of them does not follow.
+        # At weights other than the networks' own: a forward pass that holds on to one of them does not follow.
         params = {name: (p.detach() * SHAKEN).requires_grad_(p.requires_grad) for name, p in self.params.items()}
         buffers = {name: tensor.clone() for name, tensor in self.buffers.items()}
         try:
             outputs = vmap(lambda p, b, x: _outputs(self.template, p, b, x), in_dims=(0, 0, axis))(params, buffers, few)
         except RuntimeError as error:
             if "randomness" in str(error):
-                return  # said at the first step, with the remedy
+                return  # reported at the first step, with the remedy
             raise
         slopes = gradients(outputs, [p for p in params.values() if p.requires_grad])
         for i, (model, seed) in enumerate(zip(models, seeds)):
@@ -326,7 +326,7 @@ def _train(
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """PyTorch keeps the number a worker set as that of threads to come; put the caller's back."""
+    """PyTorch keeps the number a worker set as that of threads to come; restore the caller's."""
     try:
         yield
     finally:
@@ -373,7 +373,7 @@ def _lean(part: Part, weights: Weights) -> Part:
 
 
 def _refuse_alone(settings: Settings) -> None:
-    """An error for settings that only `fit` has."""
+    """Raise an error for settings that only `fit` has."""
     usual = {f.name: f.default for f in fields(Settings)} | {"mode": as_mode(None)}
     wrong = [name for name in ALONE if getattr(settings, name) != usual[name]]
     if wrong:

@@ -24,7 +24,7 @@ def evaluate(
     weights: Weights = None,
     channels_last: bool = False,
 ) -> dict[str, float]:
-    """The loss of `model` on `part` and, where targets name classes, its accuracy; the model's mode is put back.
+    """The loss of `model` on `part` and, where targets name classes, its accuracy; the model's mode is restored.
 
     The loss is the mean over items, or Σ wᵢ ℓᵢ with item weights. Each batch is moved to the model's device.
 
@@ -68,13 +68,13 @@ def item_weights(part: Part, weights: Weights) -> Tensor | None:
             raise UsageError(f"no extra {weights!r} in the part; it has: {', '.join(part.extras) or 'none'}")
         weights = torch.as_tensor(part.extras[weights])
     if weights.shape != (len(part),):
-        raise UsageError(f"item weights of shape {tuple(weights.shape)}; expected ({len(part)},), one an item")
+        raise UsageError(f"item weights of shape {tuple(weights.shape)}; expected ({len(part)},), one per item")
     return weights
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """`model` in evaluation mode; each module's own mode comes back afterwards."""
+    """`model` in evaluation mode; each module's own mode is restored afterwards."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""`fit`: train a network and yield frozen snapshots on the way."""
+"""`fit`: train a network and yield frozen snapshots as it goes."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def fit(
 ) -> Trajectory:
     """Train `model` in place on `part`, θ ← θ - lr · update(∇ mean ℓ), while the returned trajectory is iterated.
 
-    How is said by `Settings(lr=..., steps=...)`, by its fields as keywords, or by both: keywords replace fields.
+    Options are given as `Settings(lr=..., steps=...)`, as its fields by keyword, or both: keywords replace fields.
 
     `fit(...).final()` trains to the end; `for snapshot in fit(...)` sees it at the chosen steps (`snapshots`: "ends",
     "final", a stride, `Every`, `LogSpaced` or steps), each a frozen copy with loss and accuracy on `part` in
-    evaluation mode (`measure=False` leaves those out). Between snapshots the model has the mode it came with.
+    evaluation mode (`measure=False` leaves those out). Between snapshots the model has its original mode.
 
-    - `batch_size=None` is the full batch, then a step is an epoch. Items come in an order fixed by `seed` alone.
+    - `batch_size=None` is the full batch; then a step is an epoch. Items come in an order fixed by `seed` alone.
     - `schedule`: `{epoch: factor}`, a `Schedule`, or a function of the step. `mode`: what is trainable when.
-    - `weights`: one an item (a tensor, or the name of an extra); the loss is then Σ wᵢ ℓᵢ instead of the mean.
+    - `weights`: one per item (a tensor, or the name of an extra); the loss is then Σ wᵢ ℓᵢ instead of the mean.
     - `augment(x, generator)` changes each batch. `autocast="bfloat16"` and `channels_last` make an accelerator fast.
     - `store=DIR` keeps the snapshots as safetensors; the same call, with the network as it was before training, resumes
-      where a killed one stopped, to the bit. Another network, start, data or setting (any function among them) is refused:
-      by what they are, and by making the first update again. `resume` continues from a snapshot (or its file), as if never
+      where a killed one stopped, bit for bit. Another network, start, data or setting (any function among them) is refused:
+      by what they are, and by repeating the first update. `resume` continues from a snapshot (or its file), as if never
       interrupted.
 
     The seed fixes the result to the bit on one machine, and the global generators are left as they were.
-    Cost: a forward and a backward pass a step; memory: the model, its optimizer state and one snapshot.
+    Cost: a forward and a backward pass per step; memory: the model, its optimizer state and one snapshot.
 
     >>> part = Part(torch.tensor([[1.0]]), torch.tensor([2.0]))
     >>> model = nn.Linear(1, 1, bias=False)

@@ -1,4 +1,4 @@
-"""Members of an ensemble held to their own networks: what stacking would lose is found before the first step."""
+"""Members of an ensemble checked against their own networks: what stacking would lose is found before the first step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ntkscope.core import Inputs, UsageError
 from ntkscope.core.calling import call
 from ntkscope.core.tree import map_leaves, take
 
-FEW = 3  # inputs on which members are held to their own networks
+FEW = 3  # inputs on which members are checked against their own networks
 SHAKEN = 1.25  # times their weights
 ROUNDING = 1e4  # units in the last place of the largest output
 UNLIKE = (
@@ -23,7 +23,7 @@ UNLIKE = (
 
 
 def refuse_unlike(models: Sequence[nn.Module], seeds: Sequence[int]) -> None:
-    """An error where members train different parameters, or parameters have hooks, which a stack does not have."""
+    """Raise an error if members train different parameters, or parameters have hooks, which a stack does not have."""
     first = {name: parameter.requires_grad for name, parameter in models[0].named_parameters()}
     for model, seed in zip(models, seeds):
         if {name: parameter.requires_grad for name, parameter in model.named_parameters()} != first:
@@ -54,7 +54,7 @@ def member_inputs(x: Inputs, axis: int | None, member: int) -> Any:
 
 
 def outputs_alone(model: nn.Module, x: Inputs, factor: float = 1.0) -> tuple[Tensor, list[Tensor]]:
-    """What a network says by itself, its parameters times `factor`, and gradients of a sum of it; all is put back, to the bit.
+    """A network's own outputs, its parameters times `factor`, and gradients of a sum of them; all is restored bit for bit.
 
     >>> layer = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.ones_(layer.weight)

@@ -1,4 +1,4 @@
-"""Losses: what an item costs, which targets make sense, and what counts as a right answer."""
+"""Losses: the loss of an item, which targets make sense, and what counts as a correct answer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CrossEntropy(Loss):
         if outputs.ndim != 2 or outputs.shape[1] < 2:
             raise UsageError(
                 f"cross-entropy got outputs of shape {tuple(outputs.shape)}; expected (n, classes) with two classes or"
-                " more: use loss='bce' for one logit an item"
+                " more: use loss='bce' for one logit per item"
             )
         classes = outputs.shape[1]
         if targets.is_floating_point():
@@ -135,7 +135,7 @@ class BinaryCrossEntropy(Loss):
         if _columns(outputs).shape[1:] != _columns(targets).shape[1:]:
             raise UsageError(
                 f"binary cross-entropy got outputs of shape {tuple(outputs.shape)} and targets of shape"
-                f" {tuple(targets.shape)}; expected one logit a target: use loss='cross_entropy' for class numbers"
+                f" {tuple(targets.shape)}; expected one logit per target: use loss='cross_entropy' for class numbers"
             )
         low, high = float(targets.min()), float(targets.max())
         if low < 0 or high > 1:
@@ -153,7 +153,7 @@ class BinaryCrossEntropy(Loss):
 
 @dataclass(frozen=True)
 class FunctionLoss(Loss):
-    """Any function of (outputs, targets) that returns a number or one number an item."""
+    """Any function of (outputs, targets) that returns a number or one number per item."""
 
     function: LossFunction
 
@@ -208,7 +208,7 @@ def objective(
     if weights is None:
         return each.mean()
     if each.ndim == 0:
-        raise UsageError("item weights came with a loss that returns one number; return one number an item instead")
+        raise UsageError("got item weights with a loss that returns one number; return one number per item instead")
     return (weights * each).sum() * ((items or len(each)) / len(each))
 
 

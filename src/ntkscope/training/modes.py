@@ -1,4 +1,4 @@
-"""Training modes: which layers learn, when, and what is drawn anew in between.
+"""Training modes: which layers learn, when, and what is redrawn in between.
 
 A mode is a tuple of phases, run one after the other; `+` composes modes. The four of the feature-learning report
 (section 5.1.1) freeze a whole layer, weights and bias; `"first.weight"` and the like choose otherwise.
@@ -22,7 +22,7 @@ class Phase:
 
     A selector is `"first"` or `"last"` (the first or last layer that has parameters), either followed by `.weight`
     or `.bias`, or a pattern on parameter names such as `"layer2.*"`. At its start the parameters that `reinit` names
-    are drawn anew: by their module's `reset_parameters`, or from `fresh(seed)`, a network built like the one trained.
+    are redrawn: by their module's `reset_parameters`, or from `fresh(seed)`, a network built like the one trained.
     Their optimizer state is dropped; `reset_optimizer` drops all of it. `epochs=None` lasts to the end.
     """
 
@@ -66,7 +66,7 @@ def first_last(epochs: int = 1) -> Mode:
 
 @MODES.register("reinit")
 def reinit(epochs: int = 1, fresh: Callable[[int], nn.Module] | None = None) -> Mode:
-    """As stop-first, but the last layer is drawn anew when the first is frozen."""
+    """As stop-first, but the last layer is redrawn when the first is frozen."""
     return (Phase(epochs=epochs), Phase(freeze=("first",), reinit=("last",), fresh=fresh))
 
 
@@ -128,7 +128,7 @@ def trainable(model: nn.Module, phase: Phase) -> set[str]:
 
 
 def redraw_(model: nn.Module, phase: Phase, seed: int) -> set[str]:
-    """Draw the parameters that `phase.reinit` names anew, from `seed` alone, and return their names."""
+    """Redraw the parameters that `phase.reinit` names, from `seed` alone, and return their names."""
     if not phase.reinit:
         return set()
     names = select(model, phase.reinit)
@@ -148,7 +148,7 @@ def redraw_(model: nn.Module, phase: Phase, seed: int) -> set[str]:
             if reset is None:
                 raise UsageError(
                     f"{layer or 'the model'} ({type(module).__name__}) has no reset_parameters() to redraw it with;"
-                    " give the phase fresh=, a function of a seed that builds the network anew"
+                    " give the phase fresh=, a function of a seed that builds a fresh network"
                 )
             reset()
     with torch.no_grad():

@@ -61,7 +61,7 @@ def make_optimizer(
         keywords |= {"momentum": momentum, "nesterov": nesterov}
     elif momentum or nesterov:
         raise UsageError(
-            f"{optimizer} came with momentum={momentum}, nesterov={nesterov}; only sgd and gd have them: set"
+            f"got {optimizer} with momentum={momentum}, nesterov={nesterov}; only sgd and gd have them: set"
             " optimizer_options={'betas': ...} for adam and adamw"
         )
     try:
@@ -75,7 +75,7 @@ def check_optimizer(optimizer: str | OptimizerFactory, full_batch: bool, **setti
     if isinstance(optimizer, str):
         make_optimizer(optimizer, [torch.zeros(1)], **settings)
         if OPTIMIZERS[optimizer].full_batch and not full_batch:
-            raise UsageError("optimizer 'gd' came with a batch_size; gradient descent uses all items: use 'sgd'")
+            raise UsageError("got optimizer 'gd' with a batch_size; gradient descent uses all items: use 'sgd'")
 
 
 def optimizer_state(optimizer: optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, dict[str, Tensor]]:
@@ -87,7 +87,7 @@ def optimizer_state(optimizer: optim.Optimizer, names: Mapping[Tensor, str]) -> 
 
 
 def forget_state(optimizer: optim.Optimizer, fresh: optim.Optimizer, parameters: Iterable[Tensor]) -> None:
-    """Put the state of `parameters` back to that of `fresh`, an optimizer of the same kind that took no step."""
+    """Reset the state of `parameters` to that of `fresh`, an optimizer of the same kind that took no step."""
     for parameter in parameters:
         optimizer.state.pop(parameter, None)
         if parameter in fresh.state:
@@ -97,7 +97,7 @@ def forget_state(optimizer: optim.Optimizer, fresh: optim.Optimizer, parameters:
 def load_optimizer_state(
     optimizer: optim.Optimizer, parameters: Mapping[str, Tensor], state: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
-    """Put back what `optimizer_state` gave; parameters it does not mention start afresh."""
+    """Restore what `optimizer_state` returned; parameters it does not mention start afresh."""
     optimizer.state.clear()
     for name, values in state.items():
         parameter = parameters[name]

@@ -50,7 +50,7 @@ def run_recipe(
     command: str | None = None,
     progress: bool = False,
 ) -> Record:
-    """Follow `recipe` and leave in `out` a record, `weights.safetensors` and the snapshots to go on from after a kill.
+    """Follow `recipe` and leave in `out` a record, `weights.safetensors` and the snapshots to resume from after a kill.
 
     Accuracy is that of the plain network on the whole test part, in single precision, one pass, nothing averaged.
     `limit` keeps the first items of each part and `width` narrows the network, to try the mechanics.

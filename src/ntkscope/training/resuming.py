@@ -34,7 +34,7 @@ def describe(run: Run, data: str, start: Snapshot | None) -> dict[str, Any]:
 
 
 def answers(run: Run) -> Answers:
-    """What the network says before training to a few of the training items, in evaluation mode."""
+    """The network's outputs before training on a few of the training items, in evaluation mode."""
 
     def ask(items: list[int]) -> Tensor:
         few = run.part.take(items).to(run.device)
@@ -62,26 +62,26 @@ def first_update(run: Run) -> dict[str, Any]:
 
 
 def verify(run: Run, store: SnapshotStore) -> None:
-    """Make the first update again, and one snapshot's metrics, drawn anew each time; an error where they differ.
+    """Repeat the first update, and the metrics of one snapshot, chosen at random each time; an error if they differ.
 
-    The network is where the run begins, and is somewhere else afterwards: the caller loads a snapshot.
+    The network must be where the run starts, and is changed afterwards: the caller loads a snapshot.
     """
     kept = store.first
     if kept is not None and run.total > run.step:
         try:
             run.rehearse()
         except NumericalError as error:
-            raise _different(store, f"its first update, made again, fails ({error})") from error
+            raise _different(store, f"its first update, repeated, fails ({error})") from error
         now = first_update(run)
         if kept.get("machine") == now["machine"] and now["machine"].startswith("cpu"):
             if kept.get("parameters") != now["parameters"]:
-                raise _different(store, "its first update, made again, gives other parameters")
+                raise _different(store, "its first update, repeated, gives other parameters")
         else:
             try:
                 first, again = (Answers.from_json({**each, "machine": ""}, str(store.folder)) for each in (kept, now))
                 first.compare(again, str(store.folder))
             except StoreError as error:
-                raise _different(store, f"its first update, made again, has other gradients ({error})") from error
+                raise _different(store, f"its first update, repeated, has other gradients ({error})") from error
     steps = [step for step in store if step <= run.total]
     if not steps or not run.settings.measure:
         return
@@ -106,7 +106,7 @@ def _compare_metrics(store: SnapshotStore, snapshot: Snapshot, now: Mapping[str,
 def _different(store: SnapshotStore, what: str) -> RecordError:
     return RecordError(
         f"{store.folder} holds the snapshots of another run: {what}, so the network, the loss or another function answers"
-        f" differently from the one the store was begun with; {REMEDY}"
+        f" differently from the one the store was created with; {REMEDY}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The run: one network on its way, a step at a time. `Trajectory` is what users hold; this is what it drives."""
+"""The run: one network in training, a step at a time. `Trajectory` is what users hold; this is what it drives."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ntkscope.training.optimizers import forget_state, load_optimizer_state, mak
 from ntkscope.training.settings import AUTOCAST, Settings, StepReport
 from ntkscope.training.snapshots import restore, take
 
-LOOK_EVERY = 64  # steps between looks at the loss on an accelerator, where a look waits for the device
+LOOK_EVERY = 64  # steps between checks of the loss on an accelerator, where a check waits for the device
 
 
 class Run:
-    """A network under training. `advance` moves it, `snapshot` copies it, `load` puts it somewhere else."""
+    """A network under training. `advance` moves it, `snapshot` copies it, `load` moves it to a snapshot."""
 
     def __init__(self, model: nn.Module, part: Part, settings: Settings) -> None:
         self.model, self.part, self.settings = model, part, settings
@@ -43,7 +43,7 @@ class Run:
         self.device = next(iter(self._parameters.values())).device
         self._wanted = {name: p.requires_grad for name, p in self._parameters.items()}
         self._starts = phase_starts(settings.phases, self.per_epoch)
-        for phase in settings.phases:  # a selector that selects nothing is told before anything is trained
+        for phase in settings.phases:  # a selector that selects nothing is reported before anything is trained
             trainable(model, phase)
             select(model, phase.reinit)
         self._optimizer = self._fresh_optimizer()
@@ -64,7 +64,7 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the run is finished."""
         return self.stopped or self.step >= self.total
 
     def snapshot(self, measure: bool = True) -> Snapshot:
@@ -80,7 +80,7 @@ class Run:
         )
 
     def load(self, snapshot: Snapshot) -> None:
-        """Go on from `snapshot` as if the run had come there by itself."""
+        """Resume from `snapshot` as if the run had reached it by itself."""
         if snapshot.random.get("seed", self.settings.seed) != self.settings.seed:
             raise UsageError(
                 f"the snapshot belongs to a run with seed {snapshot.random['seed']}, this one has seed"
@@ -135,7 +135,7 @@ class Run:
             self._check_finite()
 
     def rehearse(self) -> None:
-        """Make one update that nobody is told of; `load` puts the run back."""
+        """Make one update without reporting it; `load` restores the run."""
         with self._training(forget=False):
             self._enter_phase()
             self._update(watched=False)
@@ -178,7 +178,7 @@ class Run:
         return self.part.take(self._permutation[1][self.order.place(self.step)]).to(self.device)
 
     def _enter_phase(self) -> None:
-        """Say which parameters learn; at the first step of a phase, draw anew what it draws anew."""
+        """Set which parameters learn; at the first step of a phase, redraw what the phase redraws."""
         current = max(i for i, start in enumerate(self._starts) if start <= self.step)
         phase = self.settings.phases[current]
         if self.step == self._starts[current]:
@@ -232,7 +232,7 @@ class Run:
 
     @contextmanager
     def _training(self, forget: bool = True) -> Iterator[None]:
-        """Training mode and the run's own random stream; the caller's modes, gradients flags and stream come back. With
+        """Training mode and the run's own random stream; the caller's modes, gradient flags and stream are restored. With
         `forget` gradients are dropped at the end."""
         modes = {module: module.training for module in self.model.modules()}
         devices = [self.device] if self.device.type == "cuda" else []

@@ -16,7 +16,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def factor(self, step: int, per_epoch: int, total: int) -> float:
-        """The factor for the update that follows `step` updates, of `total`, `per_epoch` of them an epoch."""
+        """The factor for the update that follows `step` updates, of `total`, with `per_epoch` updates per epoch."""
 
 
 @dataclass(frozen=True)

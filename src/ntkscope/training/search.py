@@ -79,7 +79,7 @@ def folds(part: Part, count: int, seed: int = 0) -> Iterator[tuple[Part, Part]]:
     state = derive_seed(seed, "folds") % 2**32
     stratified = part.y.ndim == 1 and not part.y.is_floating_point()
     if stratified and (fewest := int(torch.unique(part.y, return_counts=True)[1].min())) < count:
-        raise UsageError(f"{count} folds came, but a class has {fewest} items; use at most {fewest} folds")
+        raise UsageError(f"got {count} folds, but a class has {fewest} items; use at most {fewest} folds")
     splitter = (StratifiedKFold if stratified else KFold)(count, shuffle=True, random_state=state)
     for rest, fold in splitter.split(np.zeros(len(part)), part.y.cpu().numpy() if stratified else None):
         yield part.take(torch.from_numpy(rest)), part.take(torch.from_numpy(fold))
@@ -105,18 +105,20 @@ def search(
     NaN. Cost: |grid| · folds runs.
     """
     if not grid or any(len(values) == 0 for values in grid.values()):
-        raise UsageError(f"the grid {dict(grid)} has nothing to try; expected {{option: values}} with a value or more")
+        raise UsageError(
+            f"the grid {dict(grid)} has nothing to try; expected {{option: values}} with at least one value"
+        )
     if "seed" in grid:
         raise UsageError("the grid has 'seed', and folds are compared on one; expected seed= beside the grid")
     if score not in ("accuracy", "loss") and not callable(score):
         raise UsageError(f"score={score!r}; expected 'accuracy', 'loss' or a function of (model, part)")
     if larger_is_better is None:
         if callable(score):
-            raise UsageError("a score function came without larger_is_better; say True or False")
+            raise UsageError("got a score function without larger_is_better; pass True or False")
         larger_is_better = score == "accuracy"
     weights = options.get("weights", None if settings is None else settings.weights)
     if isinstance(weights, torch.Tensor):
-        raise UsageError("weights came as a tensor for all items; put it into the part's extras and give its name")
+        raise UsageError("got weights as a tensor for all items; put it into the part's extras and pass its name")
     points = [dict(zip(grid, values)) for values in itertools.product(*grid.values())]
     runs = [as_settings(settings, _without_model({**options, **point})) for point in points]
     seed = runs[0].seed
@@ -149,5 +151,5 @@ def _score(model: nn.Module, rest: Part, fold: Part, settings: Settings, score: 
         return float(score(model, fold))
     metrics = evaluate(model, fold, loss=settings.loss_rule, weights=settings.weights)
     if score not in metrics:
-        raise UsageError("score='accuracy' came with targets that name no classes; use score='loss'")
+        raise UsageError("got score='accuracy' with targets that are not class labels; use score='loss'")
     return metrics[score]

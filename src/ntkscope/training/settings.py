@@ -28,7 +28,7 @@ AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 @dataclass(frozen=True, eq=False)
 class StepReport:
-    """What `on_step` is told: `step` updates are done, the last with this loss (a tensor, not yet read) and rate."""
+    """What `on_step` receives: `step` updates are done, the last with this loss (a tensor, not yet read) and rate."""
 
     step: int
     epoch: float
@@ -39,7 +39,7 @@ class StepReport:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Settings:
     """Everything that fixes a run besides the network and the data; `fit`, `fit_ensemble` and `search` take one, or its fields
-    as keywords. What each means is said in `fit`.
+    as keywords. `fit` explains each of them.
 
     >>> base = Settings(lr=0.1, epochs=3, loss="mse")
     >>> as_settings(base, {"lr": 0.2}).lr
@@ -89,7 +89,7 @@ class Settings:
         if isinstance(self.snapshots, Iterable) and not isinstance(self.snapshots, str):
             object.__setattr__(self, "snapshots", tuple(self.snapshots))
         check_optimizer(self.optimizer, self.batch_size is None, **self.update_rule())
-        _ = self.loss_rule, self.rate  # refused here where they mean nothing
+        _ = self.loss_rule, self.rate  # refused here if they are invalid
 
     @cached_property
     def loss_rule(self) -> Loss:
@@ -121,7 +121,7 @@ class Settings:
         return self.steps if self.steps is not None else (self.epochs or 0) * per_epoch
 
     def describe(self) -> dict[str, str]:
-        """The settings as texts, to tell two runs apart; what only watches a run is left out, and so is what the identities of
+        """The settings as strings, to tell two runs apart; what only watches a run is left out; so is what the identities of
         the data (`weights`) and of the network (`device`, `dtype`) tell."""
         canonical = {"loss": self.loss_rule, "schedule": self.rate, "mode": self.phases}
         told = [f.name for f in fields(self) if f.name not in NOT_TOLD]
@@ -137,7 +137,7 @@ def as_settings(settings: Settings | None, options: Mapping[str, Any]) -> Settin
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}"
-            raise UsageError(f"got {name}=, which is no setting of training; {hint}")
+            raise UsageError(f"got {name}=, which is not a training setting; {hint}")
     if settings is not None:
         return replace(settings, **options)
     if "lr" not in options:

@@ -1,4 +1,4 @@
-"""Snapshots: taking one of a network, putting one back, keeping one on disk."""
+"""Snapshots: taking one of a network, restoring one, saving one to disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def take(
     optimizer: Mapping[str, Any] | None = None,
     random: Mapping[str, Any] | None = None,
 ) -> Snapshot:
-    """A snapshot of `model`: copies, so that training on does not change it."""
+    """A snapshot of `model`: copies, so that further training does not change it."""
     return Snapshot(
         step=step,
         epoch=float(epoch),
@@ -88,7 +88,7 @@ def save_snapshot(snapshot: Snapshot, path: str | os.PathLike[str], *, store: st
 
 
 def load_snapshot(path: str | os.PathLike[str], *, store: str | None = None) -> Snapshot:
-    """Read what `save_snapshot` wrote; an error where its bytes differ, or where it belongs to another `store` than this."""
+    """Read what `save_snapshot` wrote; an error if its bytes differ, or if it belongs to another `store`."""
     if not Path(path).is_file():
         raise DataNotFound(f"no snapshot at {path}; expected a file that training wrote with store=, or save_snapshot")
     check_safetensors(Path(path), "delete it and train again")
@@ -97,7 +97,7 @@ def load_snapshot(path: str | os.PathLike[str], *, store: str | None = None) -> 
             header = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
     except (safetensors.SafetensorError, OSError, KeyError, RuntimeError, ValueError) as error:
-        raise DataCorrupt(f"{path} is not a whole safetensors file: {error}; delete it and train again") from error
+        raise DataCorrupt(f"{path} is not a complete safetensors file: {error}; delete it and train again") from error
     if header.get("format") not in (FORMAT, EARLIER):
         raise DataCorrupt(f"{path} has format {header.get('format')!r}; expected {FORMAT!r}: is it a weights file?")
     if header["format"] == FORMAT and header.get("checksum") != _checksum(header, tensors):
@@ -111,8 +111,8 @@ def load_snapshot(path: str | os.PathLike[str], *, store: str | None = None) -> 
         for name, check in _HEADER.items():
             said[name] = json.loads(header.get(name, "")[:LARGEST_JSON])
             check(said[name], name)
-    except (ValueError, RecursionError) as error:  # a mismatch, or no JSON
-        raise DataCorrupt(f"{path} is no snapshot: {error}; delete it and train again") from error
+    except (ValueError, RecursionError) as error:  # a mismatch, or not JSON
+        raise DataCorrupt(f"{path} is not a snapshot: {error}; delete it and train again") from error
     optimizer: dict[str, dict[str, Tensor]] = {}
     for key, value in _under("optimizer/", tensors).items():
         name, _, field = key.rpartition("/")

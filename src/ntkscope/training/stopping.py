@@ -12,7 +12,7 @@ from ntkscope.core import Part, UsageError
 class StopWhen:
     """Stop once the loss is at most `loss`, or the accuracy at least `accuracy`; both given, both must hold.
 
-    Looked at every `every` epochs, on the training part or on `part`, in evaluation mode.
+    Checked every `every` epochs, on the training part or on `part`, in evaluation mode.
 
     >>> StopWhen(loss=0.1).reached({"loss": 0.05, "accuracy": 0.9})
     True
@@ -25,7 +25,7 @@ class StopWhen:
 
     def __post_init__(self) -> None:
         if self.loss is None and self.accuracy is None:
-            raise UsageError("StopWhen came without loss and accuracy; expected at least one")
+            raise UsageError("got StopWhen without loss and accuracy; expected at least one")
         if self.accuracy is not None and not 0 <= self.accuracy <= 1:
             raise UsageError(f"StopWhen(accuracy={self.accuracy}); expected a fraction in 0 ... 1")
         if self.every < 1:
@@ -34,7 +34,9 @@ class StopWhen:
     def reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether `metrics` are good enough."""
         if self.accuracy is not None and "accuracy" not in metrics:
-            raise UsageError("StopWhen(accuracy=...) came with targets that name no classes; stop on the loss instead")
+            raise UsageError(
+                "got StopWhen(accuracy=...) with targets that are not class labels; stop on the loss instead"
+            )
         return (self.loss is None or metrics["loss"] <= self.loss) and (
             self.accuracy is None or metrics["accuracy"] >= self.accuracy
         )

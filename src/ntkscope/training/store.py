@@ -1,4 +1,4 @@
-"""The store: a folder of snapshots, one file each, read only when asked for."""
+"""The store: a folder of snapshots, one file each, read only on access."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _settings = fields(
 
 
 class SnapshotStore(Mapping[int, Snapshot]):
-    """The snapshots in `folder` by step, each read from the disk when looked up.
+    """The snapshots in `folder` by step, each read from disk on lookup.
 
-    `latest.safetensors`, where there is one, is where a run that was not at a chosen step can be gone on from.
+    `latest.safetensors`, where there is one, is where a run that was between chosen steps can be resumed from.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -68,7 +68,7 @@ class SnapshotStore(Mapping[int, Snapshot]):
         return self._document().get("first")
 
     def begin(self, settings: Mapping[str, Any], answers: Answers) -> None:
-        """Make the folder for a run with `settings`, or check that it was made for the same, by a network that still gives
+        """Create the folder for a run with `settings`, or check that it was created for the same, by a network that still gives
         these `answers`."""
         plain = to_plain(settings, "settings")
         if (self.folder / SETTINGS).exists():
@@ -108,11 +108,11 @@ class SnapshotStore(Mapping[int, Snapshot]):
         save_snapshot(snapshot, self._path(snapshot.step), store=self._id)
 
     def checkpoint(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot to go on from, in place of the one before."""
+        """Save a snapshot to resume from, replacing the one before."""
         save_snapshot(snapshot, self.folder / LATEST, store=self._id)
 
     def end(self, step: int) -> None:
-        """Say that the run ended at `step`."""
+        """Record that the run ended at `step`."""
         self._write({**self._document(), "final_step": step})
         (self.folder / LATEST).unlink(missing_ok=True)
 
@@ -145,11 +145,11 @@ class SnapshotStore(Mapping[int, Snapshot]):
             _settings(document, "")
         except (OSError, Mismatch) as error:
             raise RecordError(
-                f"{self.folder} holds no run: {SETTINGS}: {error}; give a folder training wrote"
+                f"{self.folder} holds no run: {SETTINGS}: {error}; pass a folder that training wrote"
             ) from error
         if "schema" in document and document.get("checksum") != _checksum(document):
             raise RecordError(
-                f"{self.folder / SETTINGS} is not what was written (its checksum differs): put it back as it was, or train"
+                f"{self.folder / SETTINGS} is not what was written (its checksum differs): restore it, or train"
                 " again in another folder"
             )
         return document

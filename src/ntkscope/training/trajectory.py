@@ -1,4 +1,4 @@
-"""The trajectory: snapshots of a training run, made as they are asked for."""
+"""The trajectory: snapshots of a training run, made on demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Trajectory(Iterator[Snapshot]):
     """What `fit` returns: iterate over it, or call `.final()`; training happens then, and not before.
 
     It holds one snapshot at most. With a store the snapshots are also written to disk, and `.store` reads them back;
-    without one a trajectory can be gone through once. The network is where the last snapshot was taken.
+    without one a trajectory can be iterated only once. The network is where the last snapshot was taken.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Trajectory(Iterator[Snapshot]):
     def __iter__(self) -> Iterator[Snapshot]:
         if self._ended:
             raise UsageError(
-                "this trajectory was gone through already; give fit a store= folder and read trajectory.store, or"
+                "this trajectory was already iterated; give fit a store= folder and read trajectory.store, or"
                 " collect the snapshots as they come: list(fit(...))"
             )
         return self
@@ -56,7 +56,7 @@ class Trajectory(Iterator[Snapshot]):
                 assert self.store is not None
                 return self._hand_out(self.store[step])
             if step < self._run.step:
-                continue  # the run was gone on from a later step
+                continue  # the run was resumed from a later step
             if self._run.stopped and self._last is not None and self._last.step == self._run.step:
                 break  # stopped early, and that step was handed out
             try:
@@ -115,5 +115,5 @@ class Trajectory(Iterator[Snapshot]):
 
 
 def _checkpoint(run: Run, store: SnapshotStore) -> None:
-    """Keep where `run` is, to go on from after a kill."""
+    """Save the state of `run`, to resume from after a kill."""
     store.checkpoint(run.snapshot(measure=False))

@@ -1,4 +1,4 @@
-"""Identity: whether what resumes a store is what began it, by structure, by values and by what it answers."""
+"""Identity: whether a store is resumed with the network that started it, judged by structure, values and outputs."""
 
 from ntkscope.core.identity.answers import Answers, asked_items, disagreement, drawn, machine, tolerance
 from ntkscope.core.identity.libraries import DIGITS

@@ -1,6 +1,6 @@
-"""Answers: what a network said when a store was begun, compared with what it says now.
+"""Answers: the outputs a network gave when a store was created, compared with its outputs now.
 
-On the same kind of machine with the same PyTorch the bits agree, since one thread computes them in one order. Elsewhere
+On the same kind of machine with the same PyTorch the bits agree, since one thread computes them in one order. On other machines
 sums run in another order, so rounding is allowed for.
 """
 
@@ -23,13 +23,13 @@ from torch import Tensor
 from ntkscope.core.errors import StoreError
 from ntkscope.core.threads import torch_threads
 
-MOST = 256  # numbers of outputs that are kept
+MOST = 256  # output values that are kept
 # Of the largest number: float32 sums of some thousand terms in another order differ by about 1e-6 of it, through deep
 # networks by 1e-5; double precision by 1e-14 and 1e-13; half the digits of products in tf32, bf16 or fp16 are rounding.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 COARSE = 5e-2
 DIFFERENT = (
-    "the network answers differently from the one the store was begun with: give the network as it was (what it reads from"
+    "the network answers differently from the one the store was created with: pass the network as it was (what it reads from"
     " files, the environment or other libraries too), or choose another folder"
 )
 T = TypeVar("T")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Answers:
-    """The outputs of a few items, some of the numbers, and the machine that computed them."""
+    """The outputs for a few items (some of the values), and the machine that computed them."""
 
     items: tuple[int, ...]
     values: tuple[float, ...]
@@ -46,7 +46,7 @@ class Answers:
 
     @classmethod
     def of(cls, ask: Callable[[list[int]], Tensor], count: int, device: torch.device | str = "cpu") -> Answers:
-        """Ask for the outputs of the first, the middle and the last of `count` items, in one thread."""
+        """Compute the outputs for the first, the middle and the last of `count` items, in one thread."""
         items = asked_items(count)
         with torch_threads(1):  # so that sums run in one order
             outputs = ask(items).detach().cpu()
@@ -56,7 +56,7 @@ class Answers:
         return cls(tuple(items), values, str(outputs.dtype).removeprefix("torch."), machine(device))
 
     def to_json(self) -> dict[str, Any]:
-        """As a store keeps them; numbers as texts that lose no digit."""
+        """As a store keeps them; numbers as strings without loss of digits."""
         values = [value.hex() for value in self.values]
         return {"items": list(self.items), "values": values, "dtype": self.dtype, "machine": self.machine}
 
@@ -73,7 +73,7 @@ class Answers:
             raise StoreError(f"{where}: answers cannot be read ({error}); expected those of a few items") from error
 
     def compare(self, now: Answers, where: str, coarse: bool = False) -> None:
-        """An error unless `now` says the same."""
+        """Raise an error unless `now` agrees."""
         if (self.items, self.dtype, len(self.values)) != (now.items, now.dtype, len(now.values)):
             said = f"{len(now.values)} numbers in {now.dtype} now, {len(self.values)} in {self.dtype} in the store"
             raise StoreError(f"{where}: outputs of items {list(self.items)}: {said}; {DIFFERENT}")
@@ -86,7 +86,7 @@ class Answers:
 
 
 def asked_items(count: int) -> list[int]:
-    """Whose outputs are kept, of so many: the first, the middle and the last.
+    """The items whose outputs are kept, out of `count`: the first, the middle and the last.
 
     >>> asked_items(9), asked_items(1)
     ([0, 4, 8], [0])
@@ -95,7 +95,7 @@ def asked_items(count: int) -> list[int]:
 
 
 def disagreement(then: Tensor, now: Tensor, allowed: float | int) -> str | None:
-    """How far two results are apart, in words, where that is more than `allowed` of the largest number; None otherwise.
+    """How far apart two results are, in words, when the gap exceeds `allowed` of the largest number; None otherwise.
 
     >>> disagreement(torch.ones(2), torch.ones(2), 0.0) is None
     True
@@ -121,12 +121,12 @@ def disagreement(then: Tensor, now: Tensor, allowed: float | int) -> str | None:
 
 
 def tolerance(dtype: torch.dtype, coarse: bool = False) -> float:
-    """Of the largest number, what rounding may differ by between machines; `coarse`: products in fewer digits."""
+    """The rounding difference allowed between machines, relative to the largest number; `coarse`: products in fewer digits."""
     return COARSE if coarse else ROUNDING.get(dtype, ROUNDING[torch.float32])
 
 
 def drawn(candidates: Sequence[T]) -> T:
-    """One of them, another one each time: what is checked must not always be the same."""
+    """One of them, a different one each time, so that the check does not always cover the same one."""
     return random.Random(time.time_ns()).choice(candidates)
 
 

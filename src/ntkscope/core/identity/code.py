@@ -15,7 +15,7 @@ MUTATORS = {
     "add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "pop", "popitem", "popleft",
     "remove", "setdefault", "update", "__setitem__",
 }  # fmt: skip
-CONTAINERS = (list, dict, set, bytearray, collections.deque)  # what code may change in place
+CONTAINERS = (list, dict, set, bytearray, collections.deque)  # that code may change in place
 VARIABLES = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
 FIELDS = {"LOAD_ATTR", "LOAD_METHOD"}
 BEFORE_STORE = 5  # instructions before `container[key] = value` in which the container was loaded
@@ -102,7 +102,7 @@ def facts(code: CodeType) -> Facts:
 
 @functools.lru_cache(maxsize=4096)
 def code_digest(code: CodeType, documented: bool = False) -> bytes:
-    """Of what the code does: file, lines and comments are left out, and a docstring where it is `documented`.
+    """A hash of what the code does: file, lines and comments are left out, and the docstring if it is `documented`.
 
     It is taken from the compiled code, so Python's version matters.
     """
@@ -126,7 +126,7 @@ def _hash(hasher: hashlib._Hash, code: CodeType, documented: bool) -> None:
 
 
 def _text(constant: object) -> str:
-    """A constant as a text: of a set in no particular order, since that changes from process to process."""
+    """A constant as a string; the items of a set are sorted, since their order changes from process to process."""
     if isinstance(constant, frozenset):
         return f"set {sorted(map(_text, constant))}"
     if isinstance(constant, tuple):

@@ -1,4 +1,4 @@
-"""Whose code is it: code that is followed line by line, or a library's, which its name and version stand for."""
+"""Whose code it is: code that is followed line by line, or a library's, which is identified by name and version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ntkscope.core.numerics import numerics
 
-DIGITS = 24  # hexadecimal ones, of a sha256: 96 bits
+DIGITS = 24  # hexadecimal digits of a sha256: 96 bits
 OWN_NAME = "ntkscope"
 # Their version may change last digits: stores keep it as a label, and what is stored is compared with what is computed.
 UNVERSIONED = {"torch", "functorch", "torchgen", "numpy", "scipy", "triton", "nvidia", "jaxtyping", "beartype"}
@@ -52,7 +52,7 @@ def is_standard(module: str | None) -> bool:
 
 
 def is_followed(module: str | None) -> bool:
-    """Whether the code of a module is read, and what it refers to; a library's name and version stand for it otherwise.
+    """Whether a module's code, and what it refers to, is read; otherwise a library's name and version stand for it.
 
     >>> is_followed("my_models.resnet"), is_followed("torch.nn"), is_followed("json")
     (True, False, False)

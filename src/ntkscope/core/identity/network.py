@@ -18,7 +18,7 @@ COUNTER = "num_batches_tracked"  # of normalisation layers, which only counts
 
 
 def identity(*values: Any) -> str:
-    """One text for any values, by structure and contents: two that differ in a digit, a default argument, a closure's
+    """One string for any values, by structure and contents: two that differ in a digit, a default argument, a closure's
     variable or the body of a helper function differ here; the same in every process.
 
     >>> identity(0.1, lambda x: x + 1) == identity(0.1, lambda x: x + 1)

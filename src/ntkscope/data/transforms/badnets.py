@@ -34,7 +34,7 @@ def _offsets(size: int) -> tuple[Tensor, Tensor]:
 
 
 def _channels(colour: str, channels: int) -> tuple[float, ...]:
-    """A named colour as one number a channel: itself, or its luminance in a grey image."""
+    """A named colour as one number per channel: itself, or its luminance in a grey image."""
     if channels not in (1, 3):
         raise UsageError(f"colour={colour!r} for images of {channels} channels; expected 1 or 3 channels, or numbers")
     rgb = COLOURS[colour]
@@ -55,7 +55,7 @@ PLACES = ("upper-left", "upper-right", "lower-left", "lower-right", "centre", "r
 class Trigger:
     """A patch of one colour: `pattern` of `size` x `size` pixels at `place`, `margin` pixels off the edge.
 
-    `colour` is a name or one number a channel. A named colour means pixels from 0 to 1: images outside that range are
+    `colour` is a name or one number per channel. A named colour means pixels from 0 to 1: images outside that range are
     refused, since normalised images need the colour in their own units (`in_units`). `place` is one of PLACES
     ("random": another place for each image) or the (row, column) of the patch's upper left pixel.
 
@@ -125,7 +125,7 @@ class Trigger:
         return mask
 
     def paint(self, images: Float[Tensor, "n channels height width"]) -> Float[Tensor, " channels"]:
-        """The colour as one number a channel, in the units of `images`."""
+        """The colour as one number per channel, in the units of `images`."""
         channels = images.shape[1]
         if not isinstance(self.colour, str):
             if len(self.colour) != channels:

@@ -13,7 +13,7 @@ from ntkscope.core import Part, Split, UsageError, derive_seed
 from ntkscope.data._checks import Real, between
 from ntkscope.data.transforms._items import images_of, item_draws, item_numbers
 
-Fill: TypeAlias = Real | Sequence[Real]  # one number, or one a channel
+Fill: TypeAlias = Real | Sequence[Real]  # one number, or one per channel
 
 
 def shift_images(
@@ -35,7 +35,7 @@ def shift_images(
     ].movedim(-1, 1)
     background = torch.as_tensor(fill, dtype=x.dtype).reshape(-1, 1, 1)
     if len(background) not in (1, channels):
-        raise UsageError(f"fill has {len(background)} numbers; expected 1 or {channels}, one a channel")
+        raise UsageError(f"fill has {len(background)} numbers; expected 1 or {channels}, one per channel")
     return torch.where(inside[:, None], source, background).contiguous()
 
 

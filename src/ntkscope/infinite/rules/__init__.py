@@ -1,4 +1,4 @@
-"""One kind of layer a file: what it does to covariances, and which modules of PyTorch it stands for."""
+"""One kind of layer per file: what it does to covariances, and which modules of PyTorch it stands for."""
 
 from ntkscope.infinite.rules.concat import Concat
 from ntkscope.infinite.rules.conv import Conv

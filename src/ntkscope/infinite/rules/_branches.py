@@ -38,7 +38,7 @@ class Branches(Layer):
             yield from branch.affine(given, f"{path}.{i}")
 
     def shapes(self, given: Shape, path: str) -> list[Shape]:
-        """What each branch makes of the shape that is given."""
+        """The output shape of each branch for the given shape."""
         return [b.shape(given, f"{path}.{i}") for i, b in enumerate(self.branches)]
 
     def propagate(self, given: Field, context: Context, path: str, need: Need) -> Field | None:
@@ -75,7 +75,7 @@ def _times(values: Values, weight: float) -> Values:
 
 
 class BranchModules(nn.Module):
-    """Modules that see one input; a subclass says what becomes of their outputs."""
+    """Modules that see one input; a subclass says how their outputs are combined."""
 
     def __init__(self, branches: list[nn.Module]) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ class Concat(Branches):
 
     Features of different branches never meet in a covariance, so branches may share anything. `shares` are equal unless
     given; they are needed where the branches say widths that differ. A nonlinearity behind it acts on each branch for itself,
-    since E[σσ] is no function of the mean covariance: `serial` moves it into the branches.
+    since E[σσ] is not a function of the mean covariance: `serial` moves it into the branches.
 
     >>> from ntkscope.infinite import Dense, Relu, serial
     >>> serial(Dense(), Concat((Dense(3.0), Dense(0.1))), Relu(), Dense()).layers[1].branches[1].layers[-1]
@@ -52,7 +52,7 @@ class Concat(Branches):
         widths = [s.features for s in shapes]
         if self.shares is not None and (len(self.shares) != len(widths) or abs(sum(self.shares) - 1) > 1e-12):
             raise UsageError(
-                f"shares {self.shares} came for {len(widths)} branches at {path!r}; expected as many, sum 1"
+                f"got shares {self.shares} for {len(widths)} branches at {path!r}; expected as many, sum 1"
             )
         self._check_widths(widths, path)
         total = None if None in widths else sum(w for w in widths if w is not None)
@@ -69,7 +69,7 @@ class Concat(Branches):
             actual = [w / sum(known) for w in known]
             if max(abs(a - s) for a, s in zip(actual, self.shares)) > 1e-12:
                 raise UsageError(
-                    f"shares {self.shares} came for branches of widths {list(widths)} at {path!r}; expected the shares of"
+                    f"got shares {self.shares} for branches of widths {list(widths)} at {path!r}; expected the shares of"
                     f" these widths, {tuple(actual)}"
                 )
 
@@ -79,7 +79,7 @@ class Concat(Branches):
 
 
 class Beside(BranchModules):
-    """What modules make of one input, along the channels."""
+    """The outputs of modules for one input, along the channels."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([branch(x) for branch in self.branches], dim=1)

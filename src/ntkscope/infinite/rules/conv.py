@@ -57,11 +57,11 @@ class Conv(Layer):
     train_weight: bool = True
     train_bias: bool = True
     module: Affine | None = None
-    """What else a module says of itself, where the layer was made from one."""
+    """What else a module says about itself, if the layer was made from one."""
 
     def __post_init__(self) -> None:
         if isinstance(self.padding, str) and self.padding not in PADDINGS:
-            raise UsageError(f"padding={self.padding!r} came; expected one of {', '.join(PADDINGS)}, or a number")
+            raise UsageError(f"got padding={self.padding!r}; expected one of {', '.join(PADDINGS)}, or a number")
 
     def __repr__(self) -> str:
         dilated = "" if self.dilation == 1 else f"dilation={self.dilation}, "
@@ -96,9 +96,7 @@ class Conv(Layer):
                     f"{self} (at {path!r}) has {what} {value} for images {given}; expected as many numbers"
                 )
         if not given.spatial:
-            raise UsageError(
-                f"{self} (at {path!r}) came behind vectors {given}; expected images (n, c, h, w) or (n, c, l)"
-            )
+            raise UsageError(f"{self} (at {path!r}) follows vectors {given}; expected images (n, c, h, w) or (n, c, l)")
         check_fan_in(self, given, path)
         taps = self.taps(given.spatial)
         if any(t.output < 1 for t in taps):
@@ -149,7 +147,7 @@ class Conv(Layer):
 
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
         if given.features is None:
-            raise UsageError(f"{self} came behind an unknown number of channels; give the input's shape")
+            raise UsageError(f"{self} follows an unknown number of channels; give the input's shape")
         return NTKConv(self, given, outputs or self.width or width)
 
 

@@ -36,7 +36,7 @@ class Dense(Layer):
     train_weight: bool = True
     train_bias: bool = True
     module: Affine | None = None
-    """What else a module says of itself, where the layer was made from one."""
+    """What else a module says about itself, if the layer was made from one."""
 
     def __repr__(self) -> str:
         return f"Dense({scales_shown(self)})"
@@ -44,7 +44,7 @@ class Dense(Layer):
     def shape(self, given: Shape, path: str) -> Shape:
         if given.spatial:
             raise UsageError(
-                f"{self} (at {path!r}) came behind images {given}; expected vectors: put Flatten() or GlobalAvgPool()"
+                f"{self} (at {path!r}) follows images {given}; expected vectors: put Flatten() or GlobalAvgPool()"
                 " before it, or use Conv(1)"
             )
         check_fan_in(self, given, path)
@@ -76,7 +76,7 @@ class Dense(Layer):
 
     def finite(self, given: Shape, width: int, outputs: int | None) -> nn.Module:
         if given.features is None:
-            raise UsageError(f"{self} came behind an unknown number of features; give the input's shape")
+            raise UsageError(f"{self} follows an unknown number of features; give the input's shape")
         return NTKLinear(
             given.features, outputs or self.width or width, self.b_std != 0, float(self.W_std), float(self.b_std)
         )
@@ -106,11 +106,11 @@ def _number(value: float | int) -> str:
 
 
 def check_fan_in(kind: Any, given: Shape, path: str) -> None:
-    """An error where a module would refuse what comes before it."""
+    """Raise an error if a module would refuse what comes before it."""
     expected = None if kind.module is None else kind.module.fan_in
     if expected is not None and given.features is not None and given.features != expected:
         raise UsageError(
-            f"{type(kind).__name__} (at {path!r}) takes {expected} features and came behind {given.features}; expected a"
+            f"{type(kind).__name__} (at {path!r}) takes {expected} features but gets {given.features}; expected a"
             " network that PyTorch runs on these inputs"
         )
 
@@ -138,7 +138,7 @@ def gradient_scales(kind: Any, context: Context, path: str, taps: int) -> tuple[
         features = context.fan_in.get(path)
         if features is None:
             raise UsageError(
-                f"{kind} (at {path!r}) in the standard parametrisation came behind a layer of unknown width; give that"
+                f"{kind} (at {path!r}) in the standard parametrisation follows a layer of unknown width; give that"
                 ' layer width=…, or use parametrization="ntk"'
             )
         weights, biases = float(features * taps), float(has_bias)

@@ -54,7 +54,7 @@ class Activation(Nonlinearity):
 
     def __post_init__(self) -> None:
         if self.terms is not None and self.terms < 2:
-            raise UsageError(f"terms={self.terms} came; expected at least 2")
+            raise UsageError(f"got terms={self.terms}; expected at least 2")
 
     def __repr__(self) -> str:
         """With a digest of its values, since two functions may have one name."""
@@ -75,7 +75,7 @@ class Activation(Nonlinearity):
             )
         if parts is None or not torch.allclose(whole, parts, rtol=1e-12, atol=0, equal_nan=True):
             raise UsageError(
-                f"{self.fn!r} (at {path!r}) is no function of each number alone; expected one, such as torch.tanh"
+                f"{self.fn!r} (at {path!r}) is not a function of each number alone; expected one, such as torch.tanh"
             )
         return after
 
@@ -90,7 +90,7 @@ class Activation(Nonlinearity):
         if rest is not None:
             if any(t.requires_grad for t in (cov, q1, q2)):
                 raise UsageError(
-                    f"gradients of {self} came at variances up to {largest:.3g}, where a series of {terms} terms does not do;"
+                    f"got gradients of {self} at variances up to {largest:.3g}, where a series of {terms} terms is not enough;"
                     " expected a layer with a closed form, or smaller weights or inputs"
                 )
             sizes = [(a * b).sqrt().expand(rho.shape)[rest] for a, b in sides]
@@ -103,7 +103,7 @@ class Activation(Nonlinearity):
     def _enough(
         self, scheme: Scheme, rho: Tensor, q1: Tensor, q2: Tensor, sides: Any
     ) -> tuple[int, Tensor | None, Any]:
-        """How many terms, the pairs they do not do for (None: they do for all), and the coefficients of both sides."""
+        """How many terms, the pairs they are not enough for (None: enough for all), and the coefficients of both sides."""
         logs = rho.detach().abs().clamp(min=1e-300).log()
         if self.terms is not None:
             return self.terms, None, scheme.coefficients(q1, q2, self.terms)[0]
@@ -169,7 +169,7 @@ class Activation(Nonlinearity):
     def exact(self, cov: Any, q1: Any, q2: Any) -> tuple[Any, Any]:
         """The series in more digits, from coefficients in double precision: good for the degrees that carry something."""
         if np.size(q1) != 1 or np.size(q2) != 1:
-            raise UsageError(f"{self} came with many variances in more digits than double; expected inputs of one norm")
+            raise UsageError(f"got {self} with many variances in more digits than double; expected inputs of one norm")
         rho = cov / np.frompyfunc(mpmath.sqrt, 1, 1)(q1 * q2)
         farthest = float(max(abs(value) for value in np.ravel(rho)))
         points = [torch.tensor([float(np.ravel(q)[0])], dtype=torch.float64) for q in (q1, q2)]

@@ -44,5 +44,5 @@ def identity(module: nn.Identity, translate: Translator, path: str) -> Layer:
 def dropout(module: nn.Dropout, translate: Translator, path: str) -> Layer:
     """Nothing in evaluation mode, refused in training mode."""
     if module.training and module.p > 0:
-        raise UsageError(f"{type(module).__name__} (at {path!r}) came in training mode; expected {NEAREST['Dropout']}")
+        raise UsageError(f"{type(module).__name__} (at {path!r}) is in training mode; expected {NEAREST['Dropout']}")
     return Identity()

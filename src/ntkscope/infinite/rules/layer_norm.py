@@ -26,30 +26,30 @@ class LayerNorm(Weightless):
     over: str = "channels"
     eps: float | int = 0.0
     sizes: tuple[int, ...] | None = None
-    """The axes it covers, if they were said: features, or features and the image's sides."""
+    """The axes it covers, if known: features, or features and the image's sides."""
     channels: int | None = None
-    """How many channels it takes, if that was said."""
+    """How many channels it takes, if known."""
 
     def __post_init__(self) -> None:
         if self.over not in ("channels", "all"):
-            raise UsageError(f"over={self.over!r} came; expected 'channels' or 'all'")
+            raise UsageError(f"got over={self.over!r}; expected 'channels' or 'all'")
 
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.gaussian:
             raise UsageError(
-                f"{self} (at {path!r}) came behind something without random weights, whose mean is not zero; expected it"
+                f"{self} (at {path!r}) follows something without random weights, whose mean is not zero; expected it"
                 " directly behind Dense or Conv"
             )
         if self.sizes is not None and len(self.sizes) != 1 + len(given.spatial):
             raise UsageError(
-                f"a layer norm (at {path!r}) over the last {len(self.sizes)} axes came behind {given}; expected all axes"
+                f"a layer norm (at {path!r}) over the last {len(self.sizes)} axes follows {given}; expected all axes"
                 " but the first, or LayerNorm() over channels"
             )
         actual = (given.features, *given.spatial)
         expected = self.sizes if self.sizes is not None else (self.channels, *given.spatial)
         if any(a is not None and e is not None and a != e for a, e in zip(actual, expected)):
             raise UsageError(
-                f"a normalisation of sizes {expected} (at {path!r}) came behind {given}; expected the same sizes: PyTorch"
+                f"a normalisation of sizes {expected} (at {path!r}) follows {given}; expected the same sizes: PyTorch"
                 " refuses others"
             )
         return given
@@ -80,7 +80,7 @@ class LayerNorm(Weightless):
         total = q + self.eps
         if self.eps == 0 and isinstance(total, Tensor) and bool((total == 0).any()):
             raise NumericalError(
-                f"{self} (at {path!r}) came on an input whose units are all zero, which it divides by their size; expected"
+                f"{self} (at {path!r}) got an input whose units are all zero, and divides by their size; expected"
                 " eps > 0, a bias before it, or inputs that are not zero"
             )
         return total

@@ -32,9 +32,7 @@ class AvgPool(Spatial):
 
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.spatial or any(outputs < 1 for *_, outputs in self.sizes(given.spatial)):
-            raise UsageError(
-                f"{self} (at {path!r}) came behind {given}; expected images at least as large as its window"
-            )
+            raise UsageError(f"{self} (at {path!r}) follows {given}; expected images at least as large as its window")
         # Sums of a Gaussian unit's positions are Gaussian, so it stays so.
         return Shape(
             given.features, tuple(outputs for *_, outputs in self.sizes(given.spatial)), given.gaussian, given.mixed
@@ -70,7 +68,7 @@ class GlobalAvgPool(Spatial):
 
     def shape(self, given: Shape, path: str) -> Shape:
         if not given.spatial:
-            raise UsageError(f"{self} (at {path!r}) came behind vectors {given}; expected images")
+            raise UsageError(f"{self} (at {path!r}) follows vectors {given}; expected images")
         return Shape(given.features, gaussian=given.gaussian, mixed=given.mixed)
 
     def need(self, out: Need, single: bool) -> Need:

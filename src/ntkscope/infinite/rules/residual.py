@@ -56,7 +56,7 @@ class Sum(Branches):
 
 
 class Added(BranchModules):
-    """The sum of what modules make of one input."""
+    """The sum of the outputs of modules for one input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return reduce(add, [branch(x) for branch in self.branches])

@@ -28,7 +28,7 @@ class Serial(Layer):
         for each in self.layers:
             if not isinstance(each, Layer):
                 raise UsageError(
-                    f"{type(each).__name__} came among the layers of serial; expected layers of ntkscope.infinite"
+                    f"got {type(each).__name__} among the layers of serial; expected layers of ntkscope.infinite"
                     " (translate modules with infinite.from_module)"
                 )
             flat += each.layers if isinstance(each, Serial) else (each,)
@@ -47,7 +47,7 @@ class Serial(Layer):
         return given
 
     def needs(self, out: Need, single: bool) -> list[Need]:
-        """What each layer asks of its predecessor, and `out` at the end."""
+        """What each layer needs from its predecessor, and `out` at the end."""
         found = [out]
         for each in reversed(self.layers):
             found.append(each.need(found[-1], single))
