@@ -48,8 +48,9 @@ def surrogates(section: Section, source: Source) -> Drawing:
     shown = table(heads, cells, name="Faithfulness of each surrogate", export=file, kind="snug")
     words = tag(
         "p",
-        "How closely the surrogate ranks the test items as the network does: τ, 1 for the same order. How much more accurate it "
-        "is than the network, in percentage points: TAD. How often both predict the same class: agreement. Ranges are 95 % intervals.",
+        "How closely the surrogate ranks the test items as the network does: τ, 1 for the same order. How much more accurate it"
+        " is than the network, in percentage points: TAD. How often both predict the same class: agreement. Ranges are 95 %"
+        " intervals.",
         class_="soft small",
     )
     plots = _plots([str(row["kernel"]) for row in rows], source)
