@@ -48,5 +48,5 @@ def test_trace_kernels_share_one_run() -> None:
 
 
 def test_an_unknown_kernel_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"kernel entk came; expected some of trntk"):
+    with pytest.raises(UsageError, match=r"got the kernels entk; expected some of trntk"):
         next(kernel_pairs(["entk"], torch.nn.Linear(1, 1), torch.ones(1, 1), torch.ones(1, 1)))

@@ -1,4 +1,4 @@
-"""Drawing: figures without pyplot and its state; where matplotlib is missing they are left for later."""
+"""Drawing: figures without pyplot and its state; without matplotlib they can be drawn later."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISSING = "matplotlib is not installed; draw them with `python -m ntkscope.exper
 
 
 def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) -> list[str] | str:
-    """Draw a record's figures into its folder `figures/`; their files, or a sentence where matplotlib is missing."""
+    """Draw a record's figures into its folder `figures/`; return their files, or a sentence if matplotlib is missing."""
     try:
         importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError:
@@ -51,7 +51,7 @@ def compare_bars(
     *,
     label: str,
 ) -> None:
-    """Bars side by side for each name, one colour a series, with standard errors where given; None leaves a gap."""
+    """Bars side by side for each name, one colour per series, with standard errors if given; None leaves a gap."""
     width = 0.8 / max(1, len(series))
     for i, (title, (values, errors)) in enumerate(series.items()):
         at = np.arange(len(names)) + (i - (len(series) - 1) / 2) * width
@@ -99,7 +99,7 @@ def log_widths(axis: Any, widths: Sequence[int], label: str) -> None:
 
 
 def scatter_log_odds(axis: Any, surrogate: Iterable[float], network: Iterable[float], title: str) -> None:
-    """Correct-class log-odds of the surrogate against the network's, one point a test item."""
+    """Correct-class log-odds of the surrogate against the network's, one point per test item."""
     axis.scatter(list(surrogate), list(network), s=4, alpha=0.35, linewidths=0, color=COLOURS[0], rasterized=True)
     axis.axhline(0, color="#bbbbbb", linewidth=0.6)
     axis.axvline(0, color="#bbbbbb", linewidth=0.6)
