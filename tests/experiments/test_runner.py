@@ -80,19 +80,19 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
         ns.run("poisonin", out=tmp_path / "x")
     with pytest.raises(UsageError, match="has no setting pionts; its settings: dataset"):
         ns.run("poisoning", out=tmp_path / "x", pionts=3)
-    with pytest.raises(UsageError, match="scale 'big' came; expected one of smoke, paper"):
+    with pytest.raises(UsageError, match="got scale 'big'; expected one of smoke, paper"):
         ns.run("poisoning", "big", out=tmp_path / "x")
-    with pytest.raises(UsageError, match="points='many' came, a str; expected a int"):
+    with pytest.raises(UsageError, match="got points='many', a str; expected a int"):
         ns.run("poisoning", out=tmp_path / "x", points="many")
 
 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"points": None}, "points=None came, a NoneType; expected int"),
-        ({"alpha": None}, "alpha=None came, a NoneType; expected float"),
-        ({"train_items": "many"}, "train_items='many' came, a str; expected int or None"),
-        ({"seeds": 0}, "seeds=0 came; expected at least one network"),
+        ({"points": None}, "got points=None, a NoneType; expected int"),
+        ({"alpha": None}, "got alpha=None, a NoneType; expected float"),
+        ({"train_items": "many"}, "got train_items='many', a str; expected int or None"),
+        ({"seeds": 0}, "got seeds=0; expected at least one network"),
     ],
 )
 def test_settings_that_a_run_would_die_of_are_refused(setting: dict[str, object], words: str) -> None:

@@ -50,5 +50,5 @@ def test_the_loss_is_that_of_a_probability() -> None:
 
 
 def test_an_unknown_row_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="rows cnn-svhn came; expected some of mlp-mnist2"):
+    with pytest.raises(UsageError, match="got rows cnn-svhn; expected some of mlp-mnist2"):
         ns.run("surrogate-small", out=tmp_path / "run", device="cpu", rows=("cnn-svhn",))

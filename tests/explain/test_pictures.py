@@ -106,7 +106,7 @@ def test_bad_input() -> None:
     found = attribute(KernelRidgeClassifier(alpha=1.0).fit(K, y), K_test)
     with pytest.raises(UsageError, match="logit=7"):
         attribution_figure(found, 0, y, logit=7)
-    with pytest.raises(UsageError, match="2 class names came for 3"):
+    with pytest.raises(UsageError, match="got 2 class names for 3"):
         attribution_figure(found, 0, y, classes=["a", "b"])
     with pytest.raises(UsageError, match="1 or 3"):
         attribution_figure(found, 0, y, train_items=np.zeros((80, 5, 8, 8)))

@@ -62,7 +62,7 @@ def test_signs_and_regression_targets() -> None:
 
 def test_bad_input() -> None:
     K = torch.eye(3)
-    with pytest.raises(UsageError, match="2 labels came for a kernel of 3 rows"):
+    with pytest.raises(UsageError, match="got 2 labels for a kernel of 3 rows"):
         kernel_target_alignment(K, [0, 1])
     with pytest.raises(UsageError, match="square"):
         kernel_target_alignment(torch.ones(3, 2), [0, 1, 1])

@@ -194,7 +194,7 @@ class TestFaithfulness:
             faithfulness(good, np.zeros((3, 3)), [0, 1, 0])
         with pytest.raises(UsageError, match=r"labels of shape \(2,\)"):
             faithfulness(good, good, [0, 1])
-        with pytest.raises(UsageError, match="label 2 came with 2 classes"):
+        with pytest.raises(UsageError, match="got the label 2 with 2 classes"):
             faithfulness(good, good, [0, 1, 2])
         with pytest.raises(UsageError, match="at least two classes"):
             faithfulness(np.zeros((3, 1)), np.zeros((3, 1)), [0, 0, 0])

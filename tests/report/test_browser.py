@@ -130,7 +130,7 @@ def test_the_policy_stops_scripts_and_requests_from_outside(visit: Open, written
 
 
 def state(page: Any) -> tuple[str, str, str, str]:
-    """What the explorer shows: the item, the bars, the strongest voices, the neighbours."""
+    """What the explorer shows: the item, the bars, the supporting training points, the neighbours."""
     return tuple(page.locator(f"#explorer-{part}").inner_text() for part in ("head", "bars", "top", "nearest"))
 
 
@@ -203,7 +203,7 @@ def test_search_and_only_wrong(visit: Open, written: Made, made: Made) -> None:
     page.locator("#explorer-search").fill("")
     page.locator("#explorer-differ").check()
     assert visible.count() == sum(a != b for a, b in zip(data["predicted"], data["network_predicted"], strict=True)) > 0
-    assert "The surrogate says" in page.locator("#explorer-head").inner_text()
+    assert "The surrogate predicts" in page.locator("#explorer-head").inner_text()
     page.locator("#explorer-differ").uncheck()
     page.locator("#explorer-search").fill(str(data["items"][3]))
     assert "3" in visible.evaluate_all("all => all.map(o => o.dataset.n)")
@@ -297,7 +297,7 @@ def test_light_and_dark_by_the_system_and_by_the_switch(visit: Open, written: Ma
     page = visit(written(kind="image"), color_scheme="dark")
     assert not page.evaluate(LIGHT)
     button = page.locator("#theme")
-    assert button.get_attribute("aria-label") == "Theme: as the system"
+    assert button.get_attribute("aria-label") == "Theme: system"
     button.click()  # dark
     button.click()  # light
     assert button.get_attribute("aria-label") == "Theme: light"

@@ -31,10 +31,10 @@ def test_parts_of_a_kernel_add_up_and_only_whole_checks_are_called_checked(seed:
     whole = checks.by_kernel["k"]
     assert whole.worst == max(part.worst for part in parts)
     assert (whole.checked, whole.blocks) == (sum(p.checked for p in parts), sum(p.blocks for p in parts))
-    expected = "checked" if whole.checked == whole.blocks else "checked in part" if whole.checked else "not checked"
+    expected = "checked" if whole.checked == whole.blocks else "partly checked" if whole.checked else "not checked"
     assert checks.state == expected
     said = " ".join(checks.lines())
-    assert ("not checked" in said) == (expected == "checked in part")
+    assert ("not checked" in said) == (expected == "partly checked")
     assert ("was compared" in said) == (expected == "not checked")
 
 
@@ -61,8 +61,8 @@ def test_what_cannot_be_read_is_named_and_never_counts_as_checked(broken: Any) -
     for parts in ({"train": broken}, broken):
         checks = Checks.of({"certificates": {"k0": {"train": GOOD.to_json()}, "odd": parts}})
         assert checks.missing == ("odd",)
-        assert checks.state == "checked in part"
-        assert "no whole certificate of these kernels: odd." in checks.lines()[-1]
+        assert checks.state == "partly checked"
+        assert "These kernels have no complete certificate: odd." in checks.lines()[-1]
         read(checks.statement() or "")
     assert Checks.of({"certificates": broken}).statement() is None
 
@@ -77,7 +77,7 @@ def test_kernels_of_the_record_without_a_certificate_are_named() -> None:
     ]
     checks = Checks.of(kept(GOOD), arrays)
     assert checks.missing == ("k0", "initial.ck")  # of k0 the training part alone was certified
-    assert checks.state == "checked in part"
+    assert checks.state == "partly checked"
     assert "k0, ck, initial network." in checks.lines()[-1]
 
 

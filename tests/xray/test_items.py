@@ -103,7 +103,7 @@ def test_texts_are_tokenised_together() -> None:
     assert (first.texts, second.texts) == (("a", "bb"), ("dddd",))
     assert first.kind == "text"
     assert first.take(torch.tensor([1])).texts == ("bb",)
-    with pytest.raises(UsageError, match="no tokenizer came"):
+    with pytest.raises(UsageError, match="got no tokenizer"):
         collect_both(train, test)
 
 
@@ -179,12 +179,12 @@ def test_loaders_of_texts(keys: tuple[str, str] | None) -> None:
     ("data", "message"),
     [
         (Split(Part(X, Y), Part(X, Y)), "pass split.train"),
-        ((X, torch.rand(6)), "one class number an item"),
+        ((X, torch.rand(6)), "one class number per item"),
         ({"input_ids": X}, "expected a label among them"),
         (3, "is a int"),
         ((X, Y[:4]), "6 inputs and 4 labels"),
         ((X[:0], Y[:0]), "train is empty"),
-        ((X, ["a", "b"] * 3), "that are no numbers"),
+        ((X, ["a", "b"] * 3), "that are not numbers"),
         ((X / X, Y), "NaN or infinity in 1 items, the first at index 0"),
     ],
 )

@@ -189,7 +189,7 @@ def test_an_interrupt_is_gone_on_from(record: Record, tmp_path: Path, monkeypatc
     whole = xrayed(tmp_path, kernels=["ck"])
     assert whole.status == "done"
     assert (tmp_path / "kernels.trntk0.train.npy").stat().st_mtime_ns == kept
-    assert any("went on" in note for note in data(whole, "computed")["notes"])
+    assert any("interrupted and resumed" in note for note in data(whole, "computed")["notes"])
     for name in ("surrogates.logits.ck", "explain.class_mean", "kernel.eigenvalues"):
         np.testing.assert_allclose(whole.arrays[name], record.arrays[name], rtol=1e-10, atol=1e-12)
 
@@ -262,15 +262,15 @@ def test_one_output_is_two_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"classes": ["a"]}, "1 class names came for a network of 3"),
+        ({"classes": ["a"]}, "got 1 class names for a network of 3"),
         ({"budget": "soon"}, "expected a duration"),
         ({"kernels": ["tntk"]}, "an X-ray knows"),
         ({"initial": {}}, "do not fit"),
         ({"initial": 3}, "initial is a int"),
         ({"kernels": "ck"}, "one string"),
-        ({"device": "gpu0"}, "device='gpu0' came and cannot be used"),
-        ({"max_train": 0}, "max_train=0 came"),
-        ({"max_test": -3}, "max_test=-3 came"),
+        ({"device": "gpu0"}, "got device='gpu0', which cannot be used"),
+        ({"max_train": 0}, "got max_train=0"),
+        ({"max_test": -3}, "got max_test=-3"),
         ({"certify": True}, "got certify=True; expected 'every', 'sampled' or False"),
         ({"certify": "none"}, "got certify='none'; expected"),
     ],

@@ -66,5 +66,5 @@ def test_a_damaged_array_is_computed_again(whole: Path, tmp_path: Path, name: st
 def test_a_record_that_no_xray_wrote_is_refused(tmp_path: Path, key: str, value: object) -> None:
     record = Record.create(tmp_path, kind="xray")
     record.put(**{key: value})
-    with pytest.raises(RecordError, match=r"is no X-ray that can be resumed: .*metrics\."):
+    with pytest.raises(RecordError, match=r"is not an X-ray that can be resumed: .*metrics\."):
         check_metrics(record)

@@ -1,4 +1,4 @@
-"""Functions on all corners of a small Boolean cube: parities, their eigenvalues, and what each degree carries of a sample."""
+"""Functions on all corners of a small Boolean cube: parities, their eigenvalues, and each degree's share of a sample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fully_connected(function: Nonlinearity, hidden: int, weight: float | int, bi
 
 
 def corners(d: int) -> Float[Tensor, "n d"]:
-    """All points of {−1, 1}^d, one a row.
+    """All points of {−1, 1}^d, one per row.
 
     >>> corners(1).tolist()
     [[1.0], [-1.0]]
@@ -44,7 +44,7 @@ def parities(d: int) -> tuple[Float[Tensor, "n n"], Int64[Tensor, " n"]]:
 
 
 def by_parity(K: Float[Tensor, "n n"], d: int) -> dict[str, Any]:
-    """How well parities are eigenvectors of K / 2^d, how much their eigenvalues differ within a degree, how often each comes.
+    """How well parities are eigenvectors of K / 2^d, how much their eigenvalues differ within a degree, their multiplicities.
 
     `residual` and `spread` are over the largest eigenvalue.
     """

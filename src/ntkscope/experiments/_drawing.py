@@ -45,7 +45,7 @@ def compare_bars(
     *,
     label: str,
 ) -> None:
-    """Bars side by side for each name, one colour a series, with standard errors where given; None leaves a gap."""
+    """Bars side by side for each name, one colour per series, with standard errors if given; None leaves a gap."""
     width = 0.8 / max(1, len(series))
     for i, (title, (values, errors)) in enumerate(series.items()):
         at = np.arange(len(names)) + (i - (len(series) - 1) / 2) * width
@@ -92,7 +92,7 @@ def log_widths(axis: Any, widths: Sequence[int], label: str) -> None:
 
 
 def scatter_log_odds(axis: Any, surrogate: Iterable[float], network: Iterable[float], title: str) -> None:
-    """Correct-class log-odds of the surrogate against the network's, one point a test item."""
+    """Correct-class log-odds of the surrogate against the network's, one point per test item."""
     axis.scatter(list(surrogate), list(network), s=4, alpha=0.35, linewidths=0, color=COLOURS[0], rasterized=True)
     axis.axhline(0, color="#bbbbbb", linewidth=0.6)
     axis.axvline(0, color="#bbbbbb", linewidth=0.6)

@@ -1,4 +1,4 @@
-"""Image data and networks of the experiments, the same call for real data and for the small data of smoke runs."""
+"""Image data and networks for the experiments; real data and the small data of smoke runs use the same call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ntkscope.training.losses import CrossEntropy
 from ntkscope.training.resnet18_cifar10 import RECIPE
 from ntkscope.training.schedules import Triangular
 
-SIZED = ("small_cnn", "poison_cnn")  # networks that must be told how large the images are
+SIZED = ("small_cnn", "poison_cnn")  # networks that need the image size
 WIDENED = ("resnet18", "resnet34", "mobilenetv2", "poison_cnn")
 
 
@@ -47,7 +47,7 @@ def build_network(name: str, split: Split, *, width: float | int = 1, seed: int 
 def residual_recipe(*, epochs: int, batch: int, lr: float, augment: bool) -> dict[str, Any]:
     """How the residual networks are trained: the recipe of ResNet-18 on CIFAR-10, its length and step as given.
 
-    Without the recipe's label smoothing: it ends the ranking that Kendall's τ looks at. With 0.1 the middle half of
+    Without the recipe's label smoothing: it destroys the ranking that Kendall's τ measures. With 0.1 the middle half of
     CIFAR-10's test points has log-odds between 2.22 and 2.36, and τ of the exact trNTK surrogate on 20,000 points was
     0.21 where agreement was 98.3 % and the best monotone map had R² 0.94.
     """
@@ -78,7 +78,7 @@ def poison_recipe(*, epochs: int, batch: int, lr: float) -> dict[str, Any]:
 
 
 def chosen_points(y: Shaped[Tensor, " n"], points: int, seed: int) -> Int64[np.ndarray, " k"]:
-    """Places of `points` random items, ascending, classes in their proportions; with one seed the fewer lie in the more.
+    """Indices of `points` random items, ascending, stratified by class; for one seed, smaller samples lie in larger ones.
 
     Items are ordered by their random rank within their class over the size of the class; a sample is the beginning.
 

@@ -1,4 +1,4 @@
-"""Networks trained once: weights are kept in the record's folder and read from there ever after."""
+"""Networks trained once: weights are stored in the record's folder and read from there afterwards."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def trained(
     seed: int,
     progress: bool = False,
 ) -> nn.Module:
-    """`build()` trained on `part` as `how` tells `fit`, in evaluation mode; the seconds it took are in the record.
+    """`build()` trained on `part` with the settings `how` of `fit`, in evaluation mode; the record holds the seconds it took.
 
-    The weights lie in `networks/KEY.safetensors`; what is returned was read from there, so a run that is gone on with
+    The weights are in `networks/KEY.safetensors`; the returned network is read from there, so a resumed run
     sees the same numbers as one that was not interrupted.
     """
     path = weights_file(record, key)
@@ -50,7 +50,7 @@ def trained(
 
 
 def weights_file(record: Record, key: str) -> Path:
-    """Where the weights of network `key` lie in the record's folder."""
+    """The path of the weights of network `key` in the record's folder."""
     return Path(record.folder) / "networks" / f"{key.replace('/', '-')}.safetensors"
 
 

@@ -13,10 +13,10 @@ UNDECIDED = "no threshold is published; reported only"
 
 @dataclass(frozen=True)
 class Published:
-    """What a document says: the claim's id in the ledger, where it stands, its figures, and the check for a verdict.
+    """A published statement: the claim's id in the ledger, its source, its figures, and the check for a verdict.
 
-    `stand_in` says why the published setting cannot be had at all (another data set, another encoder); empty where it can.
-    `seeds` is how many networks the check asks for; a verdict from fewer is a stand-in.
+    `stand_in` says why the published setting is not available at all (another data set, another encoder); empty if it is.
+    `seeds` is how many networks the check needs; a verdict from fewer is a stand-in.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Results kept as they come: what is in the record is not computed again."""
+"""Results stored as soon as they are computed: what is in the record is not computed again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ntkscope.core import Record
 
 
 def once(record: Record, key: str, compute: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The result `key` of the record, computed and kept with its seconds when it is not there.
+    """The result `key` of the record; if it is not there, it is computed and stored with its seconds.
 
     >>> import tempfile
     >>> record = Record.create(tempfile.mkdtemp() + "/run", kind="example")
@@ -45,7 +45,7 @@ def summary(values: Iterable[float]) -> dict[str, float]:
 
 
 def averaged(results: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Several results as one: numbers are averaged, mappings entered, what some lack and everything else left out.
+    """Several results as one: numbers are averaged, mappings traversed; keys that some lack and everything else are dropped.
 
     >>> averaged([{"a": 1, "b": {"c": 2.0}, "d": "x"}, {"a": 3, "b": {"c": 4.0}, "d": "y"}])
     {'a': 2.0, 'b': {'c': 3.0}}

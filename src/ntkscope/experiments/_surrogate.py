@@ -13,13 +13,13 @@ from jaxtyping import Float64, Int64
 from ntkscope.machines import KernelMachine, KernelPair, fit_machine, rate
 from ntkscope.measures.faithfulness import correct_class_log_odds
 
-SENSITIVITY = (1e-6, 1e-5, 1e-3, 1e-2)  # ridge strengths beside the default of 1e-4
-TOLERANCE = 1e-9  # of the gradient: where classes separate, τ still moves with the bias at looser ones
+SENSITIVITY = (1e-6, 1e-5, 1e-3, 1e-2)  # ridge strengths in addition to the default of 1e-4
+TOLERANCE = 1e-9  # of the gradient: for separable classes, τ still changes with the bias at looser tolerances
 
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """The kernel GLM of one kernel, fitted when it is first asked for."""
+    """The kernel GLM of one kernel, fitted on first use."""
 
     pair: KernelPair
     y: Int64[np.ndarray, " n"]
@@ -35,7 +35,7 @@ class Surrogate:
 
     @cached_property
     def logits(self) -> Float64[np.ndarray, "m c"]:
-        """Of the test points."""
+        """Logits of the test points."""
         return self.machine.logits(self.pair.test)
 
     def restricted(self, places: Int64[np.ndarray, " k"]) -> Surrogate:
@@ -45,7 +45,7 @@ class Surrogate:
         return replace(self, pair=self.pair.take(places), y=self.y[places])
 
     def said(self) -> dict[str, Any]:
-        """What kernel and fit say of themselves."""
+        """Diagnostics of kernel and fit."""
         machine = self.machine
         return {
             "alpha": self.alpha,
@@ -60,7 +60,7 @@ class Surrogate:
         }
 
     def row(self, network: Float64[np.ndarray, "m c"], y_test: Int64[np.ndarray, " m"]) -> dict[str, Any]:
-        """Faithfulness on the test points, and what kernel and fit say of themselves."""
+        """Faithfulness on the test points, and diagnostics of kernel and fit."""
         said = self.said()
         return {**faithful(self.logits, network, y_test, seed=self.seed), **said}
 

@@ -27,7 +27,7 @@ def dense_ntk(model: nn.Module, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]
     """The empirical NTK of a fully connected network with one output in the NTK parametrisation; float64 sums.
 
     Σ_l (s_l² a_l·a_l′ + σ_b²) (b_l·b_l′), with a_l what layer l sees, b_l the derivative behind it and s_l its scale. One
-    forward and one backward pass, so that many networks can be drawn; a test holds it to `ns.kernel("trntk0", …)`.
+    forward and one backward pass, so that many networks can be drawn; a test checks it against `ns.kernel("trntk0", …)`.
 
     >>> from ntkscope.infinite import finite
     >>> dense_ntk(finite(Dense(2.0), (4,), 8), torch.ones(1, 4)).item()
@@ -54,7 +54,7 @@ def dense_ntk(model: nn.Module, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]
 
 
 def sample_ntk(model: nn.Module, x: Float[Tensor, " n *s"]) -> Float[Tensor, "n n"]:
-    """The empirical NTK of few inputs to a network with one output: the gradients themselves, one backward pass an input."""
+    """The empirical NTK of few inputs to a network with one output: the gradients themselves, one backward pass per input."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     rows = [torch.autograd.grad(model(one[None]).sum(), parameters) for one in x]
     K = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
@@ -67,14 +67,14 @@ def sample_ntk(model: nn.Module, x: Float[Tensor, " n *s"]) -> Float[Tensor, "n 
 def width_slope(widths: Sequence[int], values: Sequence[Sequence[float]], *, power: int = 1) -> dict[str, float]:
     """The slope of log mean against log width by least squares, with a 95 % bootstrap interval over draws.
 
-    `values`: those of every draw, one sequence a width. `power=2` takes the root of the mean square.
+    `values`: those of every draw, one sequence per width. `power=2` takes the root of the mean square.
 
     >>> found = width_slope([4, 16, 64], [[2.0, 2.0], [1.0, 1.0], [0.5, 0.5]])
     >>> [round(found[key], 3) for key in ("slope", "low", "high")]
     [-0.5, -0.5, -0.5]
     """
     if len(widths) < 2:
-        raise UsageError(f"{len(widths)} width(s) came; expected at least two for a slope")
+        raise UsageError(f"got {len(widths)} width(s); expected at least two for a slope")
     at = np.log(np.asarray(widths, dtype=np.float64))
     draw = numpy_generator(0, "slope")
     columns = [np.asarray(v, dtype=np.float64) ** power for v in values]
@@ -96,7 +96,7 @@ class Convolution(nn.Module):
     def __init__(self, inner: NTKConv) -> None:
         super().__init__()
         if inner.bias is not None or inner.kind.circular:
-            raise UsageError(f"{inner.kind} came; expected zero padding and no bias")
+            raise UsageError(f"got {inner.kind}; expected zero padding and no bias")
         self.inner = inner
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k h2 w2"]:

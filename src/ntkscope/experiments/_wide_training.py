@@ -1,4 +1,4 @@
-"""Wide networks with a scaled output, trained to convergence beside NTK regression."""
+"""Wide networks with a scaled output, trained to convergence and compared with NTK regression."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def descend(
 ) -> dict[str, Any]:
     """Full-batch gradient descent of κ f on ½ Σ (κ f − y)² until no residual exceeds `tolerance`; changes `model`.
 
-    The step is halved whenever the loss rose: a network that moves far enough sharpens under way.
+    The step is halved whenever the loss rises: a network that moves far enough becomes sharper during training.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     worst = before = float("inf")

@@ -32,7 +32,7 @@ from ntkscope.experiments._wide import dense_ntk, relu_network, rounded, width_s
 from ntkscope.experiments._wide_training import Task
 from ntkscope.experiments.registry import experiment
 
-DELTA = 0.1  # of the theorem at initialisation: the quantile looked at is 1 − δ
+DELTA = 0.1  # of the theorem at initialisation: the quantile is 1 − δ
 PUBLISHED = {
     claim.id.removeprefix("ntkreview-"): claim
     for claim in (
@@ -94,7 +94,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class FiniteVsInfinite:
-    """`draws`: networks a width at initialisation; `samples`: of the Monte Carlo under each layer's covariance."""
+    """`draws`: networks per width at initialisation; `samples`: of the Monte Carlo under each layer's covariance."""
 
     dimension: int = 10
     inputs: int = 8

@@ -1,4 +1,4 @@
-"""Table 4 of the surrogate paper: what each kernel costs on one machine, and how near a random projection comes."""
+"""Table 4 of the surrogate paper: what each kernel costs on one machine, and how close a random projection comes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class KernelCost:
-    """`points`: of the timed kernels; `dims`: sizes of the projections whose residuals are looked at."""
+    """`points`: of the timed kernels; `dims`: sizes of the projections whose residuals are measured."""
 
     dataset: str = "cifar10"
     model: str = "resnet18"
@@ -121,7 +121,7 @@ def operations(n: int, c: int, p: int, k: int, forward: float | int = 0) -> dict
 def run(
     config: KernelCost, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
-    """Surrogate paper, Table 4: seconds a kernel on one machine, time against outputs, residuals of random projections."""
+    """Surrogate paper, Table 4: seconds per kernel on one machine, time against outputs, residuals of random projections."""
     split = load_images(config.dataset, root=root, train=config.train_items, test=10)
     how = residual_recipe(epochs=config.epochs, batch=config.batch, lr=config.lr, augment=config.augment)
 
@@ -238,7 +238,7 @@ def _saving(n: int, c: int, p: int, k: int) -> float:
 
 
 def draw(record: Record) -> dict[str, Any]:
-    """Seconds a kernel, and histograms of residuals scaled by √K: one curve when the spread is 1/√K."""
+    """Seconds per kernel, and histograms of residuals scaled by √K: one curve when the spread is 1/√K."""
     figure, axes = drawing.canvas(1, 3, width=4.4)
     axes[0].bar([TITLES[k] for k in SIX], [record.metrics[f"time/{k}"]["best"] for k in SIX], color=drawing.COLOURS[0])
     axes[0].set_yscale("log")

@@ -27,7 +27,7 @@ from ntkscope.kernels import kernel
 
 LOSSES = {"mean": 2.0, "half-mean": 1.0}  # Σ(f−y)²/n and half of it: the factor c in f ← f − η c Θ (f − y) / n
 TESTED = {"mean": (0.99, 1.01), "half-mean": (1.99, 2.01)}  # η λ
-AROUND = (0.25, 16.0)  # where the threshold is looked for, in units of 1/λ
+AROUND = (0.25, 16.0)  # where the threshold is searched, in units of 1/λ
 FACTOR = 2.0
 
 PUBLISHED = {
@@ -52,7 +52,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class MaxLearningRates:
-    """`steps`: of gradient descent a trial; `trials`: of the bisection; `linear_steps`: of the linearised model."""
+    """`steps`: of gradient descent per trial; `trials`: of the bisection; `linear_steps`: of the linearised model."""
 
     datasets: tuple[str, ...] = ("mnist", "cifar10")
     items: int = 96
@@ -102,7 +102,7 @@ def run(
 def threshold(fails: Callable[[float], bool], trials: int, low: float = AROUND[0], high: float = AROUND[1]) -> float:
     """Where `fails` turns true between `low` and `high`, by bisection of the logarithm; the geometric middle of the end.
 
-    An end that does not do what it should is returned itself: the threshold is not between them.
+    An end on the wrong side is returned itself: the threshold is not between the two.
 
     >>> round(threshold(lambda rate: rate > 3.0, 12), 2)
     3.0
@@ -271,7 +271,7 @@ def draw(record: Record) -> dict[str, Any]:
         axes[0].axhline(value, color="#999999", linestyle="--" if value == 1 else ":", linewidth=1, label=text)
     names = [f"{key.split('/')[0]}, {key.split('/')[1]} hidden" for key in keys]
     axes[0].set_xticks(range(len(keys)), names, rotation=15, ha="right")
-    axes[0].set_ylabel("ηλ of Σ(f−y)²/n, one point a network", fontsize=9)
+    axes[0].set_ylabel("ηλ of Σ(f−y)²/n, one point per network", fontsize=9)
     drawing.plain_log(axes[0])
     axes[0].legend(fontsize=7, frameon=False, loc="center right")
     curves = found[f"network/{keys[0]}/0"]["curves"]

@@ -108,7 +108,7 @@ def run(
     """NTK review, section 3: degree-k fractional variance against depth, CK against NTK, and depth on real data."""
     if config.deepest < max(VERIFIED) or len(config.hidden) < 3:
         raise UsageError(
-            f"deepest={config.deepest}, hidden={config.hidden} came; expected at least {max(VERIFIED)} weight layers and"
+            f"got deepest={config.deepest}, hidden={config.hidden}; expected at least {max(VERIFIED)} weight layers and"
             " three depths"
         )
     total = len(NETS) + len(config.datasets) * len(config.biases) * config.seeds
@@ -149,7 +149,7 @@ def by_depth(name: str, d: int, deepest: int) -> dict[str, Any]:
 
 
 def _subset(part: Part, count: int, s: int, seed: int) -> Part:
-    """`count` items at random, another subset for every `s`."""
+    """`count` random items, a different subset for every `s`."""
     draw = numpy_generator(seed, "subset", s, count)
     return part.take(torch.from_numpy(np.sort(draw.permutation(len(part))[:count])))
 

@@ -177,7 +177,7 @@ def _network(
     seed: int,
     progress: bool,
 ) -> None:
-    """One network: trained, attacked, and looked at with every kernel."""
+    """One network: trained, attacked, and examined with every kernel."""
     worn = _worn(kind, split, seed)
     fraction = 0.0 if worn is None else config.fraction
     train = badnets(split.train, fraction, config.target, trigger=worn, seed=seed) if worn else split.train
@@ -306,7 +306,7 @@ def _trends(
         "drop, points": None if drop is None else round(drop, 2),
         "second trigger, attack success %": None if other is None else round(100 * other["attack_success"], 2),
     }
-    if drop is None:  # half of the check is missing: neither way
+    if drop is None:  # half of the check is missing: no verdict
         yield claim("poison-setup", None, None, f"needs the network trained on clean data; without it: {setup}")
     else:
         yield claim("poison-setup", setup, attacked["attack_success"] >= 0.95 and drop <= 2)

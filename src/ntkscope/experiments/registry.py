@@ -1,4 +1,4 @@
-"""The registry of experiments and what one of them is made of."""
+"""The registry of experiments and the parts of an experiment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Draw = Callable[[Record], Mapping[str, Any]]  # a record to matplotlib figures b
 class Experiment:
     """One published result: its configuration, the function that measures it, what was published, verdicts, figures.
 
-    `func(config, record, device=..., root=..., seed=..., progress=...)` leaves what it measured in the record, piece
+    `func(config, record, device=..., root=..., seed=..., progress=...)` stores its measurements in the record, piece
     by piece; `judge` and `draw` read the record alone, so both can be done again later, elsewhere.
     """
 
@@ -49,10 +49,12 @@ class Experiment:
         object.__setattr__(self, "__doc__", self.func.__doc__)  # what `ntkscope list` shows
         ids = [claim.id for claim in self.published]
         if len(set(ids)) != len(ids):
-            raise UsageError(f"experiment {self.name!r} has claim ids twice among {', '.join(ids)}; expected them once")
+            raise UsageError(
+                f"experiment {self.name!r} has repeated claim ids among {', '.join(ids)}; expected each once"
+            )
 
     def difference(self, config: Any) -> str:
-        """How `config` differs from the paper scale, in words; empty where it does not."""
+        """How `config` differs from the paper scale, in words; empty if it does not."""
         paper = self.config.paper()
         names = [f.name for f in fields(config) if f.name not in self.free]
         other = [n for n in names if getattr(config, n) != getattr(paper, n)]
@@ -72,7 +74,7 @@ def experiment(
     draw: Draw,
     free: Iterable[str] = (),
 ) -> Callable[[F], F]:
-    """Decorator: register the function that runs an experiment, with all that belongs to it."""
+    """Decorator: register the function that runs an experiment, with everything that belongs to it."""
 
     def register(func: F) -> F:
         EXPERIMENTS.add(name, Experiment(name, func, config, tuple(published), judge, draw, tuple(free)))

@@ -34,7 +34,7 @@ ERF = {  # σ_w², hidden layers; the ledger's shares of degree 1 at d = 128
 }
 SHOWN = "var2 two hidden"  # the reading the ledger finds nearest to the figure
 CLAIMED = 0.8
-DEGREES = 6  # how many are looked at for the order of eigenvalues
+DEGREES = 6  # how many are compared for the order of eigenvalues
 
 PUBLISHED = {
     claim.id.removeprefix("ntkreview-"): claim
@@ -94,7 +94,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class SimplicityBias:
-    """`corners`: the dimension in which all corners are looked at; `dimensions`: those of the spectra."""
+    """`corners`: the dimension in which all corners are computed; `dimensions`: those of the spectra."""
 
     corners: int = 7
     dimensions: tuple[int, ...] = (7, 32, 128)

@@ -46,7 +46,7 @@ BY_ID = {claim.id: claim for claim in PUBLISHED}
 
 @dataclass(frozen=True)
 class SurrogateKernels:
-    """`*_points`: how many training points a kernel has; comparisons between kernels use the points all of them have.
+    """`*_points`: how many training points a kernel has; comparisons between kernels use the points they all share.
 
     `sketch`: the kind of projection. The paper's has dense entries (normal or signs); a factored one of the same dimension has
     the same error (0.0034 of a cosine on this network, both) at a tenth of the time, so it is the default here.
@@ -293,7 +293,7 @@ def _network(
 
 
 def _ridges(one: Surrogate, network: np.ndarray, y_test: np.ndarray) -> dict[str, dict[str, float]]:
-    """Faithfulness with other ridge strengths: how much of an order between kernels is the ridge's."""
+    """Faithfulness with other ridge strengths: how much the ranking of kernels depends on the ridge."""
     rows = [replace(one, alpha=alpha).row(network, y_test) for alpha in SENSITIVITY]
     return {f"{row['alpha']:g}": {name: row[name] for name in ("tau", "tad", "agreement")} for row in rows}
 
@@ -301,7 +301,7 @@ def _ridges(one: Surrogate, network: np.ndarray, y_test: np.ndarray) -> dict[str
 def _looks(
     config: SurrogateKernels, one: Surrogate, network: np.ndarray, y_test: np.ndarray, x_test: Tensor, x_train: Tensor
 ) -> dict[str, float]:
-    """What the kernel's rows are like on some training and test points; for the trace-NTK, its attributions too."""
+    """Properties of the kernel's rows on some training and test points; for the trace-NTK, its attributions too."""
     few, queries, pair = slice(0, 2000), slice(0, 1000), one.pair
     rows = pair.test[queries]
     border = 4 if x_test.shape[2] >= 16 else 1

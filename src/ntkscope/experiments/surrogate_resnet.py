@@ -1,4 +1,4 @@
-"""Table 1 of the surrogate paper, residual networks on CIFAR-10: trained here, and two pretrained ones beside them."""
+"""Table 1 of the surrogate paper, residual networks on CIFAR-10: trained here, and two pretrained ones."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def _pretrained_file(name: str, root: str | None) -> Path:
 
 def judge(config: SurrogateResnet, record: Record, difference: str) -> Iterator[Claim]:
     """The rows of Table 1 and what is said of all of them."""
-    many = f"{config.seeds} network(s) a row, {config.points} training points in the kernel"
+    many = f"{config.seeds} network(s) per row, {config.points} training points in the kernel"
     rows = {k: averaged(record.metrics[f"{k}/{s}"] for s in range(config.seeds)) for k in config.networks}
     everything = {**rows, **{k: averaged([record.metrics[f"{k}/0"]]) for k in config.pretrained}}
     for name, published in ROWS.items():

@@ -6,13 +6,13 @@ NTK parametrisation, squared error of its sigmoid, SGD; the step is larger and t
 
 The one judged is "softmax" on every row, whatever comes out: it is the default the ledger of claims writes down for what the
 paper leaves unstated (MLP 784-100-100-2, a CNN of three convolutions and a linear head, Adam 1e-3, ten epochs), and the
-ledger is older than any run. The other one stands beside it in record, notes and figure, and decides nothing.
+ledger is older than any run. The other one is shown next to it in record, notes and figure, and decides nothing.
 
-Where classes separate, the pooled τ says little: moving the bias lifts every log-odds of one class and lowers every one of the
-other, so the order *between* classes hangs on a number that the data hardly determine. Beside τ stand therefore τ within each
-class, and τ at the bias that agrees best with the network (which a surrogate has no way to know). The paper's SGDClassifier
-stops short of the optimum, so its τ stands there too, and so do other ridges: with a strong one the surrogate is a worse
-classifier and, for networks trained little, nearer to the network.
+Where classes separate, the pooled τ says little: moving the bias lifts every log-odds of one class and lowers every one of
+the other, so the order *between* classes depends on a number that the data hardly determine. Therefore τ within each class
+is reported too, and τ at the bias that agrees best with the network (which a surrogate has no way to know). The paper's
+SGDClassifier stops short of the optimum, so its τ is reported too, and so are other ridges: with a strong one the surrogate
+is a worse classifier and, for networks trained little, nearer to the network.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ PEARSON = Published(
 
 @dataclass(frozen=True)
 class SurrogateSmall:
-    """`seeds` networks a row in the reading that is judged, `other_seeds` in the other; `points` of each in the kernel."""
+    """`seeds` networks per row in the reading that is judged, `other_seeds` in the other; `points` of each in the kernel."""
 
     rows: tuple[str, ...] = tuple(ROWS)
     dataset: str | None = None  # instead of a row's own, for smoke runs
@@ -115,7 +115,7 @@ class SurrogateSmall:
 
 
 def squared_error_of_sigmoid(outputs: Tensor, y: Tensor) -> Tensor:
-    """(σ(f) - y)² an item, for one output and labels 0 and 1."""
+    """(σ(f) - y)² per item, for one output and labels 0 and 1."""
     return (torch.sigmoid(outputs[:, 0]) - y.to(outputs.dtype)).square()
 
 
@@ -125,7 +125,7 @@ def run(
     """Surrogate paper, Table 1: the trace-NTK surrogate of small networks on two classes, many seeds, two readings."""
     unknown = [row for row in config.rows if row not in ROWS]
     if unknown:
-        raise UsageError(f"rows {', '.join(unknown)} came; expected some of {', '.join(ROWS)}")
+        raise UsageError(f"got rows {', '.join(unknown)}; expected some of {', '.join(ROWS)}")
     runs = [
         (row, reading, s)
         for row in config.rows

@@ -1,6 +1,6 @@
 """The BERT rows of Tables 1 and 2 of the surrogate paper, with a smaller encoder in BERT's place.
 
-BERT-base itself is not here. The stand-in is the real MiniLM encoder (six layers, 22.7 million parameters, trained for
+BERT-base itself is not available. The stand-in is the real MiniLM encoder (six layers, 22.7 million parameters, trained for
 sentence similarity), fine-tuned on CoLA with a two-class readout on the mean of its token vectors. The test part is both
 public development files, 1,043 sentences. Every verdict is therefore "stand-in".
 """
@@ -182,7 +182,7 @@ def judge(config: SurrogateText, record: Record, difference: str) -> Iterator[Cl
 
 
 def draw(record: Record) -> dict[str, Any]:
-    """τ by kernel beside the published one; log-odds of surrogate and network, one panel a network, as in Figure 1."""
+    """τ by kernel beside the published one; log-odds of surrogate and network, one panel per network, as in Figure 1."""
     kernels, seeds = list(record.config["kernels"]), int(record.config["seeds"])
     taus = [summary(record.metrics[f"{s}/{k}"]["tau"] for s in range(seeds)) for k in kernels]
     figure, (axis,) = drawing.canvas(1, 1, width=5.6)

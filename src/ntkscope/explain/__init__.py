@@ -1,4 +1,4 @@
-"""Which training points speak for a prediction, and which of them look wrong."""
+"""Which training points support a prediction, and which of them look wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pictures share: colours that colour-blind readers tell apart, and items (images or texts) drawn into axes."""
+"""What the pictures share: colours that colour-blind readers can tell apart, and items (images or texts) drawn into axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ntkscope.explain._checks import plain
 
 # Okabe & Ito (2008)
 BLUE, ORANGE, GREEN, VERMILLION, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#999999"
-DIVERGING = "PuOr_r"  # below zero purple, above zero orange
+DIVERGING = "PuOr_r"  # purple below zero, orange above
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +28,14 @@ class Items:
 
     @staticmethod
     def of(values: Any) -> Items:
-        """`values` with the range of each channel, so that normalised images get their colours back."""
+        """`values` with the range of each channel, so that normalised images are shown in their colours."""
         if values is None or _are_texts(values):
             return Items(values)
         images = plain(values)
         images = images[:, None] if images.ndim == 3 else images
         if images.ndim != 4 or images.shape[1] not in (1, 3):
             raise UsageError(
-                f"items of shape {images.shape} came; expected texts, or images (n, h, w) or (n, channels, h, w) with 1 or 3"
+                f"got items of shape {images.shape}; expected texts, or images (n, h, w) or (n, channels, h, w) with 1 or 3"
                 " channels"
             )
         some = images[:2000]
@@ -71,16 +71,16 @@ def frame(axes: Axes, colour: str, width: float | int = 2.0) -> None:
 
 
 def class_names(classes: Sequence[str] | None, count: int) -> list[str]:
-    """A short name for each class: those given, or the numbers."""
+    """A short name for each class: the given one, or its number."""
     if classes is None:
         return [str(number) for number in range(count)]
     if len(classes) < count:
-        raise UsageError(f"{len(classes)} class names came for {count} classes; expected one each")
+        raise UsageError(f"got {len(classes)} class names for {count} classes; expected one each")
     return [textwrap.shorten(str(name), 14, placeholder="…") for name in classes]
 
 
 def power_of_ten(values: np.ndarray) -> tuple[float, str]:
-    """What to multiply values with so that the largest has one or two digits, and how to say it in a label."""
+    """The factor that gives the largest value one or two digits, and its text for a label."""
     largest = float(np.nanmax(np.abs(values))) if np.size(values) else 0.0
     if largest == 0 or 0.1 <= largest < 100:
         return 1.0, ""

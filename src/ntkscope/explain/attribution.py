@@ -17,9 +17,9 @@ from ntkscope.linalg import Gram
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """`A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N` for each test item x, computed when an item is asked for.
+    """`A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N` for each test item x, computed when an item is requested.
 
-    Holds the test kernel and the surrogate's weights, never (n_test, n_train, c) unless `.values` is asked for.
+    Holds the test kernel and the surrogate's weights, never (n_test, n_train, c) unless `.values` is requested.
     """
 
     kernel: Gram
@@ -37,7 +37,7 @@ class Attribution:
     def item(self, index: int) -> Float64[np.ndarray, "n c"]:
         """The attributions of one test item, (n_train, c); O(n_train c) and one row of the kernel."""
         if not -len(self) <= index < len(self):
-            raise UsageError(f"test item {index} came; expected one of {len(self)}")
+            raise UsageError(f"got test item {index}; expected one of {len(self)}")
         row = self.kernel[[index % len(self)]].dense()[0].detach().to("cpu", torch.float64).numpy()
         return self.coef.T * row[:, None] + self.intercept / len(row)
 
@@ -50,7 +50,7 @@ class Attribution:
         return np.stack(list(self)) if len(self) else np.zeros(self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """`.values`, so that NumPy takes an attribution where it takes an array."""
+        """`.values`, so that NumPy accepts an attribution as an array."""
         return self.values if dtype is None else self.values.astype(dtype)
 
     def sums(self) -> Float64[np.ndarray, "m c"]:
@@ -82,7 +82,7 @@ def attribute(surrogate: Any, K_test: Any, *, rows: Any = None) -> Attribution:
 
     `A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N`, so `Σ_i A(x, x_i)_c` is the logit of class c. `surrogate`: any fitted
     estimator that is linear in the kernel (`coef_` (c, N), `intercept_` (c,)). `rows` picks test items. Nothing is
-    computed before an item is asked for. Engel et al. (2023), equation 3.
+    computed before an item is requested. Engel et al. (2023), equation 3.
 
     >>> from types import SimpleNamespace
     >>> surrogate = SimpleNamespace(coef_=np.array([[1.0, -2.0]]), intercept_=np.array([4.0]))
@@ -93,14 +93,14 @@ def attribute(surrogate: Any, K_test: Any, *, rows: Any = None) -> Attribution:
     coef, intercept = getattr(surrogate, "coef_", None), getattr(surrogate, "intercept_", None)
     if coef is None or intercept is None:
         raise UsageError(
-            f"a {type(surrogate).__name__} without coef_ and intercept_ came; expected a fitted surrogate that is linear in"
+            f"got a {type(surrogate).__name__} without coef_ and intercept_; expected a fitted surrogate that is linear in"
             " the kernel, such as KernelGLM or KernelRidgeClassifier: fit it first"
         )
     weights = np.atleast_2d(np.asarray(coef, dtype=np.float64))
     gram = kernel_of(K_test)
     if gram.shape[1] != weights.shape[1]:
         raise UsageError(
-            f"a test kernel of shape {gram.shape} came with a surrogate of {weights.shape[1]} training points; expected"
+            f"got a test kernel of shape {gram.shape} for a surrogate of {weights.shape[1]} training points; expected"
             f" (n_test, {weights.shape[1]}): rows are test items, columns training points"
         )
     bias = np.broadcast_to(np.asarray(intercept, dtype=np.float64), (len(weights),)).copy()

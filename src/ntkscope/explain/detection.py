@@ -70,14 +70,14 @@ def auroc(scores: Any, planted: Any) -> float:
 
 
 def precision_at(scores: Any, planted: Any, k: int) -> float:
-    """The share of planted items among the k of highest score, the lower index first among equals; O(n log n).
+    """The share of planted items among the k with the highest scores, ties by lower index; O(n log n).
 
     >>> precision_at([0.9, 0.8, 0.1], [True, False, False], 2)
     0.5
     """
     values, truth = _ranked(scores, planted)
     if not 1 <= k <= len(values):
-        raise UsageError(f"k={k} came for {len(values)} items; expected 1 … {len(values)}")
+        raise UsageError(f"got k={k} for {len(values)} items; expected 1 … {len(values)}")
     return float(truth[np.argsort(-values, kind="stable")[:k]].mean())
 
 
@@ -85,7 +85,7 @@ def _ranked(scores: Any, planted: Any) -> tuple[np.ndarray, np.ndarray]:
     values = np.asarray(plain(scores), dtype=np.float64)
     truth = mask_of(planted, len(values) if values.ndim == 1 else None, "planted")
     if values.shape != truth.shape:
-        raise UsageError(f"scores of shape {values.shape} came for {len(truth)} items; expected one an item")
+        raise UsageError(f"got scores of shape {values.shape} for {len(truth)} items; expected one per item")
     if np.isnan(values).any():
         raise NumericalError(f"{int(np.isnan(values).sum())} scores are NaN; they have no rank")
     return values, truth

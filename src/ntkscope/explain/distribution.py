@@ -1,4 +1,4 @@
-"""How attributions are distributed: box-plot statistics by training class, and how few points carry how much."""
+"""How attributions are distributed: box-plot statistics by training class, and how concentrated they are on few points."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ClassSummary:
 
     @property
     def mean_inside(self) -> Bool[np.ndarray, "k c"]:
-        """Whether the mean lies between the quartiles: no few points drag it out of the bulk."""
+        """Whether the mean lies between the quartiles: not dragged out of the bulk by a few points."""
         return (self.q1 <= self.mean) & (self.mean <= self.q3)
 
 
@@ -47,7 +47,7 @@ def class_summary(attribution_item: Any, y_train: Any) -> ClassSummary:
     values = np.asarray(plain(attribution_item), dtype=np.float64)
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or not np.isfinite(values).all():
-        raise UsageError(f"attributions of shape {values.shape} came; expected finite (n_train, c), as of .item(i)")
+        raise UsageError(f"got attributions of shape {values.shape}; expected finite (n_train, c), as .item(i) returns")
     labels = train_labels(y_train, len(values))
     k, c = int(labels.max()) + 1, values.shape[1]
     mean, q1, median, q3, low, high = (np.full((k, c), np.nan) for _ in range(6))
@@ -70,10 +70,10 @@ def class_summary(attribution_item: Any, y_train: Any) -> ClassSummary:
 
 @dataclass(frozen=True, eq=False)
 class Concentration:
-    """How much of `Σ|A|` the largest training points carry; one number a logit, or one number.
+    """How much of `Σ|A|` the largest training points carry; one number per logit, or one number.
 
     `top`: the share of the `k` largest. `top_percent`: the share of the largest 1 % (at least one point).
-    `participation`: `(Σ|A|)² / (N Σ A²)`, 1 when all carry the same and 1/N when one carries everything.
+    `participation`: `(Σ|A|)² / (N Σ A²)`, 1 when all points carry the same share and 1/N when one carries everything.
     """
 
     k: int
@@ -91,9 +91,9 @@ def concentration(values: Any, k: int = 5) -> Concentration:
     """
     sizes = np.abs(np.asarray(plain(values), dtype=np.float64))
     if sizes.ndim not in (1, 2) or not len(sizes) or not np.isfinite(sizes).all():
-        raise UsageError(f"attributions of shape {sizes.shape} came; expected finite (n_train,) or (n_train, c)")
+        raise UsageError(f"got attributions of shape {sizes.shape}; expected finite (n_train,) or (n_train, c)")
     if not 1 <= k <= len(sizes):
-        raise UsageError(f"k={k} came for {len(sizes)} training points; expected 1 … {len(sizes)}")
+        raise UsageError(f"got k={k} for {len(sizes)} training points; expected 1 … {len(sizes)}")
     running = np.cumsum(-np.sort(-sizes, axis=0), axis=0)
     total = running[-1]
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -29,7 +29,7 @@ class Nearest:
 def nearest(K_test: Any, k: int = 5, *, skip_self: bool = False) -> Nearest:
     """The k training points (columns) of largest kernel value for each test item (row); O(n_test n_train).
 
-    Similarity is signed: a large negative value is far. Of equal values the lower index comes first. `skip_self=True`
+    Similarity is signed: a large negative value is far. Ties go to the lower index. `skip_self=True`
     leaves out the diagonal of a square kernel, for the neighbours of training points among themselves.
 
     >>> found = nearest(np.array([[0.1, 0.9, 0.5], [2.0, -3.0, 2.0]]), k=2)
@@ -40,9 +40,9 @@ def nearest(K_test: Any, k: int = 5, *, skip_self: bool = False) -> Nearest:
     m, n = gram.shape
     available = n - skip_self
     if not 1 <= k <= available:
-        raise UsageError(f"k={k} came for {available} training points; expected 1 … {available}")
+        raise UsageError(f"got k={k} for {available} training points; expected 1 … {available}")
     if skip_self and m != n:
-        raise UsageError(f"skip_self=True came with a kernel of shape {(m, n)}; expected a square one")
+        raise UsageError(f"got skip_self=True with a kernel of shape {(m, n)}; expected a square one")
     indices, values = np.empty((m, k), dtype=np.int64), np.empty((m, k))
     for start in range(0, m, step := max(1, BLOCK // max(1, n))):
         block = gram[start : start + step].dense().detach().to("cpu", torch.float64).numpy()

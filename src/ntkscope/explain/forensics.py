@@ -28,5 +28,5 @@ def flag(K_test: Any, poisoned: Any, neighbours: int = 5, threshold: int = 3) ->
     gram = kernel_of(K_test)
     mask = mask_of(poisoned, gram.shape[1], "the mask of poisoned training points")
     if not 1 <= threshold <= neighbours:
-        raise UsageError(f"threshold={threshold} of neighbours={neighbours} came; expected 1 … {neighbours}")
+        raise UsageError(f"got threshold={threshold} of neighbours={neighbours}; expected 1 … {neighbours}")
     return mask[nearest(gram, neighbours).indices].sum(1) >= threshold

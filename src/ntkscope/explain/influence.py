@@ -1,4 +1,4 @@
-"""Self-influence: how much a training point's own logit rests on the point itself."""
+"""Self-influence: how much a training point's own logit depends on the point itself."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ntkscope.explain._checks import columns_of, kernel_of, plain
 
 
 def leave_one_out(surrogate: Any, K: Any) -> Float64[np.ndarray, "n c"]:
-    """`surrogate.leave_one_out(K)`, or an error that says which surrogates have it."""
+    """`surrogate.leave_one_out(K)`, or an error that names the surrogates that have it."""
     if not hasattr(surrogate, "leave_one_out"):
         raise UsageError(
-            f"a {type(surrogate).__name__} came, which has no leave_one_out; expected a surrogate with one: KernelRidge or"
+            f"got a {type(surrogate).__name__}, which has no leave_one_out; expected a surrogate with one: KernelRidge or"
             " KernelRidgeClassifier (exact), KernelGLM or KernelLogistic (one Newton step)"
         )
     found = np.asarray(surrogate.leave_one_out(K), dtype=np.float64)
@@ -23,11 +23,11 @@ def leave_one_out(surrogate: Any, K: Any) -> Float64[np.ndarray, "n c"]:
 
 
 def self_influence(surrogate: Any, K: Any, y: Any) -> Float64[np.ndarray, " n"]:
-    """`f_y(x_i) - f_y^{-i}(x_i)`: what a training point's own label loses in score when the point is left out.
+    """`f_y(x_i) - f_y^{-i}(x_i)`: how much the score of a training point's label drops when the point is left out.
 
     f is the fitted surrogate, `f^{-i}` the one fitted without point i (exact for ridge, one Newton step for a GLM). Large
-    where the surrogate remembers the point and does not learn it from others: outliers and wrong labels. It is a change
-    of the point's own logit, not of its loss.
+    where the surrogate memorises the point instead of learning it from others: outliers and wrong labels. It is a change
+    in the point's own logit, not in its loss.
 
     >>> from ntkscope.surrogates import KernelRidgeClassifier
     >>> K = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -38,6 +38,6 @@ def self_influence(surrogate: Any, K: Any, y: Any) -> Float64[np.ndarray, " n"]:
     gram = kernel_of(K)
     without = leave_one_out(surrogate, gram)
     if len(plain(y)) != len(without):
-        raise UsageError(f"{len(plain(y))} labels came for {len(without)} training points; expected one each")
+        raise UsageError(f"got {len(plain(y))} labels for {len(without)} training points; expected one each")
     own = np.arange(len(without)), columns_of(surrogate, y, without.shape[1])
     return np.asarray(surrogate.logits(gram))[own] - without[own]

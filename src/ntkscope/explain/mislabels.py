@@ -20,7 +20,7 @@ STRENGTH = 0.1  # of the default ridge, times the mean of the kernel's diagonal
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Training points by how doubtful their label is: `order` has the most doubtful first.
+    """Training points ranked by how doubtful their labels are: `order` has the most doubtful first.
 
     `scores[i]` is the largest left-out score of another class minus that of the point's own label: above 0 the surrogate
     contradicts the label. `suggested[i]` is the class it would give.
@@ -40,8 +40,8 @@ def mislabelled(K: Any, y: Any, surrogate: Any = None) -> Ranking:
 
     `s_i = max_{k≠y_i} f_k^{-i}(x_i) - f_{y_i}^{-i}(x_i)`, with `f^{-i}` the surrogate fitted on all points but i. The
     default surrogate is kernel ridge on one-hot labels, whose `f^{-i}` is exact in closed form, on the kernel scaled to a
-    unit diagonal (so that loud inputs are not believed more) with strength 0.1; O(n³) once. `surrogate`: an estimator,
-    fitted on (K, y) here, with `leave_one_out`.
+    unit diagonal (so that inputs with large gradients do not count more) with strength 0.1; O(n³) once.
+    `surrogate`: an estimator with `leave_one_out`, fitted on (K, y) here.
 
     >>> K = np.kron(np.eye(2), np.full((3, 3), 0.9)) + 0.1 * np.eye(6)
     >>> found = mislabelled(K, [0, 0, 1, 1, 1, 1])
@@ -52,7 +52,7 @@ def mislabelled(K: Any, y: Any, surrogate: Any = None) -> Ranking:
     labels = plain(y)
     if labels.shape != (gram.shape[0],) or gram.shape[0] != gram.shape[1]:
         raise UsageError(
-            f"a kernel of shape {gram.shape} came with labels of shape {labels.shape}; expected the square kernel of the"
+            f"got a kernel of shape {gram.shape} with labels of shape {labels.shape}; expected the square kernel of the"
             " training points with themselves and one label each"
         )
     if surrogate is None:

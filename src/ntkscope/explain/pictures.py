@@ -45,9 +45,9 @@ def attribution_figure(
 ) -> Figure:
     """One test item: itself, the mean attribution by class to each logit, their distribution, the strongest examples.
 
-    `items`, `train_items`: images or texts of the test items and the training points; left out, their places say their
-    numbers. `label`: the true class. `logit`: the one whose distribution is drawn, by default the predicted one. Training
-    classes and logits are numbered alike.
+    `items`, `train_items`: images or texts of the test items and the training points; without them, their
+    numbers are shown. `label`: the true class. `logit`: the one whose distribution is drawn, by default the predicted one.
+    Training classes and logits are numbered alike.
 
     >>> from types import SimpleNamespace
     >>> from ntkscope.explain import attribute
@@ -62,7 +62,7 @@ def attribution_figure(
     predicted = int(logits.argmax())
     shown = predicted if logit is None else logit
     if not 0 <= shown < len(logits):
-        raise UsageError(f"logit={logit} came for {len(logits)} logits; expected 0 … {len(logits) - 1}")
+        raise UsageError(f"got logit={logit} for {len(logits)} logits; expected 0 … {len(logits) - 1}")
     names = class_names(classes, max(int(labels.max()) + 1, len(logits)))
     summary = class_summary(values, labels)
     tested, trained = Items.of(items), Items.of(train_items)
@@ -79,8 +79,8 @@ def attribution_figure(
     _draw_means(figure, figure.add_subplot(upper[1]), summary, names, len(logits), shown)
     _draw_boxes(figure.add_subplot(upper[2]), values[:, shown], summary, names, shown)
     for place, chosen, words in (
-        (0, strongest[:top], f"speak most\nfor {names[shown]}"),
-        (1, strongest[::-1][:top], f"speak most\nagainst {names[shown]}"),
+        (0, strongest[:top], f"most support\n{names[shown]}"),
+        (1, strongest[::-1][:top], f"most oppose\n{names[shown]}"),
     ):
         _draw_examples(figure, lower[place], trained, chosen, values[:, shown], labels, names, shown, words)
     share = concentration(values[:, shown], min(5, len(values)))
@@ -112,7 +112,7 @@ def neighbour_grid(
     marked: Any = None,
     title: str = "Most similar training examples",
 ) -> Figure:
-    """The most similar training examples of some test items, one line a kernel.
+    """The most similar training examples of some test items, one line per kernel.
 
     `neighbours`: by kernel, what `nearest` found for all test items; `rows` picks the test items (the first four). A
     blue frame is an example of the item's own class `y`, a vermillion one another class; `marked` training points (a
@@ -124,7 +124,7 @@ def neighbour_grid(
     3
     """
     if not neighbours:
-        raise UsageError("no kernels came; expected a mapping of names to what nearest(K_test) found")
+        raise UsageError("got no kernels; expected a mapping of names to results of nearest(K_test)")
     count = min(len(found) for found in neighbours.values())
     chosen = list(range(min(4, count))) if rows is None else list(rows)
     labels = train_labels(y_train, len(plain(y_train)))
@@ -172,7 +172,7 @@ def neighbour_grid(
 
 
 def _figure(width: float | int, height: float | int) -> Figure:
-    """A figure with a canvas of its own: no global state of pyplot is touched."""
+    """A figure with a canvas of its own: pyplot's global state is not touched."""
     figure = Figure(figsize=(width, height), dpi=110, facecolor="white")
     FigureCanvasAgg(figure)
     return figure

@@ -1,4 +1,4 @@
-"""Kernel machines: a kernel between training and test inputs, the surrogate fitted on it, their cost, how faithful it is."""
+"""Kernel machines: a kernel between training and test inputs, the surrogate fitted on it, their cost, and its faithfulness."""
 
 from ntkscope.machines.computing import Computed, joined, kernel_pairs, parts
 from ntkscope.machines.machine import KernelMachine, fit_machine

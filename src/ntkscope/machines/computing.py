@@ -23,7 +23,7 @@ BOTH = ("train", "test")
 class Computed:
     """A part of a kernel as it was computed: "train", "test", or "all" where one pass over all inputs gave both.
 
-    `gram` is what the kernel made, with its certificate and its coverage; `sides` the Grams of training and test inputs in it.
+    `gram` is what the kernel returned, with its certificate and its coverage; `sides` its Grams of training and test inputs.
     """
 
     part: str
@@ -34,7 +34,7 @@ class Computed:
 def parts(
     name: str, model: nn.Module, x_train: Inputs, x_test: Inputs, *, wanted: Collection[str] = BOTH, **options: Any
 ) -> Iterator[Computed]:
-    """The parts of the kernel `name`, each when it is computed, so that it can be kept before the next one is begun.
+    """Yield the parts of the kernel `name` as they are computed, so that each can be stored before the next one starts.
 
     `wanted`: the sides that are needed, "train", "test" or both. `options` are those of `ntkscope.kernel`.
 
@@ -88,14 +88,14 @@ def joined(first: Inputs, second: Inputs) -> Inputs:
 
 
 def clock(model: nn.Module) -> float:
-    """Seconds now, after the device has done what it was asked."""
+    """The time in seconds, after the device has finished its work."""
     if any(p.is_cuda for p in model.parameters()):
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def names_of(computed: Iterable[str]) -> tuple[str, ...]:
-    """All kernels that some computed ones give, the kernel of cosines before its own.
+    """All kernels that the computed ones provide, each kernel of cosines before the one it normalises.
 
     >>> names_of(["trntk0", "ck"])
     ('trntk', 'trntk0', 'ck')

@@ -1,4 +1,4 @@
-"""A kernel machine: a surrogate fitted on one kernel, linear in it, and what it says of other inputs."""
+"""A kernel machine: a surrogate fitted on one kernel, linear in it, and its outputs for other inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ntkscope.linalg import Gram
 from ntkscope.machines.pair import KernelPair
 from ntkscope.surrogates import SURROGATES
 
-ABSENT = -50.0  # the logit of a class without a training input: a probability of nothing
+ABSENT = -50.0  # the logit of a class without a training input: a probability of practically zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class KernelMachine:
     gradient_norm: float = math.nan
 
     def logits(self, K: Gram) -> Float64[np.ndarray, "m c"]:
-        """One score per class of every row of `K`, in float64; O(m n c)."""
+        """One score per class for every row of `K`, in float64; O(m n c)."""
         scores: np.ndarray = K @ np.ascontiguousarray(self.coef_.T)
         return scores + self.intercept_
 

@@ -1,4 +1,4 @@
-"""A kernel between training inputs (n, n) and of test inputs with them (m, n): what a surrogate is fitted on and asked with."""
+"""A kernel between training inputs (n, n) and of test inputs with them (m, n): the input of a surrogate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ntkscope.linalg import DenseGram, Gram
 
 @dataclass(frozen=True, eq=False)
 class KernelPair:
-    """The Grams of one kernel; `seconds` is what computing both took, `how` the kernel's options.
+    """The Grams of one kernel; `seconds` is the time both took to compute, `how` the kernel's options.
 
     `scale` is the number both were divided by.
 
@@ -40,14 +40,14 @@ class KernelPair:
 
     @property
     def nbytes(self) -> int:
-        """What both matrices take when they are formed."""
+        """How many bytes both matrices take when formed."""
         return sum(gram.shape[0] * gram.shape[1] * gram.dtype.itemsize for gram in (self.train, self.test))
 
     def normalized(self, name: str, *, dtype: torch.dtype | None = None, zeros: bool = False) -> KernelPair:
         """The kernel `name` of cosines `K(x, x') / √(K(x, x) K(x', x'))`, computed in `dtype`, by default the kernel's own.
 
-        With `zeros=True` an input with `K(x, x) = 0`, to which no parameter reacts, keeps its row of zeros, 1 on the diagonal;
-        otherwise there is no angle with it, which is an error.
+        With `zeros=True` an input with `K(x, x) = 0`, on which no parameter has an effect, keeps its row of zeros, with 1
+        on the diagonal; otherwise it has no angle with other inputs, which is an error.
         """
         sides = (self.train, self.test)
         if dtype is not None:

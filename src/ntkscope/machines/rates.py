@@ -17,7 +17,7 @@ from ntkscope.kernels import KERNELS, kernel
 from ntkscope.kernels.costs import Rates
 from ntkscope.linalg.sketch import projection_rows
 
-ENOUGH = 0.4  # seconds after which a probe is long enough to believe
+ENOUGH = 0.4  # seconds after which a probe is long enough to be reliable
 MOST = 128  # items a probe takes at most
 TIMED = "trntk0"  # the kernel that is timed: the exact one, of every output
 
@@ -39,9 +39,7 @@ def measure_rates(
         if sum(costs[1:]) > ENOUGH or count >= min(MOST, total):
             break
         count = min(2 * count, MOST, total)
-    again = _time_kernel(
-        model, items, count, device, memory, certify
-    )  # the smaller of two: others use the machine, too
+    again = _time_kernel(model, items, count, device, memory, certify)  # the smaller of two: the machine may be shared
     setup, each, products = (min(pair) for pair in zip(costs, again))
     start = time.perf_counter()
     with torch.no_grad():
@@ -64,7 +62,7 @@ def measure_rates(
 def _time_kernel(
     model: nn.Module, x: Inputs, count: int, device: Any, memory: int, certify: str | bool
 ) -> tuple[float, float, float]:
-    """Seconds of one small kernel: setting up, all samples, all pairs."""
+    """Seconds for one small kernel: setup, all samples, all pairs."""
     start = time.perf_counter()
     gram = kernel(TIMED, model, x, device=device, memory=memory, profile=True, certify=certify)
     spent = time.perf_counter() - start
@@ -75,7 +73,7 @@ def _time_kernel(
 
 
 def _product_rate(dtype: Any, size: int = 512) -> float:
-    """Seconds a multiply-add of a matrix product."""
+    """Seconds per multiply-add of a matrix product."""
     matrix = numpy_generator(0, "rates").standard_normal((size, size)).astype(dtype)
     matrix @ matrix
     start = time.perf_counter()
@@ -85,7 +83,7 @@ def _product_rate(dtype: Any, size: int = 512) -> float:
 
 
 def _draw_rate(rows: int = 256, columns: int = 512) -> float:
-    """Seconds an entry of a random projection."""
+    """Seconds per entry of a random projection."""
     start = time.perf_counter()
     projection_rows(0, "rates", 0, rows, columns, "rademacher", torch.float32, torch.device("cpu"))
     return (time.perf_counter() - start) / (rows * columns)

@@ -20,7 +20,7 @@ class Rating:
     more: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """What a record can hold: the figures, and `more` where there is any."""
+        """Plain values for a record: the figures, and `more` if there is any."""
         return {**self.figures.to_json(), **({"more": dict(self.more)} if self.more else {})}
 
 

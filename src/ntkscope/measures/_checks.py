@@ -1,4 +1,4 @@
-"""Arguments of measures as checked float64 arrays: what came, what was expected, what to do."""
+"""Arguments of measures as checked float64 arrays; errors say what was got, what was expected, what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Labels: TypeAlias = Int64[np.ndarray, " n"]
 
 
 def plain_array(values: Any) -> np.ndarray:
-    """`values` as a NumPy array: of a tensor, a Gram, a list or an array."""
+    """`values` (a tensor, a Gram, a list or an array) as a NumPy array."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         return values.double().numpy() if values.is_floating_point() else values.numpy()
@@ -27,13 +27,13 @@ def finite(values: Any, name: str, axes: int) -> np.ndarray:
     """A float64 array with `axes` axes and no NaN or infinity in it."""
     array = plain_array(values)
     if array.ndim != axes or array.dtype.kind not in "fiub":
-        raise UsageError(f"{name} came as {array.dtype} of shape {array.shape}; expected real numbers with {axes} axes")
+        raise UsageError(f"got {name} as {array.dtype} of shape {array.shape}; expected real numbers with {axes} axes")
     wide = array.astype(np.float64)
     if not np.isfinite(wide).all():
         bad = np.argwhere(~np.isfinite(wide))
         raise NumericalError(
             f"{name} holds {len(bad)} values that are NaN or infinite, the first at {tuple(bad[0].tolist())};"
-            " drop those items or look where they come from"
+            " drop those items or find where they come from"
         )
     return wide
 
@@ -47,7 +47,7 @@ def two_vectors(a: Any, b: Any, least: int = 2) -> tuple[Vector, Vector]:
     left, right = vector(a, "the first argument"), vector(b, "the second argument")
     if len(left) != len(right) or len(left) < least:
         raise UsageError(
-            f"{len(left)} and {len(right)} values came; expected one of each an item, of at least {least} items"
+            f"got {len(left)} and {len(right)} values; expected one of each per item, for at least {least} items"
         )
     return left, right
 
@@ -60,7 +60,7 @@ def order_of(values: Any, name: str) -> Labels:
     """
     array = plain_array(values)
     whole = array.ndim == 1 and len(array) > 0 and array.dtype.kind in "fO"
-    if whole and not isinstance(values, np.ndarray | Tensor):  # a sequence, which NumPy may have rounded to floats
+    if whole and not isinstance(values, np.ndarray | Tensor):  # a sequence that NumPy may have rounded to floats
         items = list(values)
         if all(isinstance(item, int | np.integer) for item in items):
             number = {item: place for place, item in enumerate(sorted(set(map(int, items))))}
@@ -74,7 +74,7 @@ def two_orders(a: Any, b: Any, least: int = 2) -> tuple[Labels, Labels]:
     left, right = order_of(a, "the first argument"), order_of(b, "the second argument")
     if len(left) != len(right) or len(left) < least:
         raise UsageError(
-            f"{len(left)} and {len(right)} values came; expected one of each an item, of at least {least} items"
+            f"got {len(left)} and {len(right)} values; expected one of each per item, for at least {least} items"
         )
     return left, right
 
@@ -84,7 +84,7 @@ def logits_of(values: Any, name: str = "logits") -> Matrix:
     logits: Matrix = finite(values, name, 2)
     if logits.shape[0] < 1 or logits.shape[1] < 2:
         raise UsageError(
-            f"{name} came with shape {logits.shape}; expected (items, classes) with at least two classes: one logit z of two"
+            f"got {name} of shape {logits.shape}; expected (items, classes) with at least two classes: one logit z of two"
             " classes is the pair (0, z)"
         )
     return logits
@@ -93,18 +93,18 @@ def logits_of(values: Any, name: str = "logits") -> Matrix:
 def two_logits(a: Any, b: Any) -> tuple[Matrix, Matrix]:
     left, right = logits_of(a, "the surrogate's logits"), logits_of(b, "the network's logits")
     if left.shape != right.shape:
-        raise UsageError(f"logits of shapes {left.shape} and {right.shape} came; expected the same items and classes")
+        raise UsageError(f"got logits of shapes {left.shape} and {right.shape}; expected the same items and classes")
     return left, right
 
 
 def labels_of(y: Any, items: int, classes: int | None = None) -> Labels:
-    """Labels as int64, one an item, in 0 … classes - 1."""
+    """Labels as int64, one per item, in 0 … classes - 1."""
     array = plain_array(y)
     if array.shape != (items,):
-        raise UsageError(f"labels of shape {array.shape} came for {items} items; expected ({items},)")
+        raise UsageError(f"got labels of shape {array.shape} for {items} items; expected ({items},)")
     labels = array.astype(np.int64) if array.dtype.kind in "iufb" else None
     if labels is None or (labels != array).any() or (items and labels.min() < 0):
-        raise UsageError(f"labels of dtype {array.dtype} came; expected whole numbers from 0: encode them first")
+        raise UsageError(f"got labels of dtype {array.dtype}; expected whole numbers from 0: encode them first")
     if classes is not None and items and labels.max() >= classes:
-        raise UsageError(f"the label {labels.max()} came with {classes} classes; expected 0 … {classes - 1}")
+        raise UsageError(f"got the label {labels.max()} with {classes} classes; expected 0 … {classes - 1}")
     return labels

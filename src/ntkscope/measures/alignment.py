@@ -42,7 +42,7 @@ def kernel_target_alignment(K: Kernel, y: Any, *, centred: bool = False) -> floa
     if not np.isfinite(inner) or not np.isfinite(scale):
         raise NumericalError(f"{gram!r} holds NaN or infinity; the alignment with it is undefined")
     if scale == 0:
-        raise NumericalError("a zero (or, centred, constant) kernel or target came: the alignment with it is undefined")
+        raise NumericalError("got a zero (or, centred, constant) kernel or target: the alignment with it is undefined")
     return min(1.0, max(-1.0, inner / scale))
 
 
@@ -65,16 +65,16 @@ def centred_alignment(K1: Kernel, K2: Kernel) -> float:
         products += torch.stack([(a * b).sum(), (a * a).sum(), (b * b).sum()])
     ab, aa, bb = products.tolist()
     if not np.isfinite([ab, aa, bb]).all():
-        raise NumericalError("a kernel that holds NaN or infinity came: its alignment is undefined")
-    # centring leaves rounding behind; a constant kernel must not align with it
+        raise NumericalError("got a kernel that holds NaN or infinity: its alignment is undefined")
+    # centring leaves rounding behind; a constant kernel must not be aligned with that
     if min(aa / _size(left), bb / _size(right)) < 1e-24:
-        raise NumericalError("a kernel that is constant came: centred, it is zero, and alignment with it is undefined")
+        raise NumericalError("got a constant kernel: centred, it is zero, and alignment with it is undefined")
     return min(1.0, max(-1.0, ab / (aa**0.5 * bb**0.5)))
 
 
 @measure("kernel-distance", of="two kernels", low=0, high=2, best=0)
 def kernel_distance(K0: Kernel, K1: Kernel) -> float:
-    """`1 - ⟨K₀, K₁⟩ / (‖K₀‖_F ‖K₁‖_F)`: how far a kernel turned, whatever its scale; in [0, 1] for two kernels; O(n²).
+    """`1 - ⟨K₀, K₁⟩ / (‖K₀‖_F ‖K₁‖_F)`: how far a kernel rotated, whatever its scale; in [0, 1] for two kernels; O(n²).
 
     Fort et al., "Deep learning versus kernel learning" (2020), equation 4.
 
@@ -93,21 +93,21 @@ def _targets(y: Any, n: int) -> np.ndarray:
         array = np.eye(int(array.max()) + 1)[array]
     Y = finite(array[:, None] if array.ndim == 1 else array, "the targets", 2)
     if len(Y) != n:
-        raise UsageError(f"{len(Y)} labels came for a kernel of {n} rows; expected one a row")
+        raise UsageError(f"got {len(Y)} labels for a kernel of {n} rows; expected one per row")
     return Y
 
 
 def _square(K: Kernel) -> Gram:
     gram = as_gram(K)
     if gram.shape[0] != gram.shape[1] or gram.shape[0] < 1:
-        raise UsageError(f"a kernel of shape {gram.shape} came; expected a square one, between the same items")
+        raise UsageError(f"got a kernel of shape {gram.shape}; expected a square one, between the same items")
     return gram
 
 
 def _pair(K1: Kernel, K2: Kernel) -> tuple[Gram, Gram]:
     left, right = _square(K1), _square(K2)
     if left.shape != right.shape:
-        raise UsageError(f"kernels of shapes {left.shape} and {right.shape} came; expected both of the same items")
+        raise UsageError(f"got kernels of shapes {left.shape} and {right.shape}; expected both for the same items")
     return left, right
 
 

@@ -18,7 +18,7 @@ from ntkscope.measures.registry import measure
 def relative_change(K0: Kernel, K1: Kernel, *, centred: bool = False) -> float:
     """`‖K₁ - K₀‖_F / ‖K₀‖_F`, or of `H K H`: how far a kernel moved, in units of itself; O(n²).
 
-    `centred=True` leaves the kernel's constant part out. Rounded to twelve decimals. Chizat, Oyallon & Bach (2019): training is
+    `centred=True` leaves out the kernel's constant part. Rounded to twelve decimals. Chizat, Oyallon & Bach (2019): training is
     lazy where this is small.
 
     >>> relative_change(np.eye(3), 3 * np.eye(3) + 100, centred=True)

@@ -1,4 +1,4 @@
-"""Faithfulness: whether a surrogate and its network say the same of the same items."""
+"""Faithfulness: whether a surrogate and its network agree on the same items."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ __all__ = [
 class Faithfulness:
     """One surrogate against one network on one test set; `intervals` holds the 95 % interval of each figure by its name.
 
-    `tau` is τ-b of the correct-class log-odds, `tau_literal` the rule that counts ties as discordant, `ties` the tied
+    `tau` is τ-b of the correct-class log-odds, `tau_literal` counts ties as discordant, `ties` the tied
     pairs of `pairs`. `tad` is in percentage points. `r2` is after the fitted monotone map, `r2_before` without it and
     `r2_isotonic` what no monotone map exceeds; `pearson` is of correct-class probabilities. A figure that is undefined
     (a constant score) is NaN.
@@ -78,7 +78,7 @@ class Faithfulness:
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """What a record can hold."""
+        """Plain values that a record can hold."""
         plain: dict[str, Any] = to_plain(self)
         return plain
 

@@ -90,7 +90,7 @@ def kendall(a: Any, b: Any) -> Kendall:
 def kendall_tau(a: Any, b: Any, ties: Ties = "b") -> float:
     """Kendall's τ of two scores of the same items: τ-b, or with `ties="discordant"` the literal rule.
 
-    The literal rule counts every pair that is not strictly concordant as discordant, so ties drag it down: a tied score
+    The literal rule counts every pair that is not strictly concordant as discordant, so ties lower it: a tied score
     compared with itself stays below 1. O(n log n); see `kendall`.
 
     >>> kendall_tau([1, 2, 3], [10, 20, 30]), kendall_tau([1, 2, 3], [3, 2, 1])
@@ -99,7 +99,7 @@ def kendall_tau(a: Any, b: Any, ties: Ties = "b") -> float:
     0.3333
     """
     if ties not in ("b", "discordant"):
-        raise UsageError(f'ties={ties!r} came; expected "b" or "discordant"')
+        raise UsageError(f'got ties={ties!r}; expected "b" or "discordant"')
     found = kendall(a, b)
     if ties == "b" and math.isnan(found.tau_b):
         raise NumericalError(
@@ -154,5 +154,5 @@ def _error(influence: Vector) -> float:
 
 def _inverse_erf(level: float) -> float:
     if not 0 < level < 1:
-        raise UsageError(f"level={level} came; expected a probability between 0 and 1, such as 0.95")
+        raise UsageError(f"got level={level}; expected a probability between 0 and 1, such as 0.95")
     return float(erfinv(level))

@@ -13,7 +13,7 @@ from ntkscope.measures._checks import Matrix, Vector, labels_of, logits_of
 def correct_class_log_odds(logits: Any, y: Any) -> Vector:
     """`log p_y - log(1 - p_y) = z_y - log Σ_{k≠y} exp z_k` of each item; O(nc).
 
-    Probabilities round to 1 from log-odds of 37 on and then tie; log-odds do not.
+    Probabilities round to 1 for log-odds of 37 and more, and then tie; log-odds do not.
 
     >>> correct_class_log_odds([[0.0, 100.0], [0.0, -3.0]], [1, 1]).tolist()
     [100.0, -3.0]

@@ -39,7 +39,7 @@ class MonotoneFit:
         return expit(self.log_odds(surrogate))
 
     def inverse(self, network: Any) -> Vector:
-        """The surrogate's log-odds that the map takes to these."""
+        """The surrogate's log-odds that the map sends to these."""
         return (vector(network, "log-odds") - self.intercept) / self.slope
 
 
@@ -48,7 +48,7 @@ def monotone_r2(surrogate: Any, network: Any) -> MonotoneFit:
 
     `p̂_i = σ(α z_i + β)`, α > 0, minimises `Σ (p̂_i - p_i)²`; `R² = 1 - Σ (p̂_i - p_i)² / Σ (p_i - p̄)²`. α = 1, β = 0 is
     no map at all, so `r2 ≥ r2_before`; the map keeps order, so Kendall's τ does not change. The published text fits "an
-    invertible map" without naming its family; this family is ours. O(n) a step; O(n log n) for the isotonic one.
+    invertible map" without naming its family; this family is ours. O(n) per step; O(n log n) for the isotonic one.
 
     >>> z = np.linspace(-3, 3, 50)
     >>> fit = monotone_r2(z, 2 * z + 1)

@@ -1,4 +1,4 @@
-"""How two classifiers' predictions on the same items compare, item by item and in the mean."""
+"""How two classifiers' predictions on the same items compare, per item and on average."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def total_variation(a: Any, b: Any) -> float:
 def pearson(a: Any, b: Any) -> float:
     """Pearson's correlation of two scores of the same items; O(n).
 
-    Two clouds of items, confident and not, push it up whatever the order inside them; Kendall's τ does not see that.
+    Two clusters of items, confident and unconfident, raise it whatever the order within them; Kendall's τ is not affected.
 
     >>> round(pearson([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), 12)
     1.0

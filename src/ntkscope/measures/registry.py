@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Measure:
-    """A function from arrays to one number in [low, high]; `of` says which arrays, `best` the value of a perfect view."""
+    """A function from arrays to one number in [low, high]; `of` says which arrays, `best` is the value at perfect agreement."""
 
     func: Callable[..., float]
     of: Of
@@ -41,7 +41,7 @@ MEASURES: Registry[Measure] = Registry("measure")
 def measure(
     name: str, *, of: Of, low: float | int = -math.inf, high: float | int = math.inf, best: float | int | None = None
 ) -> Callable[[F], F]:
-    """Decorator: register a function as the measure `name` and leave it the function it is."""
+    """Decorator: register a function as the measure `name` and return it unchanged."""
 
     def decorate(func: F) -> F:
         MEASURES.add(name, Measure(func, of, low, high, best))

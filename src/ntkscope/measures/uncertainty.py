@@ -19,7 +19,7 @@ BLOCK = 2**22  # counts held at a time
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean of a figure over repetitions, its standard error (NaN from one repetition) and how many there were."""
+    """Mean of a figure over repetitions, its standard error (NaN for a single repetition) and the number of repetitions."""
 
     mean: float
     sem: float
@@ -30,7 +30,7 @@ class Summary:
 
 
 def standard_error(values: Any) -> float:
-    """Standard error of the mean, `s / sqrt(n)` with s² over n - 1; NaN from one value.
+    """Standard error of the mean, `s / sqrt(n)` with s² over n - 1; NaN for a single value.
 
     >>> standard_error([1.0, 3.0])
     1.0
@@ -63,10 +63,10 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> dict[str, Summary]:
 def bootstrap_means(
     values: Any, statistic: Callable[[np.ndarray], np.ndarray], *, resamples: int = 1000, seed: int = 0
 ) -> Float64[np.ndarray, "r k"]:
-    """`statistic` of the means of `values` (n, f) over resampled items, once a resample; O(resamples · n · f).
+    """`statistic` of the means of `values` (n, f) over resampled items, once per resample; O(resamples · n · f).
 
-    Resampling n items with replacement is drawing how often each comes, so the means are one matrix product. `statistic`
-    takes means (r, f) and gives (r, k). Efron (1979).
+    Resampling n items with replacement amounts to drawing how often each one occurs, so the means are one matrix product.
+    `statistic` takes means (r, f) and gives (r, k). Efron (1979).
 
     >>> bootstrap_means([[1.0], [1.0]], lambda means: means, resamples=3).tolist()
     [[1.0], [1.0], [1.0]]
@@ -74,7 +74,7 @@ def bootstrap_means(
     items = finite(values, "values", 2)
     n = len(items)
     if resamples < 1 or n < 1:
-        raise UsageError(f"{resamples} resamples of {n} items came; expected at least one of each")
+        raise UsageError(f"got {resamples} resamples of {n} items; expected at least one of each")
     random = numpy_generator(seed, "bootstrap")
     found = []
     for start in range(0, resamples, rows := max(1, BLOCK // n)):
@@ -92,16 +92,16 @@ def percentile_interval(values: Any, level: float = 0.95) -> tuple[float, float]
     (5.0, 95.0)
     """
     if not 0 < level < 1:
-        raise UsageError(f"level={level} came; expected a probability between 0 and 1, such as 0.95")
+        raise UsageError(f"got level={level}; expected a probability between 0 and 1, such as 0.95")
     ordered = np.sort(vector(list(values), "values"))
     if not len(ordered):
-        raise UsageError("no values came; expected at least one")
-    tail = (1 - Fraction(repr(float(level)))) / 2  # of what was written: 0.9 leaves 1/20, not 0.04999999999999999
+        raise UsageError("got no values; expected at least one")
+    tail = (1 - Fraction(repr(float(level)))) / 2  # of the decimal as written: 0.9 leaves 1/20, not 0.04999999999999999
     return _quantile(ordered, tail), _quantile(ordered, 1 - tail)
 
 
 def _quantile(ordered: Float64[np.ndarray, " n"], share: Fraction) -> float:
-    """Linear between the two values around the place `share · (n - 1)`, which is exact; neither rounded nor overflowing."""
+    """Linear between the two values around the exact position `share · (n - 1)`, without rounding or overflow."""
     place = share * (len(ordered) - 1)
     first = int(place)
     weight = float(place - first)

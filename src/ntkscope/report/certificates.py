@@ -1,4 +1,4 @@
-"""Certificates: what was checked while the kernels of a record were computed, in plain words."""
+"""Certificates: what was checked while a record's kernels were computed, in plain words."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ntkscope.report.numbers import as_float, number, power
 from ntkscope.report.source import Source, mapping
 from ntkscope.report.tables import Cell, table
 
-NAMES = 12  # of parameters that are listed; more are counted
-STATES = {"checked": "good", "checked in part": "neither", "not checked": "bad"}
+NAMES = 12  # names of parameters that are listed; the rest are counted
+STATES = {"checked": "good", "partly checked": "neither", "not checked": "bad"}
 TEXTS = ("fell_back", "changes")
 
 
@@ -28,7 +28,7 @@ class Checks:
 
     @classmethod
     def of(cls, metrics: Mapping[str, Any], arrays: Iterable[str] = ()) -> Checks:
-        """From `metrics["certificates"]`, `{kernel: {part: certificate}}`; `arrays`: the names of those a record holds.
+        """From `metrics["certificates"]`, `{kernel: {part: certificate}}`; `arrays`: the names of the arrays a record holds.
 
         >>> one = Certificate(1e-7, 1e-3, checked=2, blocks=2, alone=2).to_json()
         >>> checks = Checks.of({"certificates": {"ck": {"all": one}}}, ["kernels.ck.train", "kernels.em.train"])
@@ -54,42 +54,42 @@ class Checks:
 
     @property
     def groups(self) -> list[Certificate]:
-        """One certificate for everything that was held to the same thing."""
+        """One certificate for everything that was checked against the same reference."""
         kinds = dict.fromkeys(one.against for one in self.by_kernel.values())
         return [reduce(add, [one for one in self.by_kernel.values() if one.against == kind]) for kind in kinds]
 
     @property
     def state(self) -> str:
-        """In how far the kernels were checked, in a word or three."""
+        """To what extent the kernels were checked, in up to three words."""
         checked = sum(one.checked for one in self.by_kernel.values())
         blocks = sum(one.blocks for one in self.by_kernel.values())
         if not checked:
             return "not checked"
-        return "checked" if checked == blocks and not self.missing else "checked in part"
+        return "checked" if checked == blocks and not self.missing else "partly checked"
 
     def lines(self) -> list[str]:
-        """The same as plain text, for a terminal."""
+        """The statement as plain text, for a terminal."""
         said = [sentence(one) for one in self.groups]
         said += [f"{before}{_listed(names)}{after}" for before, names, after in self._remarks()]
         return said
 
     def _remarks(self) -> list[tuple[str, tuple[str, ...], str]]:
-        """What took a slower road, what the model changes, what has no certificate: text, names, text."""
+        """What needed a slower method, what the model changes, what has no certificate: text, names, text."""
         whole = reduce(add, self.by_kernel.values(), Certificate())
         found = []
         if whole.fell_back:
-            before = "A check failed on the fast road, so these parameters were computed by a slower exact one: "
+            before = "A check of the fast method failed, so these parameters were computed by a slower exact method: "
             found.append((before, whole.fell_back, "."))
         if whole.changes:
-            after = ". Every pass began from the same state, and the model was put back as it was."
+            after = ". Every pass started from the same state, and the model was restored afterwards."
             found.append(("During a forward pass the model itself changes ", whole.changes, after))
         if self.missing and self.by_kernel:
             named = tuple(label(name) for name in self.missing)
-            found.append(("There is no whole certificate of these kernels: ", named, "."))
+            found.append(("These kernels have no complete certificate: ", named, "."))
         return found
 
     def statement(self) -> Markup | None:
-        """What was checked in a few sentences; nothing where the record says nothing of it."""
+        """What was checked, in a few sentences; None if the record does not say."""
         if not self.by_kernel:
             return None
         pill = tag("span", self.state, class_=f"pill {STATES[self.state]}")
@@ -126,16 +126,14 @@ class Checks:
 
 
 def checks(source: Source) -> Checks:
-    """Those of a record."""
+    """The checks of a record."""
     return Checks.of(source.metrics, source.record.arrays)
 
 
 def section(source: Source) -> Markup:
-    """Heading, sentences and table; a record of a version that kept no certificates says so."""
+    """Heading, sentences and table; for a record of a version without certificates, a sentence that says so."""
     found = checks(source)
-    silent = (
-        "This record does not say whether its kernels were checked: it was made by an ntkscope that did not keep that."
-    )
+    silent = "This record does not say whether its kernels were checked: its version of ntkscope did not record that."
     body = [found.statement(), found.table()] if found.by_kernel else [tag("p", silent, class_="soft")]
     return join([tag("h3", "How the kernels were checked"), *body])
 
@@ -151,7 +149,7 @@ def sentence(one: Certificate) -> str:
     """
     gradients = one.against == "autograd"
     what = "gradients" if gradients else "features"
-    whom = {"autograd": "PyTorch's own autograd on your model", "single samples": "what its samples give alone"}
+    whom = {"autograd": "PyTorch's own autograd on your model", "single samples": "the same samples run alone"}
     against = whom.get(one.against, one.against)
     if not one.checked:
         return f"None of {_count(one.blocks, 'block')} of {what} was compared with {against}."
@@ -171,7 +169,7 @@ def sentence(one: Certificate) -> str:
 
 
 def label(name: str) -> str:
-    """A kernel's key as a reader should see it.
+    """A kernel's key in words for the reader.
 
     >>> label("initial.ck"), label("layers.trntk0"), label("em")
     ('ck, initial network', 'trntk0, layer by layer', 'em')
@@ -183,7 +181,7 @@ def label(name: str) -> str:
 
 
 def _read(value: Any) -> Certificate | None:
-    """A certificate as a record holds it; None for what is none."""
+    """A certificate read from a record; None if it is not one."""
     if not isinstance(value, Mapping):
         return None
     counts = [value.get(key, 0) for key in ("checked", "blocks", "alone")]

@@ -1,4 +1,4 @@
-"""Claims: what a document says beside what was measured, and the verdict in a colour and a word."""
+"""Claims: the published value next to the measured one, and the verdict as a coloured word."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = {"reproduced": "good", "not reproduced": "bad", "stand-in": "neither", "
 
 
 def pill(verdict: str, count: int | None = None) -> Markup:
-    """A verdict as a coloured word, with a number before it where one is given."""
+    """A verdict as a coloured word, preceded by a count if one is given."""
     return tag("span", verdict if count is None else f"{count} {verdict}", class_=f"pill {KINDS.get(verdict, 'quiet')}")
 
 
@@ -26,7 +26,7 @@ def tally(claims: Sequence[Claim]) -> Markup:
 
 
 def claims_table(claims: Sequence[Claim], *, before: Sequence[Sequence[Cell]] | None = None, **options: Any) -> Markup:
-    """The claims, one a row, published beside measured; `before` puts a first column before them."""
+    """The claims, one per row, published next to measured; `before` adds columns on the left."""
     heads = ["Claim", "Source", "Published", "Measured", "Tolerance", "Verdict", "Note"]
     rows = [
         [

@@ -23,7 +23,7 @@ def document(
     style: str = "",
     foot: Any = None,
 ) -> Markup:
-    """The page with a navigation of `links` (id of a part, its name); our scripts run by their hashes, no others do."""
+    """The page with a navigation of `links` (id of a part, its name); only our own scripts run, identified by their hashes."""
     script, digest = code_script("\n".join((_ASSETS / name).read_text(encoding="utf-8") for name in _SCRIPTS))
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'unsafe-inline';"
@@ -33,7 +33,7 @@ def document(
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
-        # hashes come in quotes, which an attribute holds as they are
+        # hashes are quoted, and an attribute holds the quotes as they are
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
@@ -52,14 +52,14 @@ def document(
             type="button",
             id="theme",
             class_="action",
-            aria_label="Theme: as the system",
+            aria_label="Theme: system",
             hidden=True,
         ),
         class_="bar",
     )
     inner = tag(
         "body",
-        tag("a", "To the content", href="#main", class_="skip"),
+        tag("a", "Skip to content", href="#main", class_="skip"),
         tag("div", bar, tag("main", *body, id="main", tabindex="-1"), class_="layout", id="top"),
         tag("footer", foot) if foot is not None else None,
         tag("div", id="tip", role="tooltip", hidden=True),
@@ -70,16 +70,18 @@ def document(
 
 
 def part(key: str, title: str, body: Markup) -> Markup:
-    """A part of a page under a heading; the navigation leads to its key."""
+    """A part of a page under a heading; the navigation links to its key."""
     head = tag("h2", title, id=f"{key}-title")
     return tag("section", head, body, id=key, aria_labelledby=f"{key}-title", class_="part-of-page")
 
 
 def save(page: str, path: Path) -> Path:
-    """Write a page atomically; it can be made again from its record, so nobody waits for the disk."""
+    """Write a page atomically; it can be rebuilt from its record, so it is not synced to disk."""
     try:
         with atomic_file(path, durable=False) as handle:
             handle.write(page.encode("utf-8", "replace"))
     except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror}; choose another file, or make room there") from error
+        raise RecordError(
+            f"cannot write {path}: {error.strerror}; choose another file, or free some space there"
+        ) from error
     return path

@@ -1,4 +1,4 @@
-"""The index: all records below a folder on one page, published numbers beside measured ones, each with a page of its own."""
+"""The index: all records below a folder on one page, published numbers next to measured ones, each record with its own page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INDEX = "index.html"
 
 @dataclass(frozen=True)
 class Entry:
-    """A record below the folder: its place as a link, its row in the index, and what is wrong with it when it cannot be
+    """A record below the folder: its path as a link, its row in the index, and the reason if it cannot be
     read."""
 
     where: str
@@ -44,14 +44,14 @@ class Entry:
 
 
 def write_index(folder: str | Path) -> Path:
-    """Make a page for every record in `folder` and below, and `index.html` over them; say where that is.
+    """Write a page for every record in `folder` and below, and an `index.html` of them; return the path of the index.
 
-    A record that cannot be read is listed with the reason. Hidden folders and links to folders are not entered.
+    A record that cannot be read is listed with the reason. Hidden folders and links to folders are skipped.
     """
     folder = Path(folder)
     entries = [_entry(folder, found) for found in records(folder)]
     if not entries:
-        raise RecordError(f"no record in {folder} or below; give a folder that runs wrote to")
+        raise RecordError(f"no record in {folder} or below; give a folder that contains records")
     return save(_page(folder, entries), folder / INDEX)
 
 
@@ -66,7 +66,7 @@ def records(folder: str | Path) -> list[Path]:
 
 
 def _entry(folder: Path, found: Path) -> Entry:
-    """A record with everything the index shows of it; one that cannot be read takes no other with it."""
+    """A record with everything the index shows of it; one that cannot be read does not affect the others."""
     where = found.relative_to(folder).as_posix()
     try:
         record = Record.open(found)
@@ -107,7 +107,7 @@ def _page(folder: Path, entries: Sequence[Entry]) -> Markup:
         f"Records in {folder.resolve().name} – ntkscope",
         [head, *body],
         links=[(key, title) for key, (title, _) in shown.items()],
-        foot=tag("p", "Made from records on disk; this file asks no server for anything."),
+        foot=tag("p", "Made from records on disk; this file loads nothing from the network."),
     )
 
 

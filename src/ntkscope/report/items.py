@@ -15,11 +15,11 @@ from PIL import Image
 from ntkscope.report.markup import Markup, tag
 
 COLUMNS = 32
-LARGEST = 64  # pixels of a thumbnail's longer side; larger ones are made smaller
+LARGEST = 64  # pixels of a thumbnail's longer side; larger images are scaled down
 
 
 class Items:
-    """The items a page shows; only those come into it, each once, whatever number of views shows them."""
+    """The items a page shows; only those are embedded, each once, however many views show them."""
 
     def __init__(self, array: Callable[[str], NDArray[Any] | None], texts: Mapping[str, Any]) -> None:
         self._thumbs = {part: _images(array(f"thumbs.{part}")) for part in ("train", "test")}
@@ -27,14 +27,14 @@ class Items:
         self._slots: dict[str, dict[int, int]] = {"train": {}, "test": {}}
 
     def slot(self, part: str, index: int) -> int | None:
-        """The place of an item in its sheet of thumbnails, taken when it is first asked for."""
+        """The slot of an item in its sheet of thumbnails, assigned on first use."""
         images = self._thumbs[part]
         if images is None or not 0 <= index < len(images):
             return None
         return self._slots[part].setdefault(int(index), len(self._slots[part]))
 
     def text(self, part: str, index: int, longest: int = 400) -> str | None:
-        """The text of an item, cut when it is very long."""
+        """The text of an item, truncated if it is very long."""
         texts = self._texts[part]
         if not 0 <= index < len(texts):
             return None
@@ -68,7 +68,7 @@ class Items:
 
 
 def sheet(images: list[UInt8[np.ndarray, "h w c"]]) -> UInt8[np.ndarray, "rows columns c"]:
-    """Images in the middle of equal squares, `COLUMNS` a row.
+    """Images in the middle of equal squares, `COLUMNS` per row.
 
     >>> sheet([np.full((2, 4, 1), 9, dtype=np.uint8)] * 2).shape
     (4, 128, 1)
@@ -103,7 +103,7 @@ def _images(array: NDArray[Any] | None) -> _Shrinking | None:
 
 
 class _Shrinking:
-    """The images of an array, made smaller one by one when they are asked for."""
+    """The images of an array, scaled down one by one on access."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array

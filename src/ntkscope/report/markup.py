@@ -1,4 +1,4 @@
-"""HTML that cannot be written without escaping: text becomes markup through `tag` alone."""
+"""HTML that cannot be written unescaped: text becomes markup only through `tag`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def text(value: object) -> Markup:
 
 
 def join(children: Iterable[Any]) -> Markup:
-    """Children one after the other: markup as it is, texts escaped, `None` left out, lists opened."""
+    """Children one after the other: markup unchanged, texts escaped, `None` skipped, lists flattened."""
     parts = []
     for child in children:
         if child is None or child is False:
@@ -51,9 +51,9 @@ def join(children: Iterable[Any]) -> Markup:
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
-    """An element; `class_` is the attribute `class`, `data_tip` is `data-tip`, `None` and `False` leave one out.
+    """An element; `class_` is the attribute `class`, `data_tip` is `data-tip`, `None` and `False` omit an attribute.
 
-    Handlers (`onclick=`) are refused, and links that lead anywhere but into the page, beside it, or into an image it holds.
+    Handlers (`onclick=`) are refused, and so are links other than into the page, to a file next to it, or to an embedded image.
 
     >>> tag("a", "1 < 2", href="#top", class_="up", title='"')
     '<a href="#top" class="up" title="&quot;">1 &lt; 2</a>'
@@ -70,7 +70,7 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
             continue
         attribute = key.rstrip("_").replace("_", "-")
         if not _NAME.fullmatch(attribute) or attribute.lower().startswith("on"):
-            raise UsageError(f"attribute {attribute!r} on <{name}>; expected a plain one, and no handler")
+            raise UsageError(f"attribute {attribute!r} on <{name}>; expected a plain attribute, not a handler")
         if attribute in ("href", "src") and not _LINK.match(str(value)):
             raise UsageError(
                 f"{attribute}=\"{value}\" on <{name}>; expected '#part', a relative path or an image the page holds"
@@ -83,7 +83,7 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
 
 
 def data_script(name: str, value: Any) -> Markup:
-    """`value` as JSON in a script element that runs nothing; whatever texts it holds cannot leave the element.
+    """`value` as JSON in a script element that does not run; no text in it can break out of the element.
 
     >>> data_script("d", {"class": "</script>", "p": float("nan"), "x": 1 / 3})
     '<script type="application/json" id="data-d">{"class":"\\\\u003c/script\\\\u003e","p":null,"x":0.33333}</script>'
@@ -102,7 +102,7 @@ def code_script(source: str) -> tuple[Markup, str]:
 
 
 def compact(value: Any, digits: int = 5) -> Any:
-    """Arrays as lists, floats with a few significant digits, what is not finite as null: JSON for plots.
+    """JSON for plots: arrays as lists, floats with a few significant digits, non-finite values as null.
 
     >>> compact({"v": np.array([1 / 3, np.inf]), "n": np.int64(3)})
     {'v': [0.33333, None], 'n': 3}
@@ -114,7 +114,9 @@ def compact(value: Any, digits: int = 5) -> Any:
             return value.tolist()
         short = [float(f"{x:.{digits}g}") if math.isfinite(x) else None for x in value.ravel().tolist()]
         return np.array(short, dtype=object).reshape(value.shape).tolist()
-    if isinstance(value, (list, tuple)):  # most of a page's data are numbers in lists: no call for those that stay
+    if isinstance(
+        value, (list, tuple)
+    ):  # most of a page's data are numbers in lists: no call for values that do not change
         return [item if type(item) in (int, str, bool) else compact(item, digits) for item in value]
     if isinstance(value, np.generic):
         return compact(value.item(), digits)

@@ -1,4 +1,4 @@
-"""Numbers as people read them: few digits, thousands apart, a dash where there is none."""
+"""Numbers as people read them: few digits, thousands separated, a dash if there is none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["NONE", "as_float", "duration", "interval", "number", "percent", "pla
 
 
 def as_float(value: Any) -> float:
-    """`value` as a float, NaN when it is no number."""
+    """`value` as a float, NaN if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     return float(value)
@@ -49,7 +49,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def power(value: Any) -> str:
-    """A small number by its power of ten, two digits before it at most.
+    """A small number as a power of ten, with at most two digits before it.
 
     >>> power(3.14e-7), power(1e-3), power(0.0), power(2.96e-3)
     ('3.1×10⁻⁷', '10⁻³', '0', '3×10⁻³')
@@ -74,7 +74,7 @@ def percent(value: Any, digits: int = 1) -> str:
 
 
 def interval(low: Any, high: Any, shown: Any = number) -> str:
-    """An interval, or nothing when an end is not known.
+    """An interval, or an empty text if an end is not known.
 
     >>> interval(0.61, 0.7034), interval(None, 1.0)
     ('0.61 to 0.703', '')

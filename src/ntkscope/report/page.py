@@ -20,17 +20,17 @@ _STATES = {"skipped": "Left out", "failed": "This part failed", "waiting": "Not 
 
 
 def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Make the page of the record in `folder` and say where it is; `out` is a file, `page.html` beside the record by default.
+    """Write the page of the record in `folder` and return its path; `out` is a file, `page.html` beside the record by default.
 
-    The file holds everything it shows and asks no server for anything; a record that is still being written gives a page of
-    what is there so far. O(bytes of the arrays shown).
+    The file contains everything it shows and loads nothing from the network; a record that is still being written gives a
+    page of what is there so far. O(bytes of the arrays shown).
     """
     folder = Path(folder)
     return save(Page(folder).html, folder / FILE if out is None else Path(out))
 
 
 class Page:
-    """The page of a record; in a notebook it shows itself in a frame."""
+    """The page of a record; a notebook shows it in a frame."""
 
     def __init__(self, record: Record | str | Path) -> None:
         self.record = record if isinstance(record, Record) else Record.open(record)
@@ -44,7 +44,7 @@ class Page:
             raise
         except Exception as error:  # a record may hold anything where its schema says nothing
             raise RecordError(
-                f"no page can be made of {self.record.folder}: its record holds what no run writes"
+                f"no page can be made of {self.record.folder}: its record holds something that no run writes"
                 f" ({type(error).__name__}: {error}); restore it or run again"
             ) from error
 
@@ -56,7 +56,7 @@ class Page:
         return f"Page({self.record!r})"
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own: its style cannot reach the notebook, nor its scripts the notebook's."""
+        """The page in its own frame: its styles and scripts cannot affect the notebook."""
         held = escape(self.html, quote=True)
         style = "width:100%;height:720px;border:1px solid #8886;border-radius:6px"
         return f'<iframe srcdoc="{held}" sandbox="allow-scripts allow-downloads" style="{style}" title="ntkscope"></iframe>'
@@ -95,7 +95,7 @@ def _title(source: Source) -> str:
 
 
 def _header(source: Source) -> Markup:
-    """What was looked at, in four facts, and what a reader must know before the rest."""
+    """What we checked, in a few facts, and what a reader must know first."""
     record, data = source.record, source.data
     model = mapping(source.metrics.get("model"))
     facts = [
@@ -124,13 +124,11 @@ def _of(used: Any, total: Any) -> str:
 
 
 def status_note(record: Record) -> str | None:
-    """What to say of a record that did not come to its end."""
+    """What to say about a record that is not finished."""
     if record.status == "done":
         return None
     why = f" ({record.error})" if record.error else ""
-    return (
-        f"This run is not finished: its state is “{record.status}”{why}. What follows is what it had found until then."
-    )
+    return f"This run is not finished: its state is “{record.status}”{why}. Below are the results it had by then."
 
 
 def foot(record: Record) -> Markup:
@@ -138,11 +136,11 @@ def foot(record: Record) -> Markup:
     document = record.to_json()
     version = mapping(record.environment.get("packages")).get("ntkscope", "")
     said = f"ntkscope {version}, run started {document['started']}."
-    return tag("p", said, " Made from a record on disk; this file asks no server for anything.")
+    return tag("p", said, " Made from a record on disk; this file loads nothing from the network.")
 
 
 def _anchor(name: str) -> str:
-    """An id for a section that no other part of the page has.
+    """An id for a section, different from every other id on the page.
 
     >>> _anchor("a b<")
     's-a-b-'
@@ -151,12 +149,12 @@ def _anchor(name: str) -> str:
 
 
 def _section(n: int, section: Section, source: Source) -> tuple[Markup, Mapping[str, Any]]:
-    """Title, the plain sentence, how sure, the formula behind a fold, then the content."""
+    """Title, meaning, confidence, the formula (folded), then the content."""
     anchor = _anchor(section.name)
     parts = [
         tag("h2", tag("span", str(n), class_="ordinal-mark", aria_hidden="true"), section.title, id=f"{anchor}-title"),
         tag("p", section.meaning, class_="meaning") if section.meaning else None,
-        tag("p", tag("b", "How sure: "), section.confidence, class_="confidence") if section.confidence else None,
+        tag("p", tag("b", "Confidence: "), section.confidence, class_="confidence") if section.confidence else None,
         tag("details", tag("summary", "Formula"), tag("pre", section.formula, tabindex="0"), class_="formula")
         if section.formula
         else None,

@@ -1,4 +1,4 @@
-"""The page of an experiment, or of any record: claims beside what was measured, figures, numbers, how it was made."""
+"""The page of an experiment, or of any record: claims next to what was measured, figures, numbers, how it was computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = 4_000_000  # bytes of one embedded figure
 
 
 def result(record: Record) -> Markup:
-    """The page of one record that is no X-ray."""
+    """The page of one record that is not an X-ray."""
     written = record.to_json()
     parts = {
         "claims": ("Published and measured", claims_table(record.claims) if record.claims else None),
@@ -36,26 +36,28 @@ def result(record: Record) -> Markup:
         f"{record.name} – ntkscope",
         [_header(record), *(part(key, title, body) for key, (title, body) in shown.items())],
         links=[(key, title) for key, (title, _) in shown.items()],
-        foot=tag("p", "Made from a record on disk; this file asks no server for anything."),
+        foot=tag("p", "Made from a record on disk; this file loads nothing from the network."),
     )
 
 
 def figures(folder: Path) -> Markup | None:
-    """The files `figures/*.svg` and `figures/*.png` of a record, as images: whatever an SVG holds does not run in one.
+    """The files `figures/*.svg` and `figures/*.png` of a record, as images, in which nothing in an SVG can run.
 
-    A link that leads out of the folder is named, not followed.
+    A link that points outside the folder is named, not followed.
     """
     shown = []
     for path in sorted((folder / "figures").glob("*")):
         if path.suffix.lower() not in _TYPES or not path.is_file():
             continue
         name = path.stem.replace("_", " ").replace("-", " ")
-        if not is_inside(path, folder):  # a page is passed on, and with it whatever a link leads to
-            note = f"{path.name} is a link that leads out of the record's folder; it is not shown."
+        if not is_inside(path, folder):  # a page may be shared, and with it the target of a link
+            note = f"{path.name} is a link that points outside the record's folder; it is not shown."
             shown.append(tag("p", note, class_="note"))
             continue
         if path.stat().st_size > LARGEST:
-            shown.append(tag("p", f"{path.name} is too large to be shown here; it lies in figures/.", class_="note"))
+            shown.append(
+                tag("p", f"{path.name} is too large to be shown here; see the folder figures/.", class_="note")
+            )
             continue
         held = base64.b64encode(read_bytes(path, RecordError, limit=LARGEST, inside=folder)).decode()
         image = tag("img", src=f"data:{_TYPES[path.suffix.lower()]};base64,{held}", alt=f"Figure: {name}")

@@ -15,13 +15,13 @@ from ntkscope.report.plots import Line, Scale, lines
 from ntkscope.report.plots.frame import Frame
 from ntkscope.report.views._generic import terms
 
-POINTS = 200  # of a curve; a longer series is thinned
-CURVES = 12  # plots of one series
-ORDER = ("step", "epoch", "time", "seconds")  # a column of such a name is the axis
+POINTS = 200  # points per curve; a longer series is thinned
+CURVES = 12  # plots per series
+ORDER = ("step", "epoch", "time", "seconds")  # a column with one of these names is the axis
 
 
 def series(record: Record) -> Markup | None:
-    """Every series of a record; one that cannot be read is told of, and the others are shown."""
+    """Every series of a record; one that cannot be read is reported, and the others are shown."""
     parts = [_one(record, name) for name in record.series_names]
     return join(parts) if parts else None
 
@@ -56,7 +56,7 @@ def _is_numeric(values: Sequence[Any] | None) -> bool:
 
 
 def _plot(name: str, axis: str, x: Sequence[float], y: Sequence[float]) -> Markup | None:
-    """One curve of what is finite, thinned to a few hundred points; None for a single point."""
+    """One curve of the finite values, thinned to a few hundred points; None for a single point."""
     pairs = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(a) and math.isfinite(b)]
     if len(pairs) < 2:
         return None

@@ -15,7 +15,7 @@ from ntkscope.report.markup import Markup, tag
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """`value` when it is a mapping, else an empty one: a record may hold anything."""
+    """`value` if it is a mapping, else an empty one: a record may hold anything."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -35,7 +35,7 @@ class Section:
 
     @classmethod
     def read(cls, name: str, value: Any) -> Section:
-        """The section a record holds under `name`; one that is not there yet is waiting.
+        """The section a record holds under `name`; one that is not there yet has the status `waiting`.
 
         >>> Section.read("extra", {"title": "More", "data": {"a": 1}}).data["a"]
         1
@@ -84,11 +84,11 @@ class Source:
         return [Section.read(str(name), self.metrics.get(f"section:{name}")) for name in names]
 
     def array(self, name: str) -> NDArray[Any] | None:
-        """An array of the record, or `None` where it has none of that name."""
+        """An array of the record, or `None` if it has none of that name."""
         return np.asarray(self._arrays[name]) if name in self._arrays else None
 
     def class_name(self, label: Any) -> str:
-        """The name of a class; its number where it has no name."""
+        """The name of a class, or its number if it has no name."""
         if isinstance(label, (int, np.integer)) and 0 <= int(label) < len(self.classes):
             return self.classes[int(label)]
         return str(label)

@@ -13,7 +13,7 @@ from ntkscope.report.numbers import NONE, plain
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: what is shown, the value it is sorted and exported by, and whether it stands right as numbers do.
+    """A cell: what is shown, the value it is sorted and exported by, and whether it is right-aligned like a number.
 
     A cell without a value (a thumbnail) is left out of exports together with its column.
     """
@@ -25,7 +25,7 @@ class Cell:
 
     @classmethod
     def of(cls, value: Any) -> Cell:
-        """A cell that shows a value of a record as it is.
+        """A cell that shows a value of a record unchanged.
 
         >>> Cell.of(0.25)
         Cell(shown='0.25', value=0.25, numeric=True, kind='')
@@ -45,7 +45,7 @@ def table(
     id_: str | None = None,
     kind: str = "",
 ) -> Markup:
-    """A table in a box that scrolls; `export` is the file name a button saves it under, `tall` limits its height."""
+    """A table in a box that scrolls; `export` is the file name for the export button, `tall` limits its height."""
     numeric = [_numbers([row[k] for row in rows]) for k in range(len(heads))]
     valued = [any(row[k].value is not None for row in rows) for k in range(len(heads))]
     head_cells = []
@@ -53,7 +53,7 @@ def table(
         press = sortable and valued[k]
         inner = tag("button", head, type="button", class_="sort") if press else head
         side = "num" if numeric[k] else None
-        # sorted is announced; an export takes the columns that have values
+        # sorting is announced; an export includes the columns that have values
         head_cells.append(
             tag("th", inner, scope="col", class_=side, aria_sort="none" if press else None, data_column=press or None)
         )
@@ -95,7 +95,7 @@ def _cell(cell: Cell, right: bool) -> Markup:
 
 
 def _file(name: str) -> str:
-    """A file name every system takes.
+    """A file name that every system accepts.
 
     >>> _file("data problems: a/b.csv")
     'data-problems-a-b.csv'

@@ -1,4 +1,4 @@
-"""What the surrogates share: the scikit-learn face of a map from kernel rows to one score a class."""
+"""What the surrogates share: the scikit-learn interface of a map from kernel rows to one score per class."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ class LinearInKernel(PairwiseEstimator):
     intercept_: Array
 
     def _scores(self, K: Any) -> Array:
-        """(n_test, outputs), computed where the kernel is, by blocks where it is in single precision."""
+        """(n_test, outputs), computed on the kernel's device, in blocks if it is in single precision."""
         check_is_fitted(self)
         return affine(query_kernel(self, K), self.coef_, self.intercept_)
 
 
 class KernelClassifier(ClassifierMixin, PairwiseEstimator):
-    """A classifier with one score a class, `logits(K)`; the rest of its face follows from them."""
+    """A classifier with one score per class, `logits(K)`; the rest of its interface follows from them."""
 
     classes_: Array
 
     @abstractmethod
     def logits(self, K: Any) -> Array:
-        """One score a class, (n_test, classes), in float64."""
+        """One score per class, (n_test, classes), in float64."""
 
     def decision_function(self, K: Any) -> Array:
-        """`logits(K)`; for two classes their difference (n_test,), positive for `classes_[1]`, as scikit-learn has it."""
+        """`logits(K)`; for two classes their difference (n_test,), positive for `classes_[1]`, as in scikit-learn."""
         scores = self.logits(K)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def predict(self, K: Any) -> Array:
-        """The class of the largest score; the first of them in a tie."""
+        """The class with the largest score; ties go to the first."""
         winners = self.logits(K).argmax(1)
         return self.classes_[winners]
 
@@ -73,7 +73,7 @@ class LinearClassifier(LinearInKernel, KernelClassifier):
 
 
 def affine(gram: Gram, coef: Array, intercept: Array) -> Array:
-    """`K coefᵀ + intercept` in float64 on the kernel's device, handed back as a NumPy array."""
+    """`K coefᵀ + intercept` in float64 on the kernel's device, returned as a NumPy array."""
     weights = torch.from_numpy(np.ascontiguousarray(coef.T)).to(gram.device)
     return as_array(gram @ weights) + intercept
 

@@ -1,4 +1,4 @@
-"""Kernels and labels as they come in: checked, with errors that say got, expected and remedy."""
+"""Checks of incoming kernels and labels, with errors that state what was got, what was expected and the remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def training_kernel(estimator: BaseEstimator, K: Any) -> Gram:
     gram = _as_finite_gram(estimator, K, symmetric=True, reset=True)
     n, m = gram.shape
     if n < 1:
-        raise UsageError(f"a kernel of shape {(n, m)} came; expected at least one training point")
+        raise UsageError(f"got a kernel of shape {(n, m)}; expected at least one training point")
     return gram
 
 
@@ -38,12 +38,12 @@ def query_kernel(estimator: BaseEstimator, K: Any) -> Gram:
 
 def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset: bool) -> Gram:
     ours = isinstance(K, Gram | Tensor)
-    if not ours:  # scikit-learn's own door: sparse and complex input refused, lists and frames converted, names kept
+    if not ours:  # scikit-learn's validation: refuses sparse and complex input, converts lists and frames, keeps names
         given = K
         try:
             K = validate_data(estimator, K, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
         except ValueError as error:
-            _check_array_finite(given)  # the worse of two faults is told
+            _check_array_finite(given)  # report the worse of two faults
             if not reset and np.ndim(given) == 2 and np.shape(given)[1] != estimator.n_features_in_:
                 raise UsageError(f"{error} {_columns(estimator, np.shape(given))}") from error
             raise
@@ -51,7 +51,7 @@ def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset:
     if symmetric and (len(shape) != 2 or shape[0] != shape[1]):
         _check_array_finite(K)
         raise UsageError(
-            f"a training kernel of shape {shape} came; expected a square one (n_train, n_train), the kernel of the"
+            f"got a training kernel of shape {shape}; expected a square one (n_train, n_train), the kernel of the"
             " training inputs with themselves: this estimator takes kernels, not inputs"
         )
     if ours:
@@ -71,14 +71,14 @@ def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset:
 def _columns(estimator: BaseEstimator, shape: tuple[int, ...]) -> str:
     n = estimator.n_features_in_
     return (
-        f"a test kernel of shape {shape} came to {type(estimator).__name__} fitted on {n} training points; expected"
+        f"got a test kernel of shape {shape} for {type(estimator).__name__} fitted on {n} training points; expected"
         f" (n_test, {n}): rows are test inputs, columns the training inputs (transpose it if it is the other way round)"
     )
 
 
 def _check_array_finite(K: Any) -> None:
     if isinstance(K, np.ndarray) and K.dtype.kind == "f" and not np.isfinite(K).all():
-        raise KernelNotFinite(f"a matrix of shape {K.shape} with NaN or infinite values came; expected a finite kernel")
+        raise KernelNotFinite(f"got a matrix of shape {K.shape} with NaN or infinite values; expected a finite kernel")
 
 
 def _check_products_finite(gram: Gram) -> None:
@@ -87,18 +87,18 @@ def _check_products_finite(gram: Gram) -> None:
     bad = (~torch.isfinite(sums[:, 0])).nonzero().flatten().tolist()
     if bad:
         raise KernelNotFinite(
-            f"{gram!r} holds NaN or infinite values in {len(bad)} rows, the first {bad[0]}; look at the inputs or"
-            " activations that made it"
+            f"{gram!r} holds NaN or infinite values in {len(bad)} rows, the first {bad[0]}; check the inputs or"
+            " activations it was computed from"
         )
 
 
 def class_labels(gram: Gram, y: Any, owner: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The classes, sorted, and each row's class number; at least two classes, one label a row of the kernel."""
+    """The classes, sorted, and each row's class number; at least two classes, one label per row of the kernel."""
     labels = column_or_1d(_plain(y, owner), warn=True)
     if len(labels) != gram.shape[0]:
         found = len(set(labels.tolist()))
         raise UsageError(
-            f"{len(labels)} labels ({found} classes) came with a kernel of {gram.shape[0]} rows; inconsistent numbers of"
+            f"got {len(labels)} labels ({found} classes) for a kernel of {gram.shape[0]} rows; inconsistent numbers of"
             " samples: expected one label for each training point"
         )
     check_classification_targets(labels)
@@ -116,20 +116,20 @@ def float_targets(gram: Gram, y: Any, owner: str) -> Tensor:
     values = np.asarray(_plain(y, owner))
     if values.ndim == 0 or len(values) != gram.shape[0]:
         raise UsageError(
-            f"targets of shape {values.shape} came with a kernel of {gram.shape[0]} rows; inconsistent numbers of samples:"
+            f"got targets of shape {values.shape} for a kernel of {gram.shape[0]} rows; inconsistent numbers of samples:"
             " expected one target for each training point"
         )
     try:
         values = values.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"targets of dtype {values.dtype} came to {owner}; expected numbers: for class labels use the classifier"
+            f"{owner} got targets of dtype {values.dtype}; expected numbers: for class labels use the classifier"
             f" ({owner}Classifier)"
         ) from error
     if values.ndim > 2 or not np.isfinite(values).all():
         bad = np.argwhere(~np.isfinite(values))
         where = f", NaN or infinity first at {tuple(int(i) for i in bad[0])}" if len(bad) else ""
-        raise UsageError(f"targets of shape {values.shape} came{where}; expected finite (n,) or (n, outputs)")
+        raise UsageError(f"got targets of shape {values.shape}{where}; expected finite (n,) or (n, outputs)")
     return from_numpy(values).to(gram.device)
 
 
@@ -142,7 +142,7 @@ def sample_weights(gram: Gram, sample_weight: Any) -> Tensor | None:
     weights = np.full(gram.shape[0], float(weights)) if weights.ndim == 0 else weights
     if weights.shape != (gram.shape[0],) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise UsageError(
-            f"sample_weight of shape {weights.shape} came (smallest {weights.min() if weights.size else None}); expected"
+            f"got sample_weight of shape {weights.shape} (smallest {weights.min() if weights.size else None}); expected"
             f" ({gram.shape[0]},), finite, none negative, not all zero"
         )
     return from_numpy(weights).to(gram.device)
@@ -152,7 +152,7 @@ def two_classes_weigh(numbers: NDArray[np.int64], weights: Tensor | None, owner:
     """Refuse weights that leave points of one class only."""
     if weights is not None and len(np.unique(numbers[weights.cpu().numpy() > 0])) < 2:
         raise UsageError(
-            f"sample_weight that leaves points of one class came to {owner}; expected positive weights in at least two classes"
+            f"{owner} got sample_weight that leaves points of one class only; expected positive weights in at least two classes"
         )
 
 
@@ -160,20 +160,20 @@ def strength(alpha: Any, *, zero: bool = False, remedy: str = "") -> float:
     """A ridge strength as a float: finite, positive, or zero where that means something."""
     ok = isinstance(alpha, int | float | np.integer | np.floating) and not isinstance(alpha, bool)
     if not ok or not math.isfinite(alpha) or alpha < 0 or (alpha == 0 and not zero):
-        raise UsageError(f"alpha={alpha!r} came; expected a finite number {'≥' if zero else '>'} 0{remedy}")
+        raise UsageError(f"got alpha={alpha!r}; expected a finite number {'≥' if zero else '>'} 0{remedy}")
     return float(alpha)
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     """`value`, one of `options`."""
     if value not in options:
-        raise UsageError(f"{name}={value!r} came; expected one of {', '.join(map(repr, options))}")
+        raise UsageError(f"got {name}={value!r}; expected one of {', '.join(map(repr, options))}")
     return str(value)
 
 
 def _plain(y: Any, owner: str) -> Any:
     if y is None:
         raise UsageError(
-            f"{owner} requires y to be passed, but the target y is None; expected a label a row of the kernel"
+            f"{owner} requires y to be passed, but the target y is None; expected one label per row of the kernel"
         )
     return y.detach().cpu().numpy() if isinstance(y, Tensor) else y

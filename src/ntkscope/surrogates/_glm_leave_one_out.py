@@ -1,4 +1,4 @@
-"""What a kernel GLM would say of each training point without it: one Newton step from the optimum."""
+"""Leave-one-out logits of a kernel GLM: one Newton step from the optimum per training point."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ntkscope.surrogates._losses import Loss, Softmax
 def glm_leave_one_out(gram: Gram, leading: Leading, loss: Loss, alpha: float, theta: Tensor, bias: bool) -> Array:
     """Approximate leave-one-out logits, (n, classes).
 
-    Without point i its term of the loss goes, and so does its column: W_i becomes 0. With H the Hessian at the optimum,
+    Leaving out point i removes its term of the loss and its column: W_i becomes 0. With H the Hessian at the optimum,
     k_i the i-th kernel row (and the bias), D_i and r_i the second and first derivatives of its loss term, the step is
     the minimiser of `½ δᵀ(H - k_i D_i k_iᵀ)δ - r_iᵀ k_iᵀ δ` under `δ_i = -W_i`; closed form by Woodbury and one
-    Lagrange multiplier a class. H⁻¹ is exact within the leading directions and `1/α` across them.
+    Lagrange multiplier per class. H⁻¹ is exact within the leading directions and `1/α` across them.
     """
     c = loss.targets.shape[1]
     scores = gram @ theta[:-1] + theta[-1]
@@ -77,7 +77,7 @@ class _Inverse:
 
 
 def _row_norms(gram: Gram) -> Tensor:
-    """`Σ_j K_ij²` in float64, a tile at a time."""
+    """`Σ_j K_ij²` in float64, tile by tile."""
     total = torch.zeros(gram.shape[0], dtype=torch.float64, device=gram.device)
     for rows, _, values in gram.tiles(1024):
         total[rows] += values.to(torch.float64).square().sum(1)

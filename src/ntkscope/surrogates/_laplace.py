@@ -27,7 +27,7 @@ class Laplace:
         self.kernel, self.loss, self.alpha, self.bias = kernel, loss, alpha, bias
         self.kappa = kernel / alpha
         self.rounding = len(kernel) * torch.finfo(kernel.dtype).eps * float(kernel.diagonal().abs().sum())
-        """What an eigenvalue may be below zero without being negative."""
+        """How far below zero an eigenvalue may lie and still count as zero."""
         self.softmax = isinstance(loss, Softmax)
         self.weights = loss.weights
 
@@ -35,11 +35,11 @@ class Laplace:
         return float(self.loss.value(fitted) + self.alpha / 2 * (c * (self.kernel @ c)).sum())
 
     def gap(self, c: Tensor, fitted: Tensor) -> float:
-        """The objective is above its minimum by no more than this, the duality gap at a point u of the dual problem.
+        """An upper bound of the objective's distance from its minimum: the duality gap at a point u of the dual problem.
 
         `gap(u) = FY(f, u) + hᵀKh / 2α`, `h = α c + u`, FY the Fenchel-Young gap between logits and u, zero at `u = ∇loss`.
-        The smaller of two is taken: that at `u = ∇loss`, and that at `u ≈ -α c`, which K and its rounding hardly enter.
-        With the bias at its best; what it could still gain is in both, and what eigenvalues that rounding made could hide.
+        Takes the smaller of two gaps: at `u = ∇loss`, and at `u ≈ -α c`, which K and its rounding hardly affect.
+        The bias is at its optimum; both gaps include what it could still gain and what spurious eigenvalues could hide.
         """
         r, blocks = self.loss.residual(fitted), self.loss.blocks(fitted)
         slope, curvature = (r.sum(0), blocks.sum(0)) if self.bias else (r[0] * 0, blocks[0])
@@ -47,9 +47,9 @@ class Laplace:
         still = float((slope * (inverse @ slope)).sum()) if self.bias else 0.0
         still += (
             self.alpha / 2 * self.rounding * float(c.square().sum())
-        )  # what is in c where K is nothing but rounding
+        )  # the part of c in directions where K is only rounding
         plain = self._distance(self.alpha * c + r)
-        if self.bias:  # both points may be used only where they sum to zero: moved there along the curvature
+        if self.bias:  # dual points are feasible only if they sum to zero: moved there along the curvature
             shift = -(blocks @ (inverse @ (self.alpha * c).sum(0)))
         else:
             shift = torch.zeros_like(r)
@@ -68,7 +68,7 @@ class Laplace:
         return max(gap, float(r.sum(0).abs().max())) if self.bias else gap
 
     def step(self, c: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor]:
-        """The coefficients and bias a full Newton step ends at."""
+        """The coefficients and bias after a full Newton step."""
         apply, solve, _ = self._system(fitted)
         rho = apply(fitted) - self.loss.residual(fitted)
         free = solve(rho)  # with b = 0
@@ -148,7 +148,7 @@ class Laplace:
         return factor
 
     def _lift(self) -> None:
-        """Jitter for a kernel with negative eigenvalues: enough to make it positive semi-definite, and said."""
+        """Jitter that makes a kernel with negative eigenvalues positive semi-definite, with a warning."""
         smallest = float(torch.linalg.eigvalsh(self.kernel)[0])
         jitter = max(-smallest * (1 + 1e-6), 1e-12 * float(self.kernel.diagonal().abs().mean()))
         self.jitter += jitter

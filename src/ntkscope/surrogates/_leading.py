@@ -27,7 +27,7 @@ class Leading:
     vectors: Float[Tensor, "n r"]
     values: Float[Tensor, " r"]
     passes: int = 0
-    """Products with the kernel, each a pass over it, that it took to find them."""
+    """How many products with the kernel, each one pass over it, were needed."""
 
     @property
     def features(self) -> Float[Tensor, "n r"]:
@@ -48,7 +48,7 @@ def leading_pairs(gram: Gram, rank: int, seed: int = 0) -> Leading:
     else:
         start = torch.randn(n, rank + OVERSAMPLING, dtype=torch.float64, generator=generator(seed, "leading-pairs"))
         basis = start.to(gram.device)
-        own = torch.promote_types(gram.dtype, torch.float32)  # which subspace is no matter of the last digits
+        own = torch.promote_types(gram.dtype, torch.float32)  # the subspace does not depend on the last digits
         for _ in range(SWEEPS + 1):
             basis = torch.linalg.qr((gram @ basis.to(own)).to(torch.float64)).Q
         core = basis.T @ (gram @ basis)
@@ -66,7 +66,7 @@ def block_inverse(
     r = features.shape[1]
     blocks = torch.stack([extended.T @ (extended * d[:, None]) for d in diagonal.T])
     blocks[:, range(r), range(r)] += alpha
-    if bias:  # unpenalised; a class that is fitted perfectly leaves it no curvature, and the preconditioner needs some
+    if bias:  # unpenalised; a perfectly fitted class leaves it no curvature, and the preconditioner needs some
         blocks[:, r, r] = blocks[:, r, r] * (1 + 1e-12) + torch.finfo(blocks.dtype).tiny
     else:
         blocks[:, r, :] = 0
@@ -97,23 +97,23 @@ def coupled_inverse(
 
 
 def shifted(loss: Loss, scores: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
-    """Each point's second derivative, with a curvature of its own for a shift that all classes share.
+    """Each point's second derivative, with curvature added for a shift shared by all classes.
 
-    Softmax has none there, and a kernel of large values leaves nothing but rounding in its place. Parameters
-    that start without such a shift never get one, so what gradients are mapped to stays as it is.
+    Softmax has none there, and with a kernel of large values only rounding remains in its place. Parameters
+    that start without such a shift never acquire one, so the result for gradients is unchanged.
     """
     blocks = loss.blocks(scores)
     if not isinstance(loss, Softmax):
         return blocks
-    own = blocks.diagonal(dim1=1, dim2=2).sum(1) / blocks.shape[1] ** 2  # as large as the others: none drowns another
+    own = blocks.diagonal(dim1=1, dim2=2).sum(1) / blocks.shape[1] ** 2  # as large as the others: none dominates
     return blocks + own[:, None, None]
 
 
 def factored(matrices: Float[Tensor, "*batch q q"]) -> Float[Tensor, "*batch q q"]:
     """Cholesky factors of matrices that are positive definite but for rounding.
 
-    A kernel of large values leaves the ridge below the rounding of the curvature; then the matrices are scaled to a unit
-    diagonal and that is lifted as far as it takes: an approximate inverse needs no more.
+    With a kernel of large values the ridge falls below the rounding of the curvature; then the matrices are scaled to a
+    unit diagonal, which is raised as far as necessary: enough for an approximate inverse.
     """
     factors, failed = torch.linalg.cholesky_ex(matrices)
     if not bool(failed.any()):
@@ -171,7 +171,7 @@ def full_preconditioner(leading: Leading, loss: Loss, alpha: float, bias: bool, 
         inside = vectors.T @ weights
         solved = within(torch.cat([inside, v[-1:]]))
         rest = weights - vectors @ inside
-        rest = rest - vectors @ (vectors.T @ rest)  # twice: what rounding leaves, 1/α and the kernel would blow up
+        rest = rest - vectors @ (vectors.T @ rest)  # twice: 1/α and the kernel would amplify the rounding that is left
         return torch.cat([vectors @ solved[:-1] + rest / alpha, solved[-1:]])
 
     return apply

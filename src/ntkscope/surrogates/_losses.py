@@ -1,7 +1,7 @@
 """Mean cross-entropies as functions of logits: value, gradient and curvature, for softmax and for one-vs-rest.
 
-A kernel of large values fits its labels so well that the loss of a point is 1e-20. Every formula here keeps its relative
-accuracy there: nothing is subtracted from a probability near one.
+A kernel of large values fits its labels so well that the loss of a point can be 1e-20. Every formula here keeps its
+relative accuracy there: nothing is subtracted from a probability near one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Softmax:
         scaled, others = self.weights * p, p.scatter(1, at, 0.0)
 
         def apply(r: Tensor) -> Tensor:
-            r = r - r.gather(1, at)  # a shift of all classes has no curvature; this one leaves the likeliest out of p·R
+            r = r - r.gather(1, at)  # a common shift has no curvature; this one removes the likeliest class from p·R
             return scaled * (r - (others * r).sum(1, keepdim=True))
 
         return scaled * rest, apply
@@ -95,7 +95,7 @@ class OneVsRest:
 
     def fenchel_young(self, logits: Float[Tensor, "n c"], dual: Float[Tensor, "n c"]) -> Tensor:
         """`Σ_i v_i Σ_c KL(y + u/v ‖ p)` of two outcomes each."""
-        wrong = torch.sigmoid(self._signs * logits)  # the probability of what the label is not
+        wrong = torch.sigmoid(self._signs * logits)  # the probability of the wrong class
         move = self._signs * dual / self.weights.clamp_min(TINY) - wrong
         q = wrong + move
         if bool((((q < 0) | (q > 1)) & (self.weights > 0)).any()):
@@ -108,7 +108,7 @@ Loss: TypeAlias = Softmax | OneVsRest
 
 
 def probabilities(logits: Float[Tensor, "n c"]) -> tuple[Tensor, Tensor, Tensor]:
-    """`p = softmax(f)`, `1 - p`, each to its own last digit, and where the largest of each row is, (n, 1)."""
+    """`p = softmax(f)`, `1 - p`, each to full relative accuracy, and where the largest of each row is, (n, 1)."""
     p = torch.softmax(logits, 1)
     at = p.argmax(1, keepdim=True)
     others = p.scatter(1, at, 0.0).sum(1, keepdim=True)

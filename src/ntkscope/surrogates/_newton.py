@@ -2,9 +2,9 @@
 
     F(W, b) = loss(Φ W + b) + α/2 ‖W‖²
 
-Nothing but `Φ V` and `Φᵀ R` is asked of the features Φ (n, d); parameters are one tensor (d + 1, c), the bias last.
+Only `Φ V` and `Φᵀ R` of the features Φ (n, d) are needed; parameters are one tensor (d + 1, c), the bias last.
 
-How far from the optimum a point is, is known: with the bias at its best for these W, `u = ∇loss` is a point of the dual
+The distance from the optimum is known: with the best bias for these W, `u = ∇loss` is a point of the dual
 problem, and the duality gap between the two is `‖∇_W F‖² / 2α`. F lies above its optimum by no more than that.
 """
 
@@ -24,11 +24,11 @@ Apply: TypeAlias = Callable[[Tensor], Tensor]
 Precondition: TypeAlias = Callable[[Tensor], Apply]
 """From the scores (n, c) to an approximate inverse Hessian."""
 
-INNER = 200  # conjugate-gradient steps a Newton step
+INNER = 200  # conjugate-gradient steps per Newton step
 HALVINGS = 40
 BIAS_STEPS = 60
-RISE = 1e-9  # relative, of the objective where it should fall
-IDLE = 5  # conjugate-gradient steps in a row that gain nothing: rounding is all they follow
+RISE = 1e-9  # relative rise of the objective that is tolerated where it should fall
+IDLE = 5  # consecutive conjugate-gradient steps without gain: they only follow rounding
 ARMIJO = 1e-4
 
 
@@ -44,7 +44,7 @@ class Problem:
     alpha: float
     bias: bool = True
     quick: Apply | None = None
-    """Where Φ is symmetric: `Φ V` in lower precision, good enough for the directions Newton's method goes."""
+    """Where Φ is symmetric: `Φ V` in lower precision, accurate enough for Newton directions."""
 
     def scores(self, theta: Tensor) -> Tensor:
         return self.forward(theta[:-1]) + theta[-1]
@@ -86,7 +86,7 @@ class Problem:
         )
 
     def rebiased(self, theta: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The same W with the bias that is best for it, by damped Newton steps in c unknowns; no product with Φ."""
+        """The same W with its best bias, by damped Newton steps in c unknowns; no product with Φ."""
         if not self.bias:
             return theta, scores
         shift, moved = torch.zeros_like(theta[-1]), scores
@@ -105,7 +105,7 @@ class Problem:
         return torch.cat([theta[:-1], theta[-1:] + shift]), moved
 
     def centred(self, v: Tensor) -> Tensor:
-        """Without the part that all classes share, which softmax does not see and rounding would feed."""
+        """Without the part shared by all classes, which softmax ignores and rounding would inflate."""
         return v - v.mean(1, keepdim=True) if isinstance(self.loss, Softmax) else v
 
     def _bias_curvature(self, scores: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class Optimum:
     value: float
     gradient_norm: float
     gap: float
-    """`value` is above the minimum by no more than this."""
+    """Upper bound of `value` minus the minimum."""
     iterations: int
     products: int
     """Applications of Φ or Φᵀ to (·, c) blocks."""
@@ -133,9 +133,9 @@ def newton(
 ) -> Optimum:
     """Minimise to `‖∇F‖ ≤ goal` and `F ≤ (1 + tol) min F`; each step solves the Newton system by conjugate gradients.
 
-    Two products a conjugate-gradient step; the line search costs none, since scores are linear in the parameters. The
-    inner tolerance shrinks with the gradient, which makes the steps superlinear. Whether it is there is asked of scores
-    computed anew, not of their running sum. Nocedal & Wright (2006), chapter 7.
+    Two products per conjugate-gradient step; the line search costs none, since scores are linear in the parameters. The
+    inner tolerance shrinks with the gradient, which makes the steps superlinear. Convergence is tested on freshly
+    computed scores, not on their running sum. Nocedal & Wright (2006), chapter 7.
     """
     theta, scores = problem.rebiased(start, problem.scores(start))
     value, gradient = problem.value(theta, scores), problem.gradient(theta, scores)
@@ -163,7 +163,7 @@ def newton(
             scores, products = problem.scores(theta), products + 1
         theta, scores = problem.rebiased(theta, scores)
         value = problem.value(theta, scores)
-        if fresh and value > best[0] * (1 + RISE):  # the steps have outgrown what scores can be summed to
+        if fresh and value > best[0] * (1 + RISE):  # the steps exceed the accuracy of the summed scores
             value, theta, scores, done = *best, max_iter
         elif fresh:
             best = value, theta, scores
@@ -176,7 +176,7 @@ def newton(
 def _newton_step(
     problem: Problem, gradient: Tensor, curve: Apply, approximate_inverse: Apply, forcing: float
 ) -> tuple[Tensor, Tensor, int]:
-    """`-H⁻¹ g` approximately, with the change of the scores it makes; and the products spent."""
+    """`-H⁻¹ g` approximately, with the resulting change of the scores, and the number of products used."""
     step = torch.zeros_like(gradient)
     moved: Tensor | float = 0.0
     centred = problem.centred

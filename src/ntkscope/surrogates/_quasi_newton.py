@@ -14,7 +14,7 @@ from ntkscope.surrogates._newton import Optimum, Problem
 
 
 def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, tol: float, max_iter: int) -> Optimum:
-    """Minimise to `‖∇F‖ ≤ goal` and `F ≤ (1 + tol) min F` by SciPy's L-BFGS-B; two products an evaluation.
+    """Minimise to `‖∇F‖ ≤ goal` and `F ≤ (1 + tol) min F` by SciPy's L-BFGS-B; two products per evaluation.
 
     The variables are `S⁻¹ W` with `S = U diag((λ²d + α)^-½) Uᵀ + α^-½ (I - U Uᵀ)`: where the curvature of the loss is
     d for all rows, S S is the inverse Hessian. Liu & Nocedal (1989).
@@ -46,7 +46,7 @@ def lbfgs(problem: Problem, start: Tensor, leading: Leading, goal: float, tol: f
         size, gap = float(gradient.norm()), float(gradient[:-1].square().sum()) / (2 * problem.alpha)
         if gap < best[0]:
             best = (gap, theta)
-        if there(value, size, gap) and there(value, size, problem.gap(gradient, scores)):  # the bias's part costs more
+        if there(value, size, gap) and there(value, size, problem.gap(gradient, scores)):  # the bias costs more
             best = (0.0, theta)
             raise StopIteration
         return value, scaled(gradient).flatten().cpu().numpy()

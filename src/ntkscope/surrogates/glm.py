@@ -29,7 +29,7 @@ from ntkscope.surrogates._quasi_newton import lbfgs
 from ntkscope.surrogates.registry import SURROGATES
 
 ALPHAS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
-NEAR = 1.0  # how far above its optimum that problem may be left, relative to it
+NEAR = 1.0  # how far above its optimum that problem may stop, relative to it
 REDUCED = 1e-4  # how far the problem in the leading directions is solved before the whole one, relative to its start
 
 
@@ -43,18 +43,18 @@ class KernelGLM(LinearClassifier):
     "newton-cg" and "lbfgs" reach its optimum with nothing but products `K @ V`, so K may be dense, factored, an operator
     or tiles on disk, in single precision, on any device; sums are in float64. "newton-cg" first solves the problem in the
     `rank` leading eigen-directions of K, which also precondition the rest: 3 products with `rank` columns, then some
-    tens with one column a class. "sgd" is scikit-learn's SGDClassifier(loss="log_loss"), one-vs-rest, as the paper had
-    it; it does not reach the optimum, and `gap_` and a warning say by how much.
+    tens with one column per class. "sgd" is scikit-learn's SGDClassifier(loss="log_loss"), one-vs-rest, as in the
+    paper; it does not reach the optimum, and `gap_` and a warning say by how much.
 
     alpha: the ridge strength, or "cv": the one of `alphas` with the smallest cross-entropy in `cv` folds. multi_class:
-    "multinomial" (softmax) or "ovr" (an independent logistic loss a class; for two classes one loss of the difference of
+    "multinomial" (softmax) or "ovr" (an independent logistic loss per class; for two classes one loss of the difference of
     the logits). tol: how far above its minimum the objective may be, relative to it, by the duality gap, which is a bound
     at every scale of the kernel; and the norm of the gradient relative to that at zero. In every case `predict_proba` is the
     softmax of the logits, as in the paper.
 
     Fitted: `coef_` (classes, n), `intercept_` (classes,), `alpha_`, `loss_` (the objective), `gap_` (`loss_` is above the
     minimum by at most this), `gradient_norm_` (relative), `n_iter_`, `n_products_` (of the last optimisation, with one column
-    a class), `n_passes_` (all products with K: what a kernel on disk is read), `converged_` (both within `tol`; a
+    per class), `n_passes_` (all products with K: how often a kernel on disk is read), `converged_` (both within `tol`; a
     ConvergenceWarning where not), and `cv_losses_` when cross-validated. No jitter is ever needed: `jitter_` is 0.
 
     >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -89,15 +89,15 @@ class KernelGLM(LinearClassifier):
         self.seed = seed
 
     def fit(self, K: Any, y: Any) -> KernelGLM:
-        """Fit on the kernel of the training inputs with themselves, (n, n), and a label a row."""
+        """Fit on the kernel of the training inputs with themselves, (n, n), and one label per row."""
         choice("solver", self.solver, ("newton-cg", "lbfgs", "sgd"))
         choice("multi_class", self.multi_class, ("multinomial", "ovr"))
         if self.tol <= 0 or self.max_iter < 1 or self.rank < 1:
             raise UsageError(
-                f"tol={self.tol}, max_iter={self.max_iter}, rank={self.rank} came; expected tol > 0, the others ≥ 1"
+                f"got tol={self.tol}, max_iter={self.max_iter}, rank={self.rank}; expected tol > 0, the others ≥ 1"
             )
         gram = training_kernel(self, K)
-        self.n_passes_ = int(isinstance(K, Gram))  # looked for NaN
+        self.n_passes_ = int(isinstance(K, Gram))  # the check for NaN
         self.classes_, numbers = class_labels(gram, y, "KernelGLM")
         self.numbers_ = numbers
         if isinstance(self.alpha, str):
@@ -115,7 +115,7 @@ class KernelGLM(LinearClassifier):
         return self
 
     def leave_one_out(self, K: Any) -> Array:
-        """Logits (n, classes) of each training point as if neither its label nor its column had been there; approximate.
+        """Logits (n, classes) of each training point as if its label and its column had been absent; approximate.
 
         One Newton step from the optimum, exact in the `rank` leading directions of K; elsewhere the curvature of the
         loss is neglected beside the ridge. O(n rank² classes²) after O((rank classes)³).
@@ -123,7 +123,7 @@ class KernelGLM(LinearClassifier):
         check_is_fitted(self)
         if self.solver == "sgd":
             raise UsageError(
-                "leave_one_out of a KernelGLM fitted by solver='sgd' came; expected one at its optimum: use solver='newton-cg'"
+                "leave_one_out got a KernelGLM fitted by solver='sgd'; expected one at its optimum: use solver='newton-cg'"
             )
         gram = training_kernel(self, K)
         numbers = self.numbers_
@@ -153,10 +153,10 @@ class KernelGLM(LinearClassifier):
     def _optimise(
         self, gram: Gram, numbers: Array, alpha: float, start: Tensor | None = None, leading: Leading | None = None
     ) -> tuple[Optimum, float, Leading]:
-        """The optimum, the norm of the gradient at zero, and the leading pairs for whoever fits this kernel again."""
+        """The optimum, the norm of the gradient at zero, and the leading pairs for further fits on this kernel."""
         loss = self._loss(gram, numbers, len(self.classes_))
         bias = self.fit_intercept
-        quick = None  # directions need no more digits than the kernel has, and products in its own dtype are quicker
+        quick = None  # directions need no more digits than the kernel has, and products in its own dtype are faster
         if gram.dtype == torch.float32:
             quick = lambda v: (gram @ v.to(torch.float32)).to(torch.float64)  # noqa: E731
         whole = Problem(lambda v: gram @ v, lambda r: gram @ r, loss, alpha, bias, quick)
@@ -173,7 +173,7 @@ class KernelGLM(LinearClassifier):
             return found, at_zero, leading
         if start is None:
             start = self._reduced_start(whole, leading)
-        if self.multi_class == "multinomial":  # a shift that all classes share costs penalty and does nothing
+        if self.multi_class == "multinomial":  # a shift shared by all classes is penalised and has no effect
             start = start - start.mean(1, keepdim=True)
         precondition = partial(full_preconditioner, leading, loss, alpha, bias)
         goal = self.tol * at_zero
@@ -225,7 +225,7 @@ class KernelGLM(LinearClassifier):
             coef, intercept = coef[1:] - coef[:1], intercept[1:] - intercept[:1]
         return torch.from_numpy(np.concatenate([coef.T, intercept[None]])).to(gram.device)
 
-    # -- other roads ------------------------------------------------------------------------------------------------
+    # -- other methods ----------------------------------------------------------------------------------------------
 
     def _fit_sgd(self, gram: Gram, numbers: Array) -> KernelGLM:
         sgd = SGDClassifier(
@@ -244,7 +244,7 @@ class KernelGLM(LinearClassifier):
         return self
 
     def _measure_sgd(self, gram: Gram, numbers: Array) -> None:
-        """How far above its minimum the one-vs-rest objective was left, by the duality gap of the best bias; two products."""
+        """How far above its minimum the one-vs-rest objective stopped, by the duality gap of the best bias; two products."""
         classes = len(self.classes_)
         targets = one_hot(numbers, classes, gram.device)
         weights = torch.full_like(targets[:, :1], 1 / len(targets))
@@ -276,13 +276,13 @@ class KernelGLM(LinearClassifier):
         folds = min(self.cv, n)
         if not alphas or folds < 2:
             raise UsageError(
-                f"alphas={self.alphas!r}, cv={self.cv} came for {n} rows; expected at least one strength and two folds"
+                f"got alphas={self.alphas!r}, cv={self.cv} for {n} rows; expected at least one strength and two folds"
             )
         losses, short = np.zeros((folds, len(alphas))), []
         for k, (train, held) in enumerate(self._folds(numbers, folds)):
             inner, outer = gram[train, train], gram[held, train]
             start, leading = None, None
-            for a, alpha in enumerate(alphas):  # from strong to weak, each from where the last one ended
+            for a, alpha in enumerate(alphas):  # from strong to weak, each started where the last one ended
                 optimum, _, leading = self._optimise(inner, numbers[train], alpha, start, leading)
                 start = optimum.theta
                 short += [alpha] * (not optimum.converged)
@@ -294,13 +294,13 @@ class KernelGLM(LinearClassifier):
         if short:
             warnings.warn(
                 f"{len(short)} of {losses.size} fits of KernelGLM(alpha='cv') stopped short of their optimum, at alpha"
-                f" {', '.join(f'{a:g}' for a in sorted(set(short)))}; the choice rests on them: raise max_iter or tol",
+                f" {', '.join(f'{a:g}' for a in sorted(set(short)))}; the chosen alpha depends on them: raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=3,
             )
 
     def _folds(self, numbers: Array, folds: int) -> Iterator[tuple[Array, Array]]:
-        """Training and held-out places. No class is ever missing from training, where it would have no optimum.
+        """Training and held-out places. No class is ever missing from training, since there would then be no optimum.
 
         A class with fewer points than folds is spread over some of them; the only point of a class is always trained on.
         """
@@ -315,7 +315,7 @@ class KernelGLM(LinearClassifier):
         order = order[counts[numbers[order]] > 1]
         if len(order) < folds:
             raise UsageError(
-                f"cv={self.cv} came with {len(order)} points of classes that have more than one; expected at least one to"
+                f"got cv={self.cv} with {len(order)} points of classes that have more than one; expected at least one to"
                 " hold out in every fold: use fewer folds, or give alpha"
             )
         for k in range(folds):

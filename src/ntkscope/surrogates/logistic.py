@@ -52,8 +52,8 @@ class Descent:
 class KernelLogistic(LinearClassifier):
     """`f_k = K c_k + b_k`, minimising the mean cross-entropy plus `α/2 Σ_k c_kᵀ K c_k`; the bias is free.
 
-    The penalty is the squared RKHS norm of the function. Each Newton step is exact: one Cholesky factor a class, and one
-    more for softmax; O(classes n³) a step, some ten steps, halved where a full one would overshoot. multi_class:
+    The penalty is the squared RKHS norm of the function. Each Newton step is exact: one Cholesky factor per class, and one
+    more for softmax; O(classes n³) per step, some ten steps, halved where a full one would overshoot. multi_class:
     "multinomial" or "ovr"; for two classes "ovr" is the usual binary logistic regression, logits (-f/2, f/2). Sample
     weights make the mean a weighted one. Rasmussen & Williams, Gaussian Processes for Machine Learning (2006),
     algorithms 3.1 and 3.3, where K/(α n) is the prior covariance.
@@ -86,7 +86,7 @@ class KernelLogistic(LinearClassifier):
         self.fit_intercept = fit_intercept
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelLogistic:
-        """Fit on the kernel (n, n), a label a row, and weights (n,)."""
+        """Fit on the kernel (n, n), one label per row, and weights (n,)."""
         choice("multi_class", self.multi_class, ("multinomial", "ovr"))
         self.alpha_ = strength(self.alpha, remedy=": without it, separable classes have no optimum")
         gram = training_kernel(self, K)
@@ -148,7 +148,7 @@ class KernelLogistic(LinearClassifier):
         return Descent(c, b, value, residual, gap, steps, there)
 
     def _in_features(self, model: Laplace, loss: Loss, stalled: Descent) -> Descent:
-        """The rest of the way where rounding stopped the steps: in `Φ = U √λ`, `K = Φ Φᵀ`, which has half the digits of K.
+        """Finish where rounding stopped the steps: in `Φ = U √λ`, `K = Φ Φᵀ`, which has half the digits of K.
 
         `c = U λ^-½ w` has no part in directions that rounding alone fills.
         """
@@ -158,14 +158,14 @@ class KernelLogistic(LinearClassifier):
         features = leading.features
         problem = Problem(lambda v: features @ v, lambda r: features.T @ r, loss, self.alpha_, self.fit_intercept)
         start = torch.cat([features.T @ stalled.c, stalled.b[None]])
-        if stalled.gap > stalled.value:  # lost: points on the wrong side have no curvature to come back by
+        if stalled.gap > stalled.value:  # lost: points on the wrong side have no curvature to recover by
             start = torch.zeros_like(start)
         precondition = partial(exact_preconditioner, leading, loss, self.alpha_, self.fit_intercept)
         found = newton(problem, start, precondition, math.inf, self.tol, self.max_iter - stalled.iterations)
         c, b = leading.vectors @ (found.theta[:-1] / leading.values[:, None]), found.theta[-1]
         slope = problem.gradient(found.theta, found.scores)[:-1] / leading.values[:, None]
         residual = len(c) * float((leading.vectors @ slope).abs().max()) if len(slope) else 0.0
-        value = model.value(c, model.kernel @ c + b)  # of the coefficients as they will be used
+        value = model.value(c, model.kernel @ c + b)  # for the coefficients as they will be used
         gap = found.gap + abs(value - found.value)
         there = gap <= self.tol * value / (1 + self.tol)
         return Descent(c, b, value, residual, gap, stalled.iterations + found.iterations, there)

@@ -31,7 +31,7 @@ class _MinimumNorm(LinearInKernel):
 @final
 @SURROGATES.register("minimum-norm")
 class MinimumNorm(MultiOutputMixin, RegressorMixin, _MinimumNorm):
-    """`f(x) = κ(x, X) K⁺ y`: of the functions that fit y best the one of smallest norm; O(n³).
+    """`f(x) = κ(x, X) K⁺ y`: of the functions that fit y best, the one of smallest norm; O(n³).
 
     Eigenvalues below `rtol` times the largest count as zero (n rounding units of the kernel's dtype when None); a
     singular kernel therefore needs no jitter, and `rank_`, `cutoff_` and `residual_` say what was left out.
@@ -76,7 +76,7 @@ class MinimumNormClassifier(_MinimumNorm, LinearClassifier):
         self.rtol = rtol
 
     def fit(self, K: Any, y: Any) -> MinimumNormClassifier:
-        """Fit on the kernel (n, n) and a label a row."""
+        """Fit on the kernel (n, n) and one label per row."""
         gram = training_kernel(self, K)
         self.classes_, numbers = class_labels(gram, y, "MinimumNormClassifier")
         self._solve(gram, one_hot(numbers, len(self.classes_), gram.device))

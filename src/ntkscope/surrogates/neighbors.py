@@ -20,11 +20,11 @@ ROWS = 512
 @final
 @SURROGATES.register("neighbors")
 class KernelNeighbors(KernelClassifier):
-    """The classes of the `k` training points with the largest `κ(x, x_i)`, each counting one; O(n_test n).
+    """The classes of the `k` training points with the largest `κ(x, x_i)`, one vote each; O(n_test n).
 
     Similarity is the kernel's value itself, signed; of equal ones the lower index comes first. Use a normalised kernel
     where length should not count. `logits` are the logarithms of `(count + 1/classes) / (k + 1)`, finite for every class,
-    so `predict_proba` are the smoothed shares. A vote that ends in a tie goes to the class of the nearest among the tied.
+    so `predict_proba` are the smoothed shares. A tied vote goes to the tied class with the nearest neighbour.
 
     >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> KernelNeighbors(k=1).fit(K, ["a", "a", "b"]).predict([[0.1, 0.0, 0.9]]).tolist()
@@ -35,11 +35,11 @@ class KernelNeighbors(KernelClassifier):
         self.k = k
 
     def fit(self, K: Any, y: Any) -> KernelNeighbors:
-        """Keep the labels; the kernel (n, n) is checked and not kept."""
+        """Store the labels; the kernel (n, n) is checked but not stored."""
         gram = training_kernel(self, K)
         self.classes_, self.numbers_ = class_labels(gram, y, "KernelNeighbors")
         if not isinstance(self.k, int | np.integer) or self.k < 1:
-            raise UsageError(f"k={self.k!r} came; expected a whole number ≥ 1")
+            raise UsageError(f"got k={self.k!r}; expected a whole number ≥ 1")
         self.k_ = min(int(self.k), len(self.numbers_))
         return self
 
@@ -53,7 +53,7 @@ class KernelNeighbors(KernelClassifier):
         return self._votes(self.kneighbors(K))
 
     def predict(self, K: Any) -> Array:
-        """The class with most votes; among tied classes that of the nearest neighbour."""
+        """The class with the most votes; among tied classes, that of the nearest neighbour."""
         nearest = self.kneighbors(K)
         return self.classes_[self._winners(nearest)]
 

@@ -57,11 +57,11 @@ class _Ridge(LinearInKernel):
             solution = self._direct(system, scale * columns, alpha)
         else:
             if alpha == 0:
-                raise UsageError("alpha=0 came with solver='cg'; expected alpha > 0, or solver='cholesky'")
+                raise UsageError("got alpha=0 with solver='cg'; expected alpha > 0, or solver='cholesky'")
             helper = self._helper(system, alpha)
             iterated = conjugate_gradient(system, scale * columns, alpha, helper, self.rtol, self.max_iter)
             solution, self.n_iter_, self.converged_ = iterated.solution, max(1, iterated.iterations), iterated.converged
-            self.n_passes_ = iterated.passes + (self.preconditioner == "nystrom") + 1  # one looked for NaN
+            self.n_passes_ = iterated.passes + (self.preconditioner == "nystrom") + 1  # one pass checks for NaN
         self._check(system, scale * columns, alpha, solution)
         self.alpha_, self._weights, self._targets = alpha, weights, columns
         self.coef_ = np.ascontiguousarray(as_array(scale * solution).T)
@@ -100,7 +100,7 @@ class _Ridge(LinearInKernel):
         return block_jacobi(system, alpha, size=self.rank) if self.preconditioner == "block-jacobi" else None
 
     def _direct(self, system: Gram, targets: Tensor, alpha: float) -> Tensor:
-        """By Cholesky; a matrix that no jitter makes positive definite by its pseudo-inverse, with a warning."""
+        """By Cholesky; by the pseudo-inverse, with a warning, if no jitter makes the matrix positive definite."""
         try:
             found = cholesky_solve(system, targets, alpha)
         except NumericalError as error:
@@ -108,7 +108,7 @@ class _Ridge(LinearInKernel):
             matrix = symmetric_part(system, torch.float64)
             matrix.diagonal().add_(alpha)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", NumericalWarning)  # the same thing once more
+                warnings.simplefilter("ignore", NumericalWarning)  # the same warning again
                 return minimum_norm_solve(matrix, targets).solution
         self.jitter_ = found.jitter
         return found.solution
@@ -122,8 +122,8 @@ class _Ridge(LinearInKernel):
             )
         if not lapack_is_safe(gram.shape[0], gram.device):
             raise UsageError(
-                f"leave_one_out of ridge regression on {gram!r} came; it forms and inverts K, which is too large for that:"
-                " KernelGLM.leave_one_out asks for products alone"
+                f"leave_one_out of ridge regression got {gram!r}; it forms and inverts K, which is too large for that:"
+                " KernelGLM.leave_one_out needs products only"
             )
         dtype = torch.float64
         weights, targets = (None if v is None else v.to(gram.device) for v in (self._weights, self._targets))
@@ -147,9 +147,9 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, _Ridge):
 
     v are the sample weights (1). y may have several outputs. Up to 10,000 rows by Cholesky (float64 below 5,000);
     beyond, for a kernel on disk, or with solver="cg", by conjugate gradients on `K @ v`, one product for all outputs,
-    preconditioned by "nystrom" (`rank` columns, one product), "block-jacobi" (blocks of `rank` rows; for rows in the order
-    of their likeness) or "none". A singular kernel with alpha=0 gets the jitter it takes: a warning says so, and `jitter_`
-    how much.
+    preconditioned by "nystrom" (`rank` columns, one product), "block-jacobi" (blocks of `rank` rows; for rows ordered
+    by similarity) or "none". A singular kernel with alpha=0 gets the jitter it needs: a warning says so, and `jitter_`
+    holds the amount.
 
     Fitted: `coef_` (outputs, n), `intercept_` (zeros), `jitter_`, `n_iter_`, `gap_` (how far above its minimum the objective
     of an output may be, relative to it; with alpha=0 the share of the targets that is not fitted), `converged_` (`gap_` is
@@ -230,7 +230,7 @@ class KernelRidgeClassifier(_Ridge, LinearClassifier):
         self.rank = rank
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelRidgeClassifier:
-        """Fit on the kernel (n, n), a label a row, and weights (n,)."""
+        """Fit on the kernel (n, n), one label per row, and weights (n,)."""
         gram = training_kernel(self, K)
         self.classes_, numbers = class_labels(gram, y, "KernelRidgeClassifier")
         self._solve(gram, one_hot(numbers, len(self.classes_), gram.device), sample_weights(gram, sample_weight))
@@ -242,7 +242,7 @@ class KernelRidgeClassifier(_Ridge, LinearClassifier):
 
 
 def _scaled(gram: Gram, scale: Tensor) -> Gram:
-    """`S K S` as products only; formed when a factorisation asks for it. Of a kernel on disk a view, blocks and all."""
+    """`S K S` as products only; formed when a factorisation needs it. For a kernel on disk, a view that keeps its blocks."""
     if gram.out_of_core:
         return gram.to(torch.float64).scaled(scale[:, 0])
     return OperatorGram(

@@ -1,4 +1,4 @@
-"""Support vector machine on a precomputed kernel, its dual coefficients laid out as one row a class."""
+"""Support vector machine on a precomputed kernel, its dual coefficients laid out as one row per class."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class KernelSVM(LinearClassifier):
 
     One-vs-rest rather than SVC's own one-vs-one, so that every class has one function linear in the kernel: `coef_`
     (classes, n), zero outside the support vectors, and `intercept_` (classes,). With two classes there is one function f
-    and the logits are (-f/2, f/2). O(n²) to O(n³) a class; the kernel is formed as a NumPy array. `predict_proba` is the
-    softmax of the scores: it orders classes and is not calibrated.
+    and the logits are (-f/2, f/2). O(n²) to O(n³) per class; the kernel is formed as a NumPy array. `predict_proba` is the
+    softmax of the scores: it ranks classes but is not calibrated.
 
     tol: how far above its minimum the objective of each class may be, relative to it, by the duality gap. max_iter: steps
-    of SVC for a class; -1: a million. Fitted: `coef_`,
+    of SVC per class; -1 means a million. Fitted: `coef_`,
     `intercept_`, `support_`, `n_iter_`, `gap_` (the largest, relative), `converged_` (within `tol`; a ConvergenceWarning
     where not).
 
@@ -47,9 +47,9 @@ class KernelSVM(LinearClassifier):
         self.max_iter = max_iter
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelSVM:
-        """Fit on the kernel (n, n), a label a row, and weights (n,) that multiply C."""
+        """Fit on the kernel (n, n), one label per row, and weights (n,) that multiply C."""
         if not (isinstance(self.C, int | float | np.number) and 0 < self.C < np.inf and self.tol > 0):
-            raise UsageError(f"C={self.C!r}, tol={self.tol!r} came; expected finite numbers > 0")
+            raise UsageError(f"got C={self.C!r}, tol={self.tol!r}; expected finite numbers > 0")
         gram = training_kernel(self, K)
         self.classes_, numbers = class_labels(gram, y, "KernelSVM")
         weights = sample_weights(gram, sample_weight)
@@ -58,7 +58,7 @@ class KernelSVM(LinearClassifier):
         most = float(self.C) * (np.ones(len(numbers)) if weights is None else weights.cpu().numpy())
         classes = len(self.classes_)
         below = _below_zero(values)
-        scale = float(np.abs(np.diag(values)).mean()) or 1.0  # SVC's tolerances take the diagonal to be about 1
+        scale = float(np.abs(np.diag(values)).mean()) or 1.0  # SVC's tolerances assume a diagonal of about 1
         unit = values if scale == 1.0 else values / scale
         machines = [_machine(unit, scale, numbers == c, most, self.tol, self.max_iter, below) for c in _asked(classes)]
         coef, intercept = np.stack([m.coef for m in machines]), np.array([m.intercept for m in machines])
@@ -115,7 +115,7 @@ def _machine(
     for _ in range(ATTEMPTS):
         machine = SVC(C=1.0, kernel="precomputed", tol=asked, max_iter=left)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the gap says it
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the gap reports it
             machine.fit(unit, positive.astype(int), bound)
         coef = np.zeros(len(signs))
         coef[machine.support_] = machine.dual_coef_[0]
@@ -127,7 +127,7 @@ def _machine(
         dual = float(np.abs(coef).sum()) - norm / 2 - abs(float(coef.sum())) * (1 + abs(intercept))
         margins = signs * (scores + intercept)
         least = float(margins[bound > 0].min())
-        room = 1 + 1e-12  # what separates must not pay C for a rounding of its margin
+        room = 1 + 1e-12  # separable points must not pay C for the rounding of their margin
         for stretch in (1.0, room / least) if least > 0 else (1.0,):
             primal = stretch**2 * norm / 2 + float((bound * np.maximum(0, 1 - stretch * margins)).sum())
             gap = (max(0.0, primal - dual) + below / scale * float(coef @ coef)) / primal if primal > 0 else 0.0
@@ -154,7 +154,7 @@ def _below_zero(values: NDArray[np.float64]) -> float:
 def _best_intercept(
     scores: NDArray[np.float64], signs: NDArray[np.float64], bound: NDArray[np.float64], near: float
 ) -> float:
-    """The bias that minimises `Σ bound · hinge`, convex and piecewise linear; of several the one nearest `near`; O(n log n)."""
+    """The bias that minimises `Σ bound · hinge`, convex and piecewise linear; of several, that nearest `near`; O(n log n)."""
     places = signs - scores  # where a point's hinge sets in: below it for positive points, above for negative ones
     order = np.argsort(places, kind="stable")
     places, weights = places[order], bound[order]

@@ -1,7 +1,7 @@
 """The main job: a trained network and its data in, a record out that says which kernel machine it is.
 
-`ns.xray(model, train, test, out=…)` computes the record, `ns.report.write_page(out)` makes the page of it, and
-`ntkscope xray` does both. `ns.xray` is that function; the other names of this room are imported from `ntkscope.xray`.
+`ns.xray(model, train, test, out=…)` computes the record, `ns.report.write_page(out)` makes its page, and
+`ntkscope xray` does both. `ns.xray` is that function; the other names of this package are imported from `ntkscope.xray`.
 """
 
 from ntkscope.xray.budget import Budget

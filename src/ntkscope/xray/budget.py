@@ -30,10 +30,10 @@ def parse_time(time: str | int | float | None) -> float | None:
         pieces = re.findall(r"([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)", time)
         rest = re.sub(r"([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)", "", time).strip()
         if rest or not pieces or any(unit.lower() not in UNITS for _, unit in pieces):
-            raise UsageError(f"time={time!r} came; expected a duration such as '90s', '10m' or '1h 30m'")
+            raise UsageError(f"got time={time!r}; expected a duration such as '90s', '10m' or '1h 30m'")
         seconds = sum(float(number) * UNITS[unit.lower()] for number, unit in pieces)
     if not (math.isfinite(seconds) and seconds > 0):
-        raise UsageError(f"time={time!r} came; expected more than 0 seconds, or None for no limit")
+        raise UsageError(f"got time={time!r}; expected more than 0 seconds, or None for no limit")
     return seconds
 
 
@@ -51,7 +51,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.bytes < 2**20:
-            raise UsageError(f"memory={self.memory!r} came; expected at least '1MiB'")
+            raise UsageError(f"got memory={self.memory!r}; expected at least '1MiB'")
         parse_time(self.time)
 
     @property
@@ -85,23 +85,23 @@ def as_budget(value: Any) -> Budget:
         return Budget(*value)
     if isinstance(value, str | int | float):
         return Budget(time=value)
-    raise UsageError(f"budget={value!r} came; expected Budget(time, memory), a time such as '10m', or None")
+    raise UsageError(f"got budget={value!r}; expected Budget(time, memory), a time such as '10m', or None")
 
 
 @contextmanager
 def half_of_the_budget() -> Iterator[None]:
-    """A kernel has half of the memory; when that is too little, the error says what to do with its figure.
+    """A kernel gets half of the memory; if that is too little, the error says how to use the figure it names.
 
     >>> with half_of_the_budget():
     ...     raise MemoryBudgetError("the smallest budget that works is 6 MiB")
     Traceback (most recent call last):
     ...
-    ntkscope.core.errors.MemoryBudgetError: a kernel of the X-ray has half of its memory: give twice the figure that follows
+    ntkscope.core.errors.MemoryBudgetError: a kernel of the X-ray gets half of its memory: allow twice the figure that follows
     (the smallest budget that works is 6 MiB)
     """
     try:
         yield
     except MemoryBudgetError as error:
         raise MemoryBudgetError(
-            f"a kernel of the X-ray has half of its memory: give twice the figure that follows ({error})"
+            f"a kernel of the X-ray gets half of its memory: allow twice the figure that follows ({error})"
         ) from error

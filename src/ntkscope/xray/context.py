@@ -1,4 +1,4 @@
-"""The context: what a section may ask for. What is expensive is kept in the record and read back when a run is resumed."""
+"""The context: what a section may request. Expensive results are kept in the record and read back when a run is resumed."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from ntkscope.xray.result import R
 
 Array = NDArray[Any]
 SURROGATE = "glm"
-ALPHA = 1e-4  # kernels are scaled to a mean diagonal of 1 first, so it means the same for all of them
+ALPHA = 1e-4  # kernels are first scaled to a mean diagonal of 1, so it means the same for all
 FIT: dict[str, Any] = {"alpha": ALPHA, "tol": 1e-5, "max_iter": 100}
 
 
 def _nobody(step: str) -> None:
-    """Tells nobody that a step of the plan is done."""
+    """Ignore that a step of the plan is done."""
 
 
 @dataclass(eq=False)
@@ -54,7 +54,7 @@ class Context:
     progress: bool | Literal["auto"]
     certify: str | bool = "every"
     timings: list[dict[str, Any]] = field(default_factory=list)  # written with each section
-    step_done: Callable[[str], None] = _nobody  # told of every step of the plan when it is done
+    step_done: Callable[[str], None] = _nobody  # called with the name of every finished step of the plan
 
     # -- the network --------------------------------------------------------------------------------------------------
 
@@ -83,14 +83,14 @@ class Context:
     # -- what other sections found -------------------------------------------------------------------------------------
 
     def result(self, section: Section[R]) -> R | None:
-        """What another section found; None where it failed or had nothing to say. It must be among the asker's `after`."""
+        """What another section found; None if it failed or found nothing. It must be among the caller's `after`."""
         return section.read(self.record.metrics)
 
     # -- kernels ------------------------------------------------------------------------------------------------------
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The kernels of the plan by the names of the page: the normalised trace-NTK first."""
+        """The kernels of the plan by their names on the page: the normalised trace-NTK first."""
         return names_of(self.plan.kernels)
 
     @cached_property
@@ -106,14 +106,14 @@ class Context:
         return Pairs(self.record, options, self.timed)
 
     def pair(self, name: str) -> KernelPair:
-        """The kernel `name` of the network, computed once; one of cosines is made of the kernel it normalises."""
+        """The kernel `name` of the network, computed once; a kernel of cosines is made from the one it normalises."""
         computed = KERNELS.computed_as(name)
         found = self.pairs.pair(computed, self.model, self.train.x, self.test.x, coverage=computed == EXACT)
         self.step_done(kernel_step(computed))
         return found if name == computed else cosines(found, name)
 
     def initial_pair(self, name: str) -> KernelPair:
-        """The computed kernel `name` of the initial network on the subset of items the plan gave it."""
+        """The computed kernel `name` of the initial network on the subset of items that the plan chose for it."""
         assert self.initial is not None
         rows, columns = self.initial_rows
         train, test = self.train.take(torch.from_numpy(rows)), self.test.take(torch.from_numpy(columns))
@@ -133,7 +133,7 @@ class Context:
     # -- surrogates ---------------------------------------------------------------------------------------------------
 
     def fitted(self, pair: KernelPair, y: Int64[np.ndarray, " n"]) -> KernelMachine:
-        """The surrogate of an X-ray on a scaled kernel, one logit per class of the network; not kept."""
+        """The X-ray's surrogate on a scaled kernel, one logit per class of the network; not stored."""
         return fit_machine(pair, y, SURROGATE, classes=len(self.classes), seed=self.seed, **FIT)
 
     def machine(self, name: str) -> KernelMachine:
@@ -167,7 +167,7 @@ class Context:
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """A block whose time goes into the list of timings, when it ends well."""
+        """Time a block and add it to the list of timings if it succeeds."""
         start = time.perf_counter()
         yield
         self.timings = [entry for entry in self.timings if entry["what"] != what]

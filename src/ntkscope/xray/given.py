@@ -1,4 +1,4 @@
-"""What an X-ray was given, held to what it needs: a device, inputs the model runs on, labels and names of classes."""
+"""Checks of an X-ray's arguments: a device, inputs the model runs on, labels and names of classes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def device(device: torch.device | str | None) -> torch.device | None:
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:  # the latter where PyTorch was built without the device
         raise UsageError(
-            f"device={str(device)!r} came and cannot be used here ({str(error).splitlines()[0]}); expected 'cpu', 'auto',"
+            f"got device={str(device)!r}, which cannot be used here ({str(error).splitlines()[0]}); expected 'cpu', 'auto',"
             " or a device PyTorch finds"
         ) from error
     return found
 
 
 def tried(model: nn.Module, items: Items, what: str, device: torch.device | None) -> Any:
-    """Outputs of the first items; an error of the model's own says on what it was called."""
+    """Outputs for the first items; an error raised by the model is reported with the inputs it got."""
     few = items.take(torch.arange(min(2, len(items))))
     try:
         return outputs(model, few.x, device)
@@ -60,7 +60,7 @@ def class_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...]:
     if not classes:
         return tuple(map(str, range(count)))
     if len(classes) != count:
-        raise UsageError(f"{len(classes)} class names came for a network of {count} classes; expected one a class")
+        raise UsageError(f"got {len(classes)} class names for a network of {count} classes; expected one per class")
     return tuple(map(str, classes))
 
 
@@ -70,7 +70,7 @@ def check_labels(train: Items, test: Items, count: int) -> None:
         if low < 0 or high >= count:
             raise UsageError(
                 f"{what} has labels {low} to {high}, and the network has {count} classes; expected 0 to {count - 1}:"
-                " number the classes from 0 on, as the network's outputs"
+                " number the classes from 0, in the order of the network's outputs"
             )
     if len(test) < 2:
         raise UsageError("test has 1 item; expected at least 2: rankings of the test items are compared")

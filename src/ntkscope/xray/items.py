@@ -1,4 +1,4 @@
-"""Items: labelled inputs from whatever a person's training loop already has, joined once and in a fixed order."""
+"""Items: labelled inputs in any form a training loop uses, joined once and in a fixed order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tokenizer = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Inputs a model can be called with, one label each, where each stood in the data, and texts where there are any."""
+    """Inputs a model can be called with, one label each, their positions in the data, and texts if there are any."""
 
     x: Inputs
     y: Tensor
@@ -61,7 +61,7 @@ def collect_both(train: Any, test: Any, tokenizer: Tokenizer | None = None) -> t
     if texts[0] is not None and texts[1] is not None:
         if tokenizer is None:
             raise UsageError(
-                "train and test hold texts, and no tokenizer came; pass tokenizer=, the one the model was trained with"
+                "train and test hold texts, but got no tokenizer; pass tokenizer=, the one the model was trained with"
             )
         encoded = _tokenised(tokenizer, [*texts[0], *texts[1]])
         n = len(texts[0])
@@ -94,7 +94,7 @@ def _raw(data: Any, what: str) -> tuple[Any, Tensor, Sequence[str] | None]:
         x, y = data
         n = length(x)
         if n != len(y) and _texts_of(x) is None:
-            raise UsageError(f"{what} has {n} inputs and {len(y)} labels; expected one label an input")
+            raise UsageError(f"{what} has {n} inputs and {len(y)} labels; expected one label per input")
     else:
         raise UsageError(
             f"{what} is a {type(data).__name__}; expected a Part, (inputs, labels), a mapping with labels, a Dataset"
@@ -136,7 +136,7 @@ def _parted(item: Any, what: str) -> tuple[Any, Any, Any]:
 
 
 def _padded(tensors: list[Tensor]) -> list[Tensor]:
-    """Token tensors of several lengths, zeros behind the short ones; anything else as it is."""
+    """Token tensors of several lengths, the short ones padded with zeros; anything else is unchanged."""
     tokens = all(t.ndim in (1, 2) and not t.is_floating_point() for t in tensors)
     longest = max(t.shape[-1] for t in tensors) if tokens and tensors[0].ndim else 0
     if not tokens or all(t.shape[-1] == longest for t in tensors):
@@ -151,7 +151,7 @@ def _same_length(train: Items, test: Items) -> tuple[Items, Items]:
     sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     for key in train.x:
         if key not in test.x:
-            raise UsageError(f"train has the input {key!r} and test has not; expected the same inputs of both")
+            raise UsageError(f"train has the input {key!r} and test does not; expected the same inputs in both")
         pair = _padded([torch.as_tensor(train.x[key]), torch.as_tensor(test.x[key])])
         sides[0][key], sides[1][key] = pair
     return (
@@ -165,7 +165,7 @@ def _labels(y: Any, what: str) -> Tensor:
         y = torch.as_tensor(y).detach().cpu()
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"{what} has labels of type {type(y).__name__} that are no numbers ({error}); expected class numbers from 0 on,"
+            f"{what} has labels of type {type(y).__name__} that are not numbers ({error}); expected class numbers from 0 on,"
             " and their names as classes="
         ) from error
     if not len(y):
@@ -175,14 +175,14 @@ def _labels(y: Any, what: str) -> Tensor:
     whole = y.ndim == 1 and (not y.is_floating_point() or bool((y == y.round()).all()))
     if not whole:
         raise UsageError(
-            f"{what} has labels of shape {tuple(y.shape)} and dtype {y.dtype}; expected one class number an item: an X-ray"
-            " is of a classifier"
+            f"{what} has labels of shape {tuple(y.shape)} and dtype {y.dtype}; expected one class number per item: an X-ray"
+            " needs a classifier"
         )
     return y.to(torch.int64)
 
 
 def _check_finite(items: Items, what: str) -> None:
-    """Refuses inputs with NaN or infinity, saying where the first one is."""
+    """Refuse inputs with NaN or infinity; the error says where the first one is."""
     for tensor in items.tensors:
         if tensor.is_floating_point() and len(tensor):
             bad = torch.nonzero(~tensor.isfinite().reshape(len(tensor), -1).all(1)).flatten().tolist()
@@ -198,7 +198,7 @@ def _texts_of(x: Any) -> list[str] | None:
 
 
 def _tokenised(tokenizer: Tokenizer, texts: list[str]) -> Any:
-    """What the tokenizer makes of all texts: tensors of one length."""
+    """All texts tokenised: tensors of one length."""
     hugging_face = hasattr(tokenizer, "pad_token") or hasattr(tokenizer, "batch_encode_plus")
     encoded = tokenizer(texts, padding=True, truncation=True, return_tensors="pt") if hugging_face else tokenizer(texts)
     return dict(encoded) if isinstance(encoded, Mapping) or hasattr(encoded, "keys") else encoded

@@ -1,4 +1,4 @@
-"""The job: a trained network and its data in, a record out; stopped and started again, it goes on."""
+"""The job: a trained network and its data in, a record out; a run that was stopped is resumed."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ def xray(
     options: Mapping[str, Any] | None = None,
     say: Say | None = None,
 ) -> Record:
-    """X-ray a trained classifier: which kernel machine it is, how far to trust that, what speaks for each prediction.
+    """X-ray a trained classifier: which kernel machine it is, how far to trust that, what supports each prediction.
 
     `train`, `test`: a `Part`, (inputs, labels), a mapping with labels, a Dataset or a DataLoader; texts with `tokenizer=`.
     `initial`: the network before training (a module, a state dict or a weights file), without which there is no verdict on
-    how lazy it was. `budget`: `Budget("10m", "2GiB")` or a time; a probe of a few items finds what fits, `say` is told
-    before it starts (default: printed unless `progress=False`), and items are sampled, class by class, only when not all
-    fit. `device`: where to compute (where the model is). `certify`: which blocks of gradients are held to plain autograd:
-    "every" one, "sampled" (one in eight), or False. The model is looked at in evaluation mode and left as it was.
+    how lazy it was. `budget`: `Budget("10m", "2GiB")` or a time; a probe of a few items finds what fits, `say` gets the
+    plan before the run starts (default: printed unless `progress=False`), and items are sampled, class by class, only if
+    not all fit. `device`: where to compute (where the model is). `certify`: which blocks of gradients are checked against plain
+    autograd: "every" one, "sampled" (one in eight), or False. The model is run in evaluation mode and left unchanged.
 
     The record in `out` is written as it grows. Called again with the same arguments it resumes from what is there; another
-    network, other data, labels, seeds, or `options` (what a factory made the network with) are refused: by what they are,
-    and by asking the network again and computing a few entries of a stored kernel again. The page is made from it by
+    network, other data, labels, seeds, or `options` (what a factory made the network with) are refused: their fingerprints
+    are compared, the network is run again and a few entries of a stored kernel are recomputed. The page is made from it by
     `ntkscope.report.write_page(out)`; `ntkscope xray` does both.
     """
     tell = say or (print if progress else _nothing)
     if not isinstance(model, nn.Module):
-        raise UsageError(f"a model of type {type(model).__name__} came; expected a torch.nn.Module")
+        raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
     limits = as_budget(budget)
     check_choice(kernels, max_train, max_test)
     given.certify(certify)
@@ -128,7 +128,7 @@ def xray(
             lost = repairing.lost(found)
             resuming.check_kernel(prepared(found, Plan.from_json(found.metrics["plan"])), lost)
             if _finished(found) and not lost:
-                tell(f"{found.folder} holds this X-ray already, done")
+                tell(f"{found.folder} already holds this X-ray, finished")
                 return found
         with _record(Path(out), found, config, {"xray": seed}, where) as record:
             repairing.repair(record)
@@ -165,7 +165,7 @@ def _weights(model: nn.Module) -> str:
 
 
 def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers: Answers) -> Record | None:
-    """The record in `folder` to resume, None where none was begun; an error where it is of something else."""
+    """The record in `folder` to resume, or None if there is none; an error if it is a record of something else."""
     if not (folder / FILE).exists():
         return None
     found = Record.open(folder)
@@ -177,7 +177,7 @@ def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers:
         return None
     if "network" not in found.config:
         raise RecordError(
-            f"{folder} holds an X-ray of an earlier ntkscope, which did not keep what tells one network from another; its page"
+            f"{folder} holds an X-ray of an earlier ntkscope, which did not store what identifies the network; its page"
             " can be made (ntkscope report), but it cannot be resumed: choose another folder"
         )
     resuming.check_recipe(found)
@@ -202,7 +202,7 @@ def _finished(found: Record) -> bool:
 
 
 def _done(section: Section[Any], record: Record) -> bool:
-    """Whether the record holds the section's result, as this version of it reads it."""
+    """Whether the record holds the section's result in a form this version can read."""
     try:
         return section.read(record.metrics) is not None
     except RecordError:
@@ -212,7 +212,7 @@ def _done(section: Section[Any], record: Record) -> bool:
 def _record(
     folder: Path, found: Record | None, config: dict[str, Any], seeds: dict[str, int], device: torch.device | None
 ) -> Record:
-    """The record in `folder`, begun or resumed."""
+    """The record in `folder`, new or resumed."""
     if found is None:
         return Record.create(
             folder, kind="xray", name=f"X-ray of {config['model']}", config=config, seeds=seeds, device=device
@@ -223,7 +223,7 @@ def _record(
 def _plan(
     record: Record, rated: Callable[[], Rates], planned: Callable[[Rates], Plan], budget: Budget, tell: Say
 ) -> Plan:
-    """The plan of an earlier attempt, so that what was computed can be used; else a new one, measured."""
+    """The plan of an earlier attempt, so that its results can be used; else a new, measured one."""
     known = record.metrics.get("plan")
     if known:
         plan = Plan.from_json(known)
@@ -286,7 +286,7 @@ def _describe(context: Context, train: Items, test: Items, config: dict[str, Any
 
 
 def _run(context: Context, tell: Say) -> None:
-    """Every section that is not done, each kept as soon as it is; one that fails does not take the others with it."""
+    """Run every section that is not done and store each as soon as it is; one that fails does not affect the others."""
     record = context.record
     shares = {step: max(1, round(10 * seconds)) for step, seconds in context.plan.steps.items()}  # tenths of seconds
     with record.stage("sections"), counter(sum(shares.values()), "X-ray", enabled=context.progress) as bar:
@@ -306,7 +306,7 @@ def _run(context: Context, tell: Say) -> None:
 
 
 def _look(section: Section[Any], context: Context) -> dict[str, Any]:
-    """What one section found, or why it did not."""
+    """What one section found, or why it failed."""
     start = time.perf_counter()
     try:
         entry = section.entry("done", section.run(context))

@@ -1,4 +1,4 @@
-"""The network under the X-ray: its outputs, its initial self, what its weights did in between."""
+"""The network under the X-ray: its outputs, its initial state, and how its weights changed in between."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def outputs(model: nn.Module, x: Inputs, device: Any = None) -> Float[Tensor, "n
         values = values[:, None]
     if values.ndim != 2:
         raise UsageError(
-            f"the model gives outputs of shape {tuple(values.shape)}; expected (n, classes): an X-ray is of a classifier"
+            f"the model gives outputs of shape {tuple(values.shape)}; expected (n, classes): an X-ray needs a classifier"
         )
     if not bool(torch.isfinite(values).all()):
         raise UsageError("the network's outputs hold NaN or infinity; expected a trained network and finite inputs")
@@ -41,7 +41,7 @@ def outputs(model: nn.Module, x: Inputs, device: Any = None) -> Float[Tensor, "n
 
 
 def class_logits(values: Float[Tensor, "n c"]) -> Float[Tensor, "n k"]:
-    """One logit a class: a single output z becomes (0, z), whose softmax is the logistic function.
+    """One logit per class: a single output z becomes (0, z), whose softmax is the logistic function.
 
     >>> class_logits(torch.tensor([[2.0]])).tolist()
     [[0.0, 2.0]]

@@ -1,4 +1,4 @@
-"""The kernels of an X-ray: each computed once, kept in the record with its certificate, read from there as Grams."""
+"""The kernels of an X-ray: each computed once, stored in the record with its certificate, and read from there as Grams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ntkscope.xray.budget import half_of_the_budget
 SIDES = (
     "test",
     "train",
-)  # in the order in which they are kept: a record with the training kernel has all that came with it
+)  # in the order in which they are stored: a record with the training kernel has everything else too
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Pairs:
     def pair(
         self, name: str, model: nn.Module, train: Inputs, test: Inputs, prefix: str = "", *, coverage: bool = False
     ) -> KernelPair:
-        """The computed kernel `name`, from the record where it is there; `coverage`: how it was computed is kept too."""
+        """The computed kernel `name`, from the record if it is there; `coverage`: also store how it was computed."""
         key, stage = f"kernels.{prefix}{name}", f"{prefix.replace('.', ' ')}kernel {name}"
         missing = [side for side in ("train", "test") if not self._has(name, key, side)]
         if missing:
@@ -58,7 +58,7 @@ class Pairs:
         return self._read(name, key)
 
     def keep_certificate(self, name: str, part: str, made: Gram) -> None:
-        """What was checked while one part of a kernel was computed; kept before its numbers, so that they are never without."""
+        """Store what was checked for one part of a kernel; before its numbers, so that they are never without it."""
         if made.certificate is not None:
             known = dict(self.record.metrics.get("certificates", {}))
             known[name] = {**known.get(name, {}), part: made.certificate.to_json()}
@@ -99,10 +99,10 @@ class Pairs:
 
 
 def _has_cosines(name: str) -> bool:
-    """Whether some kernel is the cosines of this one, so that `K(x, x)` of test items is needed too."""
+    """Whether some kernel consists of the cosines of this one, so that `K(x, x)` of test items is needed too."""
     return KERNELS.views_of(name) != [name]
 
 
 def cosines(pair: KernelPair, name: str) -> KernelPair:
-    """The kernel `name` of cosines, divided in double precision and rounded once; rows of zeros stay."""
+    """The kernel `name` of cosines, divided in double precision and rounded once; rows of zeros are kept."""
     return pair.normalized(name, dtype=torch.float64, zeros=True).to(pair.train.dtype)

@@ -1,4 +1,4 @@
-"""The plan: which kernels, on how many items, so that an X-ray fits its budget; said before it starts."""
+"""The plan: which kernels, on how many items, so that an X-ray fits its budget; shown before it starts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ntkscope.xray.workload import Workload
 
 MAIN = "trntk"  # the kernel an X-ray is about: what is explained, decomposed and taken apart by layers
 EXACT = KERNELS.computed_as(MAIN)  # what is computed for it
-SAFETY = 0.8  # of the time budget: a probe of a few items is believed no further
+SAFETY = 0.8  # of the time budget: a probe of a few items is trusted no further
 COPIES = 40  # bytes held for each entry of a training kernel: float64 twice, factor and eigenvectors, float32 once
 INITIAL_TRAIN, INITIAL_TEST = (
     400,
     200,
-)  # items on which the initial network is compared; enough for a distance of kernels
+)  # items on which the initial network is compared; enough for a distance between kernels
 LEAST_TRAIN, LEAST_TEST = 50, 20
 INITIAL_STEP = "initial network"
 
@@ -70,7 +70,7 @@ class Plan:
 
 
 def standard() -> tuple[str, ...]:
-    """The kernels an X-ray computes when time allows, those it gives up last first; cosines come with their kernel.
+    """The kernels an X-ray computes when time allows, the most important first; cosines come with their kernel.
 
     >>> standard()
     ('trntk0', 'ck', 'em', 'pntk', 'proj-pntk', 'proj-trntk')
@@ -87,7 +87,7 @@ def check_choice(kernels: Sequence[str] | None, max_train: int | None, max_test:
     """
     for name, limit in (("max_train", max_train), ("max_test", max_test)):
         if limit is not None and limit < 2:
-            raise UsageError(f"{name}={limit} came; expected at least 2 items, or None for as many as fit")
+            raise UsageError(f"got {name}={limit}; expected at least 2 items, or None for as many as fit")
     if kernels is None:
         return standard()
     if isinstance(kernels, str):
@@ -111,7 +111,7 @@ def make_plan(
     max_test: int | None = None,
     kernels: Sequence[str] | None = None,
 ) -> Plan:
-    """All kernels on all items where that fits; else fewer kernels; else, at last, fewer items.
+    """All kernels on all items if that fits; else fewer kernels; else, as a last resort, fewer items.
 
     `max_train` and `max_test` are the caller's own limits, `kernels` the caller's own choice.
     """
@@ -181,7 +181,7 @@ def _reasons(
         return None
     reasons = []
     if asked_train < train or asked_test < test:
-        reasons.append("that many were asked for")
+        reasons.append("that many were requested")
     if memory_train < asked_train:
         reasons.append(f"a kernel of all would not fit {budget.memory}")
     if work.train < min(asked_train, memory_train) or work.test < asked_test:
@@ -193,7 +193,7 @@ def _reasons(
 
 
 def _said(plan: Plan, train: int, test: int, budget: Budget, left_out: Sequence[str]) -> list[str]:
-    """What a person is told before it starts."""
+    """The lines shown before it starts."""
     names = [names_of([name])[0] for name in plan.kernels]
     beside = [name for name in plan.kernels if name not in names]
     lines = [
@@ -210,5 +210,7 @@ def _said(plan: Plan, train: int, test: int, budget: Budget, left_out: Sequence[
         )
     lines.append(f"expected: about {duration(plan.seconds)} (budget: {budget})")
     if budget.seconds is not None and plan.seconds > budget.seconds:
-        lines.append("that is more than the budget: fewer items would say nothing; give more time or a faster device")
+        lines.append(
+            "that is more than the budget: fewer items would not be meaningful; allow more time or use a faster device"
+        )
     return lines

@@ -20,12 +20,12 @@ SECTIONS: Registry[Section[Any]] = Registry("section")
 
 
 class Skip(Exception):
-    """Raised by a section that has nothing to say here; its text is the reason the page gives."""
+    """Raised by a section that does not apply here; the page shows its text as the reason."""
 
 
 @dataclass(frozen=True)
 class Finding(Generic[R]):
-    """What a section found, and how sure it is, in a sentence. Arrays are kept by `run` itself."""
+    """What a section found, and how certain it is, in a sentence. `run` stores arrays itself."""
 
     result: R
     confidence: str = ""
@@ -39,7 +39,7 @@ def _nothing(work: Workload) -> float:
 class Section(Generic[R]):
     """One section: its place on the page, what it says in plain words, what must have run before it, what it costs.
 
-    `run(context)` computes it, and gives a `result` of that type. `after`: the sections whose results it asks the context for.
+    `run(context)` computes it and returns a `result` of that type. `after`: the sections whose results it uses.
     `cost(workload)`: what it is expected to take, in seconds, kernels not counted. `every_attempt`: computed after all others,
     and again by each attempt.
     """
@@ -57,7 +57,7 @@ class Section(Generic[R]):
 
     @property
     def key(self) -> str:
-        """Under which metric a record holds it."""
+        """The metric under which a record holds it."""
         return f"section:{self.name}"
 
     def entry(self, status: str, finding: Finding[R] | None = None, why: str | None = None) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def in_order() -> list[Section[Any]]:
         ready = [section for section in waiting if all(before.name in known for before in section.after)]
         if not ready:
             missing = {before.name for section in waiting for before in section.after} - known
-            raise UsageError(f"sections wait for {', '.join(sorted(missing))}, which never come; mend their `after`")
+            raise UsageError(f"sections wait for {', '.join(sorted(missing))}, which never run; correct their `after`")
         first = next((section for section in ready if not section.every_attempt), ready[0])
         waiting.remove(first)
         done.append(first)

@@ -1,6 +1,6 @@
-"""An X-ray whose files were lost or changed: what is damaged is computed again, and nothing else that can be kept.
+"""An X-ray whose files were lost or changed: what is damaged is computed again, and everything else is kept.
 
-The door of this room, too: what a record of kind `xray` says is looked at before a run resumes it.
+Also validates a record of kind `xray` before a run resumes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _metrics = fields(
 
 
 def check_metrics(record: Record) -> None:
-    """A `RecordError` that names what does not fit, unless the record is as an X-ray writes it."""
+    """Raise a `RecordError` that names what does not fit, unless the record is as an X-ray writes it."""
     metrics = record.to_json()["metrics"]
     try:
         _metrics(metrics, "metrics")
@@ -46,17 +46,17 @@ def check_metrics(record: Record) -> None:
                 _section(entry, f"metrics.{name}")
     except Mismatch as error:
         raise RecordError(
-            f"{record.folder} is no X-ray that can be resumed: {error}; restore its record.json, or choose another folder"
+            f"{record.folder} is not an X-ray that can be resumed: {error}; restore its record.json, or choose another folder"
         ) from error
 
 
 def lost(record: Record) -> tuple[str, ...]:
-    """The arrays whose files are not what was written; reads them all."""
+    """The arrays whose files differ from what was written; reads all of them."""
     return unsound(record.folder, record.to_json())
 
 
 def repair(record: Record) -> None:
-    """Where files were lost, keep whole kernels alone: every section is computed again from them and writes its arrays anew."""
+    """If files were lost, keep only intact kernels: every section is computed again from them and rewrites its arrays."""
     if not record.dropped:
         return
     bases = {name.rpartition(".")[0] for name in record.dropped if name.endswith((".test", ".test_diagonal"))}

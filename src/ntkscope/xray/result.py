@@ -33,13 +33,13 @@ class Result:
     """
 
     def to_record(self) -> dict[str, Any]:
-        """The fields as nested dicts and lists; one with the metadata `optional` is left out when it is empty."""
+        """The fields as nested dicts and lists; a field with the metadata `optional` is left out when empty."""
         values = {field.name: (getattr(self, field.name), field.metadata.get("optional")) for field in fields(self)}
         return {name: _plain(value) for name, (value, optional) in values.items() if value or not optional}
 
     @classmethod
     def from_record(cls: type[S], value: Any) -> S:
-        """What `to_record` made, read from a record; a `RecordError` where a field is missing or of another kind."""
+        """The inverse of `to_record`; a `RecordError` if a field is missing or of another type."""
         hints, known = get_type_hints(cls), fields(cls)  # type: ignore[arg-type]
         if not isinstance(value, Mapping):
             raise RecordError(f"got a {type(value).__name__} for {cls.__name__}; expected an object: compute it again")

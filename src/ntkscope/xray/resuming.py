@@ -1,4 +1,4 @@
-"""Resuming an X-ray: whether network, data and recipe are those it was begun with, by what they are and what they answer."""
+"""Resuming an X-ray: whether network, data and settings are those it was started with, by fingerprint and by outputs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ntkscope.xray.items import Items
 from ntkscope.xray.network import outputs
 
 FEW = 6  # items whose kernel is computed again
-REMEDY = "give what it was begun with, or choose another folder"
+REMEDY = "use what it was started with, or choose another folder"
 
 
 def described(model: nn.Module) -> dict[str, str]:
-    """The structure and the code of a network, beside its weights."""
+    """The structure and the code of a network, in addition to its weights."""
     found = network_identity(model)
     return {"structure": found["structure of the model"], "code": found["code of the model"]}
 
@@ -38,13 +38,13 @@ def answers(model: nn.Module, items: Items, device: torch.device | None) -> Answ
 
 
 def recipe_checksum(record: Record) -> str:
-    """Of the configuration, the seeds and the plan of a record, as its file holds them."""
+    """The checksum of a record's configuration, seeds and plan, as its file holds them."""
     document = record.to_json()
     return identity(document["config"], document["seeds"], document["metrics"].get("plan"))
 
 
 def check_recipe(record: Record) -> None:
-    """An error where somebody changed the configuration, the seeds or the plan in the file."""
+    """Raise an error if the configuration, the seeds or the plan in the file were changed."""
     kept = record.metrics.get("recipe_checksum")
     if "plan" in record.metrics and kept != recipe_checksum(record):
         raise RecordError(
@@ -54,7 +54,7 @@ def check_recipe(record: Record) -> None:
 
 
 def check_answers(record: Record, now: Answers) -> None:
-    """An error where the network does not answer as it did when the record was begun."""
+    """Raise an error if the network's outputs differ from those when the record was started."""
     kept = record.metrics.get("answers")
     if kept is None:
         return  # stopped before anything was computed
@@ -65,7 +65,7 @@ def check_answers(record: Record, now: Answers) -> None:
 
 
 def check_kernel(context: Context, lost: Container[str] = ()) -> None:
-    """Compute a few entries of a stored kernel again, of another one each time, and compare them; not of what is `lost`."""
+    """Recompute a few entries of a stored kernel, a different one each time, and compare them; skips what is `lost`."""
     arrays = context.record.arrays
     stored = [(name, False) for name in context.plan.kernels if f"kernels.{name}.train" in arrays]
     if context.initial is not None:
@@ -97,7 +97,7 @@ def check_kernel(context: Context, lost: Container[str] = ()) -> None:
 
 
 def plain_options(options: Mapping[str, Any] | None) -> dict[str, str]:
-    """Options of a factory as texts; what is no plain value by its identity."""
+    """Options of a factory as texts; values that are not plain by their identity."""
     plain = (bool, int, float, str, type(None))
     return {
         str(name): repr(value) if type(value) in plain else f"{type(value).__qualname__} {identity(value)}"

@@ -8,7 +8,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-LARGEST = 48  # pixels a side
+LARGEST = 48  # pixels per side
 
 
 def thumbnails(x: Tensor, low: Tensor, high: Tensor) -> UInt8[np.ndarray, "n h w c"]:

@@ -1,9 +1,9 @@
 """The verdict: lazy or rich, and the evidence for it.
 
 Training is lazy when the network stays in the tangent plane of its initial weights, `f(w₁) ≈ f(w₀) + J₀ (w₁ - w₀)`, and its
-tangent kernel stays what it was (Jacot et al. 2018; Chizat, Oyallon & Bach 2019). Both are measured directly, on items the
-network was and was not trained on, from its weights before and after. Without the weights before, nothing that can be seen of
-a trained network tells the two apart: a kernel that sorts the classes well may have done so from the start.
+tangent kernel does not change (Jacot et al. 2018; Chizat, Oyallon & Bach 2019). Both are measured directly, on items the
+network was and was not trained on, from its weights before and after. Without the initial weights, nothing that can be
+observed of a trained network tells the two apart: a kernel that sorts the classes well may have done so from the start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LAST = "ck"  # the kernel of the last layer's features
 
 @dataclass(frozen=True)
 class Threshold:
-    """Up to `lazy` a value speaks for lazy, from `rich` on for rich, in between for neither; `reason` says why there."""
+    """A value up to `lazy` indicates lazy, from `rich` on rich, in between neither; `reason` explains the thresholds."""
 
     lazy: float
     rich: float
@@ -44,12 +44,12 @@ class Threshold:
         return "lazy" if value <= self.lazy else "rich" if value >= self.rich else "neither"
 
     def position(self, value: float) -> float:
-        """0 well on the lazy side, 1 well on the rich side; half a threshold or twice one counts as well."""
+        """0 well on the lazy side, 1 well on the rich side; beyond half or twice a threshold counts as well."""
         low, high = math.log(self.lazy / 2), math.log(2 * self.rich)
         return min(1.0, max(0.0, (math.log(max(value, 1e-12)) - low) / (high - low)))
 
 
-# Between the two sides of each lies what was measured of networks that are neither, such as wide ones under Adam (errors of 0.4
+# Between the two thresholds lie values measured on networks that are neither, such as wide ones under Adam (errors of 0.4
 # to 0.6). On digits, orthant shells and logistic boundaries, widths from 512 in NTK parametrisation under gradient descent have
 # linearisation errors up to 0.26, and small and mean-field starts that learned have at least 0.85.
 LINEARISATION = Threshold(
@@ -59,7 +59,9 @@ LINEARISATION = Threshold(
 )
 KERNEL_CHANGE = Threshold(0.75, 1.0, "a kernel that changed by its own size is another kernel")
 ROTATION = Threshold(
-    0.02, 0.1, "a wide lazy network's kernel turns by about one over its width; training features turns it by tenths"
+    0.02,
+    0.1,
+    "a wide lazy network's kernel rotates by about one over its width; learning features rotates it by tenths",
 )
 WEIGHTS = Threshold(0.1, 0.5, "supports only: a very wide network moves each weight little in either regime")
 GAIN = Threshold(
@@ -92,7 +94,7 @@ class Observations:
 
 @dataclass(frozen=True)
 class Evidence(Result):
-    """One measured value and what it speaks for."""
+    """One measured value and what it indicates."""
 
     what: str
     value: float
@@ -114,9 +116,9 @@ class Verdict:
 def judge(seen: Observations) -> Verdict:
     """The verdict on what was seen: the linearisation error, which is the definition, and the kernel, which must agree.
 
-    Lazy: the tangent plane at the start explains what training did, and the kernel stayed, as it is or centred (a constant
-    part hides changes, a small remainder exaggerates them). Rich: the plane does not, and the kernel changed or turned.
-    Otherwise: in between.
+    Lazy: the tangent plane at the start explains what training did, and the kernel did not change, uncentred or centred (a
+    constant part hides changes, a small remainder exaggerates them). Rich: the plane does not, and the kernel changed or
+    rotated. Otherwise: in between.
 
     >>> judge(Observations(linearisation=0.05, kernel_change=0.02, rotation=0.001)).word
     'lazy'
@@ -127,23 +129,23 @@ def judge(seen: Observations) -> Verdict:
     """
     evidence = tuple(_evidence(seen))
     if seen.still:
-        return _undecided("The weights given as initial are those of the network itself: nothing moved.", evidence)
+        return _undecided("The weights given as initial are those of the trained network: nothing changed.", evidence)
     if seen.unrelated:
         return _undecided(
-            "The weights given as initial have nothing in common with the trained ones: they look like another draw, not like"
-            " this network's start.",
+            "The weights given as initial have nothing in common with the trained ones: they look like a different"
+            " initialisation, not like the start of this network.",
             evidence,
         )
     if not seen.learned:
         return _undecided(
-            "The network does no better on its training items than always giving the most frequent class: it has not left"
-            " its start, whatever regime it is in.",
+            "On its training items the network does no better than always predicting the most frequent class: it has not"
+            " learned yet, so its regime cannot be told.",
             evidence,
             "Train the network further for a verdict.",
         )
     if seen.linearisation is None or seen.kernel_change is None or not math.isfinite(seen.linearisation):
         return _undecided(
-            "The network's weights before training were not given. What can be seen of a trained network alone fits both.",
+            "The network's weights before training were not given; a trained network alone looks the same in both cases.",
             evidence,
         )
     changes = [value for value in (seen.kernel_change, seen.centred_change) if value is not None]
@@ -169,17 +171,17 @@ def judge(seen: Observations) -> Verdict:
     confidence = (
         f"Measured on {seen.items} items from the weights before and after."
         + (
-            f" {agreeing} of {len(sides)} pieces of evidence that take a side agree."
+            f" {agreeing} of {len(sides)} pieces of evidence that indicate a side agree."
             if word in ("lazy", "rich")
             else ""
         )
-        + " Batch normalisation, weight decay and changes of the learning rate are part of what is seen, not told apart."
+        + " The effects of batch normalisation, weight decay and learning-rate changes are included and not separated."
     )
     return Verdict(word, score, why, confidence, evidence)
 
 
 def _times(factor: float) -> str:
-    """A factor in words a person reads.
+    """A factor in plain words.
 
     >>> _times(0.031), _times(2.71), _times(452.3), _times(0.9996)
     ('3.1 % of', '2.7 times', '452 times', '100 % of')
@@ -197,7 +199,7 @@ def _undecided(why: str, evidence: tuple[Evidence, ...], remedy: str = NEEDED) -
 
 
 def _evidence(seen: Observations) -> list[Evidence]:
-    """The measured values in the order of their weight."""
+    """The measured values, the most important first."""
     found = []
 
     def add(what: str, value: float | None, threshold: Threshold | None, note: str) -> None:
@@ -211,35 +213,35 @@ def _evidence(seen: Observations) -> list[Evidence]:
         "change of the centred kernel",
         seen.centred_change,
         KERNEL_CHANGE,
-        "likewise, what is the same for all items left out",
+        "the same, without what is common to all items",
     )
-    add("turn of the kernel (1 - CKA)", seen.rotation, ROTATION, ROTATION.reason)
+    add("rotation of the kernel (1 - CKA)", seen.rotation, ROTATION, ROTATION.reason)
     add(
-        "turn of the last layer's features (1 - CKA)",
+        "rotation of the last layer's features (1 - CKA)",
         seen.conjugate_rotation,
         ROTATION,
-        "the conjugate kernel, likewise",
+        "the same for the conjugate kernel",
     )
     add("change of the weights", seen.weights, WEIGHTS, WEIGHTS.reason)
     if seen.tau_before is not None and seen.tau_after is not None:
         gain = seen.tau_after - seen.tau_before
         note = f"{GAIN.reason}: {seen.tau_before:.2f} before, {seen.tau_after:.2f} after"
         if seen.agreement_before is not None and seen.agreement_after is not None:
-            note += f"; same answers {100 * seen.agreement_before:.0f} % and {100 * seen.agreement_after:.0f} %"
-        add("gain of the surrogate", gain, GAIN, note)
+            note += f"; same predictions {100 * seen.agreement_before:.0f} % and {100 * seen.agreement_after:.0f} %"
+        add("improvement of the surrogate", gain, GAIN, note)
     if seen.alignment_before is not None and seen.alignment_after is not None:
         change = seen.alignment_after - seen.alignment_before
         note = (
             f"centred alignment with the labels, {seen.alignment_before:.2f} before, {seen.alignment_after:.2f} after"
         )
         side = Threshold(0.02, 0.1, "")
-        add("gain of alignment", change, side if change > -0.02 else None, note)
+        add("increase in alignment", change, side if change > -0.02 else None, note)
     elif seen.alignment_now is not None:
         add(
             "alignment now",
             seen.alignment_now,
             None,
-            "of the trained kernel with the labels; where it started is not known",
+            "of the trained kernel with the labels; its initial value is unknown",
         )
     return found
 
@@ -248,7 +250,7 @@ def _evidence(seen: Observations) -> list[Evidence]:
 
 
 def gather(context: Context, alignment_now: float | None) -> Observations:
-    """Everything `judge` looks at; costs a few forward passes, one forward derivative and two small fits.
+    """Everything `judge` needs; costs a few forward passes, one forward derivative and two small fits.
 
     `alignment_now`: of the trained kernel with the labels, all that is known without the initial network.
     """
@@ -301,9 +303,9 @@ def linearisation_error(
 
 
 def beats_guessing(predicted: np.ndarray, y: np.ndarray) -> bool:
-    """Whether the answers are right more often than the most frequent class is, by three standard errors.
+    """Whether accuracy exceeds the share of the most frequent class by three standard errors.
 
-    A network on a plateau before its first step of learning is near its tangent plane, and would pass for lazy.
+    A network on a plateau before it starts to learn is near its tangent plane and would pass for lazy.
     """
     guess = float(np.bincount(y).max() / len(y))
     error = math.sqrt(guess * (1 - guess) / len(y))
@@ -311,10 +313,10 @@ def beats_guessing(predicted: np.ndarray, y: np.ndarray) -> bool:
 
 
 def unrelated(before: dict[str, Tensor], after: dict[str, Tensor]) -> bool:
-    """Whether two sets of weights look like two independent draws: no correlation beyond chance, sizes alike.
+    """Whether two sets of weights look like independent draws: no correlation beyond chance, similar norms.
 
     Training that leaves a weight matrix at less than twice its size leaves it correlated with its start; chance alone gives
-    a cosine of 1/√p. Nine in ten of the larger tensors must look so.
+    a cosine of 1/√p. Nine in ten of the larger tensors must look like this.
     """
     signs = []
     for name, first in before.items():
@@ -334,7 +336,7 @@ def _probe(context: Context) -> Any:
 
 
 def _surrogates(context: Context, before: KernelPair, now: KernelPair) -> dict[str, float]:
-    """How near the surrogates on the initial and on the trained kernel come to the network, on the same few items."""
+    """How close the surrogates on the initial and on the trained kernel are to the network, on the same few items."""
     rows, columns = context.initial_rows
     y, held = context.y_train[rows], context.y_test[columns]
     network = context.network_logits[columns]
@@ -345,7 +347,7 @@ def _surrogates(context: Context, before: KernelPair, now: KernelPair) -> dict[s
         odds = correct_class_log_odds(logits, held), correct_class_log_odds(network, held)
         try:
             found[f"tau_{key}"] = kendall_tau(odds[0], odds[1])
-        except NumericalError:  # one of them says the same of all items
+        except NumericalError:  # one of them is constant over all items
             continue
         found[f"agreement_{key}"] = agreement(logits, network)
     return found

@@ -1,4 +1,4 @@
-"""The workload of an X-ray: how many items of what, and how long the steps on them are expected to take."""
+"""The workload of an X-ray: how many items of each kind, and how long the steps on them are expected to take."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from ntkscope.kernels.costs import Rates
 from ntkscope.machines import kernel_seconds
 
-FIT_STEPS = 500  # products with the kernel that a surrogate's fit is worth, by experience
+FIT_STEPS = 500  # a surrogate's fit takes about this many products with the kernel, by experience
 
 
 @dataclass(frozen=True)
 class Workload:
-    """How many training and test items are used, for how many of each the initial network is looked at, and how many kernels
+    """How many training and test items are used, on how many of each the initial network is compared, and how many kernels
     get a surrogate."""
 
     train: int
@@ -34,9 +34,9 @@ class Workload:
         return kernel_seconds(name, self.initial_train, self.initial_test, self.rates)
 
     def fit(self) -> float:
-        """Seconds of one surrogate's fit."""
+        """Seconds one surrogate's fit is expected to take."""
         return FIT_STEPS * 2 * self.train**2 * self.classes * self.rates.double
 
     def decomposition(self, rows: int) -> float:
-        """Seconds for the eigenvalues of a matrix with `rows` rows; about 4/3 n³ multiply-adds, in slow pieces."""
+        """Seconds for the eigenvalues of a matrix with `rows` rows; about 4/3 n³ multiply-adds, at a slow rate."""
         return 3 * min(rows, self.train) ** 3 * self.rates.double

@@ -9,7 +9,7 @@
   const panel = (name) => document.getElementById(`explorer-${name}`);
   const className = (k) => data.classes[k] ?? String(k);
 
-  // Elements are made from text, never from markup: whatever a class is called, it is shown and not read.
+  // Elements are made from text, never from markup: a class name is shown, never parsed.
   const make = (name, properties = {}, ...children) => {
     const element = document.createElement(name);
     for (const [key, value] of Object.entries(properties)) {
@@ -50,16 +50,16 @@
   const head = (item) => {
     const right = item.network === item.true;
     const position = visible().indexOf(options[current]);
-    const verdict = make("p", { class: "soft" }, right ? "and it is right: " : "but in truth: ", name(item.true));
+    const verdict = make("p", { class: "soft" }, right ? "which is correct: " : "but it is actually: ", name(item.true));
     verdict.classList.add("truth");
     const who = make(
       "div", { class: "who" },
       item.slot === null ? null : thumb("test", item.slot, `test item ${item.index}`),
       make("div", {},
-        make("p", { class: "eyebrow" }, `Test item ${item.index}: the network says`),
+        make("p", { class: "eyebrow" }, `Test item ${item.index}: the network predicts`),
         make("p", { class: `said verdict-word ${right ? "right" : "wrong"}`, id: "explorer-said" }, name(item.network)),
         verdict,
-        item.network === item.predicted ? null : make("p", { class: "soft small" }, "The surrogate says ", name(item.predicted), ", which is what is explained here.")),
+        item.network === item.predicted ? null : make("p", { class: "soft small" }, "The surrogate predicts ", name(item.predicted), "; that prediction is explained here.")),
     );
     const rows = item.likely.map(([k, p]) =>
       make("div", { class: "row" },
@@ -114,7 +114,7 @@
         line, make("span", { class: "value" }, shown(v, 2)));
     });
     panel("bars").replaceChildren(
-      make("h3", {}, "Who speaks for it"),
+      make("h3", {}, "Support by class"),
       make("p", { class: "soft small" }, "Mean contribution of one training item of each class to the logit of ", select),
       make("div", { class: "rows", id: "explorer-rows" }, ...rows));
   };
@@ -146,11 +146,11 @@
     });
     const share = item.concentration;
     panel("box").replaceChildren(
-      make("h3", {}, "How it is spread"),
-      make("p", { class: "soft small" }, "Contributions of single training items to the predicted logit; dots are the largest outliers."),
+      make("h3", {}, "How the support is distributed"),
+      make("p", { class: "soft small" }, "Contributions of individual training items to the predicted logit; dots are the largest outliers."),
       make("div", { class: "rows" }, ...rows),
       make("div", { class: "scale" }, make("span", {}, shown(low, 2)), make("span", {}, shown(high, 2))),
-      share ? make("p", { class: "soft small" }, `The five strongest items carry ${percent(share[0])} of the whole${data.count ? `; it is as if ${Math.max(1, Math.round(share[2] * data.count)).toLocaleString("en-US")} of ${data.count.toLocaleString("en-US")} spoke alike` : ""}.`) : "");
+      share ? make("p", { class: "soft small" }, `The five strongest items contribute ${percent(share[0])} of the total${data.count ? `; the support is as spread out as if ${Math.max(1, Math.round(share[2] * data.count)).toLocaleString("en-US")} of ${data.count.toLocaleString("en-US")} contributed equally` : ""}.`) : "");
   };
 
   const shelf = (title, pairs, item) => {
@@ -169,8 +169,8 @@
 
   const shelves = (item) => {
     panel("top").replaceChildren(
-      make("h3", {}, "The strongest voices for this prediction"),
-      make("p", { class: "soft small" }, `Training items with the largest contributions to the predicted logit (surrogate: ${data.main}). Dashed: labelled otherwise.`),
+      make("h3", {}, "Training points that support this prediction"),
+      make("p", { class: "soft small" }, `Training items with the largest contributions to the predicted logit (surrogate: ${data.main}). Dashed: a different label.`),
       shelf(null, item.top, item));
     panel("nearest").replaceChildren(
       make("h3", {}, "Most similar training items, by kernel"),
@@ -239,7 +239,7 @@
   wrong.addEventListener("change", filter);
   differ?.addEventListener("change", filter);
 
-  // a mark of a scatter plot leads here when its item is on offer
+  // a mark in a scatter plot links here if its item is in the list
   const places = new Map(data.items.map((item, n) => [item.index, n]));
   for (const mark of document.querySelectorAll(".plot .mark[data-item]")) {
     const n = places.get(Number(mark.dataset.item));

@@ -1,4 +1,4 @@
-/* Tables: sorted by a press on a column's head, filtered by an input, saved as CSV. */
+/* Tables: sorted by clicking a column header, filtered by an input, saved as CSV. */
 (() => {
   "use strict";
   const compare = (a, b) => {
@@ -26,7 +26,7 @@
     head.setAttribute("aria-sort", next);
     const sign = next === "ascending" ? 1 : -1;
     const keyed = rows.map((row) => [valueOf(row, column), row]);
-    // what has no value stays last in both directions
+    // cells without a value stay last in both directions
     keyed.sort(([a], [b]) => (a === null || b === null ? compare(a, b) : sign * compare(a, b)));
     table.tBodies[0].append(...keyed.map(([, row]) => row));
   };
@@ -34,7 +34,7 @@
     button.addEventListener("click", () => sort(button.closest("th")));
   }
 
-  // A spreadsheet would run a text that starts like a formula: such a text gets an apostrophe, as spreadsheets write it.
+  // A spreadsheet would evaluate a text that starts like a formula: such a text gets an apostrophe in front.
   const field = (value, number) => {
     let text = value ?? "";
     if (!number && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;

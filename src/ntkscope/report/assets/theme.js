@@ -1,9 +1,9 @@
-/* Theme: as the system says, light or dark; remembered where the browser lets a page remember. Folds open for print. */
+/* Theme: system, light or dark; remembered if the browser allows it. Folds open for print. */
 (() => {
   "use strict";
   const root = document.documentElement;
   const button = document.getElementById("theme");
-  const names = { auto: "as the system", light: "light", dark: "dark" };
+  const names = { auto: "system", light: "light", dark: "dark" };
   const signs = { auto: "◐ Auto", light: "☀ Light", dark: "☾ Dark" };
   const remember = (value) => {
     try {

@@ -1,4 +1,4 @@
-/* Tips: what an element's data-tip says, beside the pointer or beside the focused element. Text only. */
+/* Tooltips: the text of an element's data-tip, next to the pointer or the focused element. */
 (() => {
   "use strict";
   const tip = document.getElementById("tip");

@@ -1,4 +1,4 @@
-"""Bars: rows of a name, a bar and its value; HTML, so that letters stay letters at every width."""
+"""Bars: rows of a name, a bar and its value; HTML, so that text stays legible at every width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ntkscope.report.numbers import as_float
 
 @dataclass(frozen=True)
 class Bar:
-    """A row: its name, its value, how the value is written, a class for its colour, and what a pointer over it says."""
+    """A row: its name, its value, how the value is written, a class for its colour, and its tooltip."""
 
     name: Any
     value: Any
@@ -22,7 +22,7 @@ class Bar:
 
 
 def bars(rows: Sequence[Bar], *, label: str, largest: float | int | None = None) -> Markup:
-    """Bars from zero to the largest value, as a list; what is not a number has no bar."""
+    """Bars from zero to the largest value, as a list; values that are not numbers have no bar."""
     values = [as_float(row.value) for row in rows]
     top = float(largest) if largest is not None else max((v for v in values if v == v), default=1.0)
     out = []

@@ -11,7 +11,7 @@ from ntkscope.report.plots.scales import Scale
 
 @dataclass(frozen=True)
 class Frame:
-    """A rectangle with two axes; drawn at a width a phone can show without making its letters small."""
+    """A rectangle with two axes; drawn at a width that a phone can show without shrinking the text."""
 
     x: Scale
     y: Scale
@@ -31,7 +31,7 @@ class Frame:
         return round(self.left + across * self.x(x), 1), round(self.top + down * (1 - self.y(y)), 1)
 
     def svg(self, *marks: Markup | Iterable[Markup], describe: str) -> Markup:
-        """The plot with its marks; `describe` is what a screen reader says."""
+        """The plot with its marks; `describe` is the text for screen readers."""
         bottom, right = self.height - self.bottom, self.width - self.right
         parts = []
         for value, label in self.x.ticks():

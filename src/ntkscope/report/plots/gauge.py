@@ -1,4 +1,4 @@
-"""The gauge: a place between lazy and rich."""
+"""The gauge: a position between lazy and rich."""
 
 from __future__ import annotations
 

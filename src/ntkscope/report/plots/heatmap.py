@@ -1,4 +1,4 @@
-"""The heat map: a matrix as an image, with the classes of its rows beside it and its colours explained."""
+"""The heat map: a matrix as an image, with the classes of its rows next to it and a colour scale."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIDE, _LEFT, _TOP, _WIDTH = 290, 62, 10, 420
 
 
 def colours(values: Float[np.ndarray, "h w"], low: float | int, high: float | int) -> UInt8[np.ndarray, "h w 3"]:
-    """Values between `low` and `high` as pixels; what is not finite is magenta.
+    """Values between `low` and `high` as pixels; non-finite values are magenta.
 
     >>> colours(np.array([[0.0, 1.0]]), 0, 1).tolist()
     [[[0, 34, 78], [254, 232, 56]]]
@@ -69,7 +69,7 @@ def heatmap(values: np.ndarray, labels: np.ndarray | None, names: Sequence[str],
 
 
 def _classes(labels: np.ndarray, n: int, names: Sequence[str]) -> list[Markup]:
-    """Boundaries and names of runs of equal labels; a name is left out where it would lie on the one before."""
+    """Boundaries and names of runs of equal labels; a name is omitted if it would overlap the previous one."""
     edges = [0, *(np.flatnonzero(np.diff(labels)) + 1).tolist(), n]
     pixel = _SIDE / n
     parts, last_x, last_y = [], -99.0, -99.0

@@ -1,4 +1,4 @@
-"""Lines: one or several curves in a frame, told apart by colour and by dashes, named at their end."""
+"""Lines: one or several curves in a frame, distinguished by colour and dashes, named at their end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lines(frame: Frame, curves: Sequence[Line], *, describe: str) -> Markup:
         at = [frame.at(x, y) for x, y in zip(curve.x, curve.y, strict=True)]
         path = "M" + "L".join(f"{px} {py}" for px, py in at)
         marks.append(tag("path", d=path, class_=f"curve series-{n % 6}"))
-        # one invisible target a vertex would be heavy for long curves: a tip at some of them is enough
+        # one invisible target per vertex would be too much for long curves: tooltips at some of them are enough
         for k in range(0, len(at), max(1, len(at) // 60)):
             tip = f"{curve.name}: {frame.y_label} {curve.y[k]:.3g} at {frame.x_label} {curve.x[k]:.6g}"
             marks.append(tag("circle", cx=at[k][0], cy=at[k][1], r=6, class_="target", data_tip=tip))

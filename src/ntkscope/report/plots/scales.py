@@ -24,7 +24,7 @@ class Scale:
     kind: Literal["linear", "log", "logit"] = "linear"
 
     def __call__(self, value: float | int) -> float:
-        """The place of `value`, clipped to the axis."""
+        """The position of `value`, clipped to the axis."""
         low, high = self._stretch(self.low), self._stretch(self.high)
         inside = min(max(float(value), float(self.low)), float(self.high))
         return (self._stretch(inside) - low) / (high - low) if high > low else 0.5
@@ -44,7 +44,7 @@ class Scale:
         return _round_ticks(float(self.low), float(self.high))
 
     def _probabilities(self) -> list[tuple[float, str]]:
-        """A half, and powers of ten away from 0 and from 1, every second or third of them where they are many."""
+        """A half, and powers of ten away from 0 and from 1, every second or third of them if there are many."""
         below = [(10.0**-k, _power(-k) if k > 3 else f"{10.0**-k:.{k}f}") for k in _DECADES if 10.0**-k >= self.low]
         above = [(1 - 10.0**-k, f"1−{_power(-k)}" if k > 3 else f"{1 - 10.0**-k:.{k}f}") for k in _DECADES]
         above = [(p, label) for p, label in above if p <= self.high]

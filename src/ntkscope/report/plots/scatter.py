@@ -1,4 +1,4 @@
-"""Scatter: one mark a point, two kinds of points told apart by colour and by shape."""
+"""Scatter: one mark per point, two kinds of points distinguished by colour and shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ntkscope.report.plots.frame import Frame
 
 @dataclass(frozen=True)
 class Point:
-    """A point, what a pointer over it says, and whether it stands out."""
+    """A point, its tooltip, and whether it stands out."""
 
     x: float | int
     y: float | int

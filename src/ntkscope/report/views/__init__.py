@@ -1,4 +1,4 @@
-"""One view a section: how what an X-ray found is shown. A section without one is shown by its numbers."""
+"""One view per section: how an X-ray's findings are shown. A section without a view shows its numbers."""
 
 from ntkscope.report.views import computed, explain, kernel, layers, problems, summary, surrogates
 from ntkscope.report.views.registry import VIEWS, draw

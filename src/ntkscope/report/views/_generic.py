@@ -10,7 +10,7 @@ from ntkscope.report.numbers import plain
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.tables import Cell, table
 
-ROWS = 200  # of a table; more are counted and not shown
+ROWS = 200  # rows per table; the rest are counted, not shown
 
 
 def generic(section: Section, source: Source) -> Drawing:

@@ -15,7 +15,7 @@ from ntkscope.report.views.registry import VIEWS
 
 @VIEWS.register("computed")
 def computed(section: Section, source: Source) -> Drawing:
-    """The command first; then what a person needs who wants the same numbers again."""
+    """The command first, then what is needed to reproduce the numbers."""
     data = section.data
     notes = [tag("li", note) for note in data.get("notes") or []]
     cards = [
@@ -48,7 +48,7 @@ def _machine(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _times(timings: Sequence[Any]) -> Markup | None:
-    """Sections beside the single steps; a section's time holds that of the steps it was the first to ask for."""
+    """Sections beside the single steps; a section's time includes the steps it was the first to need."""
     found = [(str(row.get("what", "")), row.get("seconds")) for row in timings if isinstance(row, Mapping)]
     sections = [(what.removeprefix("section "), seconds) for what, seconds in found if what.startswith("section ")]
     steps = [(what, seconds) for what, seconds in found if not what.startswith("section ")]
@@ -69,7 +69,7 @@ def _card(title: str, pairs: Mapping[str, Any] | None) -> Markup | None:
 
 
 def _plan(plan: Mapping[str, Any]) -> Markup:
-    """What was said before it started."""
+    """The plan shown before the run."""
     lines = plan.get("text") or []
     said = lines if isinstance(lines, str) else "\n".join(str(line) for line in lines)
-    return tag("details", tag("summary", "The plan, as it was said before it started"), tag("pre", said))
+    return tag("details", tag("summary", "The plan, as shown before the run"), tag("pre", said))

@@ -11,8 +11,8 @@ from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.views.registry import VIEWS
 
-CLASSES = 12  # training classes shown for one item when there are more of them
-LOGITS = 3  # most probable classes whose logits can be chosen, besides the predicted and the true one
+CLASSES = 12  # at most this many training classes are shown for one item
+LOGITS = 3  # most probable classes whose logits can be selected, in addition to the predicted and the true one
 
 
 @VIEWS.register("explain")
@@ -48,7 +48,7 @@ def explain(section: Section, source: Source) -> Drawing:
 
 
 def _item(n: int, i: int, section: Section, source: Source) -> dict[str, Any]:
-    """What the script needs to know of the n-th offered item, test item i."""
+    """What the script needs to know about the n-th item on offer, test item i."""
     data = section.data
     predicted, true = int(data["predicted"][n]), int(data["true"][n])
     said = int((data.get("network_predicted") or data["predicted"])[n])
@@ -91,7 +91,7 @@ def _pairs(name: str, n: int, source: Source, ending: str = "") -> list[tuple[in
 
 
 def _classes(means: np.ndarray | None, predicted: int, true: int) -> list[int]:
-    """The training classes to show, in their order: all, or those that speak loudest."""
+    """The training classes to show, in their order: all, or those with the largest contributions."""
     if means is None:
         return sorted({predicted, true})
     if len(means) <= CLASSES:
@@ -131,7 +131,7 @@ def _skeleton(items: list[dict[str, Any]], source: Source) -> Markup:
             role="listbox",
             tabindex="0",
             id="explorer-list",
-            aria_label="Test items; arrow keys choose",
+            aria_label="Test items; select with the arrow keys",
             class_="strip pictures" if pictures else "strip texts",
         ),
         class_="chooser",
@@ -146,14 +146,14 @@ def _skeleton(items: list[dict[str, Any]], source: Source) -> Markup:
         class_="explorer-panels",
         id="explorer-panels",
     )
-    asks = tag("noscript", tag("p", "Choosing an item needs JavaScript, which is switched off.", class_="note"))
+    asks = tag("noscript", tag("p", "Selecting an item needs JavaScript, which is switched off.", class_="note"))
     return tag("div", asks, chooser, panels, id="explorer", class_="explorer")
 
 
 def _option(n: int, item: dict[str, Any], source: Source) -> Markup:
     predicted, true = source.class_name(item["network"]), source.class_name(item["true"])
     right = item["network"] == item["true"]
-    said = f"test item {item['index']}: predicted {predicted}" + (", right" if right else f", in truth {true}")
+    said = f"test item {item['index']}: predicted {predicted}" + (", correct" if right else f", actually {true}")
     shown = source.items.show("test", item["index"], longest=90)
     inner = (
         [shown]

@@ -1,4 +1,4 @@
-"""The kernel itself: its matrix ordered by class, its spectrum, its alignment with the labels, and how it moved."""
+"""The kernel itself: its matrix ordered by class, its spectrum, its alignment with the labels, and how it changed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.views.registry import VIEWS
 
 _TILES = (
-    ("effective_rank", "Effective rank", "directions the kernel uses"),
-    ("alignment", "Alignment with labels", "1 would be the labels themselves"),
-    ("centred_alignment", "Centred alignment", "the same, after removing the mean"),
+    ("effective_rank", "Effective rank", "how many directions the kernel effectively uses"),
+    ("alignment", "Alignment with labels", "1 if the kernel depended on the labels alone"),
+    ("centred_alignment", "Centred alignment", "the same, without the part common to all items"),
     ("condition_number", "Condition number", "largest over smallest eigenvalue"),
 )
 
@@ -32,12 +32,12 @@ def kernel(section: Section, source: Source) -> Drawing:
     tiles += [_tile(name, "another measure of the kernel and the labels", value) for name, value in _more(data).items()]
     if initial:
         moved = "1 − cosine between the kernels before and after training"
-        tiles.append(_tile("Kernel moved by", moved, initial.get("distance")))
+        tiles.append(_tile("Rotation of the kernel", moved, initial.get("distance")))
     plots = [plot for plot in (_heat(data, source), _spectrum(source, initial)) if plot is not None]
     parts = [tag("div", *tiles, class_="tiles")]
     if not initial:
         parts.append(
-            tag("p", "Give the initial weights to see how far the kernel moved in training.", class_="soft small")
+            tag("p", "Give the initial weights to see how far the kernel moved during training.", class_="soft small")
         )
     return Drawing(join([*parts, tag("div", *plots, class_="panels wide")]))
 
@@ -48,7 +48,7 @@ def _more(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _was(initial: Mapping[str, Any], key: str) -> str | None:
-    """What a figure was before training, with what it is now on the same items where those are fewer."""
+    """A figure before training, with its current value on the same items if those are fewer."""
     if key not in initial or not isfinite(as_float(initial[key])):
         return None
     before, now, items = initial[key], initial.get(f"now_{key}"), initial.get("items")
@@ -80,7 +80,7 @@ def _heat(data: Mapping[str, Any], source: Source) -> Markup | None:
 
 
 def _spectrum(source: Source, initial: Mapping[str, Any]) -> Markup | None:
-    """Eigenvalues by rank, both axes logarithmic, before and after on the same items; what is not positive is left out."""
+    """Eigenvalues by rank, both axes logarithmic, before and after on the same items, without values ≤ 0."""
     curves = []
     alike = source.array("kernel.current_eigenvalues") is not None
     after = "kernel.current_eigenvalues" if alike else "kernel.eigenvalues"

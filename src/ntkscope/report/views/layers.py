@@ -1,4 +1,4 @@
-"""Where the kernel lives: the share of each layer in the trace, and by which road it was computed."""
+"""Where the kernel lives: the share of each layer in the trace, and the method by which it was computed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def layers(section: Section, source: Source) -> Drawing:
     found = section.data.get("layers") or []
     largest = max((as_float(row.get("share")) for row in found), default=1.0)
     rows = [_row(n, row, largest) for n, row in enumerate(found, 1)]
-    heads = ["Order", "Layer", "Share", "", "Parameters", "Alignment", "Road", "Seconds"]
+    heads = ["Order", "Layer", "Share", "", "Parameters", "Alignment", "Method", "Seconds"]
     shown = table(heads, rows, name="Layers", export=f"{source.record.name}-layers.csv", kind="layers")
     return Drawing(join([shown, _coverage(section.data.get("coverage") or {}), certificates.section(source)]))
 
@@ -43,7 +43,7 @@ def _row(n: int, row: Mapping[str, Any], largest: float) -> list[Cell]:
 
 
 def _coverage(coverage: Mapping[str, Any]) -> Markup | None:
-    """One bar divided by road, named below."""
+    """One bar divided by method, with a key below."""
     roads = {str(road): as_float(share) for road, share in (coverage.get("roads") or {}).items()}
     if not roads:
         return None
@@ -58,7 +58,7 @@ def _coverage(coverage: Mapping[str, Any]) -> Markup | None:
     described = ", ".join(f"{road} {percent(share)}" for road, share in roads.items())
     return join(
         [
-            tag("h3", "Roads, by share of the parameters"),
+            tag("h3", "How the layers were computed, by share of the parameters"),
             tag("div", *parts, class_="stack", role="img", aria_label=described),
             tag("ul", *key, class_="key"),
         ]

@@ -14,25 +14,25 @@ from ntkscope.report.views.registry import VIEWS
 
 @VIEWS.register("problems")
 def problems(section: Section, source: Source) -> Drawing:
-    """Three tables, each sortable and exportable; a row's number is that of the whole training set."""
+    """Three tables, each sortable and exportable; item numbers refer to the whole training set."""
     data = section.data
     parts = []
     for title, words, heads, rows in (
         (
             "Perhaps mislabelled",
-            "The surrogate, asked without the item itself, prefers another class. Look at the first ones.",
+            "Left out of training, these items would be classified differently. Check the first ones.",
             ["Rank", "Item", "Number", "Label", "Suggested", "Score"],
             [_mislabelled(n, row, source) for n, row in enumerate(_contradicted(data.get("mislabelled") or []), 1)],
         ),
         (
             "Nearly the same",
-            "Pairs of training items the kernel can hardly tell apart; with different labels at least one is wrong.",
+            "Pairs of training items the kernel can hardly tell apart; if their labels differ, at least one is wrong.",
             ["Rank", "Item", "Number", "Other", "Its number", "Similarity", "Labels", "Copy"],
             [_pair(n, row, source) for n, row in enumerate(data.get("duplicates") or [], 1)],
         ),
         (
             "Dominating",
-            "The training items with the largest shares of what the surrogate says" + _equal_share(source),
+            "The training items with the largest influence on the surrogate's predictions" + _equal_share(source),
             ["Rank", "Item", "Number", "Label", "Share"],
             [_dominating(n, row, source) for n, row in enumerate(data.get("dominating") or [], 1)],
         ),
@@ -51,7 +51,7 @@ def _part(title: str, words: str, heads: Sequence[str], rows: Sequence[Sequence[
 
 
 def _contradicted(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those whose label is not the class the surrogate prefers; the record also ranks the others."""
+    """Items whose label is not the class the surrogate predicts; the record also ranks the others."""
     return [row for row in rows if row["label"] != row["suggested"]]
 
 

@@ -1,4 +1,4 @@
-"""The registry of views, and what is drawn for a section that has none."""
+"""The registry of views, and the fallback for a section that has none."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ VIEWS: Registry[View] = Registry("view")
 
 
 def draw(section: Section, source: Source) -> Drawing:
-    """The drawing of a section by its view; by its numbers when there is no view, or when the view cannot read them.
+    """A section drawn by its view, or as plain numbers if there is no view or the view cannot read them.
 
-    A page is made of what is on disk, also of what a newer or an older ntkscope wrote there: a section that a view does
-    not understand says so and shows what it holds, and the rest of the page stands.
+    A page is made from what is on disk, which a newer or an older ntkscope may have written: a section that a view does
+    not understand says so and shows its contents, and the rest of the page is not affected.
     """
     if section.name not in VIEWS:
         return generic(section, source)

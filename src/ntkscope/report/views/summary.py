@@ -1,4 +1,4 @@
-"""The summary: a verdict between lazy and rich, what it rests on, and how right network and surrogates are."""
+"""The summary: a verdict between lazy and rich, its evidence, and how accurate network and surrogates are."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ntkscope.report.views.registry import VIEWS
 
 _READS = {
     "lazy": "It behaves like a kernel machine with a fixed kernel.",
-    "rich": "It learned features: its kernel moved while it trained.",
-    "in between": "Some of what it does is a fixed kernel, some of it is learned features.",
-    "not enough evidence": "What was measured does not decide the question.",
+    "rich": "It learned features: its kernel changed during training.",
+    "in between": "It behaves partly like a fixed kernel and partly has learned features.",
+    "not enough evidence": "The measurements do not settle the question.",
 }
 
 
@@ -36,7 +36,7 @@ def summary(section: Section, source: Source) -> Drawing:
     )
     evidence = data.get("evidence") or []
     shown = table(
-        ["Evidence", "Value", "Speaks for", "Why"],
+        ["Evidence", "Value", "Indicates", "Why"],
         [_row(e) for e in evidence],
         name="Evidence",
         sortable=False,
@@ -44,7 +44,7 @@ def summary(section: Section, source: Source) -> Drawing:
     )
     parts: list[Any] = [tag("div", hero, _accuracies(data), class_="pair"), checks(source).statement()]
     if evidence:
-        parts += [tag("h3", "What the verdict rests on"), shown]
+        parts += [tag("h3", "Evidence for the verdict"), shown]
     return Drawing(join(parts))
 
 

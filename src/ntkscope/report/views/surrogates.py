@@ -16,8 +16,8 @@ from ntkscope.report.source import Drawing, Section, Source, mapping
 from ntkscope.report.tables import Cell, table
 from ntkscope.report.views.registry import VIEWS
 
-EDGE = 1e-9  # probabilities nearer to 0 or 1 are drawn here
-POINTS = 400  # of one plot
+EDGE = 1e-9  # probabilities closer than this to 0 or 1 are drawn here
+POINTS = 400  # points per plot
 
 
 @VIEWS.register("surrogates")
@@ -48,8 +48,9 @@ def surrogates(section: Section, source: Source) -> Drawing:
     shown = table(heads, cells, name="Faithfulness of each surrogate", export=file, kind="snug")
     words = tag(
         "p",
-        "τ: agreement of rankings, 1 is the same order. TAD: accuracy of the surrogate less that of the network, in percentage "
-        "points. Agreement: the share of test items both give the same class. Ranges are 95 % bootstrap intervals.",
+        "How closely the surrogate ranks the test items as the network does: τ, 1 for the same order. How much more accurate it"
+        " is than the network, in percentage points: TAD. How often both predict the same class: agreement. Ranges are 95 %"
+        " intervals.",
         class_="soft small",
     )
     plots = _plots([str(row["kernel"]) for row in rows], source)
@@ -92,13 +93,13 @@ def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float]) -> list[
 
 
 def _more(row: Mapping[str, Any], names: Sequence[str]) -> list[Cell]:
-    """Measures beside the usual ones, a column each."""
+    """Additional measures, one column each."""
     values = mapping(row.get("more"))
     return [Cell(number(values.get(name)), values.get(name), True) for name in names]
 
 
 def _plots(kernels: Sequence[str], source: Source) -> Markup | None:
-    """One scatter a kernel: the network's probability of the true class against the surrogate's, in log-odds."""
+    """One scatter plot per kernel: the network's probability of the true class against the surrogate's, in log-odds."""
     network = source.array("surrogates.network_probability")
     pairs = [(kernel, source.array(f"surrogates.probability.{kernel}")) for kernel in kernels]
     known = [(kernel, values) for kernel, values in pairs if values is not None and network is not None]
@@ -113,12 +114,12 @@ def _plots(kernels: Sequence[str], source: Source) -> Markup | None:
         _plot(kernel, np.asarray(network), np.asarray(values), scale, chosen, source) for kernel, values in known
     ]
     some = (
-        f" {len(chosen)} of {len(network)} items are drawn: the most unlike, and an even choice of the others."
+        f" {len(chosen)} of {len(network)} items are drawn: those that differ most, and an even selection of the others."
         if len(chosen) < len(network)
         else ""
     )
     note = "Each mark is a test item; the axes are stretched near 0 and 1 (log-odds). " + (
-        "On the dashed line the surrogate is exactly as sure as the network. Diamonds are items the network gets wrong."
+        "On the dashed line the surrogate is exactly as confident as the network. Diamonds are items the network gets wrong."
     )
     return join(
         [tag("h3", "Probability of the true class, item by item"), tag("p", note + some, class_="soft small"),
@@ -127,7 +128,7 @@ def _plots(kernels: Sequence[str], source: Source) -> Markup | None:
 
 
 def _chosen(network: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
-    """Which items to draw when they are too many: half of them the most unlike, half evenly spread."""
+    """Which items to draw if there are too many: half those that differ most, half evenly spread."""
     n = len(network)
     if n <= POINTS:
         return np.arange(n)

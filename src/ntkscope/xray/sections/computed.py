@@ -14,7 +14,7 @@ from ntkscope.xray.sections import kernel
 
 @dataclass(frozen=True)
 class Timing(Result):
-    """What one step took."""
+    """How long one step took."""
 
     what: str
     seconds: float
@@ -22,7 +22,7 @@ class Timing(Result):
 
 @dataclass(frozen=True)
 class Health(Result):
-    """What rounding left."""
+    """The effect of rounding."""
 
     smallest_eigenvalue: float | None
     jitter: float
@@ -31,7 +31,7 @@ class Health(Result):
 
 @dataclass(frozen=True)
 class Computed(Result):
-    """All that is needed to run an X-ray again."""
+    """Everything needed to run an X-ray again."""
 
     command: str
     versions: Mapping[str, Any]
@@ -59,9 +59,9 @@ def run(context: Context) -> Finding[Computed]:
         notes.append(f"The surrogates on {', '.join(stopped)} stopped before their optimum.")
     smallest = None if decomposed is None else decomposed.smallest_eigenvalue
     if smallest is not None and smallest < -1e-4:
-        notes.append(f"The kernel's smallest eigenvalue is {smallest:.2g}: rounding in single precision shows.")
+        notes.append(f"The kernel's smallest eigenvalue is {smallest:.2g}: the effect of single-precision rounding.")
     if document["earlier"]:
-        notes.append(f"The X-ray was interrupted and went on {len(document['earlier'])} times.")
+        notes.append(f"The X-ray was interrupted and resumed {len(document['earlier'])} times.")
     expected, spent = context.plan.seconds, context.record.wall_seconds
     return Finding(
         Computed(
@@ -77,7 +77,7 @@ def run(context: Context) -> Finding[Computed]:
             health=Health(smallest, 0.0, "kernels float32, sums and solves float64"),
             notes=tuple(notes),
         ),
-        f"Expected {expected:.0f} s, took {spent:.0f} s. Run again with the same seeds and data, the same figures come out up"
+        f"Expected {expected:.0f} s, took {spent:.0f} s. Run again with the same seeds and data, it gives the same figures up"
         " to rounding.",
     )
 
@@ -88,7 +88,7 @@ SECTION = register(
         place=7,
         title="How this was computed",
         meaning="Everything needed to run this again and to judge its numerical health.",
-        formula="Fits and decompositions are in float64; the smallest eigenvalue shows what rounding left, no jitter is added.",
+        formula="Fits and decompositions use float64; the smallest eigenvalue shows what rounding did; no jitter is added.",
         run=run,
         result=Computed,
         after=(kernel.SECTION,),

@@ -1,4 +1,4 @@
-"""Explain a prediction: which training points speak for it, by class and one by one, under every kernel."""
+"""Explain a prediction: which training points support it, by class and one by one, under every kernel."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def run(context: Context) -> Finding[Explanations]:
         context.keep(f"explain.nearest_value.{name}", found.values)
     agree = agreement(logits, context.network_logits)
     confidence = (
-        f"What is explained is the surrogate on {MAIN}, which gives the network's answer for {100 * agree:.1f} % of the test"
-        " items; where the two differ, the explanation is of the surrogate's answer."
+        f"What is explained is the surrogate on {MAIN}, which agrees with the network on {100 * agree:.1f} % of the test"
+        " items; where the two differ, the explanation is of the surrogate's prediction."
     )
     return Finding(
         Explanations(
@@ -100,7 +100,7 @@ def run(context: Context) -> Finding[Explanations]:
 
 
 def _offered(context: Context) -> Int64[np.ndarray, " t"]:
-    """Test items to pick from: the network's mistakes and where the surrogate differs first, then some of every class."""
+    """Test items to pick from: first the network's mistakes and where the surrogate differs, then some of every class."""
     y, network = context.y_test, context.network_logits.argmax(1)
     odd = np.flatnonzero((network != y) | (network != context.machine_logits(MAIN).argmax(1)))
     chosen = odd[: OFFERED // 2]
@@ -123,7 +123,7 @@ SECTION = register(
         title="Explain a prediction",
         meaning=(
             "A prediction of the surrogate is a sum with one term for every training point. The largest terms are the"
-            " training points that speak for the answer; the similar ones are those the network treats alike."
+            " training points that support the prediction most; similar points are those the network treats alike."
         ),
         formula="A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N, and Σ_i A(x, x_i)_c is the logit of class c.",
         run=run,

@@ -21,7 +21,7 @@ from ntkscope.xray.result import Result
 from ntkscope.xray.workload import Workload
 
 SHOWN = 200  # rows of the heat map
-DECOMPOSED = 2000  # rows of which all eigenvalues are computed
+DECOMPOSED = 2000  # rows up to which all eigenvalues are computed
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _heatmap(context: Context, K: Gram) -> None:
 
 
 def _initial(context: Context) -> Initial:
-    """The same of the initial network, and the distance between both, on the items both kernels have."""
+    """The same for the initial network, and the distance between the two, on the items both kernels share."""
     rows, columns = context.initial_rows
     y = context.y_train[rows]
     before = context.initial_pair(EXACT).to(torch.float64)
@@ -126,9 +126,9 @@ SECTION = register(
         place=5,
         title="Kernel",
         meaning=(
-            "Two inputs are near each other for this kernel when a training step on one moves the network's outputs on the"
-            " other. Blocks along the classes show what the network holds together; a high alignment with the labels says"
-            " that its features already sort the classes."
+            "Two inputs are similar under this kernel if a training step on one changes the network's outputs on the"
+            " other. Blocks along the classes show which items the network groups together; a high alignment with the labels"
+            " means that its features already separate the classes."
         ),
         formula=(
             "κ(x, x′) = Σ_k ⟨∇f_k(x), ∇f_k(x′)⟩ / √(κ₀(x, x) κ₀(x′, x′)). Alignment: ⟨K, YYᵀ⟩ / (‖K‖ ‖YYᵀ‖), Y the one-hot"

@@ -1,4 +1,4 @@
-"""Where it lives: what each layer adds to the trace-NTK, and which road the engine took for it."""
+"""Where it lives: what each layer adds to the trace-NTK, and which method the engine used for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.workload import Workload
 
-ITEMS = 96  # training items on which each layer's part is kept; a share of a trace converges long before that
+ITEMS = 96  # training items on which each layer's part is kept; a share of the trace converges long before
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def run(context: Context) -> Finding[Layers]:
     )
     context.pairs.keep_certificate(f"layers.{EXACT}", "train", gram)
     total = float(gram.diagonal().double().sum())
-    context.pair(EXACT)  # its coverage is what the page shows
+    context.pair(EXACT)  # the page shows its coverage
     coverage = context.record.metrics.get("coverage") or {}
     roads, numbers = coverage.get("roads", {}), coverage.get("numbers", {})
     seconds = coverage.get("seconds", {})
@@ -95,8 +95,8 @@ def run(context: Context) -> Finding[Layers]:
     slow = shares.get("func", 0.0)
     confidence = (
         f"Shares are exact on {len(rows)} training items and change little with more."
-        f" {100 * (1 - slow):.1f} % of the parameters are computed by a rule of their layer,"
-        f" the rest by differentiation of that parameter alone; both are exact."
+        f" {100 * (1 - slow):.1f} % of the parameters are computed by a rule for their layer,"
+        f" the rest by differentiating that parameter alone; both are exact."
     )
     return Finding(
         Layers(
@@ -110,7 +110,7 @@ def run(context: Context) -> Finding[Layers]:
 
 
 def _layer(parameter: str) -> str:
-    """The layer a parameter is in; itself where it is in none."""
+    """The layer a parameter belongs to; the parameter itself if it belongs to none."""
     return parameter.rpartition(".")[0] or parameter
 
 
@@ -131,8 +131,8 @@ SECTION = register(
         place=6,
         title="Where it lives",
         meaning=(
-            "The kernel is a sum over layers: the share of a layer says how much of the network's reaction to a training"
-            " step goes through it. Alignment says which layers already sort the classes."
+            "The kernel is a sum over layers: a layer's share says how much of the network's response to a training"
+            " step goes through it. Alignment says which layers already separate the classes."
         ),
         formula=(
             "κ₀(x, x′) = Σ_l κ_l(x, x′), κ_l(x, x′) = Σ_k ⟨∂f_k(x)/∂w_l, ∂f_k(x′)/∂w_l⟩. Share of l: tr K_l / tr K."

@@ -1,4 +1,4 @@
-"""Data problems: training points whose label is doubtful, that are there twice, or that speak too loud."""
+"""Data problems: training points with a doubtful label, near-duplicates, and points with too much influence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BLOCK = 512
 
 @dataclass(frozen=True)
 class Doubtful(Result):
-    """A training item, and the class suggested by a classifier that never saw it; a score above 0 contradicts the label."""
+    """A training item, and the class suggested by a classifier trained without it; a score above 0 contradicts the label."""
 
     index: int
     original: int
@@ -50,7 +50,7 @@ class Double(Result):
 
 @dataclass(frozen=True)
 class Dominating(Result):
-    """A training item, and its share in what the surrogate says of all test items."""
+    """A training item, and its share in the surrogate's predictions for all test items."""
 
     index: int
     original: int
@@ -61,7 +61,7 @@ class Dominating(Result):
 
 @dataclass(frozen=True)
 class Problems(Result):
-    """Training items to look at by hand, the most striking first."""
+    """Training items to check by hand, the most striking first."""
 
     mislabelled: tuple[Doubtful, ...]
     duplicates: tuple[Double, ...]
@@ -76,8 +76,8 @@ def run(context: Context) -> Finding[Problems]:
     contradicted = sum(entry.score > 0 for entry in doubtful)
     confidence = (
         f"{'At least ' if contradicted == LISTED else ''}{contradicted} {'label is' if contradicted == 1 else 'labels are'}"
-        " contradicted by a classifier that never saw the item; a hard item looks the same as a wrong label, so look at each."
-        " Near-duplicates are near in the network's eyes and as inputs."
+        " contradicted by a classifier trained without the item; a hard item looks the same as a wrong label, so check each."
+        " Near-duplicates are close both under the kernel and as inputs."
     )
     return Finding(Problems(doubtful, doubles, loud), confidence)
 
@@ -98,7 +98,7 @@ def _mislabelled(context: Context, K: Gram, y: Array) -> tuple[Doubtful, ...]:
 
 
 def _duplicates(items: Items, K: Gram, y: Array) -> tuple[Double, ...]:
-    """Pairs that the kernel holds for the same and whose inputs are close, the most alike first."""
+    """Pairs that the kernel hardly distinguishes and whose inputs are close, the most similar first."""
     rows, columns, values = [], [], []
     for start in range(0, len(K), BLOCK):
         block = K[start : start + BLOCK].numpy()
@@ -175,8 +175,8 @@ SECTION = register(
         place=4,
         title="Data problems",
         meaning=(
-            "Training points to look at by hand: those whose label the other points contradict, those that are there twice"
-            " (or leak between classes), and those that sway more predictions than their share."
+            "Training points to check by hand: those whose label the other points contradict, those that occur twice"
+            " (perhaps under different labels), and those that influence the predictions more than their share."
         ),
         formula=(
             "Label: max_{k≠y_i} f_k(x_i) - f_{y_i}(x_i), f kernel ridge fitted without point i (exact leave-one-out)."

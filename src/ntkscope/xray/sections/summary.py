@@ -54,8 +54,8 @@ SECTION = register(
         place=1,
         title="Summary",
         meaning=(
-            "A lazy network stays where its first weights put it and only weighs the features it started with: its kernel at"
-            " initialisation tells everything. A rich one made features of its own, and its kernel moved with them."
+            "A lazy network only reweights the features it had at initialisation: the kernel of its initial weights describes"
+            " it completely. A rich network learned features of its own, and its kernel changed with them."
         ),
         formula=(
             "Linearisation: ‖f₁ - f₀ - J₀(w₁ - w₀)‖ / ‖f₁ - f₀‖ over test items; 0 when training never left the tangent plane"

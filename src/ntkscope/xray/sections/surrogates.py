@@ -1,4 +1,4 @@
-"""Surrogates: how well a kernel machine on each kernel says what the network says."""
+"""Surrogates: how well a kernel machine on each kernel reproduces the network."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Surrogates(Result):
 
     @property
     def best(self) -> Row | None:
-        """The most faithful one, by τ."""
+        """The most faithful row, by τ."""
         return max(self.table, key=lambda row: -2.0 if math.isnan(row.tau) else row.tau, default=None)
 
 
@@ -62,7 +62,7 @@ def run(context: Context) -> Finding[Surrogates]:
     best, stopped = found.best, [row.kernel for row in found.table if not row.converged]
     assert best is not None
     confidence = (
-        f"Intervals are 95 % over the {len(y):,} test items; they say nothing of other training runs."
+        f"Intervals are 95 % over the {len(y):,} test items; they say nothing about other training runs."
         f" The most faithful is {best.kernel}, τ between {best.tau_low:.2f} and {best.tau_high:.2f}."
     )
     if stopped:
