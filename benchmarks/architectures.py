@@ -105,7 +105,7 @@ def built(architecture: Architecture, device: str) -> tuple[nn.Module, Any]:
 def measure(architecture: Architecture, device: str = "cpu") -> Row:
     """Build it twice, compute both kernels, compare."""
     began = time.perf_counter()
-    row = {"name": architecture.name, "family": architecture.family}
+    row: dict[str, Any] = {"name": architecture.name, "family": architecture.family}
     try:
         model, inputs = built(architecture, device)
         expected = naive_trace_ntk(*built(architecture, device))
@@ -214,7 +214,7 @@ def main(
     """Exit status 1 when a kernel is wrong or an error is not ours."""
     torch.set_num_threads(1)
     if device == "cuda":  # the reference must not round its products to TF32
-        torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = "ieee"
+        torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
     warnings.simplefilter("ignore")
     rows = []
     for each in architectures():

@@ -13,6 +13,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from unittest import mock
@@ -162,7 +163,7 @@ def run(n: int = 64) -> Outcome:
     results = [
         attempt(
             f"kernel, {warps} warps, registers {registers or 'free'}",
-            lambda w=warps, r=registers: tuned(x, exact, w, r),
+            partial(tuned, x, exact, warps, registers),
         )
         for warps, registers in itertools.product(WARPS, REGISTERS)
         if registers is None or warps == 4

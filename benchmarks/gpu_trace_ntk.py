@@ -110,7 +110,8 @@ def measure(model: nn.Module, x: Tensor, precision: str, memory: str, K64: Tenso
     K = ns.kernel("trntk0", model, x, precision=precision, memory=memory, profile=True)
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
-    did, plan = K.coverage, K.meta["plan"]
+    did: Any = K.coverage
+    plan = K.meta["plan"]
     captured, pairs = counted(len(x), None, plan.resident, plan.block)
     if captured != did.captured:
         raise ArithmeticError(f"{did.captured} samples were captured; counted {captured}")

@@ -21,12 +21,16 @@ from benchmarks.peers import Peer, PeerUnavailable
 from benchmarks.timing import Spread, interleaved, ratio, wall
 from ntkscope import infinite
 
-Spec = list[tuple[str, dict[str, Any]]]
+Layer = tuple[str, dict[str, Any]]
+Spec = list[Layer]
 
 AGREEMENT = 1e-6  # of the largest entry, float64 both sides
-DENSE, RELU = ("Dense", {"W_std": 1.4, "b_std": 0.1}), ("Relu", {})
-CONV, POOL, FLAT = ("Conv", {"kernel": 3, "W_std": 1.4, "b_std": 0.1}), ("GlobalAvgPool", {}), ("Flatten", {})
-HALF = ("Conv", {"kernel": 3, "stride": 2, "W_std": 1.4, "b_std": 0.1})
+DENSE: Layer = ("Dense", {"W_std": 1.4, "b_std": 0.1})
+RELU: Layer = ("Relu", {})
+CONV: Layer = ("Conv", {"kernel": 3, "W_std": 1.4, "b_std": 0.1})
+POOL: Layer = ("GlobalAvgPool", {})
+FLAT: Layer = ("Flatten", {})
+HALF: Layer = ("Conv", {"kernel": 3, "stride": 2, "W_std": 1.4, "b_std": 0.1})
 
 
 def conv(**options: Any) -> tuple[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ def candidates(
         return mislabelled(ns.kernel(name, model, x), y).scores
 
     for name in kernels:
-        yield f"ntkscope, {name}", lambda name=name: by_kernel(name)
+        yield f"ntkscope, {name}", partial(by_kernel, name)
     yield "loss ranking", lambda: nn.functional.cross_entropy(outputs(model, x), y, reduction="none").numpy()
 
 

@@ -65,7 +65,7 @@ class Passes:
                 raise MemoryError(f"{gram!r} was formed")
             return form(gram)
 
-        TiledGram._matmul, TiledGram._form = counted, refused  # type: ignore[method-assign]
+        TiledGram._matmul, TiledGram._form = counted, refused  # type: ignore[method-assign, assignment]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -76,7 +76,7 @@ def run(quick: bool = False) -> Outcome:
     """Both networks on the best device there is."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows: list[dict[str, Any]] = []
-    sources = []
+    sources: list[str] = []
     for name, n in (QUICK_SIZES if quick else SIZES[device]).items():
         found, source = compare(name, n, device, 1 if quick else 3)
         rows, sources = rows + found, [*sources, f"{name}: {source}"]

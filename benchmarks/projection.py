@@ -47,7 +47,7 @@ class Task:
 
 def tasks(quick: bool) -> list[Task]:
     if quick:
-        dims = dict.fromkeys((*KINDS, TRAK), (64, 128))
+        dims: dict[str, tuple[int, ...]] = dict.fromkeys((*KINDS, TRAK), (64, 128))
         return [Task("lenet", 6, dims, 128, 1, 2), Task("mlp", 4, dims, 128, 1, 2)]
     wide, narrow = (256, 1024, 4096, 10240), (256, 1024)
     real = {"sparse": wide, "kronecker": wide, "rademacher": wide, TRAK: wide, "gaussian": narrow}
@@ -60,7 +60,9 @@ class Ours:
 
     def __init__(self, case: networks.Case, kind: str, dim: int, exact: Tensor) -> None:
         self.case, self.kind, self.dim, self.exact = case, kind, dim, exact
-        self.seed, self.errors, self.said = 0, [], []
+        self.seed = 0
+        self.errors: list[float] = []
+        self.said: list[float] = []
         self.stages: list[dict[str, float]] = []
 
     def __call__(self) -> float:
@@ -90,7 +92,8 @@ class Trak:
 
     def __init__(self, peer: Peer, dim: int, block: int, exact: Tensor, out: Path) -> None:
         self.peer, self.dim, self.block, self.exact, self.out = peer, dim, block, exact, out
-        self.seed, self.errors = 0, []
+        self.seed = 0
+        self.errors: list[float] = []
         self.answers: list[dict[str, Any]] = []
 
     def __call__(self) -> float:
@@ -219,7 +222,7 @@ def run(quick: bool = False) -> Outcome:
                         "at equal error": at_error,
                     }
                 )
-            best = max(("sparse", "kronecker"), key=lambda kind, found=found: faster(found, kind)[1])
+            best = max(("sparse", "kronecker"), key=lambda kind, found=found: faster(found, kind)[1])  # type: ignore[misc]
             at_error = faster(found, best)[1]
             if task.network == "mlp":  # not promised; the table says it
                 continue

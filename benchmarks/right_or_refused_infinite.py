@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import mpmath
 import numpy as np
@@ -95,6 +96,10 @@ def changed(change: Callable[[nn.Sequential], Any]) -> Callable[[int], nn.Sequen
     return build
 
 
+def _entry_of(build: Callable[[int], nn.Module], x: Tensor) -> float:
+    return entry(build(64), x)
+
+
 def entry(net: Any, x: Tensor, kind: str = "nngp", at: tuple[int, int] = (0, 0), **options: Any) -> float:
     return float(infinite.kernel(net, x, kind=kind, **options).dense()[at])
 
@@ -115,7 +120,7 @@ def doubled(width: int) -> nn.Sequential:
 def zero_biases(width: int, outputs: int = 1) -> nn.Sequential:
     net = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, outputs))
     for layer in (net[0], net[2]):
-        nn.init.zeros_(layer.bias)
+        nn.init.zeros_(cast(nn.Linear, layer).bias)
     return net
 
 
@@ -196,7 +201,7 @@ def questions() -> Iterator[Case]:
         ("weight norm", "0.02582", lambda net: parametrizations.weight_norm(net[2])),
     ):
         build = changed(change)
-        yield Case(f"{name}, NNGP", before, lambda b=build: entry(b(64), x), lambda b=build: drawn(b, x, False, 16))
+        yield Case(f"{name}, NNGP", before, partial(_entry_of, build, x), partial(drawn, build, x, False, 16))
     images = torch.ones(2, 1, 2, 2, dtype=torch.float64)
     yield Case(
         "overridden _conv_forward, NNGP",
@@ -246,8 +251,8 @@ def questions() -> Iterator[Case]:
         yield Case(
             f"{type(kind).__name__}, duplicates of size 1e8, NTK",
             before,
-            lambda n=net: entry(n, big, "ntk", (0, 1)),
-            lambda k=kind: duplicates(k),
+            partial(entry, net, big, "ntk", (0, 1)),
+            partial(duplicates, kind),
         )
     yield Case(
         "a kink of a callable at equal inputs, over the cube",

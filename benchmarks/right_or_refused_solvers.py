@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -214,11 +215,15 @@ def _limit_of_pseudo_inverse(row: int) -> float:
     return float((theta @ np.linalg.pinv(theta, rcond=1e-12, hermitian=True) @ np.array([1.0, -1.0, 0.5]))[row])
 
 
+def _smallest(scale: float) -> float:
+    return _minimum(scale * _kernel(), _labels(), 1e-4)
+
+
 ASKED: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], float | None], float]] = {
     **{
         f"kernel GLM, kernel entries of {scale:.0e}: objective": (
-            lambda scale=scale: _glm(scale),
-            lambda scale=scale: _minimum(scale * _kernel(), _labels(), 1e-4),
+            partial(_glm, scale),
+            partial(_smallest, scale),
             0.0,
         )
         for scale in (1e-4, 1.0, 1e2, 1e4, 1e6)

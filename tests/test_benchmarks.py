@@ -7,6 +7,7 @@ import importlib
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ def test_a_ratio_compares_neighbours_in_time() -> None:
     from benchmarks.timing import Spread, interleaved, ratio
 
     clock = {"slow": iter([10.0, 40.0, 30.0]), "fast": iter([1.0, 2.0, 1.0])}
-    seconds = interleaved({k: lambda k=k: next(clock[k]) for k in clock}, rounds=3, say=lambda line: None)
+    seconds = interleaved({k: partial(next, ticks) for k, ticks in clock.items()}, rounds=3, say=lambda line: None)
     faster = ratio(seconds["slow"], seconds["fast"])
     assert (faster.median, faster.low, faster.high) == (20.0, 10.0, 30.0)
     with pytest.raises(ValueError, match="interleave"):
@@ -45,13 +46,11 @@ def test_the_torch_peers_compute_the_trace_ntk(convolutional: bool) -> None:
     from benchmarks import networks, peer_vmap
 
     if convolutional:
-        model, x = (
-            torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 3)),
-            (5, 1, 4, 4),
-        )
+        model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 3))
+        shape: tuple[int, ...] = (5, 1, 4, 4)
     else:
-        model, x = networks.mlp(4, 6, 3), (5, 4)
-    inputs = torch.randn(*x, generator=torch.Generator().manual_seed(0))
+        model, shape = networks.mlp(4, 6, 3), (5, 4)
+    inputs = torch.randn(*shape, generator=torch.Generator().manual_seed(0))
     reference = networks.oracle_trace_ntk(model, inputs)
     kernels = [
         peer_vmap.jacobian_contraction(model, inputs, chunk=5),

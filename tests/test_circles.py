@@ -19,7 +19,7 @@ def _circles() -> Callable[[str], list[Any]]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.circles  # type: ignore[no-any-return]
+    return module.circles
 
 
 def test_there_are_none(circles: Callable[[str], list[Any]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ HELPERS = {
 
 def entries(room: str) -> list[Any]:
     """Everything registered in a room."""
-    return {
+    rooms: dict[str, Callable[[], list[Any]]] = {
         "data": lambda: list(ntkscope.data.DATASETS.values()),
         "models": lambda: list(ntkscope.models.MODELS.values()),
         "kernels": lambda: list(ntkscope.kernels.KERNELS.values()),
@@ -51,7 +51,8 @@ def entries(room: str) -> list[Any]:
             *(rule for rule, _ in ntkscope.tangent.rules.RULES.values()),
             *ntkscope.tangent.rules.REWRITES.values(),
         ],
-    }[room]()
+    }
+    return rooms[room]()
 
 
 def home(entry: Any) -> str:

@@ -139,7 +139,12 @@ def test_the_same_network_resumes(
     before = files(folder)
     tiles: list[tuple[int, int]] = []
     whole = NetworkTiles.tile
-    monkeypatch.setattr(NetworkTiles, "tile", lambda self, i, j: (tiles.append((i, j)), whole(self, i, j))[1])
+
+    def noting(self: NetworkTiles, i: int, j: int) -> Any:
+        tiles.append((i, j))
+        return whole(self, i, j)
+
+    monkeypatch.setattr(NetworkTiles, "tile", noting)
     assert torch.equal(STORES[kind].call(made(NOTHING[change]), items(kind), folder), expected)
     assert files(folder) == before
     assert len(tiles) == (1 if kind in EXACT else 0)

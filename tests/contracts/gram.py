@@ -166,7 +166,7 @@ class GramContract:
         with pytest.raises(UsageError, match="real"):
             gram @ torch.ones(5, dtype=torch.complex128)
         with pytest.raises(TypeError):
-            gram @ [1.0] * 5
+            gram @ [1.0] * 5  # type: ignore[type-var]
 
     # -- pieces -----------------------------------------------------------------------------------------------------
 
@@ -279,7 +279,8 @@ class GramContract:
             labels["column_diagonal"] = right.square().sum(1)
         values = left @ other.T
         values = (values + values.T) / 2 if symmetric else values
-        gram, dense = self.make(left, right, **labels), DenseGram(values, symmetric=symmetric, **labels)
+        gram: Gram = self.make(left, right, **labels)
+        dense: Gram = DenseGram(values, symmetric=symmetric, **labels)
         for kind in steps:
             gram, dense = step([gram, dense], kind, data)
         assert (gram.shape, gram.symmetric, gram.dtype) == (dense.shape, dense.symmetric, dense.dtype)
@@ -384,7 +385,7 @@ class GramContract:
             with pytest.raises(AttributeError, match="never changes"):
                 del gram.labels
             with pytest.raises(TypeError):
-                gram.meta["seed"] = 4  # type: ignore[index]
+                gram.meta["seed"] = 4
             with pytest.raises(AttributeError):
                 gram.labels.name = "other"  # type: ignore[misc]
             assert (repr(gram), gram.meta["seed"]) == (before, 3)

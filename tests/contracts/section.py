@@ -121,7 +121,8 @@ class SectionContract:
         needed = next(iter(entry["data"]))
         with pytest.raises(RecordError, match=f"without {needed}"):
             kind.from_record({key: value for key, value in entry["data"].items() if key != needed})
-        for wrong in ({}, None, [], {**entry["data"], needed: object()}):
+        wrongs: tuple[Any, ...] = ({}, None, [], {**entry["data"], needed: object()})
+        for wrong in wrongs:
             with pytest.raises(RecordError, match=r"got .*; expected"):
                 kind.from_record(wrong)
 

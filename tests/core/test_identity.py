@@ -53,7 +53,7 @@ def test_running_the_network_does_not_change_it() -> None:
     def record(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
         seen["second"] = output.detach()
         log.append(len(seen))
-        module.last = output.detach()  # type: ignore[assignment]
+        module.last = output.detach()
 
     model.get_submodule("second").register_forward_hook(record)
     before = network_identity(model)

@@ -51,7 +51,7 @@ def test_one_line_a_minute_and_a_last_one() -> None:
 
 def test_steps_done_before_say_nothing_about_the_time_left() -> None:
     clock, out = Clock(), io.StringIO()
-    with progress(total=150, label="tiles", stream=out, clock=clock) as bar:
+    with progress(total=150, label="tiles", stream=out, clock=clock) as bar:  # type: ignore[var-annotated]
         bar.skip(100)
         clock.now = 60
         bar.advance(10)
@@ -61,7 +61,7 @@ def test_steps_done_before_say_nothing_about_the_time_left() -> None:
 
 def test_context_manager_counts_and_carries_a_message() -> None:
     clock, out = Clock(), io.StringIO()
-    with progress(label="epochs", stream=out, clock=clock) as bar:
+    with progress(label="epochs", stream=out, clock=clock) as bar:  # type: ignore[var-annotated]
         bar.message("loss 0.5")
         clock.now = 61
         bar.advance(3)
@@ -89,7 +89,7 @@ def test_a_bar_on_a_terminal_shows_label_count_and_time_left() -> None:
 def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     clock, out = Clock(), Terminal()
-    with progress(total=2, stream=out, clock=clock) as bar:
+    with progress(total=2, stream=out, clock=clock) as bar:  # type: ignore[var-annotated]
         clock.now = 60
         bar.advance()
     assert out.getvalue().splitlines() == [

@@ -151,7 +151,7 @@ def test_npz(tmp_path: Path) -> None:
     ],
 )
 def test_npz_of_other_contents(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
-    np.savez(tmp_path / "x.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(DataCorrupt, match=message) as caught:
         read_npz(tmp_path / "x.npz", EXPECTED)
     assert str(tmp_path / "x.npz") in str(caught.value)

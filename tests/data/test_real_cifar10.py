@@ -173,7 +173,7 @@ class TestMosaics:
 
     def write_labels(self, folder: Path, **changes: np.ndarray) -> None:
         labels = (np.arange(50_000) % 10).astype(np.uint8)
-        np.savez(folder / "labels.npz", **{"train": labels, "test": labels[:10_000], **changes})  # type: ignore[arg-type]
+        np.savez(folder / "labels.npz", **{"train": labels, "test": labels[:10_000], **changes})
 
     def test_reads_them(self, folder: Path, picture: tuple[np.ndarray, Path]) -> None:
         records = cifar10.LAYOUTS["mosaic"].read(folder, "data_batch_3")

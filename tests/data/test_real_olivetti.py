@@ -21,7 +21,7 @@ def write_faces(root: Path, **changes: np.ndarray) -> None:
     glasses = ((person < 8) | ((person < 15) & (np.arange(400) % 2 == 0))).astype(np.uint8)
     (root / "olivetti").mkdir(parents=True, exist_ok=True)
     arrays = {"images": images, "person": person, "glasses": glasses, **changes}
-    np.savez(root / "olivetti" / "olivetti_faces_glasses.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(root / "olivetti" / "olivetti_faces_glasses.npz", **arrays)
 
 
 class ByPerson(DatasetContract):

@@ -82,7 +82,7 @@ def test_normalisations() -> None:
     images = np.array([0, 51, 255], np.uint8).reshape(1, 3, 1, 1)
 
     def values(how: object) -> list[float]:
-        return to_float(images, *constants(how, 3, STANDARD)).flatten().tolist()  # type: ignore[arg-type]
+        return to_float(images, *constants(how, 3, STANDARD)).flatten().tolist()
 
     assert values(None) == pytest.approx([0, 51, 255], rel=1e-6)
     assert values("unit") == pytest.approx([0, 0.2, 1])
@@ -104,7 +104,7 @@ def test_normalisations() -> None:
 )
 def test_bad_normalisations(how: object, channels: int, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        constants(how, channels, ((0.0,) * channels, (1.0,) * channels))  # type: ignore[arg-type]
+        constants(how, channels, ((0.0,) * channels, (1.0,) * channels))
 
 
 def test_image_split_selects_before_it_converts() -> None:

@@ -231,7 +231,7 @@ def test_normalised_images_need_numbers() -> None:
 )
 def test_bad_trigger(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        badnets(images(), **options)  # type: ignore[arg-type]
+        badnets(images(), **options)
 
 
 def test_a_trigger_needs_classes() -> None:

@@ -79,13 +79,13 @@ def all_refuse(run: Path) -> None:
     assert state(home) == before
 
 
-TEXT = (GONE, None, 3, [], {}, True)
-MAPPING = (GONE, None, 3, [], "x", True)
-LIST = (None, 3, {}, "x")
-SECONDS = (GONE, None, "1", [], {}, True, -1, 10**400, 1e300)
-COUNT = (GONE, "1", [], {}, True, -1, 0.5, 1 << 60, 10**400)
+TEXT: tuple[Any, ...] = (GONE, None, 3, [], {}, True)
+MAPPING: tuple[Any, ...] = (GONE, None, 3, [], "x", True)
+LIST: tuple[Any, ...] = (None, 3, {}, "x")
+SECONDS: tuple[Any, ...] = (GONE, None, "1", [], {}, True, -1, 10**400, 1e300)
+COUNT: tuple[Any, ...] = (GONE, "1", [], {}, True, -1, 0.5, 1 << 60, 10**400)
 DATE = (GONE, None, 3, "", "yesterday", "2025-01-31", "2025-01-31T12:00:00")
-FILE = (
+FILE: tuple[Any, ...] = (
     GONE, None, 3, [], "", ".", "..", "/etc/passwd", "../../thesis.tex", "../thesis.npy", "notes.txt", "notes.npy",
     "record.json", "a.npy/../../thesis.npy", "sub/a.npy", "a.npy\x00", ".a.npy", "a" * 300 + ".npy", "a.0.npy", "A.npy ",
     "..\\thesis.npy", "~/a.npy", "a.npy\n",
@@ -333,7 +333,8 @@ METRICS: dict[str, Any] = {
     "sections": "summary", "section:summary": 3, "model": 3, "data": [], "texts": {"train": 3, "test": {"a": 1}},
     "certificates": 3, "plan": [], "timings": {"a": 1},
 }  # fmt: skip
-DATA = (None, 3, "x", [], {}, {"table": 3}, {"table": [3, None]}, {"layers": [{}]}, {"pairs": [[1]]}, {"verdict": {}},
+DATA: tuple[Any, ...] = (
+        None, 3, "x", [], {}, {"table": 3}, {"table": [3, None]}, {"layers": [{}]}, {"pairs": [[1]]}, {"verdict": {}},
         {"mislabelled": 3}, {"duplicates": [3]}, {"predicted": "x"}, {"table": [{"tau": "x", "kernel": {}}]},
         {"network_accuracy": []}, {"table": [{"tau": 10**290}]})  # fmt: skip
 

@@ -24,10 +24,10 @@ from ntkscope.storage.feature_store import FeatureStore
 from oracles.tiles import Products
 
 GONE = object()
-WHOLE = (GONE, None, 0, -1, "8", [], True, 2.0, 1 << 60, 10**400)
-TEXT = (3, [], {}, True)
-MAPPING = (GONE, None, 3, [], "x")
-ANSWERS = (
+WHOLE: tuple[Any, ...] = (GONE, None, 0, -1, "8", [], True, 2.0, 1 << 60, 10**400)
+TEXT: tuple[Any, ...] = (3, [], {}, True)
+MAPPING: tuple[Any, ...] = (GONE, None, 3, [], "x")
+ANSWERS: tuple[Any, ...] = (
     3,
     "x",
     [],

@@ -34,7 +34,7 @@ class TestSurrogateSmall(ExperimentContract):
 
 @pytest.mark.parametrize("changed", [{"points": 100}, {"train_items": 500}, {"sigmoid_channels": (8,)}, {"alpha": 0.1}])
 def test_settings_that_change_what_is_claimed_are_not_free(changed: dict[str, object]) -> None:
-    config = dataclasses.replace(SurrogateSmall.paper(), **changed)  # type: ignore[arg-type]
+    config = dataclasses.replace(SurrogateSmall.paper(), **changed)
     assert ns.EXPERIMENTS["surrogate-small"].difference(config)
 
 

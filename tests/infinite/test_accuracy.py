@@ -32,7 +32,8 @@ def double(*values: float) -> list[Tensor]:
 
 
 def both(layer: Nonlinearity, cov: float, q1: float, q2: float) -> tuple[float, float]:
-    values, slopes = layer.covariances(*double(cov, q1, q2), True)
+    one, first, second = double(cov, q1, q2)
+    values, slopes = layer.covariances(one, first, second, True)
     assert slopes is not None
     return float(values), float(slopes)
 
@@ -46,7 +47,7 @@ def test_closed_forms_against_50_digits(layer: Nonlinearity) -> None:
             numbers = [np.array([mpmath.mpf(value)], dtype=object) for value in (cov, q1, q2)]
             expected = [float(value[0]) for value in layer.exact(*numbers)]
             sizes = [
-                math.sqrt(float(layer.moments(*double(q1), True)[k]) * float(layer.moments(*double(q2), True)[k]))
+                math.sqrt(float(layer.moments(double(q1)[0], True)[k]) * float(layer.moments(double(q2)[0], True)[k]))
                 for k in (0, 1)
             ]
             for derivative, (a, b, size) in enumerate(zip(both(layer, cov, q1, q2), expected, sizes)):

@@ -92,8 +92,9 @@ class TestTanh(NonlinearityContract):
             )
 
     def test_a_function_that_explodes_is_refused(self) -> None:
+        one = torch.ones(1, dtype=torch.float64)
         with pytest.raises(UsageError, match="not finite"):
-            Activation(lambda z: 1 / (z - z)).covariances(*[torch.ones(1, dtype=torch.float64)] * 3, False)
+            Activation(lambda z: 1 / (z - z)).covariances(one, one, one, False)
 
 
 def test_series_and_closed_form_agree_where_both_exist() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -235,7 +236,7 @@ class Strange(nn.Conv2d):
 
 
 class Backwards(nn.Sequential):
-    def __iter__(self) -> object:
+    def __iter__(self) -> Iterator[nn.Module]:
         return reversed(list(super().__iter__()))
 
 
@@ -248,7 +249,7 @@ class Shrunk(nn.Linear):
     def in_features(self, value: int) -> None:
         pass
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         found = super().__getattr__(name)
         return found * 2 if name == "weight" else found
 

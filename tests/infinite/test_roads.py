@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -185,7 +186,7 @@ def test_modules_and_vocabulary_are_one_network() -> None:
     )
     x = noise(3, 2, 5, 5)
     assert_kernel_close(infinite.kernel(module, x).dense(), infinite.kernel(net, x).dense(), SAME)
-    measured = infinite.from_module(module, init="measured").layers[0]
+    measured: Any = infinite.from_module(module, init="measured").layers[0]
     assert measured.W_std == pytest.approx(w, rel=0.1)
     assert measured.W_std != w
     before = [p.clone() for p in module.parameters()]

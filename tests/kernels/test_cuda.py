@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def test_tiles_on_disk_are_the_numbers_of_the_cpu_and_the_same_where_they_travel
     model, x = cases()["resnet20"]
     model = model.double().eval()
     here = ns.kernel(name, model, x).dense()
-    found = ns.kernel(name, model.cuda(), x.cuda(), store=tmp_path / "one")
+    found: Any = ns.kernel(name, model.cuda(), x.cuda(), store=tmp_path / "one")
     assert found.device.type == "cpu"
     assert float((here - found.dense()).abs().max()) <= 1e-10 * float(here.abs().max())
     again = ns.kernel(name, model.cpu(), x, device="cuda", store=tmp_path / "one")  # the same fingerprint from a CPU
@@ -91,8 +92,8 @@ def test_structured_projections_are_those_of_the_cpu(kind: str, network: str) ->
     model, x = cases()[network]
     model = model.double().eval()
     options = {"dim": 256, "kind": kind, "sparsity": 32, "normalize": False}
-    here = ns.kernel("proj-trntk", model, x, **options)
-    there = ns.kernel("proj-trntk", model.cuda(), x.cuda(), **options)
+    here: Any = ns.kernel("proj-trntk", model, x, **options)
+    there: Any = ns.kernel("proj-trntk", model.cuda(), x.cuda(), **options)
     assert here.meta["factored"] == there.meta["factored"]
     assert float((here.dense() - there.dense().cpu()).abs().max()) <= 1e-10 * float(here.dense().abs().max())
     assert float((here.standard_error() - there.standard_error().cpu()).abs().max()) <= 1e-10 * float(
@@ -114,10 +115,10 @@ def test_structured_projections_in_fewer_bits(kind: str, precision: str) -> None
 def test_a_tolerance_on_the_device(tmp_path: Path) -> None:
     model, x = cases()["lenet"]
     model, x = model.float().eval().cuda(), x.float().cuda()
-    gram = ns.kernel("proj-trntk", model, x, kind="sparse", rtol=0.1)
+    gram: Any = ns.kernel("proj-trntk", model, x, kind="sparse", rtol=0.1)
     assert gram.meta["error"]["relative"] <= 0.1
-    kept = ns.kernel("proj-trntk", model, x, kind="sparse", dim=512, store=tmp_path)
-    plain = ns.kernel("proj-trntk", model, x, kind="sparse", dim=512)
+    kept: Any = ns.kernel("proj-trntk", model, x, kind="sparse", dim=512, store=tmp_path)
+    plain: Any = ns.kernel("proj-trntk", model, x, kind="sparse", dim=512)
     torch.testing.assert_close(kept.dense(), plain.dense().cpu(), rtol=1e-4, atol=1e-4)
     new = ns.kernels.extend(tmp_path, model, x[:2])
     torch.testing.assert_close(new.dense(), plain.dense()[:2].cpu(), rtol=1e-4, atol=1e-4)

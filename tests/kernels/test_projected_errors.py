@@ -55,7 +55,7 @@ def test_intervals_cover_the_exact_kernel_as_often_as_they_say(kind: str, normal
     apart = ~torch.eye(len(x), dtype=torch.bool)
     shares = []
     for seed in range(24):
-        gram = ns.kernel("proj-trntk", model, x, dim=512, kind=kind, seed=seed, normalize=normalize)
+        gram: Any = ns.kernel("proj-trntk", model, x, dim=512, kind=kind, seed=seed, normalize=normalize)
         low, high = gram.confidence_interval(0.9)
         shares.append((((low <= exact) & (exact <= high))[apart]).double().mean())
         if normalize:
@@ -69,7 +69,7 @@ def test_coverage_would_notice_errors_that_are_too_small() -> None:
     exact = ns.kernel("trntk0", model, x).dense()
     shares = []
     for seed in range(24):
-        gram = ns.kernel("proj-trntk", model, x, dim=512, kind="sparse", seed=seed, normalize=False)
+        gram: Any = ns.kernel("proj-trntk", model, x, dim=512, kind="sparse", seed=seed, normalize=False)
         shares.append(((gram.dense() - exact).abs() <= 1.753 * gram.standard_error() / 1.5).double().mean())
     found = torch.stack(shares)
     assert abs(float(found.mean()) - 0.9) > 4 * float(found.std()) / len(found) ** 0.5 + 0.01
@@ -77,13 +77,13 @@ def test_coverage_would_notice_errors_that_are_too_small() -> None:
 
 def test_chosen_rows_and_columns_have_the_errors_of_the_whole() -> None:
     model, x = network()
-    gram = ns.kernel("proj-trntk", model, x, dim=256, kind="sparse")
+    gram: Any = ns.kernel("proj-trntk", model, x, dim=256, kind="sparse")
     assert_close(gram.standard_error([4, 1], slice(2, 5)), gram.standard_error()[[4, 1], 2:5])
     assert_close(gram.T.standard_error(), gram.standard_error().T)
-    cross = ns.kernel("proj-trntk", model, x[:2], x[2:], dim=256, kind="sparse")
+    cross: Any = ns.kernel("proj-trntk", model, x[:2], x[2:], dim=256, kind="sparse")
     assert_close(cross.standard_error(), gram.standard_error()[:2, 2:])
     with pytest.raises(UsageError, match="divisor"):
-        ns.kernel("proj-trntk", model, x, dim=101).standard_error()
+        ns.kernel("proj-trntk", model, x, dim=101).standard_error()  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="probability"):
         gram.confidence_interval(95)
 
@@ -96,7 +96,7 @@ def test_a_tolerance_chooses_the_size(kind: str, cross: bool) -> None:
     exact = ns.kernel("trntk", model, *inputs).dense()
     sizes = []
     for rtol in (0.1, 0.05):
-        gram = ns.kernel("proj-trntk", model, *inputs, kind=kind, rtol=rtol)
+        gram: Any = ns.kernel("proj-trntk", model, *inputs, kind=kind, rtol=rtol)
         said = gram.meta["error"]
         assert said["relative"] <= rtol == said["rtol"]
         assert sum(said["stages"]) == gram.meta["dim"] == gram.left.shape[1] // 2
@@ -111,11 +111,11 @@ def test_stages_are_kept_and_joined(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(projected, "_needed", lambda *_: 256)
     model, x = network()
-    gram = ns.kernel("proj-trntk", model, x, kind="sparse", rtol=0.02, normalize=False)
+    gram: Any = ns.kernel("proj-trntk", model, x, kind="sparse", rtol=0.02, normalize=False)
     stages = gram.meta["error"]["stages"]
     assert stages[0] == 256
     assert len(stages) > 1
-    first = ns.kernel("proj-trntk", model, x, kind="sparse", dim=256, normalize=False)
+    first: Any = ns.kernel("proj-trntk", model, x, kind="sparse", dim=256, normalize=False)
     columns = gram.left.unflatten(1, (2, -1))[:, :, :256] * (sum(stages) / 256) ** 0.5
     assert_close(columns.flatten(1), first.left)
     exact = ns.kernel("trntk0", model, x).dense()
@@ -128,8 +128,8 @@ def test_stages_are_kept_and_joined(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stored_features_are_the_kernel(name: str, kind: str, tmp_path: Path) -> None:
     model, x = network()
     options: dict[str, Any] = {"dim": 128, "kind": kind, "seed": 5}
-    kept = ns.kernel(name, model, x, store=tmp_path, **options)
-    plain = ns.kernel(name, model, x, **options)
+    kept: Any = ns.kernel(name, model, x, store=tmp_path, **options)
+    plain: Any = ns.kernel(name, model, x, **options)
     assert_close(kept.dense(), plain.dense())
     assert_close(kept.standard_error(), plain.standard_error())
     opened = ns.open_kernel(tmp_path)
@@ -203,7 +203,7 @@ def test_a_trained_network(kind: str) -> None:
     apart = ~torch.eye(len(exact), dtype=torch.bool)
     covered, ratios, said = [], [], []
     for seed in range(12 if kind == "sparse" else 2):
-        gram = ns.kernel("proj-trntk", case.model, case.x, kind=kind, seed=seed, normalize=False)
+        gram: Any = ns.kernel("proj-trntk", case.model, case.x, kind=kind, seed=seed, normalize=False)
         assert gram.meta["dim"] == 10240
         low, high = gram.confidence_interval(0.95)
         covered.append(((low <= exact) & (exact <= high))[apart].double().mean())

@@ -69,11 +69,11 @@ def test_a_small_budget_holds_less_of_the_same_projection(
 ) -> None:
     model, x = lenet(dtype)
     options: dict[str, Any] = {"kind": kind, "dim": 4096, "normalize": False}
-    whole = ns.kernel("proj-trntk", model, x, **options)
+    whole: Any = ns.kernel("proj-trntk", model, x, **options)
     as_on_cuda(monkeypatch)
     for memory in (64 * MIB, "2GiB"):
         rooms.clear()
-        found = ns.kernel("proj-trntk", model, x, memory=memory, **options)
+        found: Any = ns.kernel("proj-trntk", model, x, memory=memory, **options)
         assert all(room.held < _sketching.HELD["cuda"] for room in rooms)
         assert relative_error(found.left, whole.left) <= error
     assert rooms[0].held > 1 << 23

@@ -164,8 +164,8 @@ def test_chosen_outputs_and_parameters(tmp_path: Path) -> None:
     for number, chosen in enumerate(
         ({"outputs": [2, 0]}, {"params": "last"}, {"params": ["0.*", "5.bias"]}, {"outputs": 1})
     ):
-        expected = ns.kernel("trntk0", model, x, **chosen).dense()  # type: ignore[arg-type]
-        found = ns.kernel("trntk0", model, x, store=tmp_path / str(number), **chosen)  # type: ignore[arg-type]
+        expected = ns.kernel("trntk0", model, x, **chosen).dense()
+        found = ns.kernel("trntk0", model, x, store=tmp_path / str(number), **chosen)
         assert_kernel_close(found.dense(), expected, SAME)
 
 

@@ -223,6 +223,6 @@ class TestAsGram:
 def test_a_subclass_is_abstract_or_final() -> None:
     assert Gram.__abstractmethods__
     for kind in (DenseGram, FactoredGram, OperatorGram):
-        assert kind.__final__  # type: ignore[attr-defined]
+        assert kind.__final__
         overridden = set(vars(kind)) & {name for name in vars(Gram) if not name.startswith("_")}
         assert not overridden, f"{kind.__name__} overrides {overridden}"

@@ -159,7 +159,7 @@ class TestEigenpairs:
         left = random(n, rank, seed=seed)
         matrix = left @ torch.diag(signs) @ left.T
         matrix = (matrix + matrix.T) / 2
-        found = block_eigenpairs(matrix, k, end=end, block=block, seed=seed, max_passes=400)  # type: ignore[arg-type]
+        found = block_eigenpairs(matrix, k, end=end, block=block, seed=seed, max_passes=400)
         exact = torch.linalg.eigvalsh(matrix)
         order = {"largest": -exact, "smallest": exact, "magnitude": -exact.abs()}[end].argsort()
         scale = max(float(exact.abs().max()), 1e-300)

@@ -31,7 +31,7 @@ def misses(name: str, of: str, seeds: range) -> int:
     count = 0
     for seed in seeds:
         matrix, values = kernel(name, seed)
-        found = estimate_effective_rank(as_gram(matrix), of, seed=seed)  # type: ignore[arg-type]
+        found = estimate_effective_rank(as_gram(matrix), of, seed=seed)
         exact = entropy_rank(values.sqrt() if of == "features" else values)
         count += abs(found.value - exact) > 3 * found.standard_error
     return count

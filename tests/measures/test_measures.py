@@ -146,7 +146,8 @@ class TestLinearisationError(MeasureContract):
 
 
 def subclasses(of: type) -> set[type]:
-    return {s for direct in of.__subclasses__() for s in {direct, *subclasses(direct)}}
+    direct: list[type] = of.__subclasses__()
+    return {s for one in direct for s in {one, *subclasses(one)}}
 
 
 def test_every_measure_is_under_contract() -> None:

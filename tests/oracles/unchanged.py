@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils.data import Dataset
 
 DEPTH = 8
@@ -137,9 +138,15 @@ def _cell(cell: types.CellType, inner: Callable[[Any], Any]) -> Any:
 
 
 def _tensor(value: Tensor, registered: bool) -> tuple[Any, ...]:
-    if isinstance(value, nn.parameter.UninitializedTensorMixin):
+    if isinstance(value, UninitializedTensorMixin):
         return ("uninitialised", id(value))
-    shape = (str(value.dtype), tuple(value.shape), value.requires_grad, value.is_leaf, value.is_inference())
+    shape: tuple[Any, ...] = (
+        str(value.dtype),
+        tuple(value.shape),
+        value.requires_grad,
+        value.is_leaf,
+        value.is_inference(),
+    )
     if registered:
         hooks = getattr(value, "_backward_hooks", None) if value.is_leaf else None
         grad = None if not value.is_leaf or value.grad is None else (id(value.grad), bits(value.grad))
@@ -171,8 +178,11 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str
 
 def optimiser(model: nn.Module) -> torch.optim.Optimizer | None:
     """SGD with momentum on what the model says are its parameters; None when there are none."""
-    lazy = nn.parameter.UninitializedTensorMixin
-    chosen = [p for p in model.parameters() if not isinstance(p, lazy) and p.requires_grad and not p.is_inference()]
+    chosen = [
+        p
+        for p in model.parameters()
+        if not isinstance(p, UninitializedTensorMixin) and p.requires_grad and not p.is_inference()
+    ]
     return torch.optim.SGD(chosen, lr=0.1, momentum=0.9) if chosen else None
 
 

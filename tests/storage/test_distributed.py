@@ -124,23 +124,21 @@ def test_same_bytes_as_in_this_process(two: Any, tmp_path: Path, grid: Grid) -> 
 
 def watch_engines() -> None:
     """Let this process count the engines it makes from now on."""
-    from ntkscope.tangent.tile_source import TangentRecipe
-
-    if hasattr(TangentRecipe, "made"):
+    recipe: Any = importlib.import_module("ntkscope.tangent.tile_source").TangentRecipe
+    if hasattr(recipe, "made"):
         return
-    make = TangentRecipe.make
+    make = recipe.make
 
     def counted(self: Any, *arguments: Any) -> Any:
-        TangentRecipe.made += 1
+        recipe.made += 1
         return make(self, *arguments)
 
-    TangentRecipe.made, TangentRecipe.make = 0, counted
+    recipe.made, recipe.make = 0, counted
 
 
 def engines() -> int:
-    from ntkscope.tangent.tile_source import TangentRecipe
-
-    made, TangentRecipe.made = TangentRecipe.made, 0
+    recipe: Any = importlib.import_module("ntkscope.tangent.tile_source").TangentRecipe
+    made, recipe.made = recipe.made, 0
     return int(made)
 
 
@@ -168,8 +166,8 @@ def test_a_network_s_kernel(two: Any, tmp_path: Path, cross: bool, monkeypatch: 
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        here = ns.kernel("trntk", model, *sides, store=tmp_path / "here")
-        there = ns.kernel("trntk", model, *sides, store=tmp_path / "there", executor=two)
+        here: Any = ns.kernel("trntk", model, *sides, store=tmp_path / "here")
+        there: Any = ns.kernel("trntk", model, *sides, store=tmp_path / "there", executor=two)
     finally:
         torch.set_num_threads(threads)
     assert len(here.store.grid) >= 10
@@ -190,8 +188,8 @@ def small_network() -> tuple[nn.Module, torch.Tensor]:
 def test_workers_say_what_they_checked(two: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = small_network()
     monkeypatch.setattr("ntkscope.tangent.plan.LARGEST", 6)  # samples a tile
-    here = ns.kernel("trntk", model, x, store=tmp_path / "here")
-    there = ns.kernel("trntk", model, x, store=tmp_path / "there", executor=two)
+    here: Any = ns.kernel("trntk", model, x, store=tmp_path / "here")
+    there: Any = ns.kernel("trntk", model, x, store=tmp_path / "there", executor=two)
     assert torch.equal(there.dense(), here.dense())
     assert len(there.store.grid) == 10
     assert there.certificate.checked == there.certificate.blocks >= here.certificate.blocks >= 10
@@ -209,8 +207,8 @@ def test_projected_features(two: Any, tmp_path: Path, monkeypatch: pytest.Monkey
     model, x = small_network()
     monkeypatch.setitem(_projecting.BLOCK, "cpu", 4)
     options: dict[str, Any] = {"kind": kind, "dim": 128}
-    here = ns.kernel(name, model, x, store=tmp_path / "here", **options)
-    there = ns.kernel(name, model, x, store=tmp_path / "there", executor=two, **options)
+    here: Any = ns.kernel(name, model, x, store=tmp_path / "here", **options)
+    there: Any = ns.kernel(name, model, x, store=tmp_path / "there", executor=two, **options)
     assert content(tmp_path / "there") == content(tmp_path / "here")
     store = FeatureStore.open(tmp_path / "there")
     assert len(store) == 6
@@ -296,7 +294,7 @@ class Cluster:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.address = f"tcp://127.0.0.1:{port}"
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*paths, TESTS]))}
         common = ["--host", "127.0.0.1", "--no-dashboard"]
         module = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", str(port)]
@@ -552,7 +550,7 @@ def test_a_worker_with_other_code_of_the_model_refuses(
 
 def raise_numerics(versions: dict[str, int]) -> None:
     """Let this process be an ntkscope whose numbers have these versions."""
-    numerics.NUMERICS = versions  # type: ignore[assignment]
+    numerics.NUMERICS = versions
 
 
 @pytest.mark.parametrize("kernel", ["trntk0", "infinite"])

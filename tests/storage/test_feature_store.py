@@ -85,7 +85,8 @@ def test_features_of_two_widths_are_refused() -> None:
 def test_an_opened_store_is_the_gram_of_its_features(tmp_path: Path) -> None:
     values = features(11, 32)
     kept(tmp_path, values, name="proj-trntk", normalize=True, groups=16, meta={"seed": 3})
-    gram, whole = open_features(tmp_path), FactoredGram(values, groups=16).normalized()
+    gram: Any = open_features(tmp_path)
+    whole: Any = FactoredGram(values, groups=16).normalized()
     assert gram.out_of_core
     assert gram.meta["seed"] == 3
     assert_close(gram.dense(), whole.dense())

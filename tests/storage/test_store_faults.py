@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -161,7 +162,8 @@ def test_leftovers_cleared_under_a_writer_are_written_again(tmp_path: Path) -> N
 def test_of_different_kernels_begun_at_once_one_gets_the_folder(tmp_path: Path) -> None:
     """Eight begin at the same moment; seven are told what differs, and the files are the first one's."""
     sides = range(10, 18)
-    gate, outcomes = threading.Barrier(len(sides)), {}
+    gate = threading.Barrier(len(sides))
+    outcomes: dict[int, Any] = {}
 
     def begin(n: int) -> None:
         source = Products(torch.ones(n, 1), fingerprint={"side": str(n)})

@@ -95,7 +95,12 @@ def test_each_stored_tile_is_read_once_a_product(tmp_path: Path, monkeypatch: py
     gram = tiled(tmp_path / "k", Products(features(20, 3), size=6))
     read: list[tuple[int, int]] = []
     original = KernelStore.read
-    monkeypatch.setattr(KernelStore, "read", lambda store, i, j: (read.append((i, j)), original(store, i, j))[1])
+
+    def noting(store: KernelStore, i: int, j: int) -> Tensor:
+        read.append((i, j))
+        return original(store, i, j)
+
+    monkeypatch.setattr(KernelStore, "read", noting)
     for act in (
         lambda: gram @ torch.ones(20, dtype=torch.float64),
         gram.dense,
@@ -193,9 +198,8 @@ class TestDask:
     def test_it_computes(self, tmp_path: Path) -> None:
         gram = tiled(tmp_path / "k", Products(features(20, 3), features(11, 3), size=6))
         np.testing.assert_allclose(gram.to_dask().sum(axis=0).compute(), gram.dense().sum(0).numpy(), rtol=1e-12)
-        np.testing.assert_allclose(
-            gram.normalized().to_dask().mean().compute(), gram.normalized().dense().mean().item(), rtol=1e-12
-        )
+        normalized: Any = gram.normalized()
+        np.testing.assert_allclose(normalized.to_dask().mean().compute(), normalized.dense().mean().item(), rtol=1e-12)
 
 
 def test_an_error_while_reading_ahead_arrives(tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Gram, Gram,
     rows = np.concatenate([x, np.ones((len(x), 1))], 1)
     left = torch.from_numpy(np.concatenate([rows, rows**2, np.sin(rows * 2)], 1)).float()
     grams = []
-    for name, sides in (("train", (left[:N], None)), ("test", (left[N:], left[:N]))):
-        source = Products(*sides, size=100)
+    for name, rows_, columns in (("train", left[:N], None), ("test", left[N:], left[:N])):
+        source = Products(rows_, columns, size=100)
         store = KernelStore.prepare(tmp_path / name, source)
         fill(store, source)
         grams.append(open_kernel(tmp_path / name).normalized())

@@ -460,7 +460,7 @@ class Counting(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.a(x) * (1 + self.calls)
-        self.calls += 0.5
+        self.calls += 0.5  # type: ignore[assignment]
         return y
 
 
@@ -525,13 +525,13 @@ def right_kernel(broken: Mutant, name: str, model: nn.Module, x: Tensor) -> Tens
         h = model.a(x).tanh().detach()
         return h @ h.T + 1
     if hasattr(model, "noisy"):
-        model.noisy = False
+        model.noisy = False  # type: ignore[assignment]
     with torch.no_grad():
         for buffer in model.buffers():
             buffer.zero_()
     made = expected(broken.name, model, x, **broken.options)
     if hasattr(model, "noisy"):
-        model.noisy = True
+        model.noisy = True  # type: ignore[assignment]
     return made
 
 

@@ -92,7 +92,7 @@ def test_between_two_sets_in_little_memory(groups: list[tuple[int, bool]]) -> No
 def test_a_store_of_a_thousand_outputs_in_little_memory(cross: bool, tmp_path: Path) -> None:
     """Tiles are summed over groups of outputs; the same groups, and bits, when the store is resumed with more memory."""
     sides = (X[:2], X) if cross else (X,)
-    found = ns.kernel("trntk", wide(), *sides, store=tmp_path / "k", memory=LITTLE)
+    found: Any = ns.kernel("trntk", wide(), *sides, store=tmp_path / "k", memory=LITTLE)
     assert 0 < found.store.labels["cut"]["heads"] < OUTPUTS
     assert_kernel_close(found.dense(), exact()["trntk"][: len(sides[0])])
     assert found.certificate.checked == found.certificate.blocks > 1
@@ -106,7 +106,7 @@ def test_the_smallest_budget_of_a_store_takes_one_output_at_a_time(tmp_path: Pat
     x = sixty()[1]
     model = randomize(nn.Sequential(nn.Linear(4, 2000), nn.Tanh(), nn.Linear(2000, 6)))
     smallest = smallest_budget(lambda memory: ns.kernel("trntk0", model, x, store=tmp_path / "k", memory=memory))
-    found = ns.kernel("trntk0", model, x, store=tmp_path / "k", memory=smallest)
+    found: Any = ns.kernel("trntk0", model, x, store=tmp_path / "k", memory=smallest)
     assert found.store.labels["cut"]["heads"] < 6
     assert_kernel_close(found.dense(), ns.kernel("trntk0", model, x).dense(), 1e-12)
 

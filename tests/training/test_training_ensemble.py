@@ -10,7 +10,7 @@ from torch import nn
 
 from contracts.training_problems import ALL_OPTIMIZERS, classes_part, small_net
 from ntkscope import models
-from ntkscope.core import NumericalError, Part, UsageError, generator
+from ntkscope.core import NumericalError, Part, Snapshot, UsageError, generator
 from ntkscope.training import Triangular, evaluate, fit, fit_ensemble
 from ntkscope.training.chain import StackedChain, as_chain
 
@@ -84,7 +84,7 @@ def test_the_regression_task_of_the_benchmark_agrees_after_100_steps() -> None:
 
 
 def test_snapshots_of_an_ensemble_are_stacked_copies() -> None:
-    seen = []
+    seen: list[Snapshot] = []
     together = fit_ensemble(net, PART, seeds=3, lr=0.1, steps=6, snapshots=3, on_snapshot=seen.append, workers=2)
     assert [s.step for s in seen] == [0, 3, 6]
     assert seen[0].params["0.weight"].shape == (3, 7, 5)
@@ -221,13 +221,20 @@ REFUSED = {
             small_net(seed, dtype=torch.float64)
             if seed
             else nn.Sequential(
-                *[nn.Sigmoid() if isinstance(m, nn.ReLU | nn.Tanh) else m for m in small_net(0, dtype=torch.float64)]
+                *[
+                    nn.Sigmoid() if isinstance(m, nn.ReLU | nn.Tanh) else m
+                    for m in small_net(0, dtype=torch.float64).children()
+                ]
             )
         ),
         "change nothing but weights",
     ),
     "a backward hook": (
-        change(lambda net: net[-1].register_full_backward_hook(lambda m, into, out: tuple(2 * g for g in into))),
+        change(
+            lambda net: net[-1].register_full_backward_hook(
+                lambda m, into, out: tuple(2 * g for g in into)  # type: ignore[attr-defined]
+            )
+        ),
         "no backward hooks",
     ),
     "a parameter with a hook": (

@@ -214,7 +214,7 @@ def test_regression_losses_take_a_column_or_a_vector(loss: str, reference: objec
     part = regression_part()
     model = nn.Linear(4, 1, dtype=torch.float64)
     column = Part(part.x, part.y[:, None])
-    expected = reference(model(part.x)[:, 0], part.y).item()  # type: ignore[operator]
+    expected = reference(model(part.x)[:, 0], part.y).item()
     assert evaluate(model, part, loss=loss)["loss"] == pytest.approx(expected, rel=1e-12)
     assert evaluate(model, column, loss=loss)["loss"] == pytest.approx(expected, rel=1e-12)
     assert "accuracy" not in evaluate(model, part, loss=loss)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def same(a: Snapshot, b: Snapshot) -> bool:
 
 @pytest.mark.parametrize("name", ALL_OPTIMIZERS)
 def test_resuming_in_the_middle_of_an_epoch_is_the_uninterrupted_run(name: str, tmp_path: Path) -> None:
-    part, settings = classes_part(), dict(ALL_OPTIMIZERS[name])
+    part, settings = classes_part(), dict[str, Any](ALL_OPTIMIZERS[name])
     settings |= {"optimizer": name, "steps": 11, "schedule": Triangular(), "seed": 4, "snapshots": [4]}
     settings["batch_size"] = None if name == "gd" else 6
     middle, end = fit(small_net(dropout=0.2, norm=True), part, **settings)

@@ -56,7 +56,7 @@ def test_a_hugging_face_classifier_with_its_tokenizer(tmp_path: Path) -> None:
 def test_a_lightning_module_and_its_loaders(tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning")
 
-    class Classifier(lightning.LightningModule):  # type: ignore[misc,name-defined]
+    class Classifier(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.net = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
@@ -89,7 +89,7 @@ def test_a_lightning_module_and_its_loaders(tmp_path: Path) -> None:
         )
         trainer.fit(model, loaders[0])
     with pytest.raises(UsageError, match=r"train is a shuffling DataLoader.*pass loader.dataset"):
-        ns.xray(model.eval(), *loaders, tmp_path / "refused", kernels=("trntk", "ck"), progress=False)
+        ns.xray(model.eval(), loaders[0], loaders[1], tmp_path / "refused", kernels=("trntk", "ck"), progress=False)
     data = (loaders[0].dataset, loaders[1])
     record = ns.xray(model.eval(), *data, tmp_path / "xray", kernels=("trntk", "ck"), progress=False)
     assert record.status == "done"

@@ -43,7 +43,7 @@ def added() -> Iterator[None]:
 
     yield
     for registry, name in ((KERNELS, "mine"), (MEASURES, "logit-gap"), (MEASURES, "trace-share")):
-        del registry._entries[name], registry._spelling[name]  # type: ignore[attr-defined]
+        del registry._entries[name], registry._spelling[name]
 
 
 def test_what_is_registered_is_planned_computed_rated_and_shown(added: None, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def block_in_a_list_and_as_attribute() -> Made:
 @case(FAMILY, "exact", "a convolution registered twice, with batch norm statistics shared too")
 def convolution_registered_twice() -> Made:
     conv, norm = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
-    norm.running_mean.normal_()  # type: ignore[union-attr]
+    norm.running_mean.normal_()
     parts = [conv, norm, nn.ReLU(), conv, norm, nn.Flatten(), nn.Linear(32, 3)]
     return nn.Sequential(*parts), torch.randn(6, 2, 4, 4)
 
@@ -231,7 +231,7 @@ class Diary(nn.Module):
         self.calls += 1
         self.shapes.append(tuple(x.shape))
         self.kinds.add(x.dtype)
-        self.steps += 1
+        self.steps += 1  # type: ignore[assignment]
         type(self).total += 1
         type(self).log.append(len(x))
         return self.head(self.a(x).tanh())

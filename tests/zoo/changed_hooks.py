@@ -161,7 +161,7 @@ def inference_parameters() -> Made:
 def non_contiguous_parameters(kind: int) -> Made:
     if kind == 1:
         model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3))
-        return model.to(memory_format=torch.channels_last), torch.randn(6, 2, 4, 4)
+        return model.to(memory_format=torch.channels_last), torch.randn(6, 2, 4, 4)  # type: ignore[call-overload]
     model = two_layers()
     if kind == 0:
         model[0].weight = nn.Parameter(torch.randn(D, 5).t())

@@ -166,7 +166,7 @@ class Rounded(nn.Module):
             return (8 * w).round() / 8
 
         @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+        def backward(ctx: Any, g: Tensor) -> Tensor:
             return g
 
     def __init__(self) -> None:

@@ -106,7 +106,7 @@ RUNS = {
 
 def net(run: Callable[..., Any], n: int = N) -> Made:
     model = Net(run, a=nn.Linear(D, D), head=nn.Linear(D, 3), space=torch.zeros(D), keep=torch.zeros(n, D))
-    model.hidden = None
+    model.hidden = None  # type: ignore[assignment]
     return model, torch.randn(n, D)
 
 

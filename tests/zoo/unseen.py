@@ -124,7 +124,7 @@ class Round(torch.autograd.Function):
         return (w * 4).round() / 4
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> Tensor:
         return g
 
 
@@ -137,7 +137,7 @@ class Clipped(torch.autograd.Function):
         return w.sign()
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> Tensor:
         (w,) = ctx.saved_tensors
         return g * (w.abs() < 1)
 
@@ -151,7 +151,7 @@ class OwnLinear(torch.autograd.Function):
         return x @ w.t() + b
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, w = ctx.saved_tensors
         return g @ w, g.flatten(0, -2).t() @ x.flatten(0, -2), g.flatten(0, -2).sum(0)
 
@@ -164,7 +164,7 @@ class Reversed(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> Tensor:
         return -0.3 * g
 
 

@@ -76,7 +76,8 @@ def compiled(whole: bool) -> Made:
     part = nn.Sequential(nn.Linear(D, 5), nn.Tanh())
     if whole:
         return torch.compile(nn.Sequential(part, head(5)), backend="eager"), torch.randn(6, D)  # type: ignore[return-value]
-    return nn.Sequential(torch.compile(part, backend="eager"), head(5)), torch.randn(6, D)  # type: ignore[arg-type]
+    compiled: Any = torch.compile(part, backend="eager")
+    return nn.Sequential(compiled, head(5)), torch.randn(6, D)
 
 
 @case(FAMILY, "either", "a wrapper for several devices on a machine without any")
