@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from typing import Any
@@ -112,12 +113,14 @@ def test_a_later_block_that_takes_another_path() -> None:
         assert_kernel_close(ns.kernel("trntk0", model, x).dense(), one_by_one, 1e-10)
 
 
-def test_a_model_that_cannot_be_copied() -> None:
+def test_a_model_that_cannot_be_copied(caplog: pytest.LogCaptureFixture) -> None:
     model, x = randomize(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))), noise(9, 4)
     expected = ns.kernel("trntk0", model, x).dense()
     model.lock = threading.Lock()
-    with crew_of(2):
+    with crew_of(2), caplog.at_level(logging.INFO, "ntkscope"):
         assert_kernel_close(ns.kernel("trntk0", model, x).dense(), expected, SAME)
+    assert "1 threads instead of 2: no more copies of the model" in caplog.text
+    assert "lock" in caplog.text
 
 
 def hooked() -> nn.Module:

@@ -13,6 +13,7 @@ from math import gcd, prod
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ntkscope.core import UsageError
@@ -89,7 +90,7 @@ def _factored(engine: Engine, dim: int, sparsity: int) -> frozenset[str]:
     return frozenset(name for name in factored if factored[name] < formed[name])
 
 
-def project_block(engine: Engine, captured: Captured, sketch: Sketch, room: Room) -> Tensor:
+def project_block(engine: Engine, captured: Captured, sketch: Sketch, room: Room) -> Float[Tensor, "n heads dim"]:
     """The projected gradients (n, heads, dim) of captured samples, however many they are.
 
     Where the block is under audit, what autograd says of a random sum of them is projected beside them, as one row more: the
@@ -112,7 +113,7 @@ def _each_gradient(engine: Engine, captured: Captured) -> Iterator[tuple[Piece, 
         yield piece, (captured.func[piece.name] if piece.method == "func" else captured.gradient(piece)).flatten(0, 1)
 
 
-def _truth(engine: Engine, captured: Captured, piece: Piece, *, innermost: bool) -> Tensor | None:
+def _truth(engine: Engine, captured: Captured, piece: Piece, *, innermost: bool) -> Float[Tensor, "1 numbers"] | None:
     """What autograd says of the sum of the block's gradients, (1, numbers) of a piece; None where it was not asked."""
     if captured.check is None:
         return None
@@ -123,11 +124,13 @@ def _truth(engine: Engine, captured: Captured, piece: Piece, *, innermost: bool)
     return rows.reshape(1, -1).to(engine.subject.dtype)
 
 
-def _with_truth(values: Tensor, truth: Tensor | None) -> Tensor:
+def _with_truth(
+    values: Float[Tensor, "rows numbers"], truth: Float[Tensor, "1 numbers"] | None
+) -> Float[Tensor, "more numbers"]:
     return values if truth is None else torch.cat([values, truth.to(values.dtype)])
 
 
-def _dense(engine: Engine, captured: Captured, sketch: Sketch, rows: int) -> Tensor:
+def _dense(engine: Engine, captured: Captured, sketch: Sketch, rows: int) -> Float[Tensor, "rows dim"]:
     """2 n · heads · parameters · dim flops; the projection is drawn `rows` rows at a time."""
     subject, rounding, dim = engine.subject, engine.precision, sketch.dim
     rows_all = captured.n * engine.width + (captured.check is not None)
@@ -164,7 +167,7 @@ def _dense(engine: Engine, captured: Captured, sketch: Sketch, rows: int) -> Ten
     return total
 
 
-def _structured(engine: Engine, captured: Captured, sketch: Sketch, room: Room) -> Tensor:
+def _structured(engine: Engine, captured: Captured, sketch: Sketch, room: Room) -> Float[Tensor, "rows dim"]:
     """2 n · heads · parameters · sparsity flops for what is formed, and what `_factored` counts for the rest."""
     subject, rows = engine.subject, captured.n * engine.width
     total = torch.zeros(rows + (captured.check is not None), sketch.dim, dtype=subject.dtype, device=subject.device)
@@ -239,7 +242,7 @@ class _Blocks:
         self._total += made if scale is None else made * scale[None, :, None]
 
 
-def _columns(values: Tensor, index: Tensor, run: int) -> Tensor:
+def _columns(values: Float[Tensor, "rows numbers"], index: Int[Tensor, " k"], run: int) -> Float[Tensor, "rows k"]:
     """The columns `index` of `values`, which come in whole, aligned runs: eight bytes at a time where runs are long enough."""
     packed = 8 // values.element_size()
     if packed == 1 or run % packed or values.shape[1] % packed or not values.is_contiguous():
@@ -253,7 +256,9 @@ def _drawn(engine: Engine, piece: Piece, sketch: Sketch) -> KroneckerSketch:
     return KroneckerSketch(sketch.seed, piece.name, len(leaf), leaf.numel() // len(leaf), sketch.dim)
 
 
-def _kronecker(engine: Engine, captured: Captured, piece: Piece, sketch: Sketch, held: int, total: Tensor) -> None:
+def _kronecker(
+    engine: Engine, captured: Captured, piece: Piece, sketch: Sketch, held: int, total: Float[Tensor, "n heads dim"]
+) -> None:
     """Add the factored projection of a piece, without the factor of its signs; `held` numbers at a time."""
     leaf = engine.subject.leaves[piece.name]
     drawn = _drawn(engine, piece, sketch)
@@ -285,7 +290,12 @@ def _places(term: Term, leaf: Tensor, a: Tensor, o: int) -> tuple[Tensor, Tensor
 
 
 def _kronecker_formed(
-    engine: Engine, piece: Piece, values: Tensor, drawn: KroneckerSketch, held: int, total: Tensor
+    engine: Engine,
+    piece: Piece,
+    values: Float[Tensor, "rows numbers"],
+    drawn: KroneckerSketch,
+    held: int,
+    total: Float[Tensor, "n heads dim"],
 ) -> None:
     """The same map of a gradient (rows, numbers) that had to be formed: as much work as a dense projection."""
     leaf = engine.subject.leaves[piece.name]
@@ -298,7 +308,7 @@ def _kronecker_formed(
         total[:, :, columns] += right.mul_(left).sum(1).view(*total.shape[:2], -1)
 
 
-def _gradient(engine: Engine, captured: Captured, piece: Piece) -> Tensor:
+def _gradient(engine: Engine, captured: Captured, piece: Piece) -> Float[Tensor, "rows numbers"]:
     """The gradients of a piece, (n · heads, numbers), second axis innermost."""
     leaf = engine.subject.leaves[piece.name]
     if piece.method == "func":
@@ -322,7 +332,7 @@ def _is_innermost(term: Term, leaf: Tensor) -> bool:
     return torch.equal(order.reorder(torch.arange(prod(leaf.shape[1:]))), _innermost(leaf))
 
 
-def _innermost(leaf: Tensor) -> Tensor:
+def _innermost(leaf: Float[Tensor, "..."]) -> Int[Tensor, " k"]:
     """For all but the first axis: where each entry stands when the second axis is innermost."""
     rest = leaf.shape[1:]
     if len(rest) < 2:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.tangent.batches import Batch
@@ -87,7 +88,7 @@ def ranges(start: int, stop: int, size: int) -> Iterator[range]:
         yield range(at, min(stop, at + size))
 
 
-def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Tensor | None = None) -> None:
+def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Float[Tensor, "n c"] | None = None) -> None:
     """The features of one block of `x`, put in their places; self products are added to `side` (n, heads)."""
     captured = maker.capture(x[at.start : at.stop])
     for piece in maker.pieces:
@@ -127,7 +128,7 @@ def _cut(held: Features, inner: slice, piece: Any) -> Feature:
     return held[piece][inner]
 
 
-def passing(maker: Maker, x: Batch, at: range, side: Tensor | None = None) -> Column:
+def passing(maker: Maker, x: Batch, at: range, side: Float[Tensor, "n c"] | None = None) -> Column:
     """A block of `x` that passes by; self products are added to `side` (n, heads)."""
     captured = maker.capture(x[at.start : at.stop])
 
@@ -148,8 +149,8 @@ def block_products(
     width: int,
     workspace: int,
     keep: Callable[[Any, Tensor], None] | None = None,
-    by_head: Tensor | None = None,
-) -> Tensor:
+    by_head: Float[Tensor, "c n m"] | None = None,
+) -> Float[Tensor, "rows columns"]:
     """Products of the first `height` held samples with a block of `width`, float64; `keep` sees those of each piece.
 
     `by_head` (heads, height, width) is filled with those of every head, of which the result is the sum.
@@ -182,7 +183,15 @@ def block_products(
     return total
 
 
-def write(values: Tensor, part: Tensor, row: int, column: int, symmetric: bool, *, add: bool = False) -> None:
+def write(
+    values: Float[Tensor, "rows columns"],
+    part: Float[Tensor, "height width"],
+    row: int,
+    column: int,
+    symmetric: bool,
+    *,
+    add: bool = False,
+) -> None:
     """Put `part` into `values` at (row, column); where `symmetric`, its mirror image too, its own square made exactly so."""
     height, width = part.shape
     target = values[row : row + height, column : column + width]
@@ -202,6 +211,6 @@ def write(values: Tensor, part: Tensor, row: int, column: int, symmetric: bool, 
             mirrored.copy_(part[:above].T)
 
 
-def flat(side: Tensor, full: bool) -> Tensor:
+def flat(side: Float[Tensor, "n c"], full: bool) -> Float[Tensor, " rows"]:
     """Self products (n, heads) as the diagonal of the kernel: every head's own, or their sum."""
     return side.flatten() if full else side.sum(1)

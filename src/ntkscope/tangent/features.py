@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ntkscope.tangent.precision import Precision
@@ -116,7 +117,13 @@ def _empty(like: Tensor, axis: int, n: int) -> Tensor:
 
 
 def accumulate(
-    total: Tensor, left: Feature, right: Feature, *, full: bool, precision: Precision, workspace: int
+    total: Float[Tensor, "rows columns"],
+    left: Feature,
+    right: Feature,
+    *,
+    full: bool,
+    precision: Precision,
+    workspace: int,
 ) -> None:
     """Add `<g(x_i), g(x'_j)>` of one piece to `total`: (n, m) summed over heads, or (n·c, m·c) for all pairs (`full`).
 
@@ -148,7 +155,7 @@ def _inner(rows: Tensor) -> int:
     return 2**13 if not rows.is_cuda else 2**19
 
 
-def _near(left: Near, right: Near, full: bool, precision: Precision) -> Tensor:
+def _near(left: Near, right: Near, full: bool, precision: Precision) -> Float[Tensor, "rows columns"]:
     g, n, s, c, o = left.b.shape
     m, t = right.b.shape[1:3]
     if not full:
@@ -162,7 +169,7 @@ def _near(left: Near, right: Near, full: bool, precision: Precision) -> Tensor:
     return b.reshape(g, n, s, c, m, t, c).mul_(a).sum((0, 2, 5)).reshape(n * c, m * c)
 
 
-def _similarity(left: Near, right: Near, precision: Precision) -> Tensor:
+def _similarity(left: Near, right: Near, precision: Precision) -> Shaped[Tensor, "g rows columns"]:
     """`a_s · a_t` for every pair of positions, (g, n·s, m·t); for a table, whether the indices are equal."""
     if not left.a.is_floating_point():
         return left.a.reshape(1, -1, 1) == right.a.reshape(1, 1, -1)
@@ -170,7 +177,9 @@ def _similarity(left: Near, right: Near, precision: Precision) -> Tensor:
     return _groupwise(left.a.reshape(g, n * s, i), right.a.reshape(g, -1, i), precision)
 
 
-def _groupwise(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
+def _groupwise(
+    left: Float[Tensor, "g rows k"], right: Float[Tensor, "g columns k"], precision: Precision
+) -> Float[Tensor, "g rows columns"]:
     if len(left) == 1:
         return precision.product(left[0], right[0]).unsqueeze(0)
     if left.dtype in (torch.float32, torch.float64):
@@ -178,12 +187,19 @@ def _groupwise(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
     return torch.bmm(left.float(), right.float().transpose(1, 2))
 
 
-def _rows(feature: Formed, full: bool) -> Tensor:
+def _rows(feature: Formed, full: bool) -> Float[Tensor, "rows numbers"]:
     n, c, p = feature.values.shape
     return feature.values.reshape(n * c, p) if full else feature.values.reshape(n, c * p)
 
 
-def _add(total: Tensor, rows: slice, values: Tensor, left: Feature, right: Feature, full: bool) -> None:
+def _add(
+    total: Float[Tensor, "rows columns"],
+    rows: slice,
+    values: Float[Tensor, "some columns"],
+    left: Feature,
+    right: Feature,
+    full: bool,
+) -> None:
     if left.scale is not None and right.scale is not None:
         c = values.shape[0] // len(left)
         values = values * left.scale.repeat_interleave(c)[:, None] * right.scale.repeat_interleave(c)[None]
@@ -200,7 +216,7 @@ def _chunks(n: int, bytes_each: int, workspace: int) -> Iterator[slice]:
         yield slice(start, min(n, start + size))
 
 
-def self_products(feature: Feature) -> Tensor:
+def self_products(feature: Feature) -> Float[Tensor, "n c"]:
     """`<g_c(x_i), g_c(x_i)>` for every sample and head, (n, c), float64; a few samples at a time."""
     where = (feature.values if isinstance(feature, Formed) else feature.b).device.type
     held = max(1, _SELF_NUMBERS.get(where, 2**20) // max(1, _numbers_each(feature)))
@@ -217,7 +233,7 @@ def _numbers_each(feature: Feature) -> int:
     return g * s * (c * (2 * o + s) + s + feature.a.shape[-1])
 
 
-def _self_products(feature: Feature) -> Tensor:
+def _self_products(feature: Feature) -> Float[Tensor, "n c"]:
     if isinstance(feature, Formed):
         return feature.values.double().square().sum(2)
     if feature.a.is_floating_point():

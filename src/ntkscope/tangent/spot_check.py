@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, generator
@@ -69,7 +70,7 @@ class Spots:
         return Spot(row, column, full)
 
 
-def settle(spot: Spot, total: Tensor, tolerance: float) -> float:
+def settle(spot: Spot, total: Float[Tensor, "rows columns"], tolerance: float) -> float:
     """The discrepancy at the entry; an error where it is beyond the tolerance."""
     found = spot.discrepancy(total)
     if found <= tolerance:
@@ -81,7 +82,7 @@ def settle(spot: Spot, total: Tensor, tolerance: float) -> float:
     )
 
 
-def products(both: Feature, full: bool) -> Tensor:
+def products(both: Feature, full: bool) -> Float[Tensor, "2 2 *heads"]:
     """All products of two samples, float64: (2, 2), summed over heads, or (2, 2, heads, heads).
 
     Sums are taken element by element where they can be: a matrix product of two rows by two, millions long, is the slowest
@@ -110,7 +111,7 @@ def products(both: Feature, full: bool) -> Tensor:
     return values
 
 
-def _of_gradients(g: Tensor, full: bool) -> Tensor:
+def _of_gradients(g: Float[Tensor, "2 c p"], full: bool) -> Float[Tensor, "2 2 *heads"]:
     """Products of two samples' gradients (2, heads, numbers)."""
     if full:
         return torch.einsum("icp,jdp->ijcd", g, g)

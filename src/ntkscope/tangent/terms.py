@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
+from jaxtyping import Inexact
 from torch import Tensor
 
 
@@ -213,7 +214,9 @@ class Lookup(Term):
         return self.slot.start + a, others[:o]
 
 
-def outer_gradient(a: Tensor, b: Tensor, transposed: bool, reorder: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+def outer_gradient(
+    a: Tensor, b: Tensor, transposed: bool, reorder: Callable[[Tensor], Tensor] | None = None
+) -> Inexact[Tensor, "n c numbers"]:
     """(n, g, s, i) and (n, c, g, o, s) to the gradient, (n, c, g·o·i), in the parameter's own order given `reorder`.
 
     One matrix product per sample and group, operands laid out along its inner axis (the other way round costs several
@@ -233,7 +236,7 @@ def outer_gradient(a: Tensor, b: Tensor, transposed: bool, reorder: Callable[[Te
     return formed.reshape(n, c, g * o * i)
 
 
-def lookup_gradient(ids: Tensor, b: Tensor, rows: int) -> Tensor:
+def lookup_gradient(ids: Tensor, b: Tensor, rows: int) -> Inexact[Tensor, "n c numbers"]:
     """ids (n, s) and cotangents (n, c, o, s) to the gradient of the table, (n, c, rows·o)."""
     n, c, o, s = b.shape
     table = b.new_zeros(n * c * rows, o)
