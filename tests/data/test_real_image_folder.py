@@ -142,7 +142,7 @@ def test_decompression_bombs_are_not_decoded(tmp_path: Path, width: int, height:
     ("content", "message"),
     [
         (b"no image", r"8 bytes are not a complete PNG, JPEG or WebP image"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", r"no whole PNG, JPEG or WebP image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n", r"not a complete PNG, JPEG or WebP image"),
         (b"", r"0 bytes are not a complete"),
         (noise_png()[:2000], r"2,000 bytes are not a complete PNG"),
     ],

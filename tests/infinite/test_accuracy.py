@@ -188,7 +188,7 @@ def test_gradients_where_the_series_does_not_do_are_refused() -> None:
 
 @pytest.mark.parametrize("fn", [lambda z: z - z.mean(), lambda z: torch.softmax(z, -1), lambda z: z.sum()])
 def test_a_function_of_several_numbers_is_refused(fn: Callable[[Tensor], Tensor]) -> None:
-    with pytest.raises(UsageError, match="no function of each number alone"):
+    with pytest.raises(UsageError, match="not a function of each number alone"):
         infinite.kernel(serial(Dense(), Activation(fn), Dense()), torch.eye(2, dtype=torch.float64))
 
 

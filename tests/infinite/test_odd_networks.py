@@ -313,7 +313,7 @@ def test_rules_of_a_users_own_are_held_to_the_module() -> None:
         for inplace in (False, True):
             net = nn.Sequential(nn.Linear(4, 16), Block(16, inplace), nn.ReLU(), nn.Linear(16, 1))
             if inplace:
-                with pytest.raises(UsageError, match=r"Block \(at '1'\) computes something else"):
+                with pytest.raises(UsageError, match=r"Block \(at '1'\) computes something other"):
                     infinite.kernel(net, X, init="default")
             else:
                 assert infinite.kernel(net, X, init="default").shape == (2, 2)

@@ -64,7 +64,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
         (PART.y, "mse", "one_hot"),
         (torch.zeros(23, 2), "mse", "same shape"),
         (torch.zeros(23), "l1", "same shape"),
-        (PART.y, "bce", "one logit a target"),
+        (PART.y, "bce", "one logit per target"),
         (torch.full((23, 3), -1.0), "bce", r"\(y \+ 1\) / 2"),
     ],
 )
