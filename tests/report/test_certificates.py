@@ -101,7 +101,7 @@ def test_hostile_names_stay_text_and_long_lists_are_cut() -> None:
         (Certificate(2e-9, 1e-8, 1, 8, 1), "1 of 8 blocks of gradients agree with"),
         (Certificate(2e-9, 1e-8, 1, 8, 1), "1 sample was also run alone. The other 7 were not checked."),
         (Certificate(0.0, 1e-8, 0, 1), "None of 1 block of gradients was compared"),
-        (Certificate(1e-9, 1e-8, 2, 2, 4, against="single samples"), "agrees with what its samples give alone to 10⁻⁹"),
+        (Certificate(1e-9, 1e-8, 2, 2, 4, against="single samples"), "agrees with the same samples run alone to 10⁻⁹"),
         (Certificate(1e-9, 1e-8, 2, 2, 4, against="something new"), "agrees with something new to"),
     ],
 )
