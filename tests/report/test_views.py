@@ -45,7 +45,7 @@ class TestSummary(ViewContract):
             "Every one of 2 blocks of features agrees with the same samples run alone to 5×10⁻⁸ (allowed: 10⁻³)"
             in said
         )
-        assert "computed by a slower exact one: bn.running_mean." in said
+        assert "computed by a slower exact method: bn.running_mean." in said
         assert "During a forward pass the model itself changes bn.running_mean. Every pass began" in said
 
     def test_no_score_no_pointer(self, source: Source) -> None:
@@ -149,11 +149,11 @@ class TestKernel(ViewContract):
 
     def test_before_and_after(self, source: Source, made: Callable[..., Path]) -> None:
         body = VIEWS["kernel"](self.section(source), source).body
-        assert "Kernel moved by" in body
+        assert "Rotation of the kernel" in body
         assert body.count("series-") == 4  # two curves and their two keys
         without = Source(Record.open(made(initial=False)))
         body = VIEWS["kernel"](self.section(without), without).body
-        assert "Kernel moved by" not in body
+        assert "Rotation of the kernel" not in body
         assert "Give the initial weights" in body
 
     def test_before_and_after_are_compared_on_the_same_items(self, source: Source) -> None:

@@ -99,7 +99,7 @@ def test_what_a_factory_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt), stoppable():
         raise KeyboardInterrupt
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "run the same command again" in capsys.readouterr().err
 
 
 def test_limits_reach_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""An X-ray from end to end: what the record holds, that it is true, that it goes on after it was stopped."""
+"""An X-ray from end to end: what the record holds, that it is true, that it resumes after it was stopped."""
 
 from __future__ import annotations
 

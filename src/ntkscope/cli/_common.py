@@ -61,7 +61,7 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated):
-        typer.echo("\nntkscope: stopped; the same command goes on from what was done", err=True)
+        typer.echo("\nntkscope: stopped; run the same command again to continue", err=True)
         raise
 
 

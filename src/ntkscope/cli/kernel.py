@@ -41,7 +41,7 @@ def kernel(
     name: Annotated[str, typer.Argument(help="A kernel; `ntkscope list kernels` names them.")],
     model: Annotated[str, MODEL],
     data: Annotated[str, DATA],
-    store: Annotated[str, typer.Option(help="Folder or fsspec URL for the tiles; one that stopped goes on.")],
+    store: Annotated[str, typer.Option(help="Folder or fsspec URL for the tiles; one that stopped is resumed.")],
     weights: Weights = None,
     part: Annotated[str, typer.Option(help="The rows: train or test.")] = "train",
     against: Annotated[

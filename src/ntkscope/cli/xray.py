@@ -43,7 +43,7 @@ def xray(
         Path | None, typer.Option(help="Its weights before training; without them no verdict on lazy or rich.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the record and the page; one that stopped goes on.")
+        Path | None, typer.Option(help="Folder for the record and the page; one that stopped is resumed.")
     ] = None,
     max_train: Annotated[int | None, typer.Option(help="Use at most so many training items.", min=2)] = None,
     max_test: Annotated[int | None, typer.Option(help="Use at most so many test items.", min=2)] = None,

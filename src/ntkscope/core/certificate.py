@@ -13,7 +13,7 @@ class Certificate:
 
     `worst`: the largest relative discrepancy between what the kernel was computed from and plain autograd on the caller's own
     model, of all checks that passed; `tolerance`: what was allowed. `checked` of `blocks` blocks were checked, and `alone`
-    samples were run by themselves. `fell_back`: parameters that took a slower exact path because a check failed, and why.
+    samples were run by themselves. `fell_back`: parameters computed by a slower exact method because a check failed, and why.
     `changes`: what the model itself writes to during a forward pass (it was restored). `seconds`: what the checks cost.
 
     >>> one = Certificate(worst=1e-7, tolerance=1e-3, checked=2, blocks=2, alone=2)
@@ -63,7 +63,7 @@ class Certificate:
             f" (allowed: {self.tolerance:.0e}), {self.alone} samples checked alone"
         )
         if self.fell_back:
-            text += f"; on a slower exact path: {', '.join(self.fell_back)}"
+            text += f"; by a slower exact method: {', '.join(self.fell_back)}"
         if self.changes:
             text += f"; the model itself changes {', '.join(self.changes)} (restored)"
         return text
