@@ -5,7 +5,7 @@ BIN  := $(VENV)/bin
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
 	$$python -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $$python && break; done)
-PIP   := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP   := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 
 # Real data sets lie where NTKSCOPE_DATA says; a checkout beside a shared data folder finds that folder by itself.

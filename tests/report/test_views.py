@@ -42,8 +42,7 @@ class TestSummary(ViewContract):
         said = words(VIEWS["summary"](self.section(source), source).body)
         assert SAID in said
         assert (
-            "Every one of 2 blocks of features agrees with the same samples run alone to 5×10⁻⁸ (allowed: 10⁻³)"
-            in said
+            "Every one of 2 blocks of features agrees with the same samples run alone to 5×10⁻⁸ (allowed: 10⁻³)" in said
         )
         assert "computed by a slower exact method: bn.running_mean." in said
         assert "During a forward pass the model itself changes bn.running_mean. Every pass began" in said
