@@ -61,7 +61,7 @@ def test_figures_that_lead_out_of_the_folder_are_not_embedded(tmp_path: Path) ->
     with bounded():
         page = write_page(tmp_path / "run").read_text()
     assert page.count("data:image/png") == 1
-    assert "linked.png is a link that leads out" in page
+    assert "linked.png is a link that points outside" in page
     (figures / "linked.png").unlink()
     (tmp_path / "elsewhere").mkdir()
     figures.rename(tmp_path / "elsewhere" / "figures")
