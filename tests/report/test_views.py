@@ -45,7 +45,7 @@ class TestSummary(ViewContract):
             "Every one of 2 blocks of features agrees with the same samples run alone to 5×10⁻⁸ (allowed: 10⁻³)" in said
         )
         assert "computed by a slower exact method: bn.running_mean." in said
-        assert "During a forward pass the model itself changes bn.running_mean. Every pass began" in said
+        assert "During a forward pass the model itself changes bn.running_mean. Every pass started" in said
 
     def test_no_score_no_pointer(self, source: Source) -> None:
         section = Section("summary", data={"verdict": "not enough evidence", "score": None})
