@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -86,11 +87,14 @@ def read(markup: str) -> Balanced:
 
 
 class ViewContract:
-    """Inherit and set `name`; the made-up record must have a section of that name."""
+    """Inherit and set `name`; and `data`, the section's, unless the made-up record has a section of that name."""
 
-    name: str
+    name: ClassVar[str]
+    data: ClassVar[Mapping[str, Any] | None] = None
 
     def section(self, source: Source) -> Section:
+        if self.data is not None:
+            return Section(self.name, data=dict(self.data))
         return next(section for section in source.sections() if section.name == self.name)
 
     @pytest.mark.parametrize("kind", ["image", "text", "vector"])
