@@ -9,8 +9,8 @@ class TestMine(KernelContract):
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ntkscope as ns
-from ntkscope.core import MemoryBudgetError, NtkscopeError, UsageError
+from ntkscope.core import NtkscopeError, UsageError
 from ntkscope.kernels.costs import Rates
 from ntkscope.linalg import DenseGram
 from oracles import against
@@ -165,11 +165,12 @@ class KernelContract:
 
     @everywhere
     def test_any_memory(self, case: Callable[[], Case]) -> None:
+        """From the smallest budget that the refusal of a single byte names, to more than is needed."""
         model, x = seeded(case)
         expected = self.compute(model, x).dense()
-        for memory in ("64MiB", "1MiB", "64KiB", "16KiB"):
-            with contextlib.suppress(MemoryBudgetError):
-                assert_kernel_close(self.compute(model, x, memory=memory).dense(), expected, SAME)
+        smallest = against.smallest_budget(partial(self.compute, model, x))
+        for memory in (smallest, 4 * smallest, "64MiB"):
+            assert_kernel_close(self.compute(model, x, memory=memory).dense(), expected, SAME)
 
     def test_products_diagonal_and_shape_agree_with_the_entries(self) -> None:
         model, x = seeded(perceptron)
@@ -185,7 +186,8 @@ class KernelContract:
         model, x = seeded(perceptron)
         try:
             gram = self.compute(model, x, store=tmp_path / "kernel")
-        except UsageError:
+        except UsageError as error:
+            assert "got store= with" in str(error), f"not a refusal of the store: {error}"
             assert not (tmp_path / "kernel").exists()
             return
         assert (tmp_path / "kernel" / "zarr.json").exists(), (
