@@ -1,6 +1,6 @@
-"""The how-to pages keep their word: one file, one line, one inherited test, taken from the page, work in a copy of the project.
+"""The how-to pages keep their promise: one file, one line, one inherited test, taken from the page, work in a copy.
 
-A block of a page that begins with `# path/to/file.py` is that file; where the project has the file, the block is added to its end.
+A block of a page that begins with `# path/to/file.py` is that file; if the project has the file, the block is appended to it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,13 @@ def missing_names(code: str, own: Sequence[str] = ()) -> list[str]:
 
 def module_of(place: str) -> str:
     """`src/ntkscope/data/__init__.py` -> `ntkscope.data`"""
-    return place.removeprefix("src/").removeprefix("tests/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return (
+        place.removeprefix("src/")
+        .removeprefix("tests/")
+        .removesuffix(".py")
+        .removesuffix("/__init__")
+        .replace("/", ".")
+    )
 
 
 def write(copy: Path, pages: Sequence[str]) -> list[str]:

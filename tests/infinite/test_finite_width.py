@@ -30,6 +30,7 @@ from ntkscope.infinite import (
     serial,
 )
 
+
 def vectors(n: int, d: int) -> Tensor:
     return torch.randn(n, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
