@@ -27,8 +27,8 @@ from ntkscope.storage.store import KernelStore
 from ntkscope.training import fit
 from oracles.resumed import CHANGES, NOTHING, Reading, changed, inputs, made
 
-EXACT = ("trntk0", "trntk", "pntk", "entk", "ck", "em", "ptk")
-PROJECTED = ("proj-trntk", "proj-pntk")
+PROJECTED = tuple(name for name in ns.KERNELS if name.startswith("proj-"))
+EXACT = tuple(name for name in ns.KERNELS if name not in PROJECTED)
 QUICK = (
     "activation swapped",
     "digits beyond six",

@@ -74,9 +74,9 @@ class MeasureContract(ABC):
         measure, arguments = MEASURES[self.name], self.arguments(3)
         spoiled: list[Any] = [a.copy() for a in arguments]
         spoiled[0].flat[0] = np.nan
-        with pytest.raises(NtkscopeError):
+        with pytest.raises(NtkscopeError, match="NaN"):
             measure(*spoiled)
-        with pytest.raises(NtkscopeError):
+        with pytest.raises(NtkscopeError, match="expected"):
             measure(*arguments[:-1], arguments[-1][:-1])
 
     def test_documented(self) -> None:

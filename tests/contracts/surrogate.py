@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +54,7 @@ class SurrogateContract:
 
     not_for_kernels: ClassVar[dict[str, str]] = {}
     tolerance: ClassVar[float] = 1e-6
+    searched: ClassVar[Mapping[str, Any]] = {"alpha": 1e-2, "C": 0.5, "k": 3, "rtol": 1e-6}  # of these, what it has
 
     def make(self, **options: Any) -> Any:
         raise NotImplementedError
@@ -126,9 +128,9 @@ class SurrogateContract:
             warnings.simplefilter("ignore")
             assert make_pipeline(FunctionTransformer(), self.make()).fit(K, y).predict(K).shape[0] == N
             scores = cross_val_score(self.make(), K, y, cv=3, error_score="raise")
-            parameter = {"alpha": 1e-2, "C": 0.5, "k": 3, "rtol": 1e-6}
-            name = next(p for p in parameter if p in self.make().get_params())
-            search = GridSearchCV(self.make(), {name: [parameter[name]]}, cv=3, error_score="raise").fit(K, y)
+            searched = {name: [value] for name, value in self.searched.items() if name in self.make().get_params()}
+            assert searched, f"set `searched`: none of {', '.join(self.searched)} is a parameter"
+            search = GridSearchCV(self.make(), searched, cv=3, error_score="raise").fit(K, y)
         assert np.isfinite(scores).all()
         assert search.predict(K).shape[0] == N
 

@@ -227,6 +227,15 @@ class TestSmallCifar10(DatasetContract):
         write_cifar_binary(Path(cls.root) / "cifar-10-batches-bin", small_cifar_records())
 
 
+class TestSmallCifar2(TestSmallCifar10):
+    """Two of its classes, on the same files."""
+
+    name = "cifar2"
+    options = given(verify=False, format="binary", max_train=20, normalise="imagenet")
+    classes = 2
+    sizes = given(train=20, test=6)
+
+
 class TestTheRealMosaics:
     pytestmark = needs_data
 

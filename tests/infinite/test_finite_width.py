@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import ntkscope as ns
+from contracts.infinite_layer import FINITE_WIDTH, STANDARD_ERRORS, LayerContract, check_limit, empirical
 from ntkscope import infinite
 from ntkscope.infinite import (
     AvgPool,
@@ -24,34 +25,10 @@ from ntkscope.infinite import (
     LayerNorm,
     Relu,
     Residual,
+    Serial,
     Sum,
     serial,
 )
-
-STANDARD_ERRORS = 4.0
-FINITE_WIDTH = 3.0  # the mean itself is off by a few 1/width of the largest entry
-
-
-def empirical(model: nn.Module, x: Tensor) -> Tensor:
-    """⟨∇f(x), ∇f(x′)⟩ of a network with one output, by plain autograd."""
-    rows = []
-    for one in x:
-        gradients = torch.autograd.grad(model(one[None]).sum(), list(model.parameters()))
-        rows.append(torch.cat([g.flatten() for g in gradients]))
-    J = torch.stack(rows)
-    return J @ J.T
-
-
-def check(net: Layer, x: Tensor, width: int, seeds: int, limit: Layer | None = None) -> None:
-    """The mean of networks of kind `net` is the kernel of `limit`, by default their own."""
-    expected = infinite.kernel(limit or net, x).dense()
-    draws = torch.stack(
-        [empirical(infinite.finite(net, tuple(x.shape[1:]), width, seed=s).double(), x) for s in range(seeds)]
-    )
-    mean, error = draws.mean(0), draws.std(0) / math.sqrt(seeds)
-    allowed = STANDARD_ERRORS * error + FINITE_WIDTH / width * expected.abs().max()
-    off = (mean - expected).abs() / allowed
-    assert float(off.max()) <= 1, f"{float(off.max()):.2f} of what is allowed\nmean {mean}\nexpected {expected}"
 
 
 def vectors(n: int, d: int) -> Tensor:
@@ -64,44 +41,99 @@ def images(n: int, *shape: int) -> Tensor:
 
 D, C = Dense(1.4, 0.3), Conv(3, W_std=1.4, b_std=0.3)
 FULLY_CONNECTED = {
-    "relu": serial(D, Relu(), D, Relu(), D),
     "gelu": serial(D, Gelu(), D, Gelu(), Dense()),
-    "residual": serial(D, Residual(Relu(), D), Erf(), D),
-    "layer norm": serial(D, LayerNorm(), Erf(), D, LayerNorm("all"), Relu(), D),
-    "concat": serial(D, Concat((serial(Relu(), D), serial(Erf(), D)), (0.25, 0.75)), Relu(), D),
     "mixture": serial(D, Concat((Dense(4.0), Dense(0.2, 0.1)), (0.25, 0.75)), Erf(), D),
     "normalised": serial(Dense(5**0.5), Relu(normalise=True), Dense(), Relu(normalise=True), Dense()),
 }
 CONVOLUTIONAL = {
-    "flatten": serial(C, Relu(), C, Relu(), Flatten(), D),
-    "pooled": serial(C, Relu(), C, Relu(), GlobalAvgPool(), D),
     "circular": serial(Conv(3, padding="circular", W_std=1.4), Relu(), GlobalAvgPool(), D, Relu(), D),
     "stride, valid": serial(Conv(2, 2, W_std=1.4), Relu(), Conv(2, 1, "valid", 1.4, 0.3), Relu(), GlobalAvgPool(), D),
-    "windows": serial(C, Relu(), AvgPool(2), C, Relu(), Flatten(), D),
     "shortcut": serial(C, Sum((serial(Relu(), Conv(3, 2)), Conv(1, 2))), Relu(), GlobalAvgPool(), D),
     "mixture": serial(C, Concat((serial(Relu(), Conv(3, W_std=4.0)), Conv(1, W_std=0.3))), Relu(), GlobalAvgPool(), D),
     "dilated": serial(Conv(3, padding=2, dilation=2, W_std=1.4), Relu(), Flatten(), D),
 }
 
 
+class TestFullyConnected(LayerContract):
+    kinds = (Dense, Serial)
+
+    def network(self) -> Layer:
+        return serial(D, Relu(), D, Relu(), D)
+
+
+class TestResidual(LayerContract):
+    kinds = (Sum,)
+
+    def network(self) -> Layer:
+        return serial(D, Residual(Relu(), D), Erf(), D)
+
+
+class TestLayerNorm(LayerContract):
+    kinds = (LayerNorm,)
+
+    def network(self) -> Layer:
+        return serial(D, LayerNorm(), Erf(), D, LayerNorm("all"), Relu(), D)
+
+
+class TestConcat(LayerContract):
+    kinds = (Concat,)
+
+    def network(self) -> Layer:
+        return serial(D, Concat((serial(Relu(), D), serial(Erf(), D)), (0.25, 0.75)), Relu(), D)
+
+
+class TestIdentity(LayerContract):
+    kinds = (Identity,)
+
+    def network(self) -> Layer:
+        return serial(D, Identity(), Relu(), D)
+
+
+class OnImages(LayerContract):
+    shape = (2, 4, 5)
+    items = 2
+    width = 96
+
+
+class TestConvolution(OnImages):
+    kinds = (Conv, Flatten)
+
+    def network(self) -> Layer:
+        return serial(C, Relu(), C, Relu(), Flatten(), D)
+
+
+class TestGlobalPooling(OnImages):
+    kinds = (GlobalAvgPool,)
+
+    def network(self) -> Layer:
+        return serial(C, Relu(), C, Relu(), GlobalAvgPool(), D)
+
+
+class TestPooling(OnImages):
+    kinds = (AvgPool,)
+
+    def network(self) -> Layer:
+        return serial(C, Relu(), AvgPool(2), C, Relu(), Flatten(), D)
+
+
 @pytest.mark.parametrize("name", FULLY_CONNECTED)
 def test_fully_connected(name: str) -> None:
-    check(FULLY_CONNECTED[name], vectors(3, 5), 256, 24)
+    check_limit(FULLY_CONNECTED[name], vectors(3, 5), 256, 24)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONAL)
 def test_convolutional(name: str) -> None:
-    check(CONVOLUTIONAL[name], images(2, 2, 4, 5 if name != "stride, valid" else 4), 96, 24)
+    check_limit(CONVOLUTIONAL[name], images(2, 2, 4, 5 if name != "stride, valid" else 4), 96, 24)
 
 
 def test_one_dimension() -> None:
-    check(serial(C, Residual(Relu(), C), Relu(), GlobalAvgPool(), D), images(2, 2, 6), 128, 24)
+    check_limit(serial(C, Residual(Relu(), C), Relu(), GlobalAvgPool(), D), images(2, 2, 6), 128, 24)
 
 
 def test_the_check_can_fail() -> None:
     right, wrong = serial(D, Relu(), D, Relu(), D), serial(D, Relu(), D, Relu(), Dense(1.7, 0.3))
     with pytest.raises(AssertionError, match="of what is allowed"):
-        check(right, vectors(3, 5), 256, 24, limit=wrong)
+        check_limit(right, vectors(3, 5), 256, 24, limit=wrong)
 
 
 @pytest.mark.nightly

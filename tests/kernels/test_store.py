@@ -33,7 +33,7 @@ from oracles.snapshots import assert_unchanged, state
 from oracles.store_network import images, network
 from strategies.networks import Case, Net, noise, randomize
 
-KERNELS = ("trntk0", "trntk", "pntk", "entk", "ck", "em", "ptk")
+KERNELS = tuple(name for name in ns.KERNELS if not name.startswith("proj-"))  # those keep features, not entries
 
 
 def source(

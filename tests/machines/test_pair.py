@@ -33,7 +33,7 @@ def pair(name: str = "trntk0", **options: Any) -> KernelPair:
     return made
 
 
-@pytest.mark.parametrize("name", ["trntk", "trntk0", "pntk", "ck", "em", "ptk"])
+@pytest.mark.parametrize("name", ns.KERNELS.per_input())
 def test_both_sides_are_those_of_ns_kernel(name: str) -> None:
     model, (x, z) = network(), inputs()
     (made,) = kernel_pairs({name: {}}, model, x, z)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from contracts.model import ModelContract
 from ntkscope.core import DataNotFound, UsageError, generator
 from ntkscope.models import build, load_weights, save_weights, text
 from ntkscope.models.text import POOLINGS, pool_tokens
@@ -28,6 +29,24 @@ class Encoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor]:
         return (self.embedding(input_ids),)
+
+
+class TestText(ModelContract):
+    """Around an encoder that is given, whose weights no seed draws."""
+
+    name = "text"
+    item_shape = (5,)
+    classes = 3
+    parameters = 11 * 6 + 6 * 3 + 3
+
+    def build(self, **changes: Any) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            encoder = Encoder()
+        return build("text", **{"encoder": encoder, "classes": self.classes, **changes})
+
+    def inputs(self, n: int) -> Tensor:
+        return torch.randint(0, 11, (n, *self.item_shape), generator=generator(0, "model contract"))
 
 
 IDS = torch.tensor([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8], [9, 0, 0, 0, 0]])

@@ -19,8 +19,8 @@ from oracles import naive
 from oracles.autograd import AFFINE, Selection
 from oracles.closeness import assert_kernel_close
 
-NAMES = ("entk", "trntk", "trntk0", "pntk", "proj-trntk", "proj-pntk", "ck", "em", "ptk")
-GRADIENT_NAMES = NAMES[:6]
+NAMES = tuple(name for name in ns.KERNELS if name in naive.KNOWN)
+GRADIENT_NAMES = tuple(name for name in NAMES if name in naive.OF_GRADIENTS)
 UNITS = {"b": 1, "byte": 1, "bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(bytes?|b|[kmgt]ib)\b", re.IGNORECASE)
 

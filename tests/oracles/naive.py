@@ -126,6 +126,12 @@ def ptk_features(model: nn.Module, x: Any, layer: str, outputs: Sequence[int] | 
 
 
 # -- by name -------------------------------------------------------------------------------------------------------
+EXACT = {"entk": entk, "trntk": cosine, "trntk0": trntk0, "pntk": pntk}
+PROJECTED = ("proj-trntk", "proj-pntk")
+OF_GRADIENTS = (*EXACT, *PROJECTED)
+KNOWN = (*OF_GRADIENTS, "ck", "em", "ptk")
+
+
 def kernel(
     name: str,
     model: nn.Module,
@@ -163,12 +169,12 @@ def from_jacobians(
     projection: Projection | None = None,
     normalize: bool | None = None,
 ) -> Tensor:
-    """The six kernels of gradients, from the two Jacobians."""
-    if name.startswith("proj-"):
+    """A kernel of gradients, from the two Jacobians."""
+    if name in PROJECTED:
         if projection is None:
             raise ValueError(f"{name} needs projection=, the dense matrix of each parameter")
         g1, g2 = project(dict(j1), projection), project(dict(j2), projection)
         if name == "proj-pntk":
             g1, g2 = (g.sum(1, keepdim=True) / g.shape[1] ** 0.5 for g in (g1, g2))
         return cosine(g1, g2) if normalize is None or normalize else trntk0(g1, g2)
-    return {"entk": entk, "trntk": cosine, "trntk0": trntk0, "pntk": pntk}[name](flat(dict(j1)), flat(dict(j2)))
+    return EXACT[name](flat(dict(j1)), flat(dict(j2)))

@@ -20,7 +20,7 @@ from oracles.against import options_for
 from zoo.catalogue import CASES
 
 COUNT = 40
-KERNELS = ("trntk0", "trntk", "entk", "pntk", "proj-trntk", "proj-pntk", "ck", "em", "ptk")
+KERNELS = tuple(ns.KERNELS)
 LARGEST = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-5}
 
 

@@ -199,11 +199,6 @@ def source(made: Callable[..., Path]) -> Source:
     return Source(Record.open(made(kind="image")))
 
 
-def test_every_view_has_its_contract() -> None:
-    tested = {contract.name for contract in ViewContract.__subclasses__()}
-    assert tested == set(VIEWS)
-
-
 def test_a_section_without_a_view_shows_its_numbers_tables_and_arrays(source: Source) -> None:
     data = {
         "gain": 0.125,

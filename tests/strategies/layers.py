@@ -32,6 +32,55 @@ class Conv1D(nn.Module):
         return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], self.nf)
 
 
+class Weights(nn.Module):
+    """Several parameters of one shape, which a network uses by functions and operators."""
+
+    def __init__(self, count: int, *shape: int) -> None:
+        super().__init__()
+        self.w = nn.ParameterList([nn.Parameter(torch.randn(*shape)) for _ in range(count)])
+
+
+class Scaled(Weights):
+    """By every spelling of a product."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(5, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c, d, e = self.w
+        return e * (torch.multiply(torch.mul(x, a).tanh(), b).tanh().mul(c).tanh() * d).tanh()
+
+
+class Shifted(Weights):
+    """By every spelling of a sum."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(4, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c, d = self.w
+        return d + (torch.add(x, a).tanh().add(b).tanh() + c).tanh()
+
+
+class Multiplied(Weights):
+    """By every spelling of a matrix product."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(6, width, width)
+        self.bias = nn.Parameter(torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c, d, e, f = self.w
+        x = (torch.matmul(x, a).tanh().matmul(b).tanh() @ c).tanh()
+        rows = x.flatten(0, -2)
+        return self.bias.addmm(torch.mm(rows, d).tanh().mm(e).tanh(), f).view(x.shape)
+
+
+def direct(function: Callable[..., Tensor], m: Any, x: Tensor) -> Tensor:
+    """The function of PyTorch on the weights of a layer, not the layer's own call of it."""
+    return m.head(function(m.layer, x).tanh().reshape(len(x), -1))
+
+
 def pooled(m: Any, x: Tensor) -> Tensor:
     """The layer, a nonlinearity, and a linear head on everything it put out."""
     h = m.layer(x)
@@ -95,6 +144,11 @@ entry("linear on grids", pooled, 24, noise(N, 2, 3, 4), layer=partial(nn.Linear,
 entry("bilinear", lambda m, x: m.head(m.layer(x, x.flip(1))), 3, V, layer=partial(nn.Bilinear, 4, 4, 3))
 entry("transposed linear", pooled, 30, S, layer=partial(Conv1D, 6, 4))
 
+entry("scaled", pooled, 20, S, layer=partial(Scaled, 4))
+entry("shifted", pooled, 20, S, layer=partial(Shifted, 4))
+entry("multiplied", pooled, 4, V, layer=partial(Multiplied, 4))
+entry("multiplied sequences", pooled, 20, S, layer=partial(Multiplied, 4))
+
 convolution("conv1d", nn.Conv1d, LINE, 4, 3, 3)
 convolution("conv1d strided dilated", nn.Conv1d, LINE, 4, 3, 2, stride=2, padding=1, dilation=2)
 convolution("conv1d grouped", nn.Conv1d, LINE, 4, 6, 3, groups=2, bias=False)
@@ -127,6 +181,45 @@ entry("batch norm on sequences", pooled, 28, LINE, layer=partial(nn.BatchNorm1d,
 entry("batch norm on images", pooled, 120, IMAGE, layer=partial(nn.BatchNorm2d, 4))
 entry("batch norm on volumes", pooled, 96, VOLUME, layer=partial(nn.BatchNorm3d, 2))
 entry("instance norm", pooled, 120, IMAGE, layer=partial(nn.InstanceNorm2d, 4, affine=True))
+norm = partial(nn.BatchNorm2d, 4)
+entry(
+    "batch norm by its function",
+    partial(
+        direct,
+        lambda m, x: torch.batch_norm(x, m.weight, m.bias, m.running_mean, m.running_var, False, 0.1, 1e-5, False),
+    ),
+    120,
+    IMAGE,
+    layer=norm,
+)
+entry(
+    "instance norm by its function",
+    partial(direct, lambda m, x: torch.instance_norm(x, m.weight, m.bias, None, None, True, 0.1, 1e-5, False)),
+    120,
+    IMAGE,
+    layer=norm,
+)
+entry(
+    "layer norm by its function",
+    partial(direct, lambda m, x: torch.layer_norm(x, [4], m.weight, m.bias)),
+    20,
+    S,
+    layer=partial(nn.LayerNorm, 4),
+)
+entry(
+    "rms norm by its function",
+    partial(direct, lambda m, x: torch.rms_norm(x, [4], m.weight)),
+    20,
+    S,
+    layer=partial(nn.RMSNorm, 4),
+)
+entry(
+    "group norm by its function",
+    partial(direct, lambda m, x: torch.group_norm(x, 2, m.weight, m.bias)),
+    120,
+    IMAGE,
+    layer=partial(nn.GroupNorm, 2, 4),
+)
 entry("prelu", pooled, 120, IMAGE, layer=partial(nn.PReLU, 4))
 
 entry("embedding", pooled, 20, tokens(N, 5), layer=partial(nn.Embedding, 7, 4))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import ntkscope as ns
+from oracles.against import GRADIENT_NAMES
 from strategies.networks import Net, noise, randomize
 
 
@@ -24,7 +25,7 @@ def network() -> Any:
     return randomize(Net(run, **parts, scale=nn.Parameter(torch.ones(6))))
 
 
-@pytest.mark.parametrize("name", ["entk", "trntk", "trntk0", "pntk", "proj-trntk", "proj-pntk"])
+@pytest.mark.parametrize("name", GRADIENT_NAMES)
 def test_every_trainable_parameter_has_one_road(name: str) -> None:
     model = network()
     model.get_parameter("a.bias").requires_grad_(False)

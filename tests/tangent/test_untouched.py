@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import NtkscopeError
-from oracles.against import NAMES, compare, options_for
+from oracles.against import compare, options_for
 from oracles.closeness import assert_kernel_close
 from oracles.snapshots import assert_unchanged, state
 from strategies.networks import Net, noise, randomize
@@ -56,7 +56,7 @@ def network(counter: Counter) -> Any:
     return model
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ns.KERNELS)
 def test_nothing_changes(name: str) -> None:
     model, x = network(Counter()), noise(4, 4)
     before, inputs = state(model), x.clone()

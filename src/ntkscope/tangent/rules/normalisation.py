@@ -64,7 +64,8 @@ def group_norm(arguments: Mapping[str, Any], find: Find) -> list[Term]:
     return scale_and_shift(arguments["input"], 1, find, arguments, over_positions, standardise)
 
 
-@rule("input running_mean running_var weight bias use_input_stats momentum eps", F.instance_norm, torch.instance_norm)
+@rule("input running_mean running_var weight bias use_input_stats momentum eps", F.instance_norm)
+@rule("input weight bias running_mean running_var use_input_stats momentum eps", torch.instance_norm)
 def instance_norm(arguments: Mapping[str, Any], find: Find) -> list[Term]:
     standardise = partial(
         F.instance_norm,
@@ -77,7 +78,8 @@ def instance_norm(arguments: Mapping[str, Any], find: Find) -> list[Term]:
     return scale_and_shift(arguments["input"], 1, find, arguments, over_positions, standardise)
 
 
-@rule("input running_mean running_var weight bias training momentum eps", F.batch_norm, torch.batch_norm)
+@rule("input running_mean running_var weight bias training momentum eps", F.batch_norm)
+@rule("input weight bias running_mean running_var training momentum eps", torch.batch_norm)
 def batch_norm(arguments: Mapping[str, Any], find: Find) -> list[Term]:
     """Evaluation mode only: with batch statistics one sample's output depends on the others."""
     if arguments.get("training", False):
