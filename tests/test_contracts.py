@@ -41,7 +41,8 @@ CONTRACT = re.compile(r"^class \w+\(\w*Contract\):", re.MULTILINE)
 
 def suites(contract: type) -> set[type]:
     """The classes that inherit a contract and can be run: pytest collects them, and they say what they test."""
-    below = {suite for direct in contract.__subclasses__() for suite in {direct, *suites(direct)}}
+    children: list[type] = contract.__subclasses__()
+    below = {suite for child in children for suite in {child, *suites(child)}}
     return {suite for suite in below if suite.__name__.startswith("Test") and not inspect.isabstract(suite)}
 
 
@@ -83,7 +84,7 @@ ROOMS: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[], set[Any]]]] = {
     "infinite.rules": (lambda: ns.infinite.LAYERS.values(), layers),
     "surrogates": (
         lambda: ns.surrogates.SURROGATES.values(),
-        lambda: {type(suite().make()) for suite in suites(SurrogateContract)},  # type: ignore[attr-defined]
+        lambda: {type(suite().make()) for suite in suites(SurrogateContract)},
     ),
     "measures": (lambda: ns.measures.MEASURES, lambda: names(MeasureContract)),
     "report.views": (lambda: VIEWS, lambda: names(ViewContract)),

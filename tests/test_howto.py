@@ -81,7 +81,7 @@ def missing_names(code: str, own: Sequence[str] = ()) -> list[str]:
     missing = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            imported = [(alias.name, None) for alias in node.names]
+            imported: list[tuple[str, str | None]] = [(alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             imported = [(str(node.module), alias.name) for alias in node.names]
         else:

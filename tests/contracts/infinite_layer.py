@@ -51,7 +51,7 @@ def layers_of(value: Any) -> Iterator[Layer]:
     """A layer and all layers in it."""
     if isinstance(value, Layer):
         yield value
-        for field in fields(value):  # type: ignore[arg-type]
+        for field in fields(value):
             yield from layers_of(getattr(value, field.name))
     elif isinstance(value, tuple | list):
         for item in value:
