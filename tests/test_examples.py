@@ -36,6 +36,7 @@ def test_every_example_is_run_here() -> None:
     assert [name for name in sorted(named) if f'example("{name}")' not in text] == []
 
 
+@pytest.mark.guard
 def test_own_model(tmp_path: Path) -> None:
     record = example("own_model").main(str(tmp_path))
     check(record)

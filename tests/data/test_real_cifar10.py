@@ -267,6 +267,7 @@ class TestTheRealMosaics:
         assert split.train.x.mean(dim=(0, 2, 3)).abs().max() < 1e-3  # the constants have four digits
         assert (split.train.x.std(dim=(0, 2, 3)) - 1).abs().max() < 1e-3
 
+    @pytest.mark.guard
     def test_binary_and_mosaic_have_one_fingerprint(self, official: Path) -> None:
         options = {"max_train": 3000, "max_test": 500}
         mosaic = ntkscope.data.load("cifar2", root=str(data_root()), format="mosaic", **options)

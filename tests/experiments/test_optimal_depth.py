@@ -15,6 +15,7 @@ from ntkscope.experiments._cube import low_degrees
 from ntkscope.experiments.optimal_depth import LEDGER, _clear, network, peaks
 
 
+@pytest.mark.guard
 class TestOptimalDepth(ExperimentContract):
     name = "optimal-depth"
     tiny = given(dimension=8, deepest=10, hidden=(1, 2, 3), items=20, test_items=20, seeds=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 import ntkscope as ns
@@ -13,6 +14,7 @@ from ntkscope.data import Trigger
 from ntkscope.experiments.poisoning import Poisoning, judge, second_trigger
 
 
+@pytest.mark.guard
 class TestPoisoning(ExperimentContract):
     name = "poisoning"
     tiny = given(width=0.0625, train_items=150, test_items=30, epochs=1, points=30, dim=16, triggers=("square", "none"))

@@ -12,6 +12,7 @@ from ntkscope.core import UsageError
 from ntkscope.experiments._kernel_pairs import SIX, kernel_pairs
 
 
+@pytest.mark.guard
 class TestSurrogateKernels(ExperimentContract):
     name = "surrogate-kernels"
     tiny = given(

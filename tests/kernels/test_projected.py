@@ -96,6 +96,7 @@ def test_the_statistics_see_a_wrong_scale() -> None:
 
 
 @every_kind
+@pytest.mark.guard
 def test_the_error_falls_with_the_dimension(kind: str) -> None:
     model, x = network()
     exact = ns.kernel("trntk", model, x).dense()

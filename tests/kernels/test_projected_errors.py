@@ -48,6 +48,7 @@ def test_standard_errors_are_batch_means() -> None:
 
 @pytest.mark.parametrize("kind", [*(pytest.param(k, marks=pytest.mark.nightly) for k in KINDS[:2]), *KINDS[2:]])
 @pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.guard
 def test_intervals_cover_the_exact_kernel_as_often_as_they_say(kind: str, normalize: bool) -> None:
     """Over seeds; entries of one draw are not independent, so the error of the mean is taken from the seeds."""
     model, x = network()
@@ -64,6 +65,7 @@ def test_intervals_cover_the_exact_kernel_as_often_as_they_say(kind: str, normal
     assert abs(float(found.mean()) - 0.9) <= 4 * float(found.std()) / len(found) ** 0.5 + 0.01
 
 
+@pytest.mark.guard
 def test_coverage_would_notice_errors_that_are_too_small() -> None:
     model, x = network()
     exact = ns.kernel("trntk0", model, x).dense()

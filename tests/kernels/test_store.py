@@ -99,6 +99,7 @@ def test_it_is_the_kernel_in_memory(name: str, case: Callable[[], Case], tmp_pat
 
 @pytest.mark.parametrize("full", [False, True], ids=["trntk0", "entk"])
 @pytest.mark.parametrize("cut", [(11, 4), (1, 1), (30, 29)], ids=str)
+@pytest.mark.guard
 def test_any_cut(full: bool, cut: tuple[int, int]) -> None:
     model, (x1, x2) = network(), images()
     for right in (None, x2):
@@ -112,6 +113,7 @@ def test_any_cut(full: bool, cut: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["trntk0", "entk"])
+@pytest.mark.guard
 def test_the_same_bits_in_any_order_process_and_number_of_threads(full: bool) -> None:
     model, (x1, x2) = network(), images()
     model, x1, x2 = model.float(), x1.float(), x2.float()  # single precision loses more digits to another order of sums
@@ -191,6 +193,7 @@ def test_nothing_of_the_model_changes(name: str, tmp_path: Path) -> None:
 # -- going on ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.guard
 def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
     model, (x, _) = network(), images()
     memory = "3.5MB"  # for 28 tiles

@@ -63,6 +63,7 @@ def cifar_test(n: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.data
 @needs_data
+@pytest.mark.guard
 def test_published_weights_on_the_first_images() -> None:
     x, y = cifar_test(500)
     assert check.count_correct(check.pretrained("resnet20"), x, y) == 455

@@ -107,6 +107,7 @@ def kill_often(filler: Filler, source: str, folder: Path, kills: int, seconds: f
         pytest.param(60, "products", marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.guard
 def test_killed_at_random_moments_it_ends_bit_identical(
     filler: Filler, tmp_path: Path, kills: int, source: str
 ) -> None:

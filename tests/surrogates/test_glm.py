@@ -153,6 +153,7 @@ def test_sgd_is_scikit_learns() -> None:
 
 
 @pytest.mark.parametrize(("multi_class", "classes"), [("multinomial", 3), ("multinomial", 2), ("ovr", 3), ("ovr", 2)])
+@pytest.mark.guard
 def test_leave_one_out_is_close_to_refits(multi_class: str, classes: int) -> None:
     n, alpha = 48, 1e-3
     K, y = noisy(n, classes)

@@ -23,6 +23,7 @@ from ntkscope.core import NtkscopeError
 from ntkscope.kernels import _sketching, conjugate, embedding, preactivation
 from ntkscope.tangent import (
     capture,
+    captured,
     engine,
     func_method,
     guards,
@@ -74,7 +75,7 @@ def mutant(name: str = "trntk0", *, ends: str = "right", **more: Any) -> Callabl
 def blind(patch: pytest.MonkeyPatch) -> None:
     """The probe trusts every rule and every layout it found; blocks may take any path."""
     patch.setattr(probe, "_mismatches", lambda *args: set())
-    patch.setattr(capture, "_same_path", lambda *args: None)
+    patch.setattr(captured, "_same_path", lambda *args: None)
 
 
 def trusting(patch: pytest.MonkeyPatch) -> None:
@@ -110,16 +111,16 @@ def change_cotangents(
     """Cotangents of the calls that use a parameter are changed in block number `block`."""
     original, seen = engine.capture, [0]
 
-    def captured(*args: Any) -> capture.Captured:
-        captured = original(*args)
+    def changed(*args: Any) -> captured.Captured:
+        block = original(*args)
         if seen[0] == block:
-            for k, value in captured.arrived.items():
-                if any(term.slot.name == parameter for term in captured.calls[k].terms):
+            for k, value in block.arrived.items():
+                if any(term.slot.name == parameter for term in block.calls[k].terms):
                     change(value)
         seen[0] += 1
-        return captured
+        return block
 
-    patch.setattr(engine, "capture", captured)
+    patch.setattr(engine, "capture", changed)
 
 
 # -- uses of a parameter that are lost -----------------------------------------------------------------------------
@@ -416,7 +417,7 @@ def features_rounded_by_mistake(patch: pytest.MonkeyPatch) -> Case:
 @mutant()
 def stale_weights(patch: pytest.MonkeyPatch) -> Case:
     """Features of the weights the model had before it was trained on."""
-    original = capture.watch
+    original = captured.watch
 
     def watch(subject: Any, *args: Any, **kwargs: Any) -> Any:
         now = {name: leaf.data for name, leaf in subject.leaves.items()}
@@ -428,7 +429,7 @@ def stale_weights(patch: pytest.MonkeyPatch) -> Case:
             for name, leaf in subject.leaves.items():
                 leaf.data = now[name]
 
-    patch.setattr(capture, "watch", watch)
+    patch.setattr(captured, "watch", watch)
     return mlp(4, 5, 2), noise(6, 4)
 
 

@@ -58,6 +58,7 @@ def test_the_same_shares_of_parameters() -> None:
         assert_kernel_close(together[name], alone[name], SAME)
 
 
+@pytest.mark.guard
 def test_several_groups_of_residents() -> None:
     model, x = randomize(nn.Sequential(nn.Linear(5, 4000), nn.Tanh(), nn.Linear(4000, 3))), noise(61, 5)
     whole = ns.kernel("trntk0", model, x)

@@ -134,6 +134,7 @@ def test_the_result_does_not_follow_the_model_afterwards() -> None:
     assert torch.equal(gram.dense(), before)
 
 
+@pytest.mark.guard
 def test_the_random_state_of_python_without_type_checks() -> None:
     """In a process of its own: the run-time type checks of the tests draw from that state."""
     program = """

@@ -48,6 +48,7 @@ def test_reflection_has_no_black_border() -> None:
 
 @needs_data
 @pytest.mark.data
+@pytest.mark.guard
 def test_the_lenet_recipe_on_a_few_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--root", str(ROOT), "--out", str(tmp_path / "a"), "--epochs", "1", "--limit", "512", "--seed", "3"]
     assert main(LENET, arguments) == 1

@@ -32,6 +32,7 @@ def data():
 """
 
 
+@pytest.mark.guard
 def test_a_network_and_data_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.delitem(sys.modules, "mine", raising=False)  # another test may have had one

@@ -53,6 +53,7 @@ def test_a_hugging_face_classifier_with_its_tokenizer(tmp_path: Path) -> None:
     assert "<b>order</b>" not in page
 
 
+@pytest.mark.guard
 def test_a_lightning_module_and_its_loaders(tmp_path: Path) -> None:
     lightning = pytest.importorskip("lightning")
 

@@ -63,6 +63,7 @@ def test_what_is_registered_is_planned_computed_rated_and_shown(added: None, tmp
         assert text in page
 
 
+@pytest.mark.guard
 def test_a_section_of_another_version_is_computed_again(tmp_path: Path) -> None:
     record = xrayed(tmp_path, kernels=["ck"])
     file = tmp_path / "record.json"

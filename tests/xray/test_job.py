@@ -209,6 +209,7 @@ xrayed(Path({folder!r}), kernels=["ck"])
 """
 
 
+@pytest.mark.guard
 def test_a_kill_is_gone_on_from(tmp_path: Path) -> None:
     tests = str(Path(__file__).parents[1])
     code = KILLED.format(tests=tests, folder=str(tmp_path))
@@ -227,6 +228,7 @@ def test_a_kill_is_gone_on_from(tmp_path: Path) -> None:
     assert (tmp_path / "kernels.trntk0.train.npy").stat().st_mtime < begin
 
 
+@pytest.mark.guard
 def test_more_than_fits_is_sampled_by_class_and_said(tmp_path: Path) -> None:
     record = xrayed(tmp_path, max_train=20, max_test=12, kernels=["ck"])
     used = record.metrics["data"]
@@ -292,12 +294,14 @@ def test_inputs_the_model_does_not_take_are_refused(tmp_path: Path) -> None:
         ns.xray(network(), train, Part(test.x[:1], test.y[:1]), tmp_path, progress=False)
 
 
+@pytest.mark.guard
 def test_an_attempt_that_computed_nothing_is_no_obstacle(tmp_path: Path) -> None:
     with pytest.raises(NtkscopeError, match="the smallest budget that works"):
         xrayed(tmp_path, budget=("1m", "1MiB"), kernels=["ck"])
     assert xrayed(tmp_path, budget="1m", kernels=["ck"]).status == "done"
 
 
+@pytest.mark.guard
 def test_items_no_parameter_reacts_to_and_a_network_that_says_nothing(tmp_path: Path) -> None:
     train, test = blobs()
     model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))

@@ -19,7 +19,7 @@ from ntkscope.core.atomic import SUFFIX, atomic_file
 from ntkscope.core.door import regular_file
 
 Bytes: TypeAlias = bytes | np.ndarray  # an array of uint8
-ATTEMPTS = 8  # to write a file whose temporary file another process removed
+ATTEMPTS = 32  # to write a file whose temporary file another process removed
 # Object stores show an object only when it is complete; elsewhere a file is written under another name and moved.
 WHOLE_OBJECTS = {"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "hf"}
 
