@@ -112,13 +112,13 @@ def change_cotangents(
     original, seen = engine.capture, [0]
 
     def changed(*args: Any) -> captured.Captured:
-        block = original(*args)
+        found = original(*args)
         if seen[0] == block:
-            for k, value in block.arrived.items():
-                if any(term.slot.name == parameter for term in block.calls[k].terms):
+            for k, value in found.arrived.items():
+                if any(term.slot.name == parameter for term in found.calls[k].terms):
                     change(value)
         seen[0] += 1
-        return block
+        return found
 
     patch.setattr(engine, "capture", changed)
 
