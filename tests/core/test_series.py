@@ -53,6 +53,7 @@ MANY = """
 """
 
 
+@pytest.mark.guard
 def test_a_hundred_thousand_rows_take_seconds(tmp_path: Path) -> None:
     """In a process of its own: here every call is checked for its types."""
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(MANY), str(tmp_path)], capture_output=True, text=True)

@@ -34,6 +34,7 @@ THOUSAND = """
 """
 
 
+@pytest.mark.guard
 def test_one_bad_record_among_a_thousand_leaves_the_index_whole(tmp_path: Path) -> None:
     """In a process of its own: here every call is checked for its types."""
     command = [sys.executable, "-c", textwrap.dedent(THOUSAND), str(tmp_path)]

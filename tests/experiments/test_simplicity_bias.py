@@ -15,6 +15,7 @@ from ntkscope.experiments.simplicity_bias import ERF, RELU, erf_net, relu_net
 from ntkscope.infinite import Erf, Relu
 
 
+@pytest.mark.guard
 class TestSimplicityBias(ExperimentContract):
     name = "simplicity-bias"
     tiny = given(corners=3, dimensions=(3, 9), draws=200, keep=(1,), width=16, outputs=4, networks=4, deep=3)

@@ -17,6 +17,7 @@ from ntkscope.experiments.surrogate_small import SurrogateSmall, squared_error_o
 from ntkscope.measures.faithfulness import correct_class_log_odds
 
 
+@pytest.mark.guard
 class TestSurrogateSmall(ExperimentContract):
     name = "surrogate-small"
     tiny = given(train_items=60, test_items=30, points=30, epochs=1, sigmoid_epochs=1, seeds=1, other_seeds=1)

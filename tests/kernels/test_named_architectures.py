@@ -94,6 +94,7 @@ def slow_allowed(name: str, parameter: str) -> bool:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", QUICK)
+@pytest.mark.guard
 def test_small(name: str, kernel: str) -> None:
     if name in DEEP and kernel in ("trntk0", "pntk", "proj-pntk"):
         pytest.skip("for time: trntk and proj-trntk make the same sums; all nine nightly")

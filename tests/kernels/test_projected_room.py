@@ -64,6 +64,7 @@ def test_so_does_a_device_with_much_memory(rooms: list[Room], monkeypatch: pytes
 
 @both
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@pytest.mark.guard
 def test_a_small_budget_holds_less_of_the_same_projection(
     kind: str, dtype: torch.dtype, error: float, rooms: list[Room], monkeypatch: pytest.MonkeyPatch
 ) -> None:

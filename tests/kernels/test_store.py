@@ -262,6 +262,7 @@ def test_too_little_memory_for_the_stores_tiles_states_the_smallest(tmp_path: Pa
     assert torch.equal(call(smallest).dense(), ns.open_kernel(str(tmp_path / "k")).dense())
 
 
+@pytest.mark.guard
 def test_a_new_store_in_too_little_memory_states_the_smallest(tmp_path: Path) -> None:
     model, x = network(), images()[0][:5]
     smallest = smallest_budget(lambda memory: ns.kernel("trntk0", model, x, store=tmp_path / "k", memory=memory))

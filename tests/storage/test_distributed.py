@@ -252,6 +252,7 @@ def test_only_missing_and_damaged_tiles_are_computed(two: Any, tmp_path: Path) -
     assert content(tmp_path / "local") == expected
 
 
+@pytest.mark.guard
 def test_worker_killed_costs_its_running_tile(two: Any, tmp_path: Path) -> None:
     grid = Grid(90, 90, 10, symmetric=True)
     log = tmp_path / "log"

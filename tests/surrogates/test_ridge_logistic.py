@@ -104,6 +104,7 @@ class TestLogistic:
 
     @pytest.mark.parametrize(("multi_class", "classes"), [("multinomial", 3), ("ovr", 3), ("ovr", 2)])
     @pytest.mark.parametrize("fit_intercept", [True, False])
+    @pytest.mark.guard
     def test_leave_one_out_is_close_to_refits(self, multi_class: str, classes: int, fit_intercept: bool) -> None:
         K, y = setting(classes)
         alpha, options = 1e-2, {"multi_class": multi_class, "fit_intercept": fit_intercept}

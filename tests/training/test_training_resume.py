@@ -122,6 +122,7 @@ run.final()
 """
 
 
+@pytest.mark.guard
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     path = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
     command = [sys.executable, "-c", SCRIPT.format(path=path), str(tmp_path / "run")]

