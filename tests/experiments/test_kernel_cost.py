@@ -10,6 +10,7 @@ from contracts.experiment import ExperimentContract
 from ntkscope.experiments.kernel_cost import BENT, operations, residual_figures
 
 
+@pytest.mark.guard
 class TestKernelCost(ExperimentContract):
     name = "kernel-cost"
     tiny = given(

@@ -16,6 +16,7 @@ from ntkscope.experiments._sentences import blocks_of, build_encoder, sentences
 pytest.importorskip("transformers")
 
 
+@pytest.mark.guard
 class TestSurrogateText(ExperimentContract):
     name = "surrogate-text"
     tiny = given(train_items=60, test_items=30, epochs=1, points=20, dim=16)

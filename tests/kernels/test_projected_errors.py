@@ -18,6 +18,8 @@ from ntkscope.linalg.batch_means import standard_errors
 from oracles.closeness import assert_kernel_close
 from strategies.networks import noise, randomize
 
+pytestmark = pytest.mark.guard  # minutes in all
+
 KINDS = ["rademacher", "gaussian", "sparse", "kronecker"]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 

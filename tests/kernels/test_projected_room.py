@@ -19,6 +19,8 @@ from ntkscope.storage.feature_store import FeatureStore
 from oracles import against
 from oracles.closeness import relative_error
 
+pytestmark = pytest.mark.guard  # minutes in all
+
 MIB = 2**20
 both = pytest.mark.parametrize("kind", ["sparse", "kronecker"])
 
