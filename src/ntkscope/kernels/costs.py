@@ -32,7 +32,7 @@ Cost: TypeAlias = Callable[[int, int, Rates], float]  # of n training inputs, an
 def exact(n: int, m: int, rates: Rates) -> float:
     """A tangent kernel by the engine, every output: the training inputs twice, once with themselves and once with the test's.
 
-    >>> exact(10, 0, Rates(1.0, 0.1, 0.01, 0, 0, 0, 0, 0, 1))
+    >>> exact(10, 0, Rates(1.0, 0.1, 0.01, 0.0, 0.0, 0.0, 0.0, 0, 1))
     4.5
     """
     return 2 * rates.setup + rates.sample * (2 * n + m) + rates.pair * _pairs(n, m)
