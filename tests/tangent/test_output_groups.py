@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, UsageError
-from ntkscope.tangent import products
+from ntkscope.tangent import products, tiles
 from ntkscope.tangent.plan import make_plan
 from oracles.against import smallest_budget
 from oracles.closeness import assert_kernel_close
@@ -238,3 +239,24 @@ def test_refused_on_disk(name: str, tmp_path: Path) -> None:
 def test_too_few_combinations(k: Any) -> None:
     with pytest.raises(UsageError, match="at least 2"):
         ns.OutputSketch(k)
+
+
+def test_features_of_one_group_are_gone_before_the_next_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a kernel in groups takes twice what was planned."""
+    alive: weakref.WeakSet[tiles.Row] = weakref.WeakSet()
+    seen: list[int] = []
+    make, hold = tiles.Row, tiles.hold_block
+
+    def row(*args: Any) -> tiles.Row:
+        made = make(*args)
+        alive.add(made)
+        return made
+
+    def watched(*args: Any) -> None:
+        seen.append(len(alive))
+        hold(*args)
+
+    monkeypatch.setattr(tiles, "Row", row)
+    monkeypatch.setattr(tiles, "hold_block", watched)
+    ns.kernel("trntk0", wide(), X, memory=LITTLE)
+    assert len(seen) > 1 and set(seen) == {0}

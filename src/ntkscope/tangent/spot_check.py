@@ -18,6 +18,7 @@ from ntkscope.tangent.features import Feature, Formed, Near
 
 EVERY = 8
 HELD = 2**22  # numbers of formed gradients at a time
+FEW = 8  # neighbouring heads that are looked at where every pair of heads is a number of its own
 
 
 @dataclass
@@ -27,22 +28,34 @@ class Spot:
     row: int
     column: int
     full: bool  # whether every pair of heads is a number of its own
-    products: Tensor | None = None  # of the two samples with each other and themselves: (2, 2), or (2, 2, heads, heads)
+    where: float = 0.0  # which heads are looked at then: from the first ones, 0, to the last ones, 1
+    heads: int = 1  # how many a sample has
+    products: Tensor | None = None  # of the two samples with each other and themselves: (2, 2), or (2, 2, few, few)
 
     def add(self, left: Feature, right: Feature) -> None:
-        both = _joined(left[self.row : self.row + 1], right[self.column : self.column + 1])
-        heads = _heads(both)
-        each = heads if self.full else max(1, HELD // max(1, _numbers(both)))
-        for at in range(0, heads, each):
-            found = products(_some(both, at, at + each) if each < heads else both, self.full)
+        """The products of one more piece, some heads at a time: copies of all of them may not fit beside the features."""
+        one, other = left[self.row : self.row + 1], right[self.column : self.column + 1]
+        self.heads = _heads(one)
+        if self.full:
+            parts = [self._chosen]
+        else:
+            each = max(1, HELD // max(1, _numbers(one, other)))
+            parts = [slice(at, at + each) for at in range(0, self.heads, each)]
+        for part in parts:
+            found = products(_joined(_some(one, part), _some(other, part)), self.full)
             self.products = found if self.products is None else self.products + found
+
+    @property
+    def _chosen(self) -> slice:
+        first = round(self.where * max(0, self.heads - FEW))
+        return slice(first, min(self.heads, first + FEW))
 
     def discrepancy(self, total: Tensor) -> float:
         """How far `total` is off at this entry, beside the lengths of the two gradients; 0 where it is not finite."""
         if self.products is None:
             return 0.0
-        heads = self.products.shape[-1] if self.full else 1
-        rows, columns = (slice(at * heads, (at + 1) * heads) for at in (self.row, self.column))
+        seen, every = (self._chosen, self.heads) if self.full else (slice(0, 1), 1)
+        rows, columns = (slice(at * every + seen.start, at * every + seen.stop) for at in (self.row, self.column))
         off = (total[rows, columns].double() - self.products[0, 1]).abs().max()
         lengths = [self.products[k, k].trace() if self.full else self.products[k, k] for k in (0, 1)]
         relative = float(off / (lengths[0] * lengths[1]).sqrt().clamp_min(1e-300))
@@ -67,7 +80,7 @@ class Spots:
         self.shapes.add((height, width))
         drawn = generator(self.seed, "spot", number)
         row, column = (int(torch.randint(size, (1,), generator=drawn)) for size in (height, width))
-        return Spot(row, column, full)
+        return Spot(row, column, full, float(torch.rand(1, generator=drawn)))
 
 
 def settle(spot: Spot, total: Float[Tensor, "rows columns"], tolerance: float) -> float:
@@ -137,17 +150,19 @@ def _heads(feature: Feature) -> int:
     return feature.values.shape[1] if isinstance(feature, Formed) else feature.b.shape[3]
 
 
-def _numbers(feature: Feature) -> int:
+def _numbers(one: Feature, other: Feature) -> int:
     """Numbers held for one head of two samples."""
-    if isinstance(feature, Formed):
-        return 2 * feature.values.shape[2]
-    g, _, s, _, o = feature.b.shape
-    inside = feature.a.shape[3] if feature.a.is_floating_point() else s
+    if isinstance(one, Formed):
+        return 2 * one.values.shape[2]
+    assert isinstance(other, Near)
+    g, _, _, _, o = one.b.shape
+    s = max(one.positions, other.positions)
+    inside = one.a.shape[3] if one.a.is_floating_point() else s
     return 4 * g * s * (s + o) if s <= inside else 2 * g * o * inside
 
 
-def _some(feature: Feature, start: int, stop: int) -> Feature:
+def _some(feature: Feature, heads: slice) -> Feature:
     """Some of the heads."""
     if isinstance(feature, Formed):
-        return Formed(feature.values[:, start:stop], feature.scale)
-    return Near(feature.a, feature.b[:, :, :, start:stop], feature.scale)
+        return Formed(feature.values[:, heads], feature.scale)
+    return Near(feature.a, feature.b[:, :, :, heads], feature.scale)

@@ -149,6 +149,7 @@ class Tiles:
             self._contract(row, rows, columns, place, new)
             for side, part in zip(sides, (row.side, new)):
                 side += [] if part is None else [flat(part, self.groups[group][0].full)]
+            del row  # the features of the next group are made when these are gone
         self.groups[0][0].check_finite(place.values, self.x1[rows.start : rows.stop])
         row_side, column_side = (functools.reduce(add, parts) if parts else None for parts in sides)
         return TileValues(place.values, row_side, column_side, place.planes)
