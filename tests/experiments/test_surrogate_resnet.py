@@ -13,7 +13,7 @@ from contracts.experiment import ExperimentContract
 from ntkscope.experiments.surrogate_resnet import SurrogateResnet, judge
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 class TestSurrogateResnet(ExperimentContract):
     name = "surrogate-resnet"
     tiny = given(networks=("resnet18",), train_items=60, test_items=30, epochs=1, batch=30, points=24)

@@ -42,7 +42,7 @@ def test_a_few_draws(name: str) -> None:
     assert misses(name, "features", range(2)) == 0
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["exponential", "steep exponential", "power law", "flat"])
 def test_three_hundred_draws(name: str) -> None:
     assert misses(name, "features", range(300)) <= 3

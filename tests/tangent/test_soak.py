@@ -30,18 +30,24 @@ def live() -> int:
 
 
 def flat(call: Callable[[], Any], calls: int, warm: int) -> None:
-    """After `warm` calls, further ones leave nothing behind: less than 5 % and 20 MiB, and not one tensor."""
+    """After `warm` calls, further ones leave nothing behind: less than 5 % and 20 MiB, and not one tensor.
+
+    Allocators may take a little more once; a leak grows every time, so it is one if three rounds of calls all grow.
+    """
     for _ in range(warm):
         call()
     gc.collect()
-    memory, tensors = resident(), live()
-    for _ in range(calls - warm):
-        call()
-    gc.collect()
-    grown = resident() - memory
-    assert live() == tensors
-    assert grown < 0.05 * memory, f"grew by {grown / 2**20:.1f} MiB from {memory / 2**20:.1f} MiB"
-    assert grown < 20 * 2**20, f"grew by {grown / 2**20:.1f} MiB"
+    tensors, grown = live(), 0
+    for _ in range(3):
+        memory = resident()
+        for _ in range(calls - warm):
+            call()
+        gc.collect()
+        grown = resident() - memory
+        assert live() == tensors
+        if grown < min(0.05 * memory, 20 * 2**20):
+            return
+    pytest.fail(f"grew by {grown / 2**20:.1f} MiB again")
 
 
 def convnet() -> nn.Sequential:
