@@ -141,7 +141,7 @@ class TestLargeKernels:
         relative = np.abs(found.errors / exact.errors - 1).max()
         assert found.diagonal_error < 0.1  # of a flat spectrum, 40 of 300 directions known
         assert relative < 4 * found.diagonal_error  # the largest of 400, four standard errors
-        assert np.corrcoef(found.values.ravel(), exact.values.ravel())[0, 1] > 0.999
+        assert np.corrcoef(found.values.ravel(), exact.values.ravel())[0, 1] > 0.995
 
     @pytest.mark.usefixtures("products_only")
     def test_never_formed(self) -> None:
