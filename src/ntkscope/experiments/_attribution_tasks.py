@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,10 @@ LENGTH = 40  # tokens of a sentence
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a task's networks are trained, how many per subset, how many at a time; `removals`: repeats of real removals."""
+    """How a task's networks are trained, how many per subset, how many at a time.
+
+    `removals`: repeats of real removals. `full`: checkpoints for which the whole eNTK is computed.
+    """
 
     dataset: str
     points: int
@@ -31,13 +34,14 @@ class Recipe:
     batch: int = 64
     repeats: int = 10
     removals: int = 0
-    together: int = 200
+    together: int = 500
+    full: int = 5
 
 
 RECIPES = {
     "mlp-mnist": Recipe("mnist", 5000, epochs=20, lr=1e-3, repeats=10, removals=20),
     "cnn-cifar2": Recipe("cifar2", 5000, epochs=12, lr=1e-3, repeats=5, together=100),
-    "resnet9-cifar10": Recipe("cifar10", 5000, epochs=15, lr=2e-3, batch=125, repeats=2, together=25),
+    "resnet9-cifar10": Recipe("cifar10", 5000, epochs=15, lr=2e-3, batch=125, repeats=2, together=25, full=1),
     "minilm-cola": Recipe("cola", 5000, epochs=20, lr=1e-3, repeats=10, removals=20),
 }
 
@@ -128,20 +132,24 @@ class ResNet9(nn.Module):
 
 def _features(record: Record, config: Any, device: torch.device, root: str | None) -> Split:
     """Sentences as the mean of a frozen encoder's token vectors, computed once and kept in the record."""
+    names = [f"{kind}-{side}" for side in ("train", "test") for kind in ("features", "labels")]
+    if not all(name in record.arrays for name in names):
+        for name, values in zip(names, _encoded(config, device, root), strict=True):
+            record.array(name, values)
+    x, y, x_test, y_test = (torch.from_numpy(record.arrays[name].copy()) for name in names)
+    return Split(Part(x, y), Part(x_test, y_test), classes=("unacceptable", "acceptable"), name="encoded sentences")
+
+
+def _encoded(config: Any, device: torch.device, root: str | None) -> Iterator[Tensor]:
+    """Features and labels of the training sentences, then of the test sentences."""
     dataset, encoder = ("made-up", "tiny") if config.dataset else ("cola", config.encoder)
     split = sentences(dataset, encoder, root=root, train=None, test=None, length=6 if config.dataset else LENGTH)
-    model = build_encoder(encoder, 0).to(device).eval()
-
-    def part(name: str, part: Part) -> Part:
-        key = f"features-{name}"
-        if key not in record.arrays:
-            found = []
-            for rows in torch.arange(len(part)).split(256):
-                x = on(part.take(rows).x, device)
-                with torch.no_grad():
-                    found.append(pool_tokens(model.encoder(**x)[0], x["attention_mask"], "mean").float().cpu())
-            values = torch.cat(found)
-            record.array(key, values)
-        return Part(torch.from_numpy(record.arrays[key].copy()), part.y)
-
-    return split.replace(train=part("train", split.train), test=part("test", split.test))
+    model: Any = build_encoder(encoder, 0).to(device).eval()
+    for part in (split.train, split.test):
+        found = []
+        for rows in torch.arange(len(part)).split(256):
+            x = on(part.take(rows).x, device)
+            with torch.no_grad():
+                found.append(pool_tokens(model.encoder(**x)[0], x["attention_mask"], "mean").float().cpu())
+        yield torch.cat(found)
+        yield part.y

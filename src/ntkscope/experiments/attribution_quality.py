@@ -188,7 +188,8 @@ def _checkpoints(
 def _judged(record: Record, truth: Truth, checkpoints: list[Checkpoint], name: str, method: Method) -> dict[str, Any]:
     """A method's scores with one checkpoint and with all: LDS, seconds, rank correlation with real removals."""
     found: dict[str, Any] = {}
-    for count, scored in method(checkpoints, sorted({1, len(checkpoints)})):
+    most = min(len(checkpoints), truth.task.recipe.full) if name == FULL else len(checkpoints)
+    for count, scored in method(checkpoints, sorted({1, most})):
         score = linear_datamodeling_score(group_predictions(scored.scores, truth.masks), truth.margins)
         variants = found.setdefault(str(count), {}).setdefault("variants", {})
         if scored.variant:
@@ -226,6 +227,8 @@ def _differences(config: AttributionQuality, record: Record, name: str) -> dict[
     found: dict[str, Any] = {}
     for ours in (m for m in config.methods if m in OURS and PEER in config.methods):
         for mine, theirs in dict.fromkeys([(1, 1), (most, most), (1, most)]):
+            if str(mine) not in record.metrics[f"{name}/{ours}"]["by checkpoints"]:
+                continue
             gap, interval = datamodeling_difference(
                 _score(record, name, ours, mine), _score(record, name, PEER, theirs)
             )
@@ -248,9 +251,8 @@ def judge(config: AttributionQuality, record: Record, difference: str) -> Iterat
             continue
         gaps = record.metrics[f"{name}/differences"]
         best = [m for m in OURS if m in config.methods]
-        holds = any(
-            all(gaps[f"{m}, {k} against {k}"]["interval"][0] > 0 for k in dict.fromkeys((1, most))) for m in best
-        )
+        equal = {m: [gaps.get(f"{m}, {k} against {k}") for k in dict.fromkeys((1, most))] for m in best}
+        holds = any(all(gap and gap["interval"][0] > 0 for gap in found) for found in equal.values())
         yield published.judged(_table(config, record, name), holds, difference=difference, note=_noise(record, name))
     if not compared:
         yield FEWER.judged(None, None, note="a method was left out")
@@ -316,11 +318,12 @@ def draw(record: Record) -> dict[str, Any]:
     figure, axes = drawing.canvas(1, len(tasks), width=3.8, height=3.4)
     for axis, name in zip(axes, tasks):
         rows = {m: record.metrics[f"{name}/{m}"]["by checkpoints"] for m in names}
-        counts = list(next(iter(rows.values())))
+        counts = list(dict.fromkeys(count for row in rows.values() for count in row))
         series = {}
         for count in counts:
-            values = [rows[m][count]["lds"] for m in names]
-            half = [(rows[m][count]["interval"][1] - rows[m][count]["interval"][0]) / 2 for m in names]
+            found = [rows[m].get(count) for m in names]
+            values = [row and row["lds"] for row in found]
+            half = [(row["interval"][1] - row["interval"][0]) / 2 if row else 0.0 for row in found]
             series[f"{count} checkpoint{'s' if count != '1' else ''}"] = (values, half)
         drawing.compare_bars(axis, names, series, label="linear datamodeling score")
         axis.set_title(name, fontsize=9, pad=22)

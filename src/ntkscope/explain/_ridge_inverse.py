@@ -10,12 +10,12 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
-from ntkscope.linalg import Gram, Preconditioner, block_eigenpairs, conjugate_gradient, jacobi, nystrom
+from ntkscope.linalg import Gram, Preconditioner, block_eigenpairs, conjugate_gradient, nystrom
 from ntkscope.linalg.band import lapack_is_safe
 from ntkscope.linalg.system import symmetric_part
 
 RANK, PROBES, COLUMNS = 256, 64, 512
-RTOL = 1e-10
+RTOL = 1e-10  # of a solution, where kernels are used through products
 
 
 @runtime_checkable
@@ -121,7 +121,7 @@ def symmetric_inverse(gram: Gram, alpha: float) -> SolveOnly:
     """`(K + α I)⁻¹` where only its products with columns are needed: as `inverse_of`, without the diagonal."""
     if lapack_is_safe(gram.shape[0], gram.device):
         return Formed.of(gram, alpha)
-    return SolvedOnly(gram, alpha, jacobi(gram, alpha))
+    return SolvedOnly(gram, alpha, nystrom(gram, alpha, rank=min(RANK, gram.shape[0])))
 
 
 @runtime_checkable
@@ -134,7 +134,7 @@ class SolveOnly(Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class SolvedOnly:
-    """By conjugate gradients, preconditioned by the diagonal."""
+    """By conjugate gradients alone."""
 
     gram: Gram
     alpha: float
