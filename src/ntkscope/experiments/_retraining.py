@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,18 +33,23 @@ def retrained_margins(
     with record.stage(f"{task.name} {name}", total=len(chunks), progress="auto" if progress else False) as stage:
         for at, chunk in enumerate(chunks):
             array, key = f"{task.name}-{name}-{at}", f"{task.name}/{name}/{at}"
-            if array not in record.arrays or key not in record.metrics:
-                record.discard(array) if array in record.arrays else None
-                once(record, key, lambda chunk=chunk, array=array: _train(record, array, task, masks, chunk))
+            once_with(record, key, [array], partial(_train, record, array, task, masks, chunk))
             for (s, r), margins in zip(chunk, record.arrays[array]):
                 found[s, r] = margins
             stage.advance(max(0, at + 1 - stage.done))
     return found
 
 
+def once_with(record: Record, key: str, arrays: Sequence[str], compute: Callable[[], Mapping[str, Any]]) -> None:
+    """`once` for a result that comes with arrays: where one of them was lost, it is computed again."""
+    if key in record.metrics and not all(name in record.arrays for name in arrays):
+        record.put(**{key: dict(compute())})
+    once(record, key, compute)
+
+
 def _train(
     record: Record, array: str, task: Task, masks: Bool[np.ndarray, "s n"], chunk: Sequence[tuple[int, int]]
-) -> dict[str, float]:
+) -> dict[str, Any]:
     device = task.train.y.device
     parts: dict[int, Part] = {}
     for s, _ in chunk:

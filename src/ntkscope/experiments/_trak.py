@@ -36,7 +36,7 @@ def margin_gradients(model: nn.Module, part: Part) -> Iterator[tuple[Float[Tenso
 
     def margin(params: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         z = functional_call(model, {**params, **buffers}, (x[None],))[0]
-        chosen = torch.nn.functional.one_hot(y, len(z)).bool()
+        chosen = torch.arange(len(z), device=z.device) == y
         own = (z * chosen).sum()
         odds = own - torch.where(chosen, -torch.inf, z).logsumexp(0)
         return odds, torch.sigmoid(odds)

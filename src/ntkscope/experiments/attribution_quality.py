@@ -27,7 +27,7 @@ from ntkscope.experiments._attribution_tasks import RECIPES, Task, task
 from ntkscope.experiments._network import trained
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once
-from ntkscope.experiments._retraining import nearest_groups, reliability, retrained_margins
+from ntkscope.experiments._retraining import nearest_groups, once_with, reliability, retrained_margins
 from ntkscope.experiments.registry import experiment
 from ntkscope.explain.influences import margin_directions
 from ntkscope.measures.datamodeling import (
@@ -128,7 +128,8 @@ def run(
             f"{name} methods", total=len(config.methods), progress="auto" if progress else False
         ) as stage:
             for at, method in enumerate(config.methods):
-                once(record, f"{name}/{method}", partial(judged, method, known[method]))
+                lds = [f"lds-{name}-{method}-{count}" for count in _counts(config.checkpoints, method, one)]
+                once_with(record, f"{name}/{method}", lds, partial(judged, method, known[method]))
                 release(device)
                 stage.advance(max(0, at + 1 - stage.done))
         once(record, f"{name}/differences", partial(_differences, config, record, name))
@@ -185,11 +186,15 @@ def _checkpoints(
     return [Checkpoint(one, model, s, options) for s, model in enumerate(models)]
 
 
+def _counts(checkpoints: int, method: str, one: Task) -> list[int]:
+    """One checkpoint and all of them; of the whole eNTK as many as the task has time for."""
+    return sorted({1, min(checkpoints, one.recipe.full) if method == FULL else checkpoints})
+
+
 def _judged(record: Record, truth: Truth, checkpoints: list[Checkpoint], name: str, method: Method) -> dict[str, Any]:
     """A method's scores with one checkpoint and with all: LDS, seconds, rank correlation with real removals."""
     found: dict[str, Any] = {}
-    most = min(len(checkpoints), truth.task.recipe.full) if name == FULL else len(checkpoints)
-    for count, scored in method(checkpoints, sorted({1, most})):
+    for count, scored in method(checkpoints, _counts(len(checkpoints), name, truth.task)):
         score = linear_datamodeling_score(group_predictions(scored.scores, truth.masks), truth.margins)
         variants = found.setdefault(str(count), {}).setdefault("variants", {})
         if scored.variant:
