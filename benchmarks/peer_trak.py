@@ -90,8 +90,8 @@ def scores(file: str, out: str, damping: float, dim: int = 0) -> dict[str, Any]:
 
 
 def _gaussian(length: int, dim: int) -> BasicProjector:
-    block = min(100, dim)
-    return BasicProjector(length, dim, 0, ProjectionType.normal, "cpu", block_size=block, dtype=torch.float32)
+    """In two blocks: TRAK forgets the matrix of a single one between training points and test items."""
+    return BasicProjector(length, dim, 0, ProjectionType.normal, "cpu", block_size=-(-dim // 2), dtype=torch.float32)
 
 
 def _network(given: Any, i: int) -> nn.Module:

@@ -17,7 +17,7 @@ from contracts.experiment import ExperimentContract
 from ntkscope.core import Part, Record, UsageError, generator, numpy_generator
 from ntkscope.experiments import _trak as trak
 from ntkscope.experiments._attribution_methods import Checkpoint, methods
-from ntkscope.experiments._attribution_tasks import RECIPES, ResNet9, task
+from ntkscope.experiments._attribution_tasks import RECIPES, ResNet9, Task, task
 from ntkscope.experiments._retraining import nearest_groups, reliability, retrained_margins
 from ntkscope.experiments.attribution_quality import AttributionQuality
 from ntkscope.measures.log_odds import correct_class_log_odds
@@ -53,7 +53,7 @@ def test_the_convolutional_tasks_run(name: str, tmp_path: Path) -> None:
     assert set(record.metrics[f"{name}/loo-trntk"]["by checkpoints"]) == {"1"}
 
 
-def tiny_task(tmp_path: Path, name: str = "mlp-mnist") -> tuple[Record, object]:
+def tiny_task(tmp_path: Path, name: str = "mlp-mnist") -> tuple[Record, Task]:
     record = Record.create(tmp_path / "run", kind="example")
     config = SimpleNamespace(dataset="digits", points=40, items=5, epochs=2, encoder="tiny")
     return record, task(name, record, config, device=torch.device("cpu"), root=None, seed=0)

@@ -179,7 +179,7 @@ def _checkpoints(
     options = {"memory": config.memory}
     models = [
         trained(
-            record, f"{one.name}/{s}", lambda s=s: one.build(seed + s), one.train, one.how, device=device, seed=seed + s
+            record, f"{one.name}/{s}", partial(one.build, seed + s), one.train, one.how, device=device, seed=seed + s
         )
         for s in range(config.checkpoints)
     ]
