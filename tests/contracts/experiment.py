@@ -45,6 +45,7 @@ class ExperimentContract:
     timed: ClassVar[tuple[str, ...]] = ()  # what results that are times begin with: they differ from run to run
     identities: ClassVar[tuple[str, ...]] = ()  # claims that hold or fail whatever the scale
     root: ClassVar[str | None] = None
+    own: ClassVar[bool] = False  # its statements are this project's, not a paper's: they are in no ledger
 
     @classmethod
     def run(cls, out: Path) -> ns.Record:
@@ -71,6 +72,10 @@ class ExperimentContract:
         ids = [claim.id for claim in ns.EXPERIMENTS[self.name].published]
         assert ids
         assert len(set(ids)) == len(ids)
+        assert all(name.startswith("own-") == self.own for name in ids)
+        if self.own:
+            assert {claim.source for claim in ns.EXPERIMENTS[self.name].published} == {"this project"}
+            return
         assert all(name.startswith(PREFIXES) for name in ids)
         ledger = Path(os.environ.get("NTKSCOPE_DATA", "/nowhere")).parent / "claims"
         if ledger.is_dir():

@@ -51,6 +51,10 @@ class TestPearson(Scores):
     name = "pearson"
 
 
+class TestSpearman(Scores):
+    name = "spearman"
+
+
 class TestMonotoneR2(Scores):
     name = "monotone-r2"
 

@@ -1,4 +1,4 @@
-"""Which training points support a prediction, and which of them look wrong."""
+"""Which training points support a prediction, what would change without them, and which of them look wrong."""
 
 from __future__ import annotations
 
@@ -7,27 +7,36 @@ from ntkscope.explain.attribution import Attribution, attribute
 from ntkscope.explain.detection import Detection, auroc, precision_at, score
 from ntkscope.explain.distribution import ClassSummary, Concentration, class_summary, concentration
 from ntkscope.explain.examples import Nearest, nearest
-from ntkscope.explain.influence import self_influence
+from ntkscope.explain.influences import Influence, average
+from ntkscope.explain.left_out import self_influence
 from ntkscope.explain.mislabels import Ranking, mislabelled
 from ntkscope.explain.pictures import attribution_figure, neighbour_grid
+from ntkscope.explain.ranking import Top
+from ntkscope.explain.retraining import RemovalEffects, influence, removal_effects
 
 __all__ = [
     "Attribution",
     "ClassSummary",
     "Concentration",
     "Detection",
+    "Influence",
     "Nearest",
     "Ranking",
+    "RemovalEffects",
+    "Top",
     "attribute",
     "attribution_figure",
     "auroc",
+    "average",
     "class_summary",
     "concentration",
     "forensics",
+    "influence",
     "mislabelled",
     "nearest",
     "neighbour_grid",
     "precision_at",
+    "removal_effects",
     "score",
     "self_influence",
 ]

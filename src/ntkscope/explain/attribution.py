@@ -12,10 +12,11 @@ from jaxtyping import Float64
 
 from ntkscope.core import UsageError
 from ntkscope.explain._checks import kernel_of, train_labels
+from ntkscope.explain.ranking import Top, item_of, output_of, top_of
 from ntkscope.linalg import Gram
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Attribution:
     """`A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N` for each test item x, computed when an item is requested.
 
@@ -36,10 +37,18 @@ class Attribution:
 
     def item(self, index: int) -> Float64[np.ndarray, "n c"]:
         """The attributions of one test item, (n_train, c); O(n_train c) and one row of the kernel."""
-        if not -len(self) <= index < len(self):
-            raise UsageError(f"got test item {index}; expected one of {len(self)}")
-        row = self.kernel[[index % len(self)]].dense()[0].detach().to("cpu", torch.float64).numpy()
+        row = self.kernel[[item_of(index, len(self))]].dense()[0].detach().to("cpu", torch.float64).numpy()
         return self.coef.T * row[:, None] + self.intercept / len(row)
+
+    def top(self, index: int, k: int = 10, output: int | None = None, *, opposing: bool = False) -> Top:
+        """The k training points that add most to one output of a test item, by default the output of its largest logit.
+
+        `opposing=True`: those that take most away from it. A large term says what the logit is made of, not what it would
+        be without the point: that is `influence`.
+        """
+        values = self.item(index)
+        chosen = output_of(output, values.sum(0))
+        return top_of(values[:, chosen], k, chosen, opposing=opposing)
 
     def __iter__(self) -> Iterator[Float64[np.ndarray, "n c"]]:
         return (self.item(index) for index in range(len(self)))

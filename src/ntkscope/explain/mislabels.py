@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from ntkscope.core import UsageError
 from ntkscope.explain._checks import columns_of, kernel_of, plain
-from ntkscope.explain.influence import leave_one_out
+from ntkscope.explain.left_out import leave_one_out
 from ntkscope.linalg import Gram
 from ntkscope.surrogates import KernelRidgeClassifier
 

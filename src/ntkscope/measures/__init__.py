@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from ntkscope.measures import alignment, change, faithfulness, kendall, log_odds, monotone, prediction, uncertainty
+from ntkscope.measures import (
+    alignment,
+    change,
+    datamodeling,
+    faithfulness,
+    kendall,
+    log_odds,
+    monotone,
+    prediction,
+    uncertainty,
+)
+from ntkscope.measures.datamodeling import linear_datamodeling_score
 from ntkscope.measures.registry import MEASURES, Measure, measure
 
 __all__ = [
@@ -10,8 +21,10 @@ __all__ = [
     "Measure",
     "alignment",
     "change",
+    "datamodeling",
     "faithfulness",
     "kendall",
+    "linear_datamodeling_score",
     "log_odds",
     "measure",
     "monotone",

@@ -1,0 +1,155 @@
+"""`(K + α I)⁻¹`: formed where it fits, else by conjugate gradients, with its diagonal estimated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, final, runtime_checkable
+
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from ntkscope.core import NumericalError, UsageError, generator
+from ntkscope.linalg import Gram, Preconditioner, block_eigenpairs, conjugate_gradient, nystrom
+from ntkscope.linalg.band import lapack_is_safe
+from ntkscope.linalg.system import symmetric_part
+
+RANK, PROBES, COLUMNS = 256, 64, 512
+RTOL = 1e-10  # of a solution, where kernels are used through products
+
+
+@runtime_checkable
+class Inverse(Protocol):
+    """What influence needs of `G = (K + α I)⁻¹`."""
+
+    @property
+    def diagonal(self) -> Float64[Tensor, " n"]: ...
+    @property
+    def diagonal_error(self) -> float:
+        """The largest standard error of the diagonal, relative to it; 0 where it is exact."""
+        ...
+
+    def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]: ...
+    def block(self, points: Int64[Tensor, " s"]) -> Float64[Tensor, "s s"]: ...
+
+
+def inverse_of(gram: Gram, alpha: float) -> Inverse:
+    """`(K + α I)⁻¹`: exact and formed up to 20,000 rows if memory allows, O(n³); beyond that by products `K @ v` alone."""
+    return Formed.of(gram, alpha) if lapack_is_safe(gram.shape[0], gram.device) else Iterated.of(gram, alpha)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Formed:
+    """The inverse as a matrix, in float64."""
+
+    matrix: Float64[Tensor, "n n"]
+    diagonal_error: float = 0.0
+
+    @classmethod
+    def of(cls, gram: Gram, alpha: float) -> Formed:
+        matrix = symmetric_part(gram, torch.float64)
+        matrix.diagonal().add_(alpha)
+        factor, failed_at = torch.linalg.cholesky_ex(matrix)
+        if int(failed_at):
+            raise NumericalError(
+                f"{gram!r} with alpha={alpha:.3g} on its diagonal is not positive definite, so it is not a kernel; raise alpha,"
+                " or repair it first with ns.linalg.nearest_psd"
+            )
+        del matrix
+        return cls(torch.cholesky_inverse(factor))
+
+    @property
+    def diagonal(self) -> Float64[Tensor, " n"]:
+        return self.matrix.diagonal()
+
+    def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
+        return self.matrix @ columns
+
+    def block(self, points: Int64[Tensor, " s"]) -> Float64[Tensor, "s s"]:
+        return self.matrix[points][:, points]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Iterated:
+    """The inverse by conjugate gradients; its diagonal from leading eigenpairs and, for the rest, random probes."""
+
+    gram: Gram
+    alpha: float
+    helper: Preconditioner
+    diagonal: Float64[Tensor, " n"]
+    diagonal_error: float
+
+    @classmethod
+    def of(cls, gram: Gram, alpha: float) -> Iterated:
+        """`G = U ((Λ + α)⁻¹ - α⁻¹) Uᵀ + α⁻¹ I + rest`, `diag(rest) ≈ mean of z ∘ (rest z)` over signs z.
+
+        Clamped to what holds of any kernel: `1 / (K_ii + α) ≤ G_ii ≤ 1 / α`.
+        """
+        n = gram.shape[0]
+        helper = nystrom(gram, alpha, rank=min(RANK, n))
+        pairs = block_eigenpairs(gram, min(RANK, max(1, n // 2)), max_passes=12)
+        vectors, values = pairs.vectors.to(torch.float64), pairs.values.to(torch.float64).clamp_min(0)
+        gap = 1 / (values + alpha) - 1 / alpha
+        known = vectors.square() @ gap + 1 / alpha
+        signs = torch.randint(0, 2, (n, PROBES), generator=generator(0, "inverse diagonal")).to(gram.device) * 2.0 - 1
+        signs = signs.to(torch.float64)
+        rest = _solve(gram, alpha, helper, signs) - vectors @ (gap[:, None] * (vectors.T @ signs)) - signs / alpha
+        samples = signs * rest
+        lowest = 1 / (gram.diagonal().to(torch.float64) + alpha)
+        diagonal = (known + samples.mean(1)).clamp(lowest, torch.full_like(lowest, 1 / alpha))
+        error = float((samples.std(1) / PROBES**0.5 / diagonal).amax())
+        return cls(gram, alpha, helper, diagonal, error)
+
+    def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
+        return _solve(self.gram, self.alpha, self.helper, columns)
+
+    def block(self, points: Int64[Tensor, " s"]) -> Float64[Tensor, "s s"]:
+        units = torch.zeros(self.gram.shape[0], len(points), dtype=torch.float64, device=self.gram.device)
+        units[points, torch.arange(len(points), device=units.device)] = 1.0
+        found = self.solve(units)[points]
+        return (found + found.T) / 2
+
+
+def _solve(gram: Gram, alpha: float, helper: Preconditioner, columns: Tensor) -> Tensor:
+    parts = [conjugate_gradient(gram, part, alpha, helper, RTOL).solution for part in columns.split(COLUMNS, 1)]
+    return torch.cat(parts, 1) if parts else columns
+
+
+def symmetric_inverse(gram: Gram, alpha: float) -> SolveOnly:
+    """`(K + α I)⁻¹` where only its products with columns are needed: as `inverse_of`, without the diagonal."""
+    if lapack_is_safe(gram.shape[0], gram.device):
+        return Formed.of(gram, alpha)
+    return SolvedOnly(gram, alpha, nystrom(gram, alpha, rank=min(RANK, gram.shape[0])))
+
+
+@runtime_checkable
+class SolveOnly(Protocol):
+    """Products with `(K + α I)⁻¹`."""
+
+    def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]: ...
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SolvedOnly:
+    """By conjugate gradients alone."""
+
+    gram: Gram
+    alpha: float
+    helper: Preconditioner
+
+    def solve(self, columns: Float64[Tensor, "n k"]) -> Float64[Tensor, "n k"]:
+        return _solve(self.gram, self.alpha, self.helper, columns)
+
+
+def strength_of(alpha: float | int | None, default: float) -> float:
+    """A ridge strength: the given one, positive, or the default."""
+    chosen = default if alpha is None else float(alpha)
+    if not 0 < chosen < float("inf"):
+        raise UsageError(
+            f"got alpha={chosen}; expected a finite number above 0"
+            + (": the kernel's mean diagonal is not" if alpha is None else "")
+        )
+    return chosen

@@ -1,0 +1,57 @@
+"""The training points that matter most to one output of one test item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from ntkscope.core import UsageError
+
+SHOWN = 3  # points in a repr
+
+
+@dataclass(frozen=True, eq=False)
+class Top:
+    """Training points and their values for one output of one test item, largest first (smallest first if opposing)."""
+
+    indices: Int64[np.ndarray, " k"]
+    values: Float64[np.ndarray, " k"]
+    output: int
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __repr__(self) -> str:
+        few = ", ".join(f"{i} ({v:+.3g})" for i, v in zip(self.indices[:SHOWN], self.values[:SHOWN]))
+        more = ", …" if len(self) > SHOWN else ""
+        return f"Top({len(self)} points for output {self.output}: {few}{more})"
+
+
+def top_of(values: Float64[np.ndarray, " n"], k: int, output: int, *, opposing: bool = False) -> Top:
+    """The k largest values (the k smallest if `opposing`); ties go to the lower index.
+
+    >>> top_of(np.array([0.5, -2.0, 3.0]), 2, output=1)
+    Top(2 points for output 1: 2 (+3), 0 (+0.5))
+    """
+    if not 1 <= k <= len(values):
+        raise UsageError(f"got k={k} for {len(values)} training points; expected 1 … {len(values)}")
+    order = np.argsort(values if opposing else -values, kind="stable")[:k].astype(np.int64)
+    return Top(order, values[order], output)
+
+
+def output_of(output: int | None, logits: Float64[np.ndarray, " c"]) -> int:
+    """The output asked for, or the one with the largest logit."""
+    if output is None:
+        return int(logits.argmax())
+    if not 0 <= output < len(logits):
+        raise UsageError(f"got output {output}; expected one of 0 … {len(logits) - 1}")
+    return output
+
+
+def item_of(index: int, items: int) -> int:
+    """A test item's number, counted from the end if negative."""
+    if not -items <= index < items:
+        raise UsageError(f"got test item {index}; expected one of {items}")
+    return index % items
