@@ -26,6 +26,7 @@ from ntkscope.training.likeness import (
     UNLIKE,
     alike,
     first_inputs,
+    full_float32,
     gradients,
     member_inputs,
     outputs_alone,
@@ -189,6 +190,7 @@ class _Group:
         self.step, self.losses = 0, torch.full((len(models),), math.nan)
         self._checked, self._permutation = False, (-1, torch.empty(0))
 
+    @full_float32()
     def hold_to(self, models: list[nn.Module], seeds: list[int]) -> None:
         """Every member must give the outputs of its own network on the first inputs; a chain that does not is not used."""
         few = first_inputs(self.part.x, 0 if self.shared else 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +21,20 @@ UNLIKE = (
     " as one; expected build(seed) to change nothing but weights and buffers, no backward hooks, and a forward pass that does"
     " not hold on to one network's parameters: train them one by one with fit"
 )
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """Products and convolutions on a GPU without TF32, whose rounding depends on how many networks are computed together."""
+    backends = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        for backend in backends:
+            backend.allow_tf32 = False
+        yield
+    finally:
+        for backend, value in zip(backends, before):
+            backend.allow_tf32 = value
 
 
 def refuse_unlike(models: Sequence[nn.Module], seeds: Sequence[int]) -> None:
