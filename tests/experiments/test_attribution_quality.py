@@ -16,7 +16,7 @@ from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Part, Record, UsageError, generator, numpy_generator
 from ntkscope.experiments import _trak as trak
-from ntkscope.experiments._attribution_methods import Checkpoint, methods
+from ntkscope.experiments._attribution_methods import Checkpoint, margin_kernel, methods
 from ntkscope.experiments._attribution_tasks import RECIPES, ResNet9, Task, task
 from ntkscope.experiments._retraining import nearest_groups, reliability, retrained_margins
 from ntkscope.experiments.attribution_quality import AttributionQuality
@@ -136,11 +136,28 @@ def test_every_method_prefers_what_it_should_on_an_easy_case(tmp_path: Path) -> 
     checkpoint = Checkpoint(longer, model.eval(), 0, {"memory": "1GiB"})
     same = checkpoint.y_test[:, None] == checkpoint.y[None]
     for name, method in methods((32,), (0.1,)).items():
-        ((count, scored),) = method([checkpoint], [1])
-        assert (count, scored.scores.shape) == (1, (5, 40))
-        if name != "random":
-            assert scored.scores[same].mean() > scored.scores[~same].mean(), name
+        found = list(method([checkpoint], [1]))
+        assert found
+        for count, scored in found:
+            assert (count, scored.scores.shape) == (1, (5, 40))
+            if name != "random":
+                assert scored.scores[same].mean() > scored.scores[~same].mean(), (name, scored.variant)
     assert record.status == "running"
+
+
+def test_the_margin_kernel_is_trak_without_projection(tmp_path: Path) -> None:
+    """`κ (K + λ I)⁻¹` between samples is `Φ_x (ΦᵀΦ + λ I)⁻¹ Φᵀ` between parameters."""
+    _, one = tiny_task(tmp_path)
+    checkpoint = Checkpoint(one, one.build(0).eval(), 0, {"memory": "1GiB"})
+    exact = trak.features(checkpoint.model, one.train, one.test, None, 0)
+    test, train = exact.test.double(), exact.train.double()
+    mean = train.square().sum(1).mean()
+    basis = torch.linalg.qr(torch.cat([train, test]).T)[0]  # of what the gradients span: few numbers instead of all
+    train, test = train @ basis, test @ basis
+    for _, scored in margin_kernel([checkpoint], [1]):
+        core = train.T @ train + float(scored.variant.split()[0]) * mean * torch.eye(train.shape[1])
+        expected = (test @ torch.linalg.solve(core, train.T)) * exact.doubt
+        np.testing.assert_allclose(scored.scores, expected.numpy(), rtol=2e-3, atol=2e-4 * float(expected.abs().max()))
 
 
 def test_the_networks_of_the_tasks() -> None:

@@ -259,4 +259,5 @@ def test_features_of_one_group_are_gone_before_the_next_are_made(monkeypatch: py
     monkeypatch.setattr(tiles, "Row", row)
     monkeypatch.setattr(tiles, "hold_block", watched)
     ns.kernel("trntk0", wide(), X, memory=LITTLE)
-    assert len(seen) > 1 and set(seen) == {0}
+    assert len(seen) > 1
+    assert set(seen) == {0}

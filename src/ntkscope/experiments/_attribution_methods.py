@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
-from torch import nn
+from torch import Tensor, nn
 
 from ntkscope.core import numpy_generator
 from ntkscope.experiments import _trak as trak
@@ -19,11 +19,13 @@ from ntkscope.experiments._attribution_tasks import Task
 from ntkscope.experiments._network import logits_of
 from ntkscope.experiments._retraining import input_cosine
 from ntkscope.explain import Influence, attribute, influence
+from ntkscope.explain.gauss_newton import GaussNewtonInfluence
 from ntkscope.explain.influences import margin_directions
 from ntkscope.machines import KernelPair, fit_machine, kernel_pairs
 from ntkscope.machines.computing import clock
 
 Scores = Float64[np.ndarray, "m n"]
+STRENGTHS = (1.0, 0.1, 10.0, 100.0)  # times the default ridge strength; every method that has one gets its best
 GLM_ALPHA = 1e-4  # of the surrogate whose decomposition is compared, as in an X-ray
 
 
@@ -35,6 +37,7 @@ class Checkpoint:
     model: nn.Module
     number: int
     kernel_options: dict[str, Any] = field(default_factory=dict)
+    strengths: dict[str, float] = field(default_factory=dict)  # the default ones of Gauss-Newton steps, once known
 
     @cached_property
     def trntk(self) -> KernelPair:
@@ -90,42 +93,112 @@ def averaged(one: Callable[[Checkpoint], tuple[Scores, float, Influence | None]]
     return method
 
 
-def _leave_one_out(checkpoint: Checkpoint, targets: np.ndarray) -> tuple[Scores, float, Influence | None]:
+def tuned(one: Callable[[Checkpoint, float], tuple[Scores, float, Influence | None]]) -> Method:
+    """The same for every ridge strength; all are yielded, so that the best can be chosen. Seconds are those of the default."""
+
+    def method(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
+        totals: dict[float, Any] = dict.fromkeys(STRENGTHS, 0.0)
+        first: dict[float, Influence | None] = {}
+        seconds = 0.0
+        for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
+            for times in STRENGTHS:
+                began = clock(checkpoint.model)
+                scores, before, found = one(checkpoint, times)
+                seconds += (clock(checkpoint.model) - began + before) * (times == 1.0)
+                totals[times] = totals[times] + scores
+                first.setdefault(times, found)
+            if done in counts:
+                for times, total in totals.items():
+                    exact = first[times] if done == 1 else None
+                    yield done, Scored(total / done, seconds, f"{times:g} × the default strength", exact)
+
+    return method
+
+
+def _leave_one_out(checkpoint: Checkpoint, targets: np.ndarray, times: float) -> tuple[Scores, float, Influence | None]:
     """Influence through ridge regression on the trace-NTK; its kernel's seconds count too."""
     known = "trntk" in vars(checkpoint)
     pair = checkpoint.trntk
-    found = influence(pair.train, pair.test, targets, logits=checkpoint.logits)
+    alpha = times * float(pair.train.diagonal().double().mean())
+    found = influence(pair.train, pair.test, targets, alpha=alpha, logits=checkpoint.logits)
     return found.margins(checkpoint.y_test), pair.seconds if known else 0.0, found
 
 
-def loo_labels(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
-    return _leave_one_out(checkpoint, checkpoint.y)
+def loo_labels(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
+    return _leave_one_out(checkpoint, checkpoint.y, times)
 
 
-def loo_logits(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
-    return _leave_one_out(checkpoint, checkpoint.train_logits)
+def loo_logits(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
+    return _leave_one_out(checkpoint, checkpoint.train_logits, times)
 
 
-def _gauss_newton(checkpoint: Checkpoint, pair: KernelPair) -> Scores:
+def _gauss_newton(checkpoint: Checkpoint, pair: KernelPair, times: float = 1.0) -> Scores:
+    """One Gauss-Newton step; the default strength is what the first call found it to be."""
+    known = checkpoint.strengths.get(pair.name)
     found = influence(
         pair.train,
         pair.test,
         checkpoint.y,
         method="gauss-newton",
+        alpha=None if known is None else times * known,
         logits=checkpoint.logits,
         train_logits=checkpoint.train_logits,
     )
+    assert isinstance(found, GaussNewtonInfluence)
+    checkpoint.strengths.setdefault(pair.name, found.alpha)
     return found.margins(checkpoint.y_test)
 
 
-def gn_trntk(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+def gn_trntk(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
     known = "trntk" in vars(checkpoint)
     pair = checkpoint.trntk
-    return _gauss_newton(checkpoint, pair), pair.seconds if known else 0.0, None
+    return _gauss_newton(checkpoint, pair, times), pair.seconds if known else 0.0, None
 
 
 def gn_entk(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
     return _gauss_newton(checkpoint, checkpoint.kernel("entk")), 0.0, None
+
+
+class Margin(nn.Module):
+    """`log p / (1 - p)` of a label, p its probability by the network: one output, (n, 1), of inputs and labels."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        z = self.model(x)
+        chosen = torch.arange(z.shape[1], device=z.device) == y[:, None]
+        own = torch.where(chosen, z, 0.0).sum(1, keepdim=True)
+        return own - torch.where(chosen, -torch.inf, z).logsumexp(1, keepdim=True)
+
+
+def margin_kernel(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
+    """`κ(x, X) (K + λ I)⁻¹ (1 - p)`, κ the exact tangent kernel of the margins: what TRAK estimates by projection.
+
+    Means over networks as TRAK's: of the products and of `1 - p` apart. λ as the other ridge strengths, of the mean diagonal.
+    """
+    products: dict[float, Any] = dict.fromkeys(STRENGTHS, 0.0)
+    doubt, seconds = np.zeros(()), 0.0
+    for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
+        began = clock(checkpoint.model)
+        train, test = ((part.x, part.y) for part in (checkpoint.task.train, checkpoint.task.test))
+        pair = next(
+            iter(kernel_pairs({"trntk0": {}}, Margin(checkpoint.model), train, test, **checkpoint.kernel_options))
+        )
+        K, k = (gram.dense().detach().double() for gram in (pair.train, pair.test))
+        mean = K.diagonal().mean()
+        eye = torch.eye(len(K), dtype=K.dtype, device=K.device)
+        seconds += clock(checkpoint.model) - began
+        for times in STRENGTHS:
+            began = clock(checkpoint.model)
+            products[times] = products[times] + torch.linalg.solve(K + times * mean * eye, k.T).T.cpu().numpy()
+            seconds += (clock(checkpoint.model) - began) * (times == 1.0)
+        logits = torch.from_numpy(checkpoint.train_logits)
+        doubt = doubt + (1 - logits.softmax(1)[torch.arange(len(logits)), torch.from_numpy(checkpoint.y)]).numpy()
+        if done in counts:
+            for times, total in products.items():
+                yield done, Scored(total / done * (doubt / done), seconds, f"{times:g} × the default strength")
 
 
 def decomposition(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
@@ -193,9 +266,10 @@ def trak_grid(dims: Sequence[int], dampings: Sequence[float]) -> Method:
 def methods(dims: Sequence[int], dampings: Sequence[float]) -> dict[str, Method]:
     """All of them by name."""
     return {
-        "loo-trntk": averaged(loo_labels),
-        "loo-trntk-logits": averaged(loo_logits),
-        "gn-trntk": averaged(gn_trntk),
+        "loo-trntk": tuned(loo_labels),
+        "loo-trntk-logits": tuned(loo_logits),
+        "margin-kernel": margin_kernel,
+        "gn-trntk": tuned(gn_trntk),
         "gn-entk": averaged(gn_entk),
         "decomposition": averaged(decomposition),
         "similarity": averaged(similarity),

@@ -3,8 +3,8 @@
 Every task trains networks on random halves of its training points. An attribution of a network trained on all points predicts
 the margin of a test item on a half as the sum of its scores over that half; the linear datamodeling score is the rank
 correlation of predicted and actual margins over the halves, averaged over test items. On two tasks single points, and groups
-of 20, are removed for real too. TRAK is given the best of its settings by the very score it is judged by; ours have their
-defaults.
+of 20, are removed for real too. Every method is given the best of its settings by the very score it is judged by; only the
+Gauss-Newton step on the whole eNTK has its default alone.
 
 The statements are this project's own, so that its page and README quote measured figures; none is from a paper.
 """
@@ -40,7 +40,7 @@ from ntkscope.measures.datamodeling import (
 )
 
 FAST, FULL, PEER = "loo-trntk", "gn-entk", "trak"
-OURS = (FAST, FULL)
+OURS = (FAST, "margin-kernel", "gn-trntk", FULL)
 SOURCE = "this project"
 GROUP = 20
 ABOVE = {
