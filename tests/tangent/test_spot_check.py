@@ -103,3 +103,20 @@ def test_a_stored_product_of_activations_is_checked(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(features, "_rows", lambda *args: 1.1 * original(*args))
     with pytest.raises(NumericalError, match="an entry of the kernel differs"):
         ns.kernel("em", model, x, layers=["0"], store=tmp_path / "store")
+
+
+def test_a_kept_engine_remembers_the_shapes_it_has_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call checks its tile; of the next eight calls with that shape, one does."""
+    checked: list[int] = []
+    add = Spot.add
+
+    def counted(self: Spot, left: Feature, right: Feature) -> None:
+        checked.append(call)
+        add(self, left, right)
+
+    monkeypatch.setattr(Spot, "add", counted)
+    x = noise(4, 6)
+    tangent = ns.Tangent(randomize(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))), x)
+    for call in range(9):  # noqa: B007
+        tangent.kernel("trntk0", x)
+    assert sorted(set(checked)) == [0, 8]

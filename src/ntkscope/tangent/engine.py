@@ -32,7 +32,7 @@ from ntkscope.tangent.precision import Precision, tensor_cores
 from ntkscope.tangent.probe import SAMPLES, TOLERANCE, Findings, probe
 from ntkscope.tangent.quick_convolution import flipped_bytes
 from ntkscope.tangent.reference import dense, pull
-from ntkscope.tangent.spot_check import Spot
+from ntkscope.tangent.spot_check import Spot, Spots
 from ntkscope.tangent.subject import Subject
 
 __all__ = ["Detour", "Engine", "Engines", "Heads", "Probed", "probed", "retried"]
@@ -186,10 +186,11 @@ class Engine:
             self.func = (
                 "loop" if detour.loop else func_method.choose(subject, few, names, heads.part(0, min(2, self.width)))[0]
             )
+        self.spots = Spots(certify is not False)
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new account of times and checks."""
+        """Begin a new account of times and checks; which shapes of tiles were spot-checked is remembered."""
         self.seconds = dict.fromkeys(self.subject.leaves, 0.0)
         self.stages: dict[str, float] = {}
         self.ran = 0
@@ -198,6 +199,7 @@ class Engine:
 
     def _auditor(self, seed: int) -> Auditor:
         auditor = Auditor(self.subject, self.heads, self.certify, self.precision.name, seed)
+        auditor.spots = self.spots
         if self.detour.func:
             auditor.fell_back = [f"{name} ({self.func})" for name in sorted(self.detour.func)]
         return auditor
@@ -324,7 +326,6 @@ class Engine:
         other.seconds, other.stages, other.ran = dict.fromkeys(self.seconds, 0.0), {}, 0
         other.auditor = other._auditor(self.auditor.seed + 1)
         other.auditor.fell_back = []
-        other.auditor.spots = self.auditor.spots
         return other
 
     def check_finite(self, values: Tensor, x: Batch) -> None:
