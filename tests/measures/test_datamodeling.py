@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 
 from ntkscope.core import NtkscopeError, numpy_generator
 from ntkscope.measures import linear_datamodeling_score
-from ntkscope.measures.datamodeling import datamodeling_difference, group_predictions, random_subsets
+from ntkscope.measures.datamodeling import datamodeling_difference, group_predictions, random_subsets, spearman
 
 
 def world(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -68,13 +68,24 @@ def test_subsets_have_one_size_and_follow_the_seed() -> None:
     [
         (np.zeros((3, 2)), np.zeros((3, 3))),
         (np.zeros((1, 2)), np.zeros((1, 2))),
-        (np.ones((4, 2)), np.random.default_rng(0).normal(size=(4, 2))),
+        (np.random.default_rng(0).normal(size=(4, 2)), np.ones((4, 2))),
         (np.full((4, 2), np.nan), np.zeros((4, 2))),
     ],
 )
 def test_refused(predicted: np.ndarray, actual: np.ndarray) -> None:
     with pytest.raises(NtkscopeError):
         linear_datamodeling_score(predicted, actual)
+
+
+def test_predictions_that_order_nothing_score_zero() -> None:
+    _, _, actual = world()
+    predicted = actual.copy()
+    predicted[:, 3] = 7.0
+    found = linear_datamodeling_score(predicted, actual)
+    assert found.items[3] == 0
+    assert found.mean == pytest.approx(29 / 30)
+    with pytest.raises(NtkscopeError, match="undefined"):
+        spearman(predicted[:, 3], actual[:, 3])
 
 
 def test_subsets_that_are_none_are_refused() -> None:

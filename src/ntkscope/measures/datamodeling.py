@@ -35,8 +35,8 @@ def linear_datamodeling_score(
     """How well predicted outputs order the subsets of the training set as real training on them does; O(s m log s).
 
     `predicted` and `actual` are (subsets, items): row S holds the sum of the attributions of the points in S, and the
-    outputs (margins) of networks trained on S. Each item's score is Spearman's ρ over the subsets; the interval is a
-    bootstrap over items. Ilyas et al. (2022), Park et al. (2023), definition 2.3. Noise of training that is not averaged
+    outputs (margins) of networks trained on S. Each item's score is Spearman's ρ over the subsets, 0 where its predictions
+    are all equal, since they order nothing; the interval is a bootstrap over items. Ilyas et al. (2022), Park et al. (2023), definition 2.3. Noise of training that is not averaged
     out of `actual` lowers it for every method.
 
     >>> actual = np.array([[1.0, 5.0], [2.0, 4.0], [3.0, 3.0]])
@@ -44,7 +44,7 @@ def linear_datamodeling_score(
     >>> found.items.tolist(), found.mean
     ([1.0, 1.0], 1.0)
     """
-    items = item_scores(predicted, actual)
+    items = item_scores(predicted, actual, constant=0.0)
     means = bootstrap_means(items[:, None], lambda found: found, resamples=resamples, seed=seed)
     return DatamodelingScore(items, float(items.mean()), percentile_interval(means[:, 0], level), level)
 
@@ -83,8 +83,8 @@ def spearman(a: Any, b: Any) -> float:
     return float(item_scores(left[:, None], right[:, None])[0])
 
 
-def item_scores(predicted: Any, actual: Any) -> Float64[np.ndarray, " m"]:
-    """Spearman's ρ over the subsets of each test item."""
+def item_scores(predicted: Any, actual: Any, constant: float | None = None) -> Float64[np.ndarray, " m"]:
+    """Spearman's ρ over the subsets of each test item; `constant` where its predictions are all equal, an error if None."""
     left, right = finite(predicted, "predicted", 2), finite(actual, "actual", 2)
     if left.shape != right.shape or len(left) < 2 or left.shape[1] < 1:
         raise UsageError(
@@ -94,12 +94,13 @@ def item_scores(predicted: Any, actual: Any) -> Float64[np.ndarray, " m"]:
     centred = [ranks - ranks.mean(0) for ranks in (rankdata(left, axis=0), rankdata(right, axis=0))]
     sizes = [np.square(ranks).sum(0) for ranks in centred]
     for size, name in zip(sizes, ("predicted", "actual")):
-        if not size.all():
+        if not size.all() and (name == "actual" or constant is None):
             raise NumericalError(
                 f"the {name} values of item {int(np.argmin(size))} are the same for every subset: their rank correlation is"
                 " undefined; leave that item out"
             )
-    return np.clip((centred[0] * centred[1]).sum(0) / np.sqrt(sizes[0] * sizes[1]), -1, 1)
+    found = (centred[0] * centred[1]).sum(0) / np.sqrt(np.where(sizes[0] > 0, sizes[0], 1.0) * sizes[1])
+    return np.clip(np.where(sizes[0] > 0, found, constant or 0.0), -1, 1)
 
 
 def random_subsets(points: int, count: int, *, share: float = 0.5, seed: int = 0) -> Bool[np.ndarray, "s n"]:
