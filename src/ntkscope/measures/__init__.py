@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ntkscope.measures import alignment, change, faithfulness, kendall, log_odds, monotone, prediction, uncertainty
+from ntkscope.measures import (
+    alignment,
+    change,
+    distillation,
+    faithfulness,
+    kendall,
+    log_odds,
+    monotone,
+    prediction,
+    uncertainty,
+)
 from ntkscope.measures.registry import MEASURES, Measure, measure
 
 __all__ = [
@@ -10,6 +20,7 @@ __all__ = [
     "Measure",
     "alignment",
     "change",
+    "distillation",
     "faithfulness",
     "kendall",
     "log_odds",
