@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -77,7 +77,7 @@ class TestKernelRidge(RegressorContract):
 
 
 class TestKernelRidgeLOO(RegressorContract):
-    searched = {"alphas": (1e-4, 1e-2)}
+    searched: ClassVar[dict[str, Any]] = {"alphas": (1e-4, 1e-2)}
 
     def make(self, **options: Any) -> KernelRidgeLOO:
         return KernelRidgeLOO(**options)

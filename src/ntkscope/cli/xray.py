@@ -60,6 +60,9 @@ def xray(
     model_option: ModelOptions = None,
     data_option: DataOptions = None,
     data_root: DataRoot = None,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="X-ray a network with random weights, or one that is at chance.")
+    ] = False,
     seed: Seed = 0,
 ) -> None:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
@@ -85,6 +88,11 @@ def xray(
         network, words = network[0], words or network[1]
     if weights is not None:
         ns.models.load_weights(network, weights)
+    elif model in ns.models.MODELS and not untrained:
+        raise UsageError(
+            f"--model {model} came without --weights, so its weights are random; expected --weights with those of its training,"
+            " or --untrained to X-ray it as it is"
+        )
     root = None if data_root is None else str(data_root)
     train, test, classes = data_of(data, options(data_option), root, seed)
     with stoppable():
@@ -103,6 +111,7 @@ def xray(
             max_test=max_test,
             kernels=chosen,
             certify=checked,
+            untrained=untrained,
             name=model,
             data_name=data,
             options=told | {f"data {key}": value for key, value in options(data_option).items()},

@@ -30,8 +30,8 @@ ALPHAS = tuple(10.0 ** (-8 + 10 * k / 24) for k in range(25))
 class KernelRidgeLOO(MultiOutputMixin, RegressorMixin, LinearInKernel):
     """`f(x) = b + κ(x, X) c` minimising `Σ (y_i - f(x_i))² + α cᵀKc`, b free; α has the least leave-one-out error.
 
-    `alphas` are multiples of the mean diagonal of the centred kernel, so that neither the kernel's scale nor a constant added to
-    it matters. The error is that of n real refits, for every α from one eigendecomposition in float64; all outputs share
+    `alphas` are multiples of the mean diagonal of the centred kernel, so that neither the kernel's scale nor a constant
+    added to it matters. The error is that of n real refits, for every α from one eigendecomposition in float64; all outputs share
     one α. A kernel of more than `rows` rows chooses α on a stratified sample of so many (by the largest output, if there are
     several), and all rows are fitted at that α: by Cholesky up to 10,000 rows in memory, else by conjugate gradients. O(rows³).
 
@@ -88,8 +88,7 @@ class KernelRidgeLOO(MultiOutputMixin, RegressorMixin, LinearInKernel):
         if n <= limit:
             return ridge_path(gram, columns, alphas), None
         largest = as_array(columns).argmax(1)
-        kinds, counts = np.unique(largest, return_counts=True)
-        if len(kinds) > limit:  # fewer rows than kinds of them
+        if len(np.unique(largest)) > limit:  # fewer rows than kinds of them
             largest = np.zeros_like(largest)
         chosen = stratified(largest, limit, self.seed, "ridge-loo")
         return ridge_path(gram[chosen, chosen], columns[torch.from_numpy(chosen).to(gram.device)], alphas), chosen
