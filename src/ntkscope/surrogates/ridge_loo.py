@@ -31,9 +31,10 @@ class KernelRidgeLOO(MultiOutputMixin, RegressorMixin, LinearInKernel):
     """`f(x) = b + κ(x, X) c` minimising `Σ (y_i - f(x_i))² + α cᵀKc`, b free; α has the least leave-one-out error.
 
     `alphas` are multiples of the mean diagonal of the centred kernel, so that neither the kernel's scale nor a constant
-    added to it matters. The error is that of n real refits, for every α from one eigendecomposition in float64; all outputs share
-    one α. A kernel of more than `rows` rows chooses α on a stratified sample of so many (by the largest output, if there are
-    several), and all rows are fitted at that α: by Cholesky up to 10,000 rows in memory, else by conjugate gradients. O(rows³).
+    added to it matters. The error is that of n real refits, for every α from one eigendecomposition in float64; all outputs
+    share one α. A kernel of more than `rows` rows chooses α on a stratified sample of so many (by the largest output, if there
+    are several), and all rows are fitted at that α: by Cholesky up to 10,000 rows in memory, else by conjugate gradients.
+    O(rows³).
 
     Fitted: `coef_` (outputs, n), whose rows add up to 0, `intercept_`, `alpha_`, `edge_` ("smallest" or "largest" if α is an
     end of the grid: the best α may lie beyond it), `loo_errors_` (mean squared error by α, infinite where rounding left

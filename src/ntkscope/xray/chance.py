@@ -64,7 +64,8 @@ def check_trained(model: nn.Module, train: Items, test: Items, *, seed: int, dev
         if not found[-1][1].at_chance:
             return
     said = " and ".join(
-        f"{100 * one.accuracy:.1f} % of {one.items} {what} items (chance: {100 * one.chance:.1f} %)" for what, one in found
+        f"{100 * one.accuracy:.1f} % of {one.items} {what} items (chance: {100 * one.chance:.1f} %)"
+        for what, one in found
     )
     raise UsageError(
         f"got a network that is right on {said}; expected a trained one: load its weights (on the command line --weights),"

@@ -88,8 +88,6 @@ def xray(
         count = class_logits(few).shape[1]
         names = given.class_names(classes, count)
         given.check_labels(everything, held, count)
-        if not untrained:
-            check_trained(model, everything, held, seed=seed, device=where)
         first = initial_network(model, initial, everything.x)
         config = {
             "model": name or type(model).__name__,
@@ -135,6 +133,8 @@ def xray(
             if _finished(found) and not lost:
                 tell(f"{found.folder} already holds this X-ray, finished")
                 return found
+        if not untrained:
+            check_trained(model, everything, held, seed=seed, device=where)
         with _record(Path(out), found, config, {"xray": seed}, where) as record:
             repairing.repair(record)
             if "answers" not in record.metrics:

@@ -101,7 +101,9 @@ def _confidence(found: Explanations, same: int, wrong: int, unrated: bool, level
         f"{', the kernel of choice where surrogates could not be compared' if unrated else ', the most faithful one'}. It"
         f" agrees with the network on {100 * found.agreement:.1f} % of the test items"
     )
-    said += f" and on {same:,} of the {wrong:,} that the network gets wrong." if wrong else ", none of which it gets wrong."
+    said += (
+        f" and on {same:,} of the {wrong:,} that the network gets wrong." if wrong else ", none of which it gets wrong."
+    )
     return f"{said} Trust on the whole: {LEVELS[level]}. Where the two differ, the item says so."
 
 
@@ -190,8 +192,8 @@ SECTION = register(
             " the network's own logit. Similar points are those the network treats alike."
         ),
         formula=(
-            "A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N, and Σ_i A(x, x_i)_c is the surrogate's logit of class c, W and b fitted to the"
-            " network's logits. Logits are centred over classes. This decomposes a logit; it does not say what removing a"
+            "A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N, and Σ_i A(x, x_i)_c is the surrogate's logit of class c, W and b fitted to"
+            " the network's logits. Logits are centred over classes. This decomposes a logit; it does not say what removing a"
             " point would do."
         ),
         run=run,

@@ -25,7 +25,7 @@ class Row(Result):
 
     `target`: "logits" for a fit of the network's own logits, "labels" for one of the training labels. `wrong`: how many test
     items the network gets wrong, `agreement_wrong` the share of these on which both predict the same class. `alpha`: the
-    strength of the ridge. `trivial`: the network's logits are affine in the kernel's features, so a good fit of them says nothing.
+    strength of the ridge. `trivial`: the network's logits are affine in the kernel's features: a good fit of them says nothing.
     """
 
     kernel: str
@@ -78,7 +78,8 @@ class Surrogates(Result):
 def most_faithful(rows: Iterable[Row]) -> Row | None:
     """Of the rows that may agree with the network's errors as often as the best one does, the one of largest τ.
 
-    A few errors say little: a row whose interval reaches the highest agreement is not counted as worse. Trivial rows are left out.
+    A few errors say little: a row whose interval reaches the highest agreement does not count as worse. Trivial rows are left
+    out.
     """
     proper = [row for row in rows if not row.trivial]
     highest = max((row.agreement_wrong for row in proper if not math.isnan(row.agreement_wrong)), default=0.0)
@@ -196,10 +197,10 @@ SECTION = register(
             " kernel by construction, so a good fit of them there says nothing."
         ),
         formula=(
-            "Logits: f(x) = W κ(x, X) + b, minimising Σ‖f - z‖² + λ tr(W K Wᵀ), z the network's logits centred over classes, λ of"
-            " the smallest leave-one-out error. Labels: minimising mean cross-entropy + α/2 ‖W‖², α = 1e-4. κ scaled to a mean"
-            " diagonal of 1. τ: Kendall's τ-b between log p_y/(1-p_y) of network and surrogate. TAD: accuracy of the surrogate"
-            " minus that of the network, in points. R²: of the network's correct-class probability after a monotone map."
+            "Logits: f(x) = W κ(x, X) + b, minimising Σ‖f - z‖² + λ tr(W K Wᵀ), z the network's logits centred over classes, λ"
+            " of the smallest leave-one-out error. Labels: minimising mean cross-entropy + α/2 ‖W‖², α = 1e-4. κ scaled to a"
+            " mean diagonal of 1. τ: Kendall's τ-b between log p_y/(1-p_y) of network and surrogate. TAD: accuracy of the"
+            " surrogate minus that of the network, in points. R²: of the network's correct-class probability after a monotone map."
             " R² of logits: 1 - Σ‖z - f‖²/Σ‖z - mean z‖². Agreement on errors: Wilson's interval."
         ),
         run=run,
