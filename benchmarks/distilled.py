@@ -24,7 +24,7 @@ from torch import nn
 import ntkscope as ns
 from benchmarks import machine as this_machine
 from benchmarks.outcome import Check, Outcome, table, write
-from ntkscope.cli import demo
+from ntkscope.cli.demo import EPOCHS, MODEL, TRAINING
 from ntkscope.core import Part
 from ntkscope.core.script import run_script
 from ntkscope.core.tree import map_leaves
@@ -34,11 +34,12 @@ from ntkscope.experiments._network import logits_of
 from ntkscope.experiments._sentences import build_encoder, sentences
 from ntkscope.experiments.surrogate_text import SurrogateText
 from ntkscope.machines import KernelPair, fit_machine, kernel_pairs
+from ntkscope.training.schedules import Triangular
 from ntkscope.xray.sections.surrogates import Row, rated
 
 TANGENT = ("trntk", "trntk0", "pntk", "proj-trntk")
 WANTED = {"digits": (0.9, 0.9), "lenet": (0.9, 0.9), "resnet20": (0.75, 0.8)}  # agreement on errors, τ
-LABELS = {"alpha": 1e-4, "tol": 1e-6, "max_iter": 500}
+LABELS: dict[str, Any] = {"alpha": 1e-4, "tol": 1e-6, "max_iter": 500}
 FORMED = 20_000  # up to so many training points kernels are formed to be scaled
 
 
@@ -82,9 +83,9 @@ class Subject:
 def digits(how: Settings) -> Subject:
     """The demo's CNN on scikit-learn's digits."""
     split = ns.data.load("digits", seed=how.seed)
-    model = ns.models.build(**demo.MODEL, seed=how.seed)
-    epochs = 1 if how.quick else demo.EPOCHS
-    ns.training.fit(model, split.train, **demo.TRAINING, epochs=epochs, seed=how.seed, measure=False).final()
+    model = ns.models.build(**MODEL, seed=how.seed)
+    epochs = 1 if how.quick else EPOCHS
+    ns.training.fit(model, split.train, **TRAINING, epochs=epochs, seed=how.seed, measure=False).final()
     return Subject(model, _few(split.train, how.points, how), _few(split.test, how.items, how), _exact(how))
 
 
@@ -121,7 +122,7 @@ def minilm(how: Settings) -> Subject:
     )
     model = build_encoder(config.encoder, how.seed).to(how.device)
     recipe: dict[str, Any] = {"optimizer": "adamw", "lr": config.lr, "weight_decay": 0.01, "batch_size": config.batch}
-    recipe |= {"epochs": config.epochs, "schedule": ns.training.schedules.Triangular(peak=0.1)}
+    recipe |= {"epochs": config.epochs, "schedule": Triangular(peak=0.1)}
     ns.training.fit(model, split.train, **recipe, seed=how.seed, device=how.device, measure=False).final()
     return Subject(
         model, _few(split.train, how.points or config.points, how), _few(split.test, how.items, how), _exact(how)

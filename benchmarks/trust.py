@@ -76,7 +76,7 @@ def tasks(seed: int) -> Iterator[Task]:
     x, y = torch.cat([split.train.x, split.test.x]), torch.cat([split.train.y, split.test.y])
     cut = _parts(x, y, len(y) - TEST - FRESH)
     yield Task("digits, CNN", *cut, {"name": "small_cnn", "in_channels": 1, "classes": 10, "image_size": 8}, 12)
-    flat = tuple(Part(part.x.flatten(1), part.y) for part in cut)
+    flat = _parts(x.flatten(1), y, len(y) - TEST - FRESH)
     yield Task("digits, MLP", *flat, {"name": "mlp", "in_features": 64, "classes": 10, "widths": 64, "depth": 2}, 20)
     draw = generator(seed, "benchmarks", "trust")
     n = 500 + TEST + FRESH

@@ -82,17 +82,17 @@ def xray(
         return
     if model is None or data is None:
         raise UsageError("--model and --data are needed (or --demo alone); see ntkscope xray --help")
+    if weights is None and model in ns.models.MODELS and not untrained:
+        raise UsageError(
+            f"--model {model} came without --weights, so its weights are random; expected --weights with those of its training,"
+            " or --untrained to X-ray it as it is"
+        )
     told = made_with(model, model_option)
     network, words = model_of(model, options(model_option)), tokenizer_of(tokenizer)
     if isinstance(network, tuple) and len(network) == 2:  # a factory may bring the tokenizer along
         network, words = network[0], words or network[1]
     if weights is not None:
         ns.models.load_weights(network, weights)
-    elif model in ns.models.MODELS and not untrained:
-        raise UsageError(
-            f"--model {model} came without --weights, so its weights are random; expected --weights with those of its training,"
-            " or --untrained to X-ray it as it is"
-        )
     root = None if data_root is None else str(data_root)
     train, test, classes = data_of(data, options(data_option), root, seed)
     with stoppable():

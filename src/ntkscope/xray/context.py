@@ -139,7 +139,7 @@ class Context:
     def fitted(self, pair: KernelPair, y: Int64[np.ndarray, " n"], target: str = "labels") -> KernelMachine:
         """The X-ray's surrogate on a scaled kernel, one logit per class of the network; not stored."""
         network = self.network_train_logits if target == "logits" else None
-        how = {"target": target, "network": network, "classes": len(self.classes), "seed": self.seed}
+        how: dict[str, Any] = {"target": target, "network": network, "classes": len(self.classes), "seed": self.seed}
         return fit_machine(pair, y, **how, **FIT[target])
 
     def machine(self, name: str, target: str = "labels") -> KernelMachine:

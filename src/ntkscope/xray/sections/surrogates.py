@@ -200,8 +200,8 @@ SECTION = register(
             "Logits: f(x) = W κ(x, X) + b, minimising Σ‖f - z‖² + λ tr(W K Wᵀ), z the network's logits centred over classes, λ"
             " of the smallest leave-one-out error. Labels: minimising mean cross-entropy + α/2 ‖W‖², α = 1e-4. κ scaled to a"
             " mean diagonal of 1. τ: Kendall's τ-b between log p_y/(1-p_y) of network and surrogate. TAD: accuracy of the"
-            " surrogate minus that of the network, in points. R²: of the network's correct-class probability after a monotone map."
-            " R² of logits: 1 - Σ‖z - f‖²/Σ‖z - mean z‖². Agreement on errors: Wilson's interval."
+            " surrogate minus that of the network, in points. R²: of the network's correct-class probability after a monotone"
+            " map. R² of logits: 1 - Σ‖z - f‖²/Σ‖z - mean z‖². Agreement on errors: Wilson's interval."
         ),
         run=run,
         result=Surrogates,
