@@ -94,7 +94,8 @@ def lenet(how: Settings) -> Subject:
     train, test = (how.points or 3000), (how.items or 3000)
     split = ns.data.load("mnist", max_train=train, max_test=test, seed=how.seed)
     model = ns.models.build("lenet", classes=10, image_size=split.train.x.shape[-1], seed=how.seed)
-    recipe: dict[str, Any] = {"optimizer": "adam", "lr": 1e-3, "loss": "cross_entropy", "batch_size": 64, "epochs": 4}
+    recipe: dict[str, Any] = {"optimizer": "adam", "lr": 1e-3, "loss": "cross_entropy", "epochs": 4}
+    recipe["batch_size"] = min(64, len(split.train))
     ns.training.fit(
         model.to(how.device), split.train, **recipe, seed=how.seed, device=how.device, measure=False
     ).final()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -156,7 +157,7 @@ class Context:
                 self.record.put(surrogate_fits=fits)
                 self.record.array(key, np.concatenate([made.coef_, made.intercept_[:, None]], axis=1))
         both = np.asarray(self.record.arrays[key])
-        told = self.record.metrics["surrogate_fits"][fit]
+        told = {"alpha": FIT[target].get("alpha", math.nan), **self.record.metrics["surrogate_fits"][fit]}
         return KernelMachine(name, both[:, :-1], both[:, -1], target=target, **told)
 
     def machine_logits(self, name: str, target: str = "labels") -> Float64[np.ndarray, "m c"]:
