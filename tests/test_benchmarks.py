@@ -141,6 +141,43 @@ def test_counted_work_adds_up_to_the_upper_triangle() -> None:
     assert counted(7, None, 3, 1)[1] == 28  # passing samples change what is captured, not which pairs
 
 
+@pytest.mark.guard
+@pytest.mark.parametrize("network", ["digits", "resnet18"])
+def test_surrogates_of_logits_and_labels_side_by_side(network: str, tmp_path: Path) -> None:
+    from benchmarks import distilled
+
+    assert distilled.main([distilled.Network(network)], out=tmp_path, quick=True) == 0
+    rows = json.loads((tmp_path / f"distilled-{network}.json").read_text())["details"]["surrogates"]
+    kernels = list(dict.fromkeys(row["kernel"] for row in rows))
+    assert [(row["kernel"], row["target"]) for row in rows] == [(k, t) for k in kernels for t in ("logits", "labels")]
+    assert kernels == (["trntk", "trntk0", "ck", "pntk"] if network == "digits" else ["proj-trntk", "ck"])
+    assert all(0 <= row["agreement"] <= 1 for row in rows)
+
+
+@pytest.mark.guard
+def test_the_trust_verdict_is_compared_with_the_truth() -> None:
+    from benchmarks import trust
+
+    found = trust.run(quick=True)
+    assert sum(row[word] for row in found.rows[:3] for word in trust.LEVELS) == len(trust.STATES)  # a page each
+
+
+def test_a_large_kernel_is_scaled_without_being_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import distilled
+
+    from ntkscope.linalg import FactoredGram
+    from ntkscope.machines import KernelPair
+
+    features = torch.randn(7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pair = KernelPair("linear", FactoredGram(features[:5]), FactoredGram(features[5:], features[:5]))
+    formed = distilled.unit(pair)
+    monkeypatch.setattr(distilled, "FORMED", 4)
+    seen = distilled.unit(pair)
+    assert isinstance(seen.train, FactoredGram)
+    torch.testing.assert_close(seen.train.dense(), formed.train.dense())
+    torch.testing.assert_close(seen.test.dense(), formed.test.dense())
+
+
 def test_every_comparison_has_a_run() -> None:
     from benchmarks.__main__ import COMPARISONS, ON_REQUEST
 
@@ -148,7 +185,7 @@ def test_every_comparison_has_a_run() -> None:
         assert callable(importlib.import_module(f"benchmarks.{name}").run)
 
 
-@pytest.mark.parametrize("name", ["timing", "outcome", "gpu_trace_ntk", "precision", "store"])
+@pytest.mark.parametrize("name", ["timing", "outcome", "gpu_trace_ntk", "precision", "store", "trust"])
 def test_the_examples_in_docstrings(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert (failed, tried > 0) == (0, True)

@@ -64,7 +64,8 @@ def trained(model: nn.Module, x: Tensor, folder: Path, **settings: Any) -> Tenso
 
 def xrayed(model: nn.Module, x: Tensor, folder: Path, **settings: Any) -> Tensor:
     y = settings.pop("y", torch.arange(len(x)) % 3)
-    record = ns.xray(model, (x, y), (x + 0.1, y), folder, kernels=["ck"], progress=False, **settings)
+    how: dict[str, Any] = {"kernels": ["ck"], "untrained": True, "progress": False}
+    record = ns.xray(model, (x, y), (x + 0.1, y), folder, **how, **settings)
     return torch.from_numpy(record.arrays["kernels.trntk0.train"].copy())
 
 

@@ -44,7 +44,7 @@ def _odd_record(folder: Path) -> Record:
     keep = torch.cat([(y == 0).nonzero().flatten(), (y == 1).nonzero().flatten()[:4]])
     model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
     model[0].requires_grad_(False)
-    return ns.xray(model, Part(x[keep], y[keep]), test, folder, kernels=["ck"], progress=False)
+    return ns.xray(model, Part(x[keep], y[keep]), test, folder, kernels=["ck"], untrained=True, progress=False)
 
 
 _MADE: dict[str, Record] = {}

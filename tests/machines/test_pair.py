@@ -138,7 +138,7 @@ def test_a_new_measure_is_read_by_whoever_rates(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(MEASURES._entries, "shift", shift)
     monkeypatch.setitem(MEASURES._spelling, "shift", "shift")
     assert rate(a, b, y, bootstrap=0).to_json()["more"] == {"shift": float((a - b).mean())}
-    assert set(other_measures([], {"two logits": (a, b)})) == {"agreement", "shift", "total-variation"}
+    assert set(other_measures([], {"two logits": (a, b)})) == {"agreement", "r2-logits", "shift", "total-variation"}
 
 
 def test_inputs_of_any_kind_are_joined() -> None:

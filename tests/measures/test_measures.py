@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from contracts.measure import MeasureContract
-from ntkscope.core import numpy_generator
+from ntkscope.core import NumericalError, numpy_generator
 from ntkscope.measures import MEASURES
 
 
@@ -93,6 +93,37 @@ class TestAgreement(Logits):
 
 class TestTotalVariation(Logits):
     name = "total-variation"
+
+
+class TestAgreementWrong(MeasureContract):
+    name = "agreement-wrong"
+
+    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
+        return *logits(seed), labels(seed)
+
+    def perfect(self) -> tuple[np.ndarray, ...]:
+        return logits(0)[0], logits(0)[0] + 1, labels(0)
+
+    def test_is_agreement_on_the_networks_errors(self) -> None:
+        surrogate, network, y = self.arguments(1)
+        wrong = network.argmax(1) != y
+        expected = MEASURES["agreement"](surrogate[wrong], network[wrong])
+        assert MEASURES[self.name](surrogate, network, y) == pytest.approx(expected)
+        with pytest.raises(NumericalError, match="every item right"):
+            MEASURES[self.name](surrogate, network, network.argmax(1))
+
+
+class TestR2Logits(Logits):
+    name = "r2-logits"
+
+    def test_does_not_see_what_the_softmax_does_not(self) -> None:
+        surrogate, network = logits(1)
+        shift = np.arange(30.0)[:, None]
+        value = MEASURES[self.name](surrogate, network)
+        assert MEASURES[self.name](surrogate + shift, network - shift) == pytest.approx(value, abs=1e-9)
+        assert MEASURES[self.name](np.zeros_like(network) + network.mean(0), network) == pytest.approx(0, abs=1e-12)
+        with pytest.raises(NumericalError, match="the same logits"):
+            MEASURES[self.name](surrogate, np.ones_like(network))
 
 
 class TestKernelTargetAlignment(MeasureContract):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,6 +13,7 @@ from ntkscope.surrogates import (
     KernelNeighbors,
     KernelRidge,
     KernelRidgeClassifier,
+    KernelRidgeLOO,
     KernelSVM,
     MinimumNorm,
     MinimumNormClassifier,
@@ -73,6 +74,18 @@ class TestMinimumNormClassifier(ClassifierContract):
 class TestKernelRidge(RegressorContract):
     def make(self, **options: Any) -> KernelRidge:
         return KernelRidge(**options)
+
+
+class TestKernelRidgeLOO(RegressorContract):
+    searched: ClassVar[dict[str, Any]] = {"alphas": (1e-4, 1e-2)}
+
+    def make(self, **options: Any) -> KernelRidgeLOO:
+        return KernelRidgeLOO(**options)
+
+    def test_several_outputs_are_each_its_own_regression(self) -> None:
+        """They share one strength, so it is fixed here."""
+        make, self.make = self.make, lambda **options: make(alphas=(1e-3,), **options)  # type: ignore[method-assign]
+        super().test_several_outputs_are_each_its_own_regression()
 
 
 class TestMinimumNorm(RegressorContract):

@@ -43,6 +43,7 @@ def test_a_hugging_face_classifier_with_its_tokenizer(tmp_path: Path) -> None:
         tokenizer=tokenizer,
         classes=["wrong <b>order</b>", "right order"],
         kernels=("trntk", "ck"),
+        untrained=True,
         progress=False,
     )
     assert record.status == "done"

@@ -48,8 +48,12 @@ def test_every_section_is_done_and_says_what_it_means(record: Record) -> None:
 
 def test_the_table_holds_every_kernel_of_the_plan(record: Record) -> None:
     table = data(record, "surrogates")["table"]
-    assert [row["kernel"] for row in table] == ["trntk", "trntk0", "ck", "em", "pntk", "proj-pntk", "proj-trntk"]
+    kernels = ["trntk", "trntk0", "ck", "em", "pntk", "proj-pntk", "proj-trntk"]
+    assert [(row["kernel"], row["target"]) for row in table] == [(k, t) for k in kernels for t in ("logits", "labels")]
+    assert [(row["kernel"], row["target"]) for row in table if row["trivial"]] == [("ck", "logits")]
     for row in table:
+        assert row["agreement_wrong_low"] <= row["agreement_wrong"] <= row["agreement_wrong_high"]
+        assert (row["wrong"], row["alpha"] > 0) == (1, True)
         assert row["tau_low"] <= row["tau"] <= row["tau_high"]
         assert row["agreement"] > 0.8  # an easy task: every kernel machine finds most of what the network finds
         assert row["converged"]
@@ -88,16 +92,63 @@ def test_every_kernel_has_its_certificate(record: Record) -> None:
 
 
 def test_explanations_add_up_to_the_surrogates_logits(record: Record) -> None:
-    """Σ over classes of (members × mean attribution) is the logit, the intercept's share included."""
+    """Σ over classes of (members × mean attribution) is the logit of every class, the intercept's share included."""
     y = np.asarray(record.arrays["labels.train"])
-    items = data(record, "explain")["items"]
+    found = data(record, "explain")
+    items = list(found["items"])
     counts = np.bincount(y, minlength=3)
     sums = (np.asarray(record.arrays["explain.class_mean"]) * counts).sum(2)
-    expected = np.asarray(record.arrays["surrogates.logits.trntk"])[items]
+    logits = np.asarray(record.arrays[f"surrogates.logits.{found['main']}.logits"])[items]
+    expected = logits - logits.mean(1, keepdims=True)
     np.testing.assert_allclose(sums, expected, atol=1e-8 * max(1.0, np.abs(expected).max()))
-    box = np.asarray(record.arrays["explain.box"])
-    assert (np.diff(box, axis=2) >= 0).all()
-    assert set(data(record, "explain")["predicted"]) <= {0, 1, 2}
+    np.testing.assert_allclose(record.arrays["explain.surrogate_logit"], expected, atol=1e-12)
+    network = np.asarray(record.arrays["network.test_logits"])[items]
+    np.testing.assert_allclose(
+        record.arrays["explain.network_logit"], network - network.mean(1, keepdims=True), atol=1e-12
+    )
+
+
+def test_explanations_are_of_the_networks_class_first(record: Record) -> None:
+    found, arrays = data(record, "explain"), record.arrays
+    logits, chosen = np.asarray(arrays["network.test_logits"]), np.asarray(arrays["explain.chosen"])
+    items, t = list(found["items"]), len(found["items"])
+    assert (chosen[:, 0] == logits.argmax(1)[items]).all()
+    assert [[c for c in row if c >= 0] for row in chosen.tolist()] == [list(row) for row in found["chosen"]]
+    for n in range(t):
+        assert {found["true"][n], found["predicted"][n], found["network_predicted"][n]} <= set(found["chosen"][n])
+        assert len(set(found["chosen"][n])) == len(found["chosen"][n])
+    machine = np.asarray(arrays[f"surrogates.coef.{found['main']}.logits"])
+    top, value = np.asarray(arrays["explain.top_index"]), np.asarray(arrays["explain.top_value"])
+    box = np.asarray(arrays["explain.box"])
+    assert top.shape == value.shape == (t, 3, found["k"])
+    assert box.shape == (t, 3, 3, 5)
+    assert (np.diff(box, axis=3) >= 0).all()
+    assert np.asarray(arrays["explain.concentration"]).shape == (t, 3, 3)
+    assert np.asarray(arrays["explain.outliers_index"]).shape == (t, 3, 10)
+    assert (np.diff(value, axis=2) <= 0).all()
+    kernel = np.asarray(arrays[f"kernels.{found['main']}.test"], dtype=np.float64)
+    kernel = kernel / np.diag(arrays[f"kernels.{found['main']}.train"]).astype(np.float64).mean()
+    n, j = 3, 1  # any item, its second class
+    weights, bias = (part - part.mean(0) for part in (machine[:, :-1], machine[:, -1]))
+    c = chosen[n, j]
+    expected = weights[c] * kernel[items[n]] + bias[c] / len(kernel[0])
+    np.testing.assert_allclose(value[n, j], np.sort(expected)[::-1][: found["k"]], rtol=1e-5, atol=1e-7)
+    assert set(np.unique(arrays["explain.trust"])) <= {0, 1, 2}
+
+
+def test_the_explained_kernel_is_the_most_faithful_one(record: Record) -> None:
+    table = surrogates.SECTION.read(record.metrics)
+    assert table is not None
+    explained = table.explained
+    assert explained is not None
+    assert (explained.kernel, explained.target) == (data(record, "explain")["main"], "logits")
+    assert not explained.trivial
+    rivals = [row for row in table.table if row.target == "logits" and not row.trivial]
+    assert explained.tau == max(row.tau for row in rivals if row.agreement_wrong_high >= 1.0)
+    summary = data(record, "summary")
+    assert (summary["wrong"], summary["agreement_wrong"]) == (explained.wrong, explained.agreement_wrong)
+    assert summary["trust"] in ("high", "medium", "do not trust")
+    assert summary["trust_why"].endswith(".")
 
 
 def test_layers_share_the_kernel(record: Record) -> None:
@@ -137,7 +188,7 @@ def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    record = ns.xray(model, train, test, tmp_path, kernels=["ck"], progress=False)
+    record = ns.xray(model, train, test, tmp_path, kernels=["ck"], untrained=True, progress=False)
     assert [e["status"] for e in map(record.metrics.get, map("section:{}".format, NAMES))] == ["done"] * 7
     assert model.training
     assert model[1].training
@@ -173,11 +224,11 @@ def test_an_interrupt_is_gone_on_from(record: Record, tmp_path: Path, monkeypatc
     made: list[str] = []
     real = surrogates._row
 
-    def interrupt(context: object, name: str) -> object:
+    def interrupt(context: object, name: str, target: str) -> object:
         if len(made) == 2:
             raise KeyboardInterrupt
         made.append(name)
-        return real(context, name)
+        return real(context, name, target)
 
     monkeypatch.setattr(surrogates, "_row", interrupt)
     with pytest.raises(KeyboardInterrupt):
@@ -191,7 +242,7 @@ def test_an_interrupt_is_gone_on_from(record: Record, tmp_path: Path, monkeypatc
     assert whole.status == "done"
     assert (tmp_path / "kernels.trntk0.train.npy").stat().st_mtime_ns == kept
     assert any("interrupted and resumed" in note for note in data(whole, "computed")["notes"])
-    for name in ("surrogates.logits.ck", "explain.class_mean", "kernel.eigenvalues"):
+    for name in ("surrogates.logits.ck", "surrogates.logits.ck.logits", "kernel.eigenvalues"):
         np.testing.assert_allclose(whole.arrays[name], record.arrays[name], rtol=1e-10, atol=1e-12)
 
 
@@ -247,7 +298,8 @@ def test_images_have_thumbnails(tmp_path: Path) -> None:
     split = ns.data.load("digits")
     train, test = split.train.take(range(60)), split.test.take(range(20))
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    record = ns.xray(model, train, test, tmp_path, kernels=["ck"], classes=split.classes, progress=False)
+    options = {"kernels": ["ck"], "classes": split.classes, "untrained": True}
+    record = ns.xray(model, train, test, tmp_path, **options, progress=False)
     assert record.metrics["data"]["kind"] == "image"
     assert record.arrays["thumbs.train"].shape == (60, 8, 8, 1)
     expected = (train.x[:, 0] * 255).round().numpy()
@@ -257,7 +309,7 @@ def test_images_have_thumbnails(tmp_path: Path) -> None:
 def test_one_output_is_two_classes(tmp_path: Path) -> None:
     train, test = blobs(classes=2)
     model = nn.Linear(5, 1)
-    record = ns.xray(model, train, test, tmp_path, kernels=["ck"], progress=False)
+    record = ns.xray(model, train, test, tmp_path, kernels=["ck"], untrained=True, progress=False)
     z = model(test.x)[:, 0].detach().double()
     np.testing.assert_allclose(record.arrays["network.test_probabilities"][:, 1], torch.sigmoid(z), atol=1e-6)
 
@@ -308,11 +360,13 @@ def test_items_no_parameter_reacts_to_and_a_network_that_says_nothing(tmp_path: 
     model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
     x = train.x.clone()
     x[:4] = 0
-    record = ns.xray(model, Part(x, train.y), test, tmp_path / "a", initial=model, kernels=["ck"], progress=False)
+    options = {"initial": model, "kernels": ["ck"], "untrained": True, "progress": False}
+    record = ns.xray(model, Part(x, train.y), test, tmp_path / "a", **options)
     assert [record.metrics[f"section:{name}"]["why"] for name in NAMES] == [None] * 7
     with torch.no_grad():
         model[2].weight.zero_()
-    record = ns.xray(model, train, test, tmp_path / "b", initial=model, kernels=["ck"], progress=False)
+    record = ns.xray(model, train, test, tmp_path / "b", **options)
+    assert [record.metrics[f"section:{name}"]["why"] for name in NAMES] == [None] * 7
     assert data(record, "summary")["verdict"] == "not enough evidence"
 
 

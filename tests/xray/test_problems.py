@@ -17,7 +17,7 @@ from xray.small import blobs, xrayed
 
 
 def problems(folder: Path, model: nn.Module, train: Part, test: Part) -> dict[str, Any]:
-    record = ns.xray(model, train, test, folder, kernels=["ck"], progress=False)
+    record = ns.xray(model, train, test, folder, kernels=["ck"], untrained=True, progress=False)
     entry = record.metrics["section:problems"]
     assert entry["status"] == "done", entry["why"]
     return dict(entry["data"])

@@ -129,7 +129,8 @@ def test_batch_normalisation_of_the_start_knows_the_data() -> None:
 
 
 def verdict_of(folder: Path, initial: nn.Module, model: nn.Module, train: Part, test: Part) -> dict[str, Any]:
-    record = ns.xray(model, train, test, folder, initial=initial, kernels=["ck"], budget={"time": None}, progress=False)
+    options: dict[str, Any] = {"kernels": ["ck"], "budget": {"time": None}, "untrained": True, "progress": False}
+    record = ns.xray(model, train, test, folder, initial=initial, **options)
     entry = record.metrics["section:summary"]
     assert entry["status"] == "done", entry["why"]
     return dict(entry["data"])

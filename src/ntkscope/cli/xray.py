@@ -60,6 +60,9 @@ def xray(
     model_option: ModelOptions = None,
     data_option: DataOptions = None,
     data_root: DataRoot = None,
+    untrained: Annotated[
+        bool, typer.Option("--untrained", help="X-ray a network with random weights, or one that is at chance.")
+    ] = False,
     seed: Seed = 0,
 ) -> None:
     """X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction."""
@@ -79,6 +82,11 @@ def xray(
         return
     if model is None or data is None:
         raise UsageError("--model and --data are needed (or --demo alone); see ntkscope xray --help")
+    if weights is None and model in ns.models.MODELS and not untrained:
+        raise UsageError(
+            f"--model {model} came without --weights, so its weights are random; expected --weights with those of its training,"
+            " or --untrained to X-ray it as it is"
+        )
     told = made_with(model, model_option)
     network, words = model_of(model, options(model_option)), tokenizer_of(tokenizer)
     if isinstance(network, tuple) and len(network) == 2:  # a factory may bring the tokenizer along
@@ -103,6 +111,7 @@ def xray(
             max_test=max_test,
             kernels=chosen,
             certify=checked,
+            untrained=untrained,
             name=model,
             data_name=data,
             options=told | {f"data {key}": value for key, value in options(data_option).items()},

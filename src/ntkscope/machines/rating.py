@@ -37,7 +37,7 @@ def other_measures(known: Collection[str], arrays: Mapping[str, tuple[Any, ...]]
 
     >>> import numpy as np
     >>> other_measures(["total-variation"], {"two logits": (np.eye(2), np.eye(2))})
-    {'agreement': 1.0}
+    {'agreement': 1.0, 'r2-logits': 1.0}
     """
     found = {}
     for name, measure in MEASURES.items():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ntkscope.core import NumericalError
 from ntkscope.core.plain import to_plain
 from ntkscope.measures._checks import labels_of, two_logits
+from ntkscope.measures.distillation import agreement_wrong, r2_logits, same_where_wrong
 from ntkscope.measures.kendall import Kendall, kendall, kendall_tau
 from ntkscope.measures.log_odds import correct_class_log_odds, probabilities
 from ntkscope.measures.monotone import MonotoneFit, monotone_r2
@@ -28,6 +31,7 @@ from ntkscope.measures.uncertainty import (
     percentile_interval,
     standard_error,
     summarise,
+    wilson_interval,
 )
 
 __all__ = [
@@ -37,6 +41,7 @@ __all__ = [
     "Summary",
     "accuracy",
     "agreement",
+    "agreement_wrong",
     "correct_class_log_odds",
     "faithfulness",
     "kendall",
@@ -44,6 +49,7 @@ __all__ = [
     "monotone_r2",
     "pearson",
     "probabilities",
+    "r2_logits",
     "standard_error",
     "summarise",
     "tad",
@@ -57,8 +63,9 @@ class Faithfulness:
 
     `tau` is τ-b of the correct-class log-odds, `tau_literal` counts ties as discordant, `ties` the tied
     pairs of `pairs`. `tad` is in percentage points. `r2` is after the fitted monotone map, `r2_before` without it and
-    `r2_isotonic` what no monotone map exceeds; `pearson` is of correct-class probabilities. A figure that is undefined
-    (a constant score) is NaN.
+    `r2_isotonic` what no monotone map exceeds; `pearson` is of correct-class probabilities. `agreement_wrong` is the agreement
+    on the `wrong` items that the network gets wrong, with Wilson's interval; `r2_logits` is of all logits, centred over
+    classes. A figure that is undefined (a constant score, no wrong items) is NaN.
     """
 
     tau: float
@@ -75,6 +82,9 @@ class Faithfulness:
     network_accuracy: float
     surrogate_accuracy: float
     items: int
+    wrong: int = 0
+    agreement_wrong: float = math.nan
+    r2_logits: float = math.nan
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -135,6 +145,8 @@ def faithfulness(
         for name, column in zip(names, drawn.T):
             known = column[np.isfinite(column)]
             intervals[name] = percentile_interval(known) if len(known) else (math.nan, math.nan)
+    same, wrong = same_where_wrong(surrogate, network, labels)
+    intervals["agreement_wrong"] = wilson_interval(same, wrong)
     return Faithfulness(
         tau=rank.tau_b,
         tau_literal=rank.literal,
@@ -150,8 +162,19 @@ def faithfulness(
         network_accuracy=figures["network_accuracy"],
         surrogate_accuracy=figures["surrogate_accuracy"],
         items=len(labels),
+        wrong=wrong,
+        agreement_wrong=_defined(agreement_wrong, surrogate, network, labels),
+        r2_logits=_defined(r2_logits, surrogate, network),
         intervals=intervals,
     )
+
+
+def _defined(measure: Callable[..., float], *arrays: np.ndarray) -> float:
+    """The measure, or NaN where it is undefined."""
+    try:
+        return measure(*arrays)
+    except NumericalError:
+        return math.nan
 
 
 def _figures(means: np.ndarray) -> np.ndarray:

@@ -26,6 +26,16 @@ def correct_class_log_odds(logits: Any, y: Any) -> Vector:
     return z[rows, labels] - logsumexp(others, axis=1)
 
 
+def centred_logits(logits: Any) -> Matrix:
+    """The logits minus their mean over the classes of each item, which the softmax does not depend on.
+
+    >>> centred_logits([[3.0, 1.0]]).tolist()
+    [[1.0, -1.0]]
+    """
+    z = logits_of(logits)
+    return z - z.mean(1, keepdims=True)
+
+
 def probabilities(logits: Any) -> Matrix:
     """The softmax of each row, in float64.
 

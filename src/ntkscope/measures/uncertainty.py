@@ -100,6 +100,22 @@ def percentile_interval(values: Any, level: float = 0.95) -> tuple[float, float]
     return _quantile(ordered, tail), _quantile(ordered, 1 - tail)
 
 
+def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Wilson's interval for a share, by default at 95 %; from 0 to 1 without trials. Wilson (1927).
+
+    >>> [round(end, 4) for end in wilson_interval(0, 10)], wilson_interval(0, 0)
+    ([0.0, 0.2775], (0.0, 1.0))
+    """
+    if not 0 <= successes <= trials:
+        raise UsageError(f"got {successes} successes in {trials} trials; expected between 0 and {trials}")
+    if not trials:
+        return 0.0, 1.0
+    share, square = successes / trials, z * z / trials
+    middle, half = share + square / 2, math.sqrt(square * (share * (1 - share) + square / 4))
+    low = 0.0 if successes == 0 else (middle - half) / (1 + square)
+    return low, 1.0 if successes == trials else (middle + half) / (1 + square)
+
+
 def _quantile(ordered: Float64[np.ndarray, " n"], share: Fraction) -> float:
     """Linear between the two values around the exact position `share · (n - 1)`, without rounding or overflow."""
     place = share * (len(ordered) - 1)

@@ -7,6 +7,7 @@ from ntkscope.surrogates.minimum_norm import MinimumNorm, MinimumNormClassifier
 from ntkscope.surrogates.neighbors import KernelNeighbors
 from ntkscope.surrogates.registry import SURROGATES
 from ntkscope.surrogates.ridge import KernelRidge, KernelRidgeClassifier
+from ntkscope.surrogates.ridge_loo import KernelRidgeLOO
 from ntkscope.surrogates.svm import KernelSVM
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "KernelNotFinite",
     "KernelRidge",
     "KernelRidgeClassifier",
+    "KernelRidgeLOO",
     "KernelSVM",
     "MinimumNorm",
     "MinimumNormClassifier",

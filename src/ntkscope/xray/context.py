@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -26,11 +27,15 @@ from ntkscope.xray.pairs import Pairs, cosines
 from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, kernel_step
 from ntkscope.xray.registry import Section
 from ntkscope.xray.result import R
+from ntkscope.xray.workload import DECOMPOSED
 
 Array = NDArray[Any]
-SURROGATE = "glm"
 ALPHA = 1e-4  # kernels are first scaled to a mean diagonal of 1, so it means the same for all
-FIT: dict[str, Any] = {"alpha": ALPHA, "tol": 1e-5, "max_iter": 100}
+TARGETS = ("logits", "labels")  # what surrogates are fitted to: the network's own logits, and the training labels
+FIT: dict[str, dict[str, Any]] = {
+    "labels": {"alpha": ALPHA, "tol": 1e-5, "max_iter": 100},
+    "logits": {"rows": DECOMPOSED},
+}
 
 
 def _nobody(step: str) -> None:
@@ -132,27 +137,36 @@ class Context:
 
     # -- surrogates ---------------------------------------------------------------------------------------------------
 
-    def fitted(self, pair: KernelPair, y: Int64[np.ndarray, " n"]) -> KernelMachine:
+    def fitted(self, pair: KernelPair, y: Int64[np.ndarray, " n"], target: str = "labels") -> KernelMachine:
         """The X-ray's surrogate on a scaled kernel, one logit per class of the network; not stored."""
-        return fit_machine(pair, y, SURROGATE, classes=len(self.classes), seed=self.seed, **FIT)
+        network = self.network_train_logits if target == "logits" else None
+        how: dict[str, Any] = {"target": target, "network": network, "classes": len(self.classes), "seed": self.seed}
+        return fit_machine(pair, y, **how, **FIT[target])
 
-    def machine(self, name: str) -> KernelMachine:
-        """The surrogate on the kernel `name`, fitted once to the training labels."""
-        key = f"surrogates.coef.{name}"
-        if key not in self.record.arrays:
+    def machine(self, name: str, target: str = "labels") -> KernelMachine:
+        """The surrogate on the kernel `name`, fitted once, to the training labels or to the network's logits."""
+        fit = fit_name(name, target)
+        key = f"surrogates.coef.{fit}"
+        if key not in self.record.arrays or fit not in self.record.metrics.get("surrogate_fits", {}):
             pair = self.pair(name).scaled()
-            with self.timed(f"surrogate {name}"):
-                made = self.fitted(pair, self.y_train)
+            with self.timed(f"surrogate {fit}"):
+                made = self.fitted(pair, self.y_train, target)
                 fits = dict(self.record.metrics.get("surrogate_fits", {}))
-                fits[name] = {"seconds": made.seconds, "converged": made.converged, "iterations": made.iterations}
+                kept = ("seconds", "converged", "iterations", "alpha", "edge")
+                fits[fit] = {field: getattr(made, field) for field in kept}
                 self.record.put(surrogate_fits=fits)
                 self.record.array(key, np.concatenate([made.coef_, made.intercept_[:, None]], axis=1))
         both = np.asarray(self.record.arrays[key])
-        return KernelMachine(name, both[:, :-1], both[:, -1], **self.record.metrics["surrogate_fits"][name])
+        told = {"alpha": FIT[target].get("alpha", math.nan), **self.record.metrics["surrogate_fits"][fit]}
+        return KernelMachine(name, both[:, :-1], both[:, -1], target=target, **told)
 
-    def machine_logits(self, name: str) -> Float64[np.ndarray, "m c"]:
+    def machine_logits(self, name: str, target: str = "labels") -> Float64[np.ndarray, "m c"]:
         """The surrogate's logits of the test items."""
-        return self._kept(f"surrogates.logits.{name}", lambda: self.machine(name).logits(self.pair(name).scaled().test))
+        made = partial(self._machine_logits, name, target)
+        return self._kept(f"surrogates.logits.{fit_name(name, target)}", made)
+
+    def _machine_logits(self, name: str, target: str) -> Float64[np.ndarray, "m c"]:
+        return self.machine(name, target).logits(self.pair(name).scaled().test)
 
     # -- keeping ------------------------------------------------------------------------------------------------------
 
@@ -172,6 +186,15 @@ class Context:
         yield
         self.timings = [entry for entry in self.timings if entry["what"] != what]
         self.timings.append({"what": what, "seconds": round(time.perf_counter() - start, 4)})
+
+
+def fit_name(kernel: str, target: str) -> str:
+    """Under which name a surrogate and what is computed from it are kept: the kernel's own for a fit of labels.
+
+    >>> fit_name("trntk", "labels"), fit_name("trntk", "logits")
+    ('trntk', 'trntk.logits')
+    """
+    return kernel if target == "labels" else f"{kernel}.{target}"
 
 
 def subset(items: Items, rows: Int64[np.ndarray, " k"]) -> Part:

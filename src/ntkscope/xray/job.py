@@ -25,6 +25,7 @@ from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
 from ntkscope.xray import given, repairing, resuming
 from ntkscope.xray.budget import Budget, as_budget, half_of_the_budget
+from ntkscope.xray.chance import check_trained
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items, Tokenizer, collect_both
 from ntkscope.xray.network import class_logits, initial_network
@@ -53,6 +54,7 @@ def xray(
     max_test: int | None = None,
     kernels: Sequence[str] | None = None,
     certify: str | bool = "every",
+    untrained: bool = False,
     name: str = "",
     data_name: str = "",
     options: Mapping[str, Any] | None = None,
@@ -65,7 +67,8 @@ def xray(
     how lazy it was. `budget`: `Budget("10m", "2GiB")` or a time; a probe of a few items finds what fits, `say` gets the
     plan before the run starts (default: printed unless `progress=False`), and items are sampled, class by class, only if
     not all fit. `device`: where to compute (where the model is). `certify`: which blocks of gradients are checked against plain
-    autograd: "every" one, "sampled" (one in eight), or False. The model is run in evaluation mode and left unchanged.
+    autograd: "every" one, "sampled" (one in eight), or False. A network that is at chance on training and on test items is
+    refused unless `untrained=True`. The model is run in evaluation mode and left unchanged.
 
     The record in `out` is written as it grows. Called again with the same arguments it resumes from what is there; another
     network, other data, labels, seeds, or `options` (what a factory made the network with) are refused: their fingerprints
@@ -130,6 +133,8 @@ def xray(
             if _finished(found) and not lost:
                 tell(f"{found.folder} already holds this X-ray, finished")
                 return found
+        if not untrained:
+            check_trained(model, everything, held, seed=seed, device=where)
         with _record(Path(out), found, config, {"xray": seed}, where) as record:
             repairing.repair(record)
             if "answers" not in record.metrics:

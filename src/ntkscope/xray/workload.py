@@ -8,6 +8,7 @@ from ntkscope.kernels.costs import Rates
 from ntkscope.machines import kernel_seconds
 
 FIT_STEPS = 500  # a surrogate's fit takes about this many products with the kernel, by experience
+DECOMPOSED = 3000  # training items on which the ridge of a fit of logits is chosen; it is fitted on all
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,12 @@ class Workload:
     def fit(self) -> float:
         """Seconds one surrogate's fit is expected to take."""
         return FIT_STEPS * 2 * self.train**2 * self.classes * self.rates.double
+
+    def distillation(self) -> float:
+        """Seconds one fit of the network's logits is expected to take: eigenvectors of some rows, a factor of all."""
+        rows = min(self.train, DECOMPOSED)
+        whole = self.train**3 / 3 if self.train > rows else 0.0
+        return (12 * rows**3 + whole + 100 * rows**2 * self.classes) * self.rates.double
 
     def decomposition(self, rows: int) -> float:
         """Seconds for the eigenvalues of a matrix with `rows` rows; about 4/3 n³ multiply-adds, at a slow rate."""

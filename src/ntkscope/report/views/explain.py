@@ -74,12 +74,17 @@ def _item(n: int, i: int, section: Section, source: Source) -> dict[str, Any]:
         else {str(k): float(surrogate[n, k]) for k in dict.fromkeys([*likely[:4], true])},
         "classes": classes,
         "means": {} if means is None else {str(k): np.asarray(means[n, k])[classes] for k in logits},
-        "box": [] if box is None else np.asarray(box[n], dtype=np.float64)[classes],
+        "box": [] if box is None else np.asarray(_own(box[n], 2), dtype=np.float64)[classes],
         "outliers": _pairs("explain.outliers", n, source),
         "top": _pairs("explain.top", n, source),
         "nearest": {str(k): _pairs("explain.nearest", n, source, f".{k}") for k in data["kernels"]},
-        "concentration": None if share is None else np.asarray(share[n], dtype=np.float64),
+        "concentration": None if share is None else np.asarray(_own(share[n], 1), dtype=np.float64),
     }
+
+
+def _own(values: Any, axes: int) -> Any:
+    """What belongs to the first of an item's classes, the network's own, where there is one entry per class."""
+    return values[0] if np.ndim(values) > axes else values
 
 
 def _pairs(name: str, n: int, source: Source, ending: str = "") -> list[tuple[int, float]]:
@@ -87,7 +92,7 @@ def _pairs(name: str, n: int, source: Source, ending: str = "") -> list[tuple[in
     index, value = source.array(f"{name}_index{ending}"), source.array(f"{name}_value{ending}")
     if index is None or value is None:
         return []
-    return [(int(i), float(v)) for i, v in zip(index[n], value[n], strict=True) if i >= 0]
+    return [(int(i), float(v)) for i, v in zip(_own(index[n], 1), _own(value[n], 1), strict=True) if i >= 0]
 
 
 def _classes(means: np.ndarray | None, predicted: int, true: int) -> list[int]:

@@ -53,7 +53,7 @@ def surrogates(section: Section, source: Source) -> Drawing:
         " intervals.",
         class_="soft small",
     )
-    plots = _plots([str(row["kernel"]) for row in rows], source)
+    plots = _plots(list(dict.fromkeys(str(row["kernel"]) for row in rows)), source)
     return Drawing(join([shown, words, plots]))
 
 

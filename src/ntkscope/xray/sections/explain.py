@@ -1,70 +1,159 @@
-"""Explain a prediction: which training points support it, by class and one by one, under every kernel."""
+"""Explain a prediction of the network: which training points support it, by class and one by one, under every kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 
 from ntkscope.data.subsets import stratified
 from ntkscope.explain import attribute, class_summary, concentration, nearest
+from ntkscope.machines import KernelMachine
+from ntkscope.measures.distillation import same_where_wrong
 from ntkscope.measures.faithfulness import agreement, probabilities
+from ntkscope.measures.log_odds import centred_logits
 from ntkscope.xray.context import Context
 from ntkscope.xray.plan import MAIN
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import surrogates
+from ntkscope.xray.trust import LEVELS, item_trust, page_trust
 from ntkscope.xray.workload import Workload
 
 OFFERED = 200  # test items a reader can pick
 NEIGHBOURS = 8
 OUTLIERS = 10
+CLASSES = 5  # classes a reader can select for one item
+TARGET = "logits"
 
 
 @dataclass(frozen=True)
 class Explanations(Result):
-    """The test items a reader can pick: their numbers, and the classes of surrogate, network and label."""
+    """The test items a reader can pick, and the classes each can be explained for, the network's own first.
+
+    `main` is the kernel whose surrogate is explained, fitted to `target`; `predicted` is the surrogate's class.
+    """
 
     kernels: tuple[str, ...]
     main: str
+    target: str
     items: tuple[int, ...]
     predicted: tuple[int, ...]
     network_predicted: tuple[int, ...]
     true: tuple[int, ...]
     k: int
     agreement: float
+    agreement_wrong: float
+    chosen: tuple[tuple[int, ...], ...]
 
 
 def run(context: Context) -> Finding[Explanations]:
+    row = _explained(context)
+    main = MAIN if row is None else row.kernel
+    k = min(NEIGHBOURS, len(context.y_train))
+    logits, network = context.machine_logits(main, TARGET), context.network_logits
+    items = _offered(context, logits)
+    machine = _centred(context.machine(main, TARGET))
+    surrogate, own = centred_logits(logits)[items], centred_logits(network)[items]
+    chosen = [_classes(own[i], surrogate[i], int(context.y_test[item])) for i, item in enumerate(items)]
+    for name, value in _decomposed(context, machine, items, chosen, k).items():
+        context.keep(f"explain.{name}", value)
+    level = 0 if row is None else page_trust(row, len(context.y_test)).level
+    for name, values in {
+        "chosen": _table(chosen),
+        "probability": probabilities(logits)[items],
+        "surrogate_logit": surrogate,
+        "network_logit": own,
+        "trust": item_trust(logits, network, level)[items],
+    }.items():
+        context.keep(f"explain.{name}", values)
+    for name in context.kernels:
+        near = nearest(context.pair(name).test[items], k)
+        context.keep(f"explain.nearest_index.{name}", near.indices)
+        context.keep(f"explain.nearest_value.{name}", near.values)
+    same, wrong = same_where_wrong(logits, network, context.y_test)
+    found = Explanations(
+        kernels=context.kernels,
+        main=main,
+        target=TARGET,
+        items=tuple(items.tolist()),
+        predicted=tuple(surrogate.argmax(1).tolist()),
+        network_predicted=tuple(network.argmax(1)[items].tolist()),
+        true=tuple(context.y_test[items].tolist()),
+        k=k,
+        agreement=agreement(logits, network),
+        agreement_wrong=same / wrong if wrong else float("nan"),
+        chosen=tuple(map(tuple, chosen)),
+    )
+    return Finding(found, _confidence(found, same, wrong, row is None, level))
+
+
+def _explained(context: Context) -> surrogates.Row | None:
+    """The row of the surrogate that is explained; None if they could not be compared."""
+    rated = context.result(surrogates.SECTION)
+    return None if rated is None else rated.explained
+
+
+def _confidence(found: Explanations, same: int, wrong: int, unrated: bool, level: int) -> str:
+    said = (
+        f"What is explained is the surrogate on {found.main}, fitted to the network's logits"
+        f"{', the kernel of choice where surrogates could not be compared' if unrated else ', the most faithful one'}. It"
+        f" agrees with the network on {100 * found.agreement:.1f} % of the test items"
+    )
+    said += (
+        f" and on {same:,} of the {wrong:,} that the network gets wrong." if wrong else ", none of which it gets wrong."
+    )
+    return f"{said} Trust on the whole: {LEVELS[level]}. Where the two differ, the item says so."
+
+
+def _centred(machine: KernelMachine) -> KernelMachine:
+    """The same machine with logits that add up to 0 over classes."""
+    coef, intercept = machine.coef_, machine.intercept_
+    return replace(machine, coef_=coef - coef.mean(0), intercept_=intercept - intercept.mean())
+
+
+def _classes(network: Float64[np.ndarray, " c"], surrogate: Float64[np.ndarray, " c"], true: int) -> list[int]:
+    """The classes an item can be explained for: the network's, the true one, the surrogate's, the network's next ones."""
+    likely = np.argsort(-network, kind="stable").tolist()
+    return list(dict.fromkeys([likely[0], true, int(surrogate.argmax()), *likely]))[:CLASSES]
+
+
+def _table(chosen: list[list[int]]) -> Int64[np.ndarray, "t C"]:
+    """Each item's classes, filled up with -1."""
+    width = max(map(len, chosen), default=0)
+    return np.array([[*classes, *[-1] * (width - len(classes))] for classes in chosen], dtype=np.int64)
+
+
+def _decomposed(
+    context: Context, machine: KernelMachine, items: Int64[np.ndarray, " t"], chosen: list[list[int]], k: int
+) -> dict[str, np.ndarray]:
+    """What training points add to the logit of every chosen class of every item; each sums to the surrogate's logit."""
     y, classes = context.y_train, len(context.classes)
-    items = _offered(context)
-    k = min(NEIGHBOURS, len(y))
-    logits = context.machine_logits(MAIN)
-    predicted = logits.argmax(1)[items]
-    attribution = attribute(context.machine(MAIN), context.pair(MAIN).scaled().test, rows=items)
-    t = len(items)
-    mean, box = np.full((t, classes, classes), np.nan), np.full((t, classes, 5), np.nan)
-    top_index, top_value = np.zeros((t, k), dtype=np.int64), np.zeros((t, k))
-    out_index, out_value = np.full((t, OUTLIERS), -1, dtype=np.int64), np.full((t, OUTLIERS), np.nan)
-    shares = np.zeros((t, 3))
+    attribution = attribute(machine, context.pair(machine.name).scaled().test, rows=items)
+    t, width = len(items), max(map(len, chosen), default=0)
+    mean, box = np.full((t, classes, classes), np.nan), np.full((t, width, classes, 5), np.nan)
+    top_index, top_value = np.full((t, width, k), -1, dtype=np.int64), np.full((t, width, k), np.nan)
+    out_index, out_value = np.full((t, width, OUTLIERS), -1, dtype=np.int64), np.full((t, width, OUTLIERS), np.nan)
+    shares = np.full((t, width, 3), np.nan)
     known = int(y.max()) + 1
     for i in range(t):
         values = attribution.item(i)  # (training items, logits)
-        own = values[:, predicted[i]]
-        summary = class_summary(own[:, None], y)
         mean[i, :, :known] = np.stack([values[y == label].mean(0) if (y == label).any() else np.full(classes, np.nan)
                                        for label in range(known)], axis=1)  # fmt: skip
+        own = values[:, chosen[i]]
+        summary = class_summary(own, y)
         parts = (summary.low, summary.q1, summary.median, summary.q3, summary.high)
-        box[i, :known] = np.concatenate(parts, axis=1)
-        beyond = np.concatenate([found[0] for found in summary.outliers])
-        beyond = beyond[np.argsort(-np.abs(own[beyond]), kind="stable")][:OUTLIERS]
-        out_index[i, : len(beyond)], out_value[i, : len(beyond)] = beyond, own[beyond]
-        top_index[i] = np.argsort(-own, kind="stable")[:k]
-        top_value[i] = own[top_index[i]]
+        box[i, : len(chosen[i]), :known] = np.stack(parts, axis=2).transpose(1, 0, 2)
         carried = concentration(own, k=min(5, len(own)))
-        shares[i] = float(carried.top), float(carried.top_percent), float(carried.participation)
-    for name, value in {
+        shares[i, : len(chosen[i])] = np.stack([carried.top, carried.top_percent, carried.participation], axis=1)
+        for j in range(len(chosen[i])):
+            beyond = np.concatenate([found[j] for found in summary.outliers])
+            beyond = beyond[np.argsort(-np.abs(own[beyond, j]), kind="stable")][:OUTLIERS]
+            out_index[i, j, : len(beyond)], out_value[i, j, : len(beyond)] = beyond, own[beyond, j]
+            top_index[i, j] = np.argsort(-own[:, j], kind="stable")[:k]
+            top_value[i, j] = own[top_index[i, j], j]
+    return {
         "class_mean": mean,
         "box": box,
         "outliers_index": out_index,
@@ -72,37 +161,13 @@ def run(context: Context) -> Finding[Explanations]:
         "top_index": top_index,
         "top_value": top_value,
         "concentration": shares,
-        "probability": probabilities(logits)[items],
-    }.items():
-        context.keep(f"explain.{name}", value)
-    for name in context.kernels:
-        found = nearest(context.pair(name).test[items], k)
-        context.keep(f"explain.nearest_index.{name}", found.indices)
-        context.keep(f"explain.nearest_value.{name}", found.values)
-    agree = agreement(logits, context.network_logits)
-    confidence = (
-        f"What is explained is the surrogate on {MAIN}, which agrees with the network on {100 * agree:.1f} % of the test"
-        " items; where the two differ, the explanation is of the surrogate's prediction."
-    )
-    return Finding(
-        Explanations(
-            kernels=context.kernels,
-            main=MAIN,
-            items=tuple(items.tolist()),
-            predicted=tuple(predicted.tolist()),
-            network_predicted=tuple(context.network_logits.argmax(1)[items].tolist()),
-            true=tuple(context.y_test[items].tolist()),
-            k=k,
-            agreement=agree,
-        ),
-        confidence,
-    )
+    }
 
 
-def _offered(context: Context) -> Int64[np.ndarray, " t"]:
+def _offered(context: Context, logits: Float64[np.ndarray, "m c"]) -> Int64[np.ndarray, " t"]:
     """Test items to pick from: first the network's mistakes and where the surrogate differs, then some of every class."""
     y, network = context.y_test, context.network_logits.argmax(1)
-    odd = np.flatnonzero((network != y) | (network != context.machine_logits(MAIN).argmax(1)))
+    odd = np.flatnonzero((network != y) | (network != logits.argmax(1)))
     chosen = odd[: OFFERED // 2]
     rest = np.setdiff1d(np.arange(len(y)), chosen)
     if len(rest):
@@ -113,7 +178,7 @@ def _offered(context: Context) -> Int64[np.ndarray, " t"]:
 
 def cost(work: Workload) -> float:
     items = min(OFFERED, work.test)
-    return items * work.train * work.classes * 3e-8 + items * 5e-3
+    return items * work.train * work.classes * 3e-8 + items * 2e-2
 
 
 SECTION = register(
@@ -122,10 +187,15 @@ SECTION = register(
         place=3,
         title="Explain a prediction",
         meaning=(
-            "A prediction of the surrogate is a sum with one term for every training point. The largest terms are the"
-            " training points that support the prediction most; similar points are those the network treats alike."
+            "The surrogate's logit of any class is a sum with one term for every training point. The largest terms are the"
+            " training points that this logit is made of; it is shown for the class the network predicts, or any other, beside"
+            " the network's own logit. Similar points are those the network treats alike."
         ),
-        formula="A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N, and Σ_i A(x, x_i)_c is the logit of class c.",
+        formula=(
+            "A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N, and Σ_i A(x, x_i)_c is the surrogate's logit of class c, W and b fitted to"
+            " the network's logits. Logits are centred over classes. This decomposes a logit; it does not say what removing a"
+            " point would do."
+        ),
         run=run,
         result=Explanations,
         after=(surrogates.SECTION,),

@@ -1,0 +1,144 @@
+"""Trust: whether a surrogate may stand for the network, on the whole and for one test item.
+
+On the whole: how often both predict the same class on test items, which the surrogate was not fitted to; how often where the
+network is wrong, where explanations matter most and a fit of labels fails first; how alike they rank the items; how much of
+the logits is missed. For one item: whether both predict the same class, and how far apart their logits are, measured in the
+network's typical margin.
+
+The thresholds were set on networks that were trained, half-trained, untrained and trained on shuffled labels, X-rayed on many
+and on few of their training items, so that "do not trust" meets surrogates that disagree on fresh items and spares those that
+agree: `python -m benchmarks.trust`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from ntkscope.measures.log_odds import centred_logits
+from ntkscope.measures.uncertainty import wilson_interval
+
+LEVELS = ("do not trust", "medium", "high")
+AGREEMENT = (0.8, 0.93)  # below the first: do not trust; high needs an interval that ends above the second
+ERRORS = (0.5, 0.6)  # the same, for agreement on the network's errors
+SOME = 3  # errors from which disagreement on more than half of them is evidence
+TAU = (0.0, 0.7)  # lower end of τ
+LOGITS = 0.5  # R² of logits that high trust needs; a fit of labels may predict as the network does and still be below
+NEARLY = (
+    0.7,
+    0.9,
+    0.99,
+)  # agreement on errors, lower end of τ, R²: together they make up for a wide interval of few errors
+ITEM = (0.25, 1.0)  # distance of logits, in typical margins: high up to the first, do not trust beyond the second
+
+
+@runtime_checkable
+class Rated(Protocol):
+    """The figures of a surrogate that a verdict needs, as a row of the X-ray's table has them."""
+
+    @property
+    def agreement(self) -> float: ...
+    @property
+    def wrong(self) -> int: ...
+    @property
+    def agreement_wrong(self) -> float: ...
+    @property
+    def tau_low(self) -> float: ...
+    @property
+    def r2_logits(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Trust:
+    """`level`: 2 high, 1 medium, 0 do not trust; `why`: in a few sentences."""
+
+    level: int
+    why: str
+
+    @property
+    def word(self) -> str:
+        return LEVELS[self.level]
+
+
+def page_trust(row: Rated | None, items: int) -> Trust:
+    """How far the surrogate of that row may be trusted, from its figures on `items` test items; None: it was not rated.
+
+    >>> from types import SimpleNamespace
+    >>> row = SimpleNamespace(agreement=0.99, wrong=20, agreement_wrong=0.4, tau_low=0.6, r2_logits=0.8)
+    >>> page_trust(row, 400).word
+    'do not trust'
+    """
+    if row is None:
+        return Trust(0, "The surrogates could not be compared with the network.")
+    same = round(row.agreement_wrong * row.wrong) if row.wrong else 0
+    found = f"The surrogate predicts the network's class on {100 * row.agreement:.1f} % of {items:,} test items"
+    found += f" and on {same:,} of the {row.wrong:,} it gets wrong." if row.wrong else ", none of which it gets wrong."
+    against = _against(row, same)
+    if against:
+        return Trust(0, f"{found} {' '.join(against)}")
+    doubts = _doubts(row, items, same)
+    return Trust(1, f"{found} {' '.join(doubts)}") if doubts else Trust(2, found)
+
+
+def _against(row: Rated, same: int) -> list[str]:
+    """Reasons not to trust it."""
+    found = []
+    if row.agreement < AGREEMENT[0]:
+        found.append(f"It disagrees too often: below {100 * AGREEMENT[0]:.0f} % it is another classifier.")
+    if row.wrong >= SOME and same < ERRORS[0] * row.wrong:
+        found.append(
+            "It does not give the network's answer on most of the network's errors, so it cannot explain them."
+        )
+    if row.tau_low < TAU[0]:
+        found.append(
+            "Its ranking of the items may be unrelated to the network's (the interval of τ includes values below 0)."
+        )
+    return found
+
+
+def _doubts(row: Rated, items: int, same: int) -> list[str]:
+    """What keeps trust from being high."""
+    found = []
+    low = wilson_interval(round(row.agreement * items), items)[0]
+    if low < AGREEMENT[1]:
+        found.append(f"On other items it may agree on as few as {100 * low:.0f} %.")
+    low = wilson_interval(same, row.wrong)[0]
+    nearly = same >= NEARLY[0] * row.wrong and row.tau_low >= NEARLY[1] and row.r2_logits >= NEARLY[2]
+    if low < ERRORS[1] and not nearly:
+        found.append(
+            f"On other errors it may agree on as few as {100 * low:.0f} %."
+            if row.wrong
+            else "How it does where the network is wrong is not known."
+        )
+    if not row.tau_low >= TAU[1]:
+        shown = "τ is undefined" if math.isnan(row.tau_low) else f"τ may be as low as {row.tau_low:.2f}"
+        found.append(f"It ranks the items differently in places ({shown}).")
+    if not row.r2_logits >= LOGITS:
+        shown = "undefined" if math.isnan(row.r2_logits) else f"{row.r2_logits:.2f}"
+        found.append(f"It misses part of the logits (R² {shown}).")
+    return found
+
+
+def item_trust(
+    surrogate: Float64[np.ndarray, "m c"], network: Float64[np.ndarray, "m c"], page: int
+) -> Int64[np.ndarray, " m"]:
+    """How far each test item's explanation may be trusted, from the logits of all of them.
+
+    The distance `‖f - g‖` of the centred logits is measured in the median margin between the network's two largest logits.
+    Items where both predict different classes must not be trusted, and those on a page that must not be get medium at best.
+
+    >>> network = np.array([[4.0, 0.0], [4.0, 0.0], [1.0, 0.0]])
+    >>> item_trust(np.array([[3.9, 0.0], [2.0, 0.0], [0.0, 1.0]]), network, 2).tolist()
+    [2, 1, 0]
+    """
+    f, g = centred_logits(network), centred_logits(surrogate)
+    largest = np.sort(f, axis=1)
+    typical = float(np.median(largest[:, -1] - largest[:, -2]))
+    distance = np.linalg.norm(f - g, axis=1)
+    level = (distance <= ITEM[0] * typical).astype(np.int64) + (distance <= ITEM[1] * typical)
+    level[f.argmax(1) != g.argmax(1)] = 0
+    return np.minimum(level, 1 + int(page > 0))
