@@ -7,6 +7,8 @@ import base64
 import numpy as np
 from numpy.typing import NDArray
 
+LARGEST = 3e38  # of a float32, almost
+
 
 def pack_floats(values: NDArray[np.floating]) -> str:
     """Floats to five significant digits: the upper three bytes of each float32, in base64; NaN stays NaN.
@@ -16,10 +18,9 @@ def pack_floats(values: NDArray[np.floating]) -> str:
     >>> len(pack_floats(np.zeros((3, 5))))
     60
     """
-    bits = np.ascontiguousarray(values, dtype=np.float32).reshape(-1).view(np.uint32)
-    finite = np.isfinite(values).reshape(-1)
-    rounded = np.where(finite, np.minimum(bits.astype(np.uint64) + 0x80, 0xFFFFFFFF), bits)
-    return _packed(rounded.astype(np.uint64) >> 8)
+    bounded = np.clip(np.asarray(values, dtype=np.float64), -LARGEST, LARGEST)
+    bits = np.ascontiguousarray(bounded, dtype=np.float32).reshape(-1).view(np.uint32).astype(np.int64)
+    return _packed(np.where(np.isnan(bounded).reshape(-1), bits, bits + 0x80) >> 8)
 
 
 def pack_whole(values: NDArray[np.integer]) -> str:
