@@ -59,7 +59,7 @@ def popover() -> Markup:
             tag("li", "Compare τ only between surrogates of one network on the same items."),
         ),
         tag("p", "The whole story: docs/reading.md in the source of ntkscope.", class_="soft small"),
-        tag("button", "Close", type="button", class_="action", popovertarget=POPOVER, popovertargetaction="hide"),
+        tag("button", "Close", type="button", class_="action", popovertarget=POPOVER),
         id=POPOVER,
         popover="auto",
         class_="popover",

@@ -45,6 +45,6 @@ def _at(values: np.ndarray | None, index: int) -> Any:
 
 def dialog() -> Markup:
     """The empty panel for one training item; `assets/items.js` fills it."""
-    close = tag("button", "Close", type="button", class_="action", popovertarget="train-item", popovertargetaction="hide")
+    close = tag("button", "Close", type="button", class_="action", popovertarget="train-item")
     inner = tag("div", id="train-item-body")
     return tag("div", inner, close, id="train-item", popover="auto", class_="popover", role="dialog", aria_label="Training item")

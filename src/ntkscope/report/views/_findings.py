@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ntkscope.report.numbers import as_float, number, percent
 from ntkscope.report.source import Source, field_of, mapping
 
 TRUST = {"high": "good", "medium": "neither", "do not trust": "bad"}
+TARGETS = {"logits": "the network's logits", "labels": "the labels", "probabilities": "the network's probabilities"}
 UNKNOWN = "not assessed"
 WHY_UNKNOWN = "This record was written by a version of ntkscope that did not assess it; X-ray the network again."
 
@@ -32,13 +34,20 @@ def wrong_items(source: Source) -> int | None:
 
 
 def best_row(source: Source) -> Mapping[str, Any]:
-    """The most faithful surrogate; rows that are trivially faithful do not count."""
+    """The surrogate that the summary calls best; in earlier records the one with the highest τ."""
     rows = source.section("surrogates").data.get("table")
-    found = [mapping(row) for row in rows] if isinstance(rows, (list, tuple)) else []
-    rated = [row for row in found if not row.get("trivial") and as_float(row.get("tau")) == as_float(row.get("tau"))]
-    main = source.section("explain").data
-    chosen = [row for row in rated if row.get("kernel") == main.get("main") and row.get("target") == main.get("target")]
-    return chosen[0] if chosen and chosen[0].get("target") else max(rated, key=lambda row: as_float(row["tau"]), default={})
+    return best_of([mapping(row) for row in rows] if isinstance(rows, (list, tuple)) else [], source)
+
+
+def best_of(rows: Sequence[Mapping[str, Any]], source: Source) -> Mapping[str, Any]:
+    """The best of some surrogates; one that is faithful by construction does not count."""
+    rated = [row for row in rows if not field_of(row, "trivial") and math.isfinite(as_float(field_of(row, "tau")))]
+    summary = source.section("summary").data
+    named = field_of(summary, "best_kernel"), field_of(summary, "best_target")
+    for row in rated:
+        if named[1] and (field_of(row, "kernel"), field_of(row, "target")) == named:
+            return row
+    return max(rated, key=lambda row: as_float(row["tau"]), default={})
 
 
 def _card(value: Any, title: str, *said: Any, href: str, kind: str = "", find: str | None = None) -> Markup:
@@ -77,8 +86,9 @@ def _trust(data: Mapping[str, Any], source: Source) -> Markup:
     row = best_row(source)
     said: list[Any] = [why]
     if row:
-        target = {"logits": ", fitted to the network's logits", "labels": ", fitted to the labels"}.get(str(row.get("target")), "")
-        said += [f" Best surrogate: {source.kernel_name(row.get('kernel'))}{target}, τ ", tau(row.get("tau")), "."]
+        target = TARGETS.get(str(field_of(row, "target")), "")
+        name = f" Best surrogate: {source.kernel_name(row['kernel'])}{', fitted to ' if target else ''}{target}, τ "
+        said += [name, tau(row["tau"]), "."]
     kind = f"trust {TRUST.get(word, 'quiet')}"
     link = tag("a", "Trust in the explanations: ", tag("b", word), href="#s-surrogates", class_="finding-head")
     return tag("li", link, tag("p", *said, class_="soft"), class_=f"card finding {kind}")
