@@ -186,12 +186,12 @@ def _changed(change: float, rotation: float | None) -> str:
     and the rotation, which growth does not touch.
 
     >>> _changed(2723.0, 0.013)
-    "the difference between the kernels is 2,723 times the initial kernel's norm, while its direction turned by 0.013 (1 - CKA; 0: only its scale changed, 1: unrelated)"
+    "the difference between the kernels is 2,723 times the initial kernel's norm and its direction turned by 0.013 (1 - CKA; 0: only its scale changed, 1: unrelated)"
     """
     said = f"the difference between the kernels is {_times(change)} the initial kernel's norm"
     if rotation is None or not math.isfinite(rotation):
         return said
-    return f"{said}, while its direction turned by {rotation:.2g} (1 - CKA; 0: only its scale changed, 1: unrelated)"
+    return f"{said} and its direction turned by {rotation:.2g} (1 - CKA; 0: only its scale changed, 1: unrelated)"
 
 
 def _times(factor: float) -> str:

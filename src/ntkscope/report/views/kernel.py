@@ -13,6 +13,7 @@ from ntkscope.report.numbers import as_float, number
 from ntkscope.report.plots import Line, Scale, heatmap, lines
 from ntkscope.report.plots.frame import Frame
 from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.views._directions import directions
 from ntkscope.report.views.registry import VIEWS
 
 _TILES = (
@@ -39,7 +40,7 @@ def kernel(section: Section, source: Source) -> Drawing:
         parts.append(
             tag("p", "Give the initial weights to see how far the kernel moved during training.", class_="soft small")
         )
-    return Drawing(join([*parts, tag("div", *plots, class_="panels wide")]))
+    return Drawing(join([*parts, tag("div", *plots, class_="panels wide"), directions(source)]))
 
 
 def _more(data: Mapping[str, Any]) -> Mapping[str, Any]:
