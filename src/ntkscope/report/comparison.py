@@ -10,7 +10,7 @@ from ntkscope.report import help as helped
 from ntkscope.report.document import document, part
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, as_float, number, percent
-from ntkscope.report.source import mapping
+from ntkscope.report.source import Source, mapping
 from ntkscope.report.tables import Cell, table
 
 COMPARISON = "comparison"
@@ -27,11 +27,11 @@ def comparison(record: Record) -> Markup:
     data = mapping(record.metrics.get("comparison"))
     listed = record.metrics.get("classes")
     classes = [str(name) for name in listed] if isinstance(listed, (list, tuple)) else []
-    a, b = mapping(data.get("a")), mapping(data.get("b"))
+    a, b, source = mapping(data.get("a")), mapping(data.get("b")), Source(record)
     parts = {
         "predictions": ("Predictions", _predictions(mapping(data.get("predictions")), classes)),
-        "kernels": ("Kernels", _kernels(_rows(data, "kernels"), _rows(data, "kernel_figures"))),
-        "surrogates": ("Surrogates", _surrogates(_rows(data, "surrogates"))),
+        "kernels": ("Kernels", _kernels(_rows(data, "kernels"), _rows(data, "kernel_figures"), source)),
+        "surrogates": ("Surrogates", _surrogates(_rows(data, "surrogates"), source)),
         "explanations": ("Explanations", _overlaps(_rows(data, "overlaps"))),
         "labels": ("Doubtful labels", _doubts(data, classes)),
     }
@@ -120,8 +120,10 @@ def _effect(row: Mapping[str, Any]) -> tuple[Markup, str]:
     return tag("span", word, class_=f"pill {kind}"), word
 
 
-def _kernels(rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]]) -> Markup | None:
-    cells = [[Cell(row.get("name"), row.get("name"), kind="strong"), Cell(number(row.get("cka")), row.get("cka"), True), Cell(number(row.get("items")), row.get("items"), True)] for row in rows]
+def _kernels(
+    rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]], source: Source
+) -> Markup | None:
+    cells = [[Cell(source.kernel_mark(row.get("name")), row.get("name"), kind="strong"), Cell(number(row.get("cka")), row.get("cka"), True), Cell(number(row.get("items")), row.get("items"), True)] for row in rows]
     words = "Alignment of the kernel of A with that of B on the training items of both: 1 if one is the other scaled, 0 if they have nothing in common."
     both = [
         [
@@ -140,13 +142,13 @@ def _kernels(rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, A
     ) or None
 
 
-def _surrogates(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
+def _surrogates(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
     cells = []
     for row in rows:
         kernel, _, target = str(row.get("name")).partition("|")
         cells.append(
             [
-                Cell(kernel, kernel, kind="strong"),
+                Cell(source.kernel_mark(kernel), kernel, kind="strong"),
                 Cell({"logits": "the network's logits", "labels": "the labels"}.get(target, target), target),
                 Cell(helped.tau(row.get("a")), row.get("a"), True),
                 Cell(helped.tau(row.get("b")), row.get("b"), True),

@@ -120,7 +120,9 @@ def compare(a: Record | str | Path, b: Record | str | Path, out: str | Path) -> 
     with Record.create(
         out, kind=KIND, name=f"{first.folder.name} and {second.folder.name}", config=_config(first, second)
     ) as record:
-        record.put(comparison=comparison(first, second).to_record(), classes=_classes(first, second))
+        names = {**first.metrics.get("kernel_names", {}), **second.metrics.get("kernel_names", {})}
+        found = comparison(first, second)
+        record.put(comparison=found.to_record(), classes=_classes(first, second), kernel_names=names)
     return record
 
 
