@@ -19,7 +19,9 @@ def test_counts_and_shares_are_those_of_scikit_learn(tmp_path: Path) -> None:
     assert found is not None
     true, predicted = (np.asarray(record.arrays[name]) for name in ("labels.test", "network.test_prediction"))
     np.testing.assert_array_equal(record.arrays["confusion.matrix"], expected(true, predicted, labels=[0, 1, 2]))
-    precision, recall, _, support = precision_recall_fscore_support(true, predicted, labels=[0, 1, 2], zero_division=np.nan)
+    precision, recall, _, support = precision_recall_fscore_support(
+        true, predicted, labels=[0, 1, 2], zero_division=np.nan
+    )
     assert [row.precision for row in found.classes] == pytest.approx(precision.tolist(), nan_ok=True)
     assert [row.recall for row in found.classes] == pytest.approx(recall.tolist())
     assert [row.test for row in found.classes] == support.tolist()

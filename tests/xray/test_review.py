@@ -50,7 +50,9 @@ def test_csv_says_the_same(tmp_path: Path) -> None:
 
 
 def test_corrected_labels() -> None:
-    review = Review("x", (Decision(0, 2, 1, 3, "accept"), Decision(1, 0, 0, 3, "reject"), Decision(2, 1, 0, 3, "undecided")))
+    review = Review(
+        "x", (Decision(0, 2, 1, 3, "accept"), Decision(1, 0, 0, 3, "reject"), Decision(2, 1, 0, 3, "undecided"))
+    )
     y = np.array([0, 0, 1])
     assert review.corrected(y).tolist() == [0, 0, 3]
     assert y.tolist() == [0, 0, 1]

@@ -27,12 +27,18 @@ def compare(
         lines.append(f"accuracy: {100 * found.a.accuracy:.2f} % → {100 * found.b.accuracy:.2f} %")
     if found.predictions is not None:
         both = found.predictions
-        lines.append(f"shared test items: {both.items:,}; right in B alone {both.only_b}, in A alone {both.only_a} (p = {both.p:.2g})")
+        lines.append(
+            f"shared test items: {both.items:,}; right in B alone {both.only_b}, in A alone {both.only_a} (p = {both.p:.2g})"
+        )
     lines += [f"alignment of {each.name} (CKA): {each.cka:.3f}" for each in found.kernels]
     if found.overlaps:
         share = sum(each.shared / each.k for each in found.overlaps) / len(found.overlaps)
-        lines.append(f"explanations: {100 * share:.0f} % of the supporting points are the same, over {len(found.overlaps)} items")
-    lines.append(f"doubtful labels: {len(found.doubtful_new)} new, {len(found.doubtful_gone)} gone, {found.doubtful_kept} in both")
+        lines.append(
+            f"explanations: {100 * share:.0f} % of the supporting points are the same, over {len(found.overlaps)} items"
+        )
+    lines.append(
+        f"doubtful labels: {len(found.doubtful_new)} new, {len(found.doubtful_gone)} gone, {found.doubtful_kept} in both"
+    )
     lines += found.notes
     typer.echo("\n".join(map(printable, lines)))
     typer.echo(f"\npage: {ns.report.write_page(record.folder).resolve()}")

@@ -37,7 +37,11 @@ def verdicts(record: ns.Record) -> list[str]:
     """Published beside measured and the verdict of each claim, and where the record lies."""
     lines = []
     for claim in record.claims:
-        held = "" if claim.verdict != "stand-in" or claim.holds is None else f", its check {'holds' if claim.holds else 'FAILS'}"
+        held = (
+            ""
+            if claim.verdict != "stand-in" or claim.holds is None
+            else f", its check {'holds' if claim.holds else 'FAILS'}"
+        )
         lines += [f"{claim.id}: {claim.verdict}{held}"]
         lines += [f"    published  {_short(claim.published)}"]
         lines += [f"    measured   {_short(claim.measured)}"] if claim.measured is not None else []

@@ -47,7 +47,9 @@ def claims_table(claims: Sequence[Claim], *, before: Sequence[Sequence[Cell]] | 
     heads = ["Claim", "Published", "Measured", "Verdict", "Source", "Check", "Note"]  # the last three for exports
     rows = [
         [
-            Cell(join([tag("code", claim.id), tag("small", claim.source, class_="range")]), claim.id, kind="claim-name"),
+            Cell(
+                join([tag("code", claim.id), tag("small", claim.source, class_="range")]), claim.id, kind="claim-name"
+            ),
             _value(claim.published, "published"),
             _value(claim.measured, "measured"),
             Cell(join([verdict(claim), *_about(claim)]), claim.verdict, kind="claim-verdict"),

@@ -39,7 +39,12 @@ def comparison(record: Record) -> Markup:
     notes = [tag("p", str(note), class_="note") for note in data.get("notes") or []]
     return document(
         f"{record.name} – ntkscope",
-        [_header(record, a, b), *notes, *(part(key, title, body) for key, (title, body) in shown.items()), helped.popover()],
+        [
+            _header(record, a, b),
+            *notes,
+            *(part(key, title, body) for key, (title, body) in shown.items()),
+            helped.popover(),
+        ],
         links=[(key, title) for key, (title, _) in shown.items()],
         foot=tag("p", "Made from a record on disk; this file loads nothing from the network."),
     )
@@ -94,11 +99,15 @@ def _predictions(found: Mapping[str, Any], classes: Sequence[str]) -> Markup | N
         ("only_a", "right in A alone", "bad"),
         ("both_wrong", "wrong in both", ""),
     )
-    tiles = [tag("div", tag("span", words, class_="tile-name"), tag("b", number(found.get(key))), class_="tile") for key, words, _ in counts]
+    tiles = [
+        tag("div", tag("span", words, class_="tile-name"), tag("b", number(found.get(key))), class_="tile")
+        for key, words, _ in counts
+    ]
     chance = as_float(found.get("p"))
-    said = (
-        f"Of {number(found.get('items'))} test items both looked at. "
-        + (f"If both networks were equally accurate, a difference like this would come up with probability {number(chance, 2)}." if chance == chance else "")
+    said = f"Of {number(found.get('items'))} test items both looked at. " + (
+        f"If both networks were equally accurate, a difference like this would come up with probability {number(chance, 2)}."
+        if chance == chance
+        else ""
     )
     rows = [
         [
@@ -110,21 +119,44 @@ def _predictions(found: Mapping[str, Any], classes: Sequence[str]) -> Markup | N
         ]
         for row in _rows(found, "changed")
     ]
-    listed = [tag("h3", "Items that changed"), table(["Test item", "True", "A says", "B says", "Effect"], rows, name="Items that changed", export="changed.csv", tall=True)]
+    listed = [
+        tag("h3", "Items that changed"),
+        table(
+            ["Test item", "True", "A says", "B says", "Effect"],
+            rows,
+            name="Items that changed",
+            export="changed.csv",
+            tall=True,
+        ),
+    ]
     return join([tag("div", *tiles, class_="tiles"), tag("p", said, class_="soft"), listed if rows else None])
 
 
 def _effect(row: Mapping[str, Any]) -> tuple[Markup, str]:
     true = row.get("true")
-    word, kind = ("fixed", "good") if row.get("b") == true else ("broken", "bad") if row.get("a") == true else ("still wrong", "quiet")
+    word, kind = (
+        ("fixed", "good")
+        if row.get("b") == true
+        else ("broken", "bad")
+        if row.get("a") == true
+        else ("still wrong", "quiet")
+    )
     return tag("span", word, class_=f"pill {kind}"), word
 
 
-def _kernels(
-    rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]], source: Source
-) -> Markup | None:
-    cells = [[Cell(source.kernel_mark(row.get("name")), row.get("name"), kind="strong"), Cell(number(row.get("cka")), row.get("cka"), True), Cell(number(row.get("items")), row.get("items"), True)] for row in rows]
-    words = "Alignment of the kernel of A with that of B on the training items of both: 1 if one is the other scaled, 0 if they have nothing in common."
+def _kernels(rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
+    cells = [
+        [
+            Cell(source.kernel_mark(row.get("name")), row.get("name"), kind="strong"),
+            Cell(number(row.get("cka")), row.get("cka"), True),
+            Cell(number(row.get("items")), row.get("items"), True),
+        ]
+        for row in rows
+    ]
+    words = (
+        "Alignment of the kernel of A with that of B on the training items of both: 1 if one is the other scaled, 0 if they have"
+        " nothing in common."
+    )
     both = [
         [
             Cell(_FIGURES.get(str(row.get("name")), row.get("name")), row.get("name"), kind="strong"),
@@ -134,12 +166,25 @@ def _kernels(
         ]
         for row in figures
     ]
-    return join(
-        [
-            [tag("p", words, class_="soft"), table(["Kernel", "Alignment (CKA)", "Items"], cells, name="Alignment of kernels", kind="loose")] if cells else None,
-            [tag("h3", "Figures of the kernel"), table(["Figure", "A", "B", "Change"], both, name="Figures of the kernel", kind="loose")] if both else None,
-        ]
-    ) or None
+    return (
+        join(
+            [
+                [
+                    tag("p", words, class_="soft"),
+                    table(["Kernel", "Alignment (CKA)", "Items"], cells, name="Alignment of kernels", kind="loose"),
+                ]
+                if cells
+                else None,
+                [
+                    tag("h3", "Figures of the kernel"),
+                    table(["Figure", "A", "B", "Change"], both, name="Figures of the kernel", kind="loose"),
+                ]
+                if both
+                else None,
+            ]
+        )
+        or None
+    )
 
 
 def _surrogates(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
@@ -155,7 +200,11 @@ def _surrogates(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | N
                 Cell(_change(row.get("a"), row.get("b")), None),
             ]
         )
-    return table(["Kernel", "Fitted to", "τ in A", "τ in B", "Change"], cells, name="Surrogates", kind="loose") if cells else None
+    return (
+        table(["Kernel", "Fitted to", "τ in A", "τ in B", "Change"], cells, name="Surrogates", kind="loose")
+        if cells
+        else None
+    )
 
 
 def _overlaps(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
@@ -164,8 +213,8 @@ def _overlaps(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
         return None
     mean = sum(share for _, share in found) / len(found)
     said = (
-        f"For {number(len(found))} test items explained in both, {percent(mean, 0)} of the training points that support the prediction most"
-        " are the same. Items that share the fewest come first."
+        f"For {number(len(found))} test items explained in both, {percent(mean, 0)} of the training points that support"
+        " the prediction most are the same. Items that share the fewest come first."
     )
     cells = [
         [
@@ -175,7 +224,19 @@ def _overlaps(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
         ]
         for row, share in found
     ]
-    return join([tag("p", said), table(["Test item", "Shared points", "Class explained"], cells, name="Explanations", export="explanations.csv", tall=True, kind="loose")])
+    return join(
+        [
+            tag("p", said),
+            table(
+                ["Test item", "Shared points", "Class explained"],
+                cells,
+                name="Explanations",
+                export="explanations.csv",
+                tall=True,
+                kind="loose",
+            ),
+        ]
+    )
 
 
 def _doubts(data: Mapping[str, Any], classes: Sequence[str]) -> Markup | None:
@@ -195,5 +256,8 @@ def _doubts(data: Mapping[str, Any], classes: Sequence[str]) -> Markup | None:
         ]
         if cells:
             heads = ["Training item", "Label", "Score in A", "Score in B"]
-            parts += [tag("h3", title), table(heads, cells, name=title, export=f"doubtful-{title}.csv".lower(), tall=True, kind="loose")]
+            parts += [
+                tag("h3", title),
+                table(heads, cells, name=title, export=f"doubtful-{title}.csv".lower(), tall=True, kind="loose"),
+            ]
     return join(parts) if data else None

@@ -14,8 +14,9 @@ POPOVER = "help-tau"
 def same_order(tau: Any) -> str:
     """What a τ says, in one sentence: of two random items, the share of pairs in the same order is (1 + τ) / 2.
 
-    >>> same_order(0.64)
-    'Of two random test items, network and surrogate order about 82 % the same way; this says nothing of wrong predictions: look there.'
+    >>> print(same_order(0.64))
+    Of two random test items, network and surrogate order about 82 % the same way; this says
+    nothing of wrong predictions: look there.
     """
     value = as_float(tau)
     if not math.isfinite(value):
@@ -53,8 +54,14 @@ def popover() -> Markup:
         ),
         tag(
             "ul",
-            tag("li", "Most test items are easy and predicted correctly. A high τ can hide that both differ on the few wrong ones."),
-            tag("li", "Read it together with the agreement on the items the network gets wrong, and with the trust mark."),
+            tag(
+                "li",
+                "Most test items are easy and predicted correctly. A high τ can hide that both differ on the few wrong ones.",
+            ),
+            tag(
+                "li",
+                "Read it together with the agreement on the items the network gets wrong, and with the trust mark.",
+            ),
             tag("li", "Its interval covers the choice of test items, not another training run."),
             tag("li", "Compare τ only between surrogates of one network on the same items."),
         ),

@@ -47,4 +47,13 @@ def dialog() -> Markup:
     """The empty panel for one training item; `assets/items.js` fills it."""
     close = tag("button", "Close", type="button", class_="action", popovertarget="train-item")
     inner = tag("div", id="train-item-body")
-    return tag("div", inner, close, id="train-item", popover="auto", class_="popover", role="dialog", aria_label="Training item")
+    return tag(
+        "div",
+        inner,
+        close,
+        id="train-item",
+        popover="auto",
+        class_="popover",
+        role="dialog",
+        aria_label="Training item",
+    )

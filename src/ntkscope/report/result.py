@@ -27,7 +27,10 @@ def result(record: Record) -> Markup:
         "claims": ("Published and measured", claims_table(record.claims) if record.claims else None),
         "figures": ("Figures", figures(record.folder)),
         "series": ("Series", series(record)),
-        "numbers": ("Numbers", _folded("All numbers of the record", values(record.metrics, "")) if record.metrics else None),
+        "numbers": (
+            "Numbers",
+            _folded("All numbers of the record", values(record.metrics, "")) if record.metrics else None,
+        ),
         "setting": ("Setting", _setting(record)),
         "made": ("How this was computed", _made(record, written)),
     }

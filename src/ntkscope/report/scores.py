@@ -17,7 +17,18 @@ from ntkscope.report.document import save
 from ntkscope.report.source import Source
 
 CSV, JSON = "scores.csv", "scores.json"
-COLUMNS = ("index", "original", "id", "label", "label_name", "suggested", "suggested_name", "score", "doubtful", "share")
+COLUMNS = (
+    "index",
+    "original",
+    "id",
+    "label",
+    "label_name",
+    "suggested",
+    "suggested_name",
+    "score",
+    "doubtful",
+    "share",
+)
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
@@ -46,7 +57,7 @@ def rows(source: Source) -> list[Mapping[str, Any]]:
     if scores is None or labels is None or labels.shape != scores.shape:
         return []
     suggested, shares = (_like(source.array(f"problems.{name}"), scores) for name in ("suggested", "share"))
-    found = []
+    found: list[Mapping[str, Any]] = []
     for i in np.argsort(-scores, kind="stable").tolist():
         label, other = int(labels[i]), None if suggested is None else int(suggested[i])
         found.append(

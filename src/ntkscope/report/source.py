@@ -21,7 +21,7 @@ def field_of(data: Mapping[str, Any], name: str, default: Any = None) -> Any:
     >>> field_of({"trust": "high"}, "trust"), field_of({}, "trust", "")
     ('high', '')
     """
-    return data[name] if name in data else default
+    return data[name] if name in data else default  # noqa: SIM401 - `get` of a field this version lacks is an error in tests
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -116,7 +116,9 @@ class Source:
             return frozenset(np.flatnonzero(self.label_scores > 0).tolist())
         rows = self.section("problems").data.get("mislabelled")
         found = [mapping(row) for row in rows] if isinstance(rows, (list, tuple)) else []
-        return frozenset(int(row["index"]) for row in found if row.get("label") != row.get("suggested") and "index" in row)
+        return frozenset(
+            int(row["index"]) for row in found if row.get("label") != row.get("suggested") and "index" in row
+        )
 
     def kernel_name(self, kernel: Any) -> str:
         """A kernel in words with its short name, "trace NTK (trntk0)"; the short name alone if there are no words."""

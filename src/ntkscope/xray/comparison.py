@@ -158,7 +158,10 @@ def _opened(record: Record | str | Path) -> Record:
 
 
 def _config(a: Record, b: Record) -> dict[str, Any]:
-    return {"a": {"folder": str(a.folder), "record": record_id(a)}, "b": {"folder": str(b.folder), "record": record_id(b)}}
+    return {
+        "a": {"folder": str(a.folder), "record": record_id(a)},
+        "b": {"folder": str(b.folder), "record": record_id(b)},
+    }
 
 
 def _classes(a: Record, b: Record) -> list[str]:
@@ -185,8 +188,8 @@ def _shared(a: Record, b: Record, part: str) -> tuple[Int64[np.ndarray, " k"], I
     """Places in A and in B of the items both looked at; None if their data are not the same."""
     if a.config.get(part) != b.config.get(part) or any(f"originals.{part}" not in each.arrays for each in (a, b)):
         return None
-    numbers = (np.asarray(each.arrays[f"originals.{part}"]) for each in (a, b))
-    _, in_a, in_b = np.intersect1d(*numbers, assume_unique=True, return_indices=True)
+    first, second = (np.asarray(each.arrays[f"originals.{part}"]) for each in (a, b))
+    _, in_a, in_b = np.intersect1d(first, second, assume_unique=True, return_indices=True)
     return (in_a.astype(np.int64), in_b.astype(np.int64)) if len(in_a) else None
 
 
@@ -204,7 +207,9 @@ def _predictions(a: Record, b: Record, shared: tuple[np.ndarray, np.ndarray]) ->
         only_b=only_b,
         both_wrong=int((~right[0] & ~right[1]).sum()),
         p=float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0,
-        changed=tuple(Changed(int(numbers[i]), int(true[i]), int(said[0][i]), int(said[1][i])) for i in changed[:LISTED]),
+        changed=tuple(
+            Changed(int(numbers[i]), int(true[i]), int(said[0][i]), int(said[1][i])) for i in changed[:LISTED]
+        ),
     )
 
 
@@ -218,7 +223,9 @@ def _kernels(a: Record, b: Record, shared: tuple[np.ndarray, np.ndarray]) -> tup
             continue  # a kernel that is kept by its features
         parts = (torch.from_numpy(gram[np.ix_(rows, rows)].astype(np.float64)) for gram, rows in zip(grams, shared))
         try:
-            found.append(Kernels(name.removeprefix("kernels.").removesuffix(".train"), len(shared[0]), centred_alignment(*parts)))
+            found.append(
+                Kernels(name.removeprefix("kernels.").removesuffix(".train"), len(shared[0]), centred_alignment(*parts))
+            )
         except NumericalError:  # a constant kernel has no direction
             continue
     return tuple(found)
@@ -241,7 +248,7 @@ def _surrogates(a: Record, b: Record) -> tuple[Figure, ...]:
 
 
 def _tops(record: Record) -> dict[int, tuple[set[int], int, int]]:
-    """For each explained test item by its number: the training points that support it most, how many, and the class explained."""
+    """For each explained test item by its number: its main supporting points, how many, and the class explained."""
     found = explain.SECTION.read(record.metrics)
     if found is None or "explain.top_index" not in record.arrays:
         return {}
@@ -257,14 +264,21 @@ def _overlaps(a: Record, b: Record) -> tuple[Overlap, ...]:
     """Items explained in both, those that share the fewest supporting points first."""
     first, second = _tops(a), _tops(b)
     found = [
-        Overlap(item, len(first[item][0] & second[item][0]), min(first[item][1], second[item][1]), first[item][2] == second[item][2])
+        Overlap(
+            item,
+            len(first[item][0] & second[item][0]),
+            min(first[item][1], second[item][1]),
+            first[item][2] == second[item][2],
+        )
         for item in first
         if item in second and min(first[item][1], second[item][1])
     ]
     return tuple(sorted(found, key=lambda each: (each.shared / each.k, each.original)))
 
 
-def _doubts(a: Record, b: Record, shared: tuple[np.ndarray, np.ndarray]) -> tuple[tuple[Doubt, ...], tuple[Doubt, ...], int]:
+def _doubts(
+    a: Record, b: Record, shared: tuple[np.ndarray, np.ndarray]
+) -> tuple[tuple[Doubt, ...], tuple[Doubt, ...], int]:
     """Labels that are doubtful in B alone, in A alone, and how many are in both."""
     if any(problems.SCORES not in each.arrays for each in (a, b)):
         return (), (), 0

@@ -248,7 +248,9 @@ def _describe(context: Context, train: Items, test: Items, config: dict[str, Any
     sections, metrics = on_the_page(), record.metrics
     kept = {each.key: metrics.get(each.key, each.entry("waiting", why="not reached yet")) for each in sections}
     parameters = sum(p.numel() for p in context.model.parameters())
-    told: dict[str, Any] = {"kernel_names": {name: KERNELS.traits(name).title for name in KERNELS if KERNELS.traits(name).title}}
+    told: dict[str, Any] = {
+        "kernel_names": {name: KERNELS.traits(name).title for name in KERNELS if KERNELS.traits(name).title}
+    }
     if context.train.texts is not None:
         told["texts"] = {"train": list(context.train.texts), "test": list(context.test.texts or ())}
     if context.train.ids is not None or context.test.ids is not None:

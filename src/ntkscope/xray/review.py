@@ -103,7 +103,7 @@ class Review:
 
 
 def read_review(path: str | Path) -> Review:
-    """A review that was saved from a page, as JSON or CSV; a file of another kind is a `DataCorrupt` that says what is wrong."""
+    """A review that was saved from a page, as JSON or CSV; anything else is a `DataCorrupt` that says what is wrong."""
     path = Path(path)
     try:
         content = read_bytes(path, DataCorrupt, limit=LARGEST)
@@ -118,7 +118,7 @@ def read_review(path: str | Path) -> Review:
     twice = len(rows) - len({row["index"] for row in rows}) or len(rows) - len({row["original"] for row in rows})
     if twice:
         raise DataCorrupt(f"{path} decides {twice} items more than once; expected one decision per item: {REMEDY}")
-    found = (Decision(*(row[key] for key in NUMBERS), decision=row["decision"], id=row.get("id")) for row in rows)
+    found = (Decision(**{key: row.get(key) for key in (*NUMBERS, "decision", "id")}) for row in rows)
     return Review(value["record"], tuple(found))
 
 

@@ -62,7 +62,8 @@ RELATIVE = "‖K₁ - K₀‖ / ‖K₀‖, relative to the initial kernel: a ke
 ROTATION = Threshold(
     0.02,
     0.1,
-    "the change of direction, which growth does not touch; a wide lazy network's kernel rotates by about one over its width; learning features rotates it by tenths",
+    "the change of direction, which growth does not touch;"
+    " a wide lazy network's kernel rotates by about one over its width; learning features rotates it by tenths",
 )
 WEIGHTS = Threshold(0.1, 0.5, "supports only: a very wide network moves each weight little in either regime")
 GAIN = Threshold(
@@ -185,8 +186,9 @@ def _changed(change: float, rotation: float | None) -> str:
     """How much the kernel changed: the difference relative to the initial kernel's norm, of which growth alone can be most,
     and the rotation, which growth does not touch.
 
-    >>> _changed(2723.0, 0.013)
-    "the difference between the kernels is 2,723 times the initial kernel's norm and its direction turned by 0.013 (1 - CKA; 0: only its scale changed, 1: unrelated)"
+    >>> print(_changed(2723.0, 0.013))
+    the difference between the kernels is 2,723 times the initial kernel's norm and its direction turned by 0.013
+    (1 - CKA; 0: only its scale changed, 1: unrelated)
     """
     said = f"the difference between the kernels is {_times(change)} the initial kernel's norm"
     if rotation is None or not math.isfinite(rotation):

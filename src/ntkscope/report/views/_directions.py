@@ -1,4 +1,4 @@
-"""Leading directions of the kernel: what its eigenvectors tell apart, in pictures, and a map of the items along the first two."""
+"""Leading directions of the kernel: what its eigenvectors tell apart, in pictures, and a map along the first two."""
 
 from __future__ import annotations
 
@@ -28,12 +28,17 @@ def directions(source: Source) -> Markup | None:
     index = np.asarray(rows, dtype=np.int64)
     strengths, total = source.array("kernel.direction_values"), source.array("kernel.direction_total")
     shares = None if strengths is None or total is None or not total[0] > 0 else np.asarray(strengths) / float(total[0])
-    cards = [_direction(j, values[:, j], index, None if shares is None else shares[j], source) for j in range(values.shape[1])]
+    cards = [
+        _direction(j, values[:, j], index, None if shares is None else shares[j], source)
+        for j in range(values.shape[1])
+    ]
     words = (
         "The directions along which the network's kernel spreads the training items most (eigenvectors of the centred kernel):"
         " items at opposite ends are those it tells apart most strongly."
     )
-    pictures = " The first picture of each end is the mean of its items." if source.array("thumbs.train") is not None else ""
+    pictures = (
+        " The first picture of each end is the mean of its items." if source.array("thumbs.train") is not None else ""
+    )
     return join(
         [
             tag("h3", "What the kernel tells apart"),
@@ -47,7 +52,10 @@ def directions(source: Source) -> Markup | None:
 def _direction(j: int, values: np.ndarray, rows: np.ndarray, share: Any, source: Source) -> Markup:
     order = np.argsort(-values, kind="stable")
     few = min(ENDS, max(1, len(order) // 2))
-    ends = [_end(order[:few], np.maximum(values, 0), rows, source), _end(order[::-1][:few], np.maximum(-values, 0), rows, source)]
+    ends = [
+        _end(order[:few], np.maximum(values, 0), rows, source),
+        _end(order[::-1][:few], np.maximum(-values, 0), rows, source),
+    ]
     told = f" ({percent(share)} of the kernel's spread)" if share is not None else ""
     head = tag("p", tag("b", f"Direction {j + 1}"), told)
     return tag("li", head, tag("div", *ends, class_="ends"), class_="card")
@@ -68,10 +76,18 @@ def _end(few: np.ndarray, weights: np.ndarray, rows: np.ndarray, source: Source)
 
 def _mean(weights: np.ndarray, rows: np.ndarray, source: Source) -> Markup | None:
     thumbs = source.array("thumbs.train")
-    if thumbs is None or thumbs.ndim != 4 or thumbs.dtype != np.uint8 or thumbs.shape[-1] not in (1, 3) or not weights.sum() > 0:
+    if (
+        thumbs is None
+        or thumbs.ndim != 4
+        or thumbs.dtype != np.uint8
+        or thumbs.shape[-1] not in (1, 3)
+        or not weights.sum() > 0
+    ):
         return None
     chosen = np.flatnonzero(weights)
-    whole = np.tensordot(weights[chosen] / weights[chosen].sum(), np.asarray(thumbs)[rows[chosen]].astype(np.float64), axes=1)
+    whole = np.tensordot(
+        weights[chosen] / weights[chosen].sum(), np.asarray(thumbs)[rows[chosen]].astype(np.float64), axes=1
+    )
     return tag("img", src=png_uri(np.rint(whole).astype(np.uint8)), alt="mean picture of this end", class_="mean")
 
 
@@ -102,10 +118,18 @@ def _map(values: np.ndarray, rows: np.ndarray, source: Source) -> Markup:
         mark = tag("circle", cx=px, cy=py, r=4, class_="mark", style=style, data_tip=tip)
         marks.append(tag("a", mark, href=source.items.address("train", item), aria_label=tip))
     marks += _names(x, y, rows, frame, source)
-    drawn = frame.svg(marks, describe=f"Map of {len(chosen)} training items along the first two directions of the kernel")
+    drawn = frame.svg(
+        marks, describe=f"Map of {len(chosen)} training items along the first two directions of the kernel"
+    )
     some = f" {len(chosen)} of {len(rows)} items are drawn." if len(chosen) < len(rows) else ""
     caption = tag("figcaption", "Map of the training items")
-    return tag("figure", caption, drawn, tag("p", f"Point at an item to see what it is, press it to open it.{some}", class_="soft small"), class_="map")
+    return tag(
+        "figure",
+        caption,
+        drawn,
+        tag("p", f"Point at an item to see what it is, press it to open it.{some}", class_="soft small"),
+        class_="map",
+    )
 
 
 def _names(x: np.ndarray, y: np.ndarray, rows: np.ndarray, frame: Frame, source: Source) -> list[Markup]:

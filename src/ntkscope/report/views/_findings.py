@@ -65,7 +65,9 @@ def _wrong(data: Mapping[str, Any], source: Source) -> Markup | None:
     said: list[Any] = [f"of {number(items)} test items (accuracy {accuracy}). "]
     agreed = as_float(field_of(data, "agreement_wrong"))
     if wrong and agreed == agreed:
-        said.append(f"The surrogate gives the network's own wrong answer on {round(agreed * wrong)} of them ({percent(agreed, 0)}).")
+        said.append(
+            f"The surrogate gives the network's own wrong answer on {round(agreed * wrong)} of them ({percent(agreed, 0)})."
+        )
     title = "wrong prediction" if wrong == 1 else "wrong predictions"
     return _card(number(wrong), title, *said, href="#s-explain", find="wrong" if wrong else None)
 

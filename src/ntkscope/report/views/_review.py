@@ -56,7 +56,12 @@ def _panel(count: int) -> Markup:
         tag("span", class_="spread"),
         button("Save as JSON", "json"),
         button("Save as CSV", "csv"),
-        tag("label", "Load a review", tag("input", type="file", id="review-load", accept=".json", class_="hidden"), class_="action like-button"),
+        tag(
+            "label",
+            "Load a review",
+            tag("input", type="file", id="review-load", accept=".json", class_="hidden"),
+            class_="action like-button",
+        ),
         class_="review-tools",
     )
     words = tag(
@@ -66,7 +71,17 @@ def _panel(count: int) -> Markup:
         " reads the saved file. Keys: A accept, R reject, U undecided, ← and →.",
         class_="soft small",
     )
-    asks = tag("noscript", tag("p", "Reviewing needs JavaScript, which is switched off; the table below has every item.", class_="note"))
-    body = tag("div", id="review-body", class_="card review-body", tabindex="0", role="group", aria_label="The label under review")
+    asks = tag(
+        "noscript",
+        tag("p", "Reviewing needs JavaScript, which is switched off; the table below has every item.", class_="note"),
+    )
+    body = tag(
+        "div",
+        id="review-body",
+        class_="card review-body",
+        tabindex="0",
+        role="group",
+        aria_label="The label under review",
+    )
     note = tag("p", id="review-note", class_="note", role="status", hidden=True)
     return tag("div", asks, tools, note, body, words, id="review", class_="review")

@@ -52,7 +52,13 @@ def _matrix(matrix: np.ndarray, source: Source) -> Markup | None:
             cells.append(_cell(int(matrix[label, other]), label, other, largest, (names[i], names[j]), source))
         body.append(tag("tr", *cells))
     caption = "Rows: true class. Columns: predicted. Darker: more mistakes; press a count to see its items."
-    grid = tag("table", tag("caption", "Confusion matrix", class_="hidden"), tag("thead", head), tag("tbody", *body), class_="confusion")
+    grid = tag(
+        "table",
+        tag("caption", "Confusion matrix", class_="hidden"),
+        tag("thead", head),
+        tag("tbody", *body),
+        class_="confusion",
+    )
     box = tag("div", grid, class_="scroll fit", tabindex="0", role="region", aria_label="Confusion matrix")
     return tag("figure", tag("figcaption", "Confusion matrix"), box, tag("p", caption, " ", note, class_="soft small"))
 
@@ -69,7 +75,9 @@ def _cell(count: int, true: int, predicted: int, largest: int, names: tuple[str,
 
 def _pairs(pairs: Sequence[Mapping[str, Any]], source: Source) -> Markup:
     if not pairs:
-        return tag("div", tag("h3", "Confused most often"), tag("p", "No test item is predicted wrongly.", class_="soft"))
+        return tag(
+            "div", tag("h3", "Confused most often"), tag("p", "No test item is predicted wrongly.", class_="soft")
+        )
     shown = [
         tag(
             "li",

@@ -23,8 +23,8 @@ def problems(section: Section, source: Source) -> Drawing:
     for title, words, heads, rows in (
         (
             "Perhaps mislabelled",
-            "Left out of training, these items would be classified differently: a wrong label, or a hard item. Their most similar"
-            " training items are the evidence." + _unlisted(len(listed), source),
+            "Left out of training, these items would be classified differently: a wrong label, or a hard item. Their most"
+            " similar training items are the evidence." + _unlisted(len(listed), source),
             ["Rank", "Item", "Number", "Label", "Suggested", "Score", "Decision"],
             [_mislabelled(n, row, source) for n, (_, row) in enumerate(listed, 1)],
         ),

@@ -67,7 +67,9 @@ def _accuracies(data: Mapping[str, Any], source: Source) -> Markup:
     best = data.get("best_kernel")
     rows = [Bar("network", data.get("network_accuracy"), percent(data.get("network_accuracy")), "network")]
     for kernel, accuracy in sorted(surrogates.items(), key=lambda pair: -as_float(pair[1])):
-        name = join([source.kernel_mark(kernel), tag("span", "most faithful", class_="pill quiet") if kernel == best else None])
+        name = join(
+            [source.kernel_mark(kernel), tag("span", "most faithful", class_="pill quiet") if kernel == best else None]
+        )
         rows.append(Bar(name, accuracy, percent(accuracy), "best" if kernel == best else ""))
     return tag(
         "div",

@@ -56,8 +56,8 @@ def surrogates(section: Section, source: Source) -> Drawing:
         "p",
         "Agreement: how often surrogate and network predict the same class",
         ", on all test items and on those the network gets wrong. " if targets else ". ",
-        "τ: how closely the surrogate ranks the test items as the network does, 1 for the same order; press one to see what it means."
-        " TAD: how much more accurate the surrogate is than the network, in percentage points. Ranges are 95 % intervals.",
+        "τ: how closely the surrogate ranks the test items as the network does, 1 for the same order; press one to see what it"
+        " means. TAD: how much more accurate the surrogate is than the network, in percentage points. Ranges are 95 % intervals.",
         class_="soft small",
     )
     trivial = [str(row["kernel"]) for row in rows if field_of(row, "trivial")]
@@ -66,8 +66,8 @@ def surrogates(section: Section, source: Source) -> Drawing:
         names = ", ".join(source.kernel_name(name) for name in dict.fromkeys(trivial))
         note = tag(
             "p",
-            f"{names}: the network's logits are linear in this kernel's features, so a fit to the logits is faithful by construction"
-            " and says nothing; it is never called the best.",
+            f"{names}: the network's logits are linear in this kernel's features, so a fit to the logits is faithful by"
+            " construction and says nothing; it is never called the best.",
             class_="soft small",
         )
     return Drawing(join([shown, words, note, _plots(rows, source)]))

@@ -122,8 +122,8 @@ SECTION = register(
         place=2,
         title="Right and wrong by class",
         meaning=(
-            "Which classes the network gets wrong and what it takes them for. Few, similar pairs point to classes that are hard to"
-            " tell apart, or to labels that mix them up; a class with low recall may need more or better examples."
+            "Which classes the network gets wrong and what it takes them for. Few, similar pairs point to classes that are hard"
+            " to tell apart, or to labels that mix them up; a class with low recall may need more or better examples."
         ),
         formula=(
             "Precision: right / predicted as the class. Recall: right / items of the class. Doubtful: training labels that a"

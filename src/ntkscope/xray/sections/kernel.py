@@ -102,9 +102,7 @@ def _directions(context: Context, K: Gram, rows: Int64[np.ndarray, " r"]) -> Non
     context.keep("kernel.direction_total", np.array([max(float(np.trace(centred)), 0.0)]))
 
 
-def leading(
-    matrix: Float64[np.ndarray, "n n"], k: int
-) -> tuple[Float64[np.ndarray, " k"], Float64[np.ndarray, "n k"]]:
+def leading(matrix: Float64[np.ndarray, "n n"], k: int) -> tuple[Float64[np.ndarray, " k"], Float64[np.ndarray, "n k"]]:
     """The largest eigenvalues and their eigenvectors, the sign of each such that its largest entry is positive; O(n² k).
 
     >>> values, vectors = leading(np.diag([1.0, 3.0, 2.0]), 2)
