@@ -114,6 +114,7 @@ def test_labels_are_reviewed_saved_and_loaded(visit: Open, written: Made, made: 
     assert quiet(page)
 
 
+@pytest.mark.guard
 def test_a_doubtful_neighbour_is_flagged(visit: Open, written: Made, made: Made) -> None:
     page = visit(written(kind="image"))
     record = Record.open(made(kind="image"))
@@ -177,6 +178,7 @@ def test_published_measured_and_verdict_are_in_view_together(width: int, visit: 
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("width", [1440, 768, 390])
 @pytest.mark.parametrize("earlier", [False, True])
 def test_three_widths(width: int, earlier: bool, visit: Open, written: Made) -> None:

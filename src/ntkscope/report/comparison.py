@@ -154,8 +154,8 @@ def _kernels(rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, A
         for row in rows
     ]
     words = (
-        "Alignment of the kernel of A with that of B on the training items of both: 1 if one is the other scaled, 0 if they have"
-        " nothing in common."
+        "Alignment of the kernel of A with that of B on the training items of both: 1 if one is the other scaled, 0 if they"
+        " have nothing in common."
     )
     both = [
         [

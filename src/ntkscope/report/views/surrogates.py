@@ -57,7 +57,8 @@ def surrogates(section: Section, source: Source) -> Drawing:
         "Agreement: how often surrogate and network predict the same class",
         ", on all test items and on those the network gets wrong. " if targets else ". ",
         "τ: how closely the surrogate ranks the test items as the network does, 1 for the same order; press one to see what it"
-        " means. TAD: how much more accurate the surrogate is than the network, in percentage points. Ranges are 95 % intervals.",
+        " means. TAD: how much more accurate the surrogate is than the network, in percentage points. Ranges are 95 %"
+        " intervals.",
         class_="soft small",
     )
     trivial = [str(row["kernel"]) for row in rows if field_of(row, "trivial")]
