@@ -12,7 +12,7 @@ import torch
 
 import ntkscope as ns
 from ntkscope.cli import main
-from ntkscope.core import RecordError, UnknownName, UsageError
+from ntkscope.core import Claim, Record, RecordError, UnknownName, UsageError
 from ntkscope.experiments import figures
 from ntkscope.experiments._images import chosen_points, load_images
 from ntkscope.experiments._published import Published
@@ -41,6 +41,23 @@ def test_the_command_line_runs_and_checks(folder: Path, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert "surrogate-table1-resnet18-cifar10" in printed
     assert "stand-in" in printed
+    assert printed.count("    published  ") == len(Record.open(folder).claims)
+    assert "    measured   " in printed
+
+
+@pytest.mark.parametrize(("scale", "code"), [("smoke", 0), ("paper", 1)])
+def test_a_stand_in_whose_check_fails_counts_beyond_smoke(scale: str, code: int, tmp_path: Path) -> None:
+    with Record.create(tmp_path, kind="experiment", config={"scale": scale}) as record:
+        record.claim(Claim("a", "Table 1", 1, 2, "at most 1", "stand-in", "the check does not hold; another data set"))
+    assert command("check", str(tmp_path)) == code
+
+
+def test_a_stand_in_whose_check_holds_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Record.create(tmp_path, kind="experiment", config={"scale": "paper"}) as record:
+        record.claim(Claim("a", "Table 1", 1, 2, "at least 1", "stand-in", "the check holds; another data set"))
+        record.claim(Claim("b", "Table 1", 1, 2, None, "stand-in", "no threshold is published; reported only"))
+    assert command("check", str(tmp_path)) == 0
+    assert "a: stand-in, its check holds" in capsys.readouterr().out
 
 
 def test_check_exits_with_1_when_a_claim_failed(folder: Path, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
-"""Made-up X-rays, each written once a session."""
+"""Made-up X-rays, each written once a session, and a browser to look at their pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ntkscope.report import write_page
+from report.browsing import BROWSERS, Made, Open
 from report.fixtures.xray import write_xray
 
 
@@ -22,3 +26,49 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return known[key]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed (Debian: apt install chromium)")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Open]:
+    """Open a file; whatever the page asks for or complains of is collected in `.asked` and `.complaints`."""
+    contexts = []
+
+    def go(path: Path, width: int = 1280, **options: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 800}, accept_downloads=True, **options)
+        contexts.append(context)
+        context.set_default_timeout(10_000)
+        page = context.new_page()
+        page.asked, page.complaints = [], []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("console", lambda message: page.complaints.append(message.text))
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (page.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
+        page.goto(path.as_uri())
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="session")
+def written(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("pages")
+
+    def write(**options: object) -> Path:
+        out = folder / ("-".join(f"{key}-{value}" for key, value in sorted(options.items())) + ".html")
+        return out if out.exists() else write_page(made(**options), out)
+
+    return write

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,76 +11,16 @@ import pytest
 from ntkscope.cli import main
 from ntkscope.core import Record
 from ntkscope.report import Page, write_index, write_page
+from report.browsing import Made, Open, overflow, quiet, saved, state
 from report.fixtures.xray import HOSTILE, OFFERED
 from report.test_page import experiment
-
-Made = Callable[..., Path]
-Open = Callable[..., Any]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed (Debian: apt install chromium)")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path)
-        yield running
-        running.close()
-
-
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Open]:
-    """Open a file; whatever the page asks for or complains of is collected in `.asked` and `.complaints`."""
-    contexts = []
-
-    def go(path: Path, width: int = 1280, **options: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 800}, accept_downloads=True, **options)
-        contexts.append(context)
-        context.set_default_timeout(10_000)
-        page = context.new_page()
-        page.asked, page.complaints = [], []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.on("console", lambda message: page.complaints.append(message.text))
-        page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: (page.complaints.append(f"dialog {dialog.message}"), dialog.dismiss()))
-        page.goto(path.as_uri())
-        return page
-
-    yield go
-    for context in contexts:
-        context.close()
-
-
-@pytest.fixture(scope="module")
-def written(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    folder = tmp_path_factory.mktemp("pages")
-
-    def write(**options: object) -> Path:
-        out = folder / ("-".join(map(str, options.values())) + ".html")
-        return out if out.exists() else write_page(made(**options), out)
-
-    return write
-
-
-def quiet(page: Any) -> bool:
-    outside = [url for url in page.asked if not url.startswith(("data:", "blob:")) and url != page.url.split("#")[0]]
-    assert outside == []
-    assert page.complaints == []
-    return True
-
-
-def overflow(page: Any) -> int:
-    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
 @pytest.mark.parametrize("kind", ["image", "text", "vector"])
 def test_a_page_opens_from_disk_without_a_word_or_a_request(kind: str, visit: Open, written: Made) -> None:
     page = visit(written(kind=kind))
     assert page.title() == "X-ray of mlp on digits – ntkscope"
-    assert page.locator("main > section").count() == 7
+    assert page.locator("main > section").count() == 8
     assert page.locator("#explorer-said").inner_text()
     assert quiet(page)
 
@@ -129,11 +65,6 @@ def test_the_policy_stops_scripts_and_requests_from_outside(visit: Open, written
     assert any("Content Security Policy" in complaint for complaint in page.complaints)
 
 
-def state(page: Any) -> tuple[str, str, str, str]:
-    """What the explorer shows: the item, the bars, the supporting training points, the neighbours."""
-    return tuple(page.locator(f"#explorer-{part}").inner_text() for part in ("head", "bars", "top", "nearest"))
-
-
 def test_another_item_by_mouse(visit: Open, written: Made, made: Made) -> None:
     page = visit(written(kind="image"))
     before = state(page)
@@ -169,7 +100,7 @@ def test_another_item_by_keys(visit: Open, written: Made) -> None:
 
 
 def test_the_bars_are_the_records_numbers(visit: Open, written: Made, made: Made) -> None:
-    """The mean contributions of the predicted logit, and those of another logit when it is chosen."""
+    """The mean contributions to the logit of the network's class, and those to another logit when it is chosen."""
     page = visit(written(kind="image"))
     record = Record.open(made(kind="image"))
     data, means = record.metrics["section:explain"]["data"], record.arrays["explain.class_mean"]
@@ -178,14 +109,18 @@ def test_the_bars_are_the_records_numbers(visit: Open, written: Made, made: Made
         texts = page.locator("#explorer-rows .value").all_inner_texts()
         return np.array([float(text.replace("−", "-")) for text in texts])
 
-    np.testing.assert_allclose(shown(), means[0, data["predicted"][0]], rtol=0.06)  # two digits are shown
-    other = next(
-        int(value)
-        for value in page.locator("#explorer-logit option").evaluate_all("options => options.map(o => o.value)")
-        if int(value) != data["predicted"][0]
-    )
+    network = data["network_predicted"][0]
+    np.testing.assert_allclose(shown(), means[0, network], rtol=0.06)  # two digits are shown
+    before = state(page), page.locator("#explorer-influence").inner_text(), page.locator("#explorer-facts").inner_text()
+    other = data["chosen"][0][1]
+    assert other != network
     page.locator("#explorer-logit").select_option(str(other))
     np.testing.assert_allclose(shown(), means[0, other], rtol=0.06)
+    after = state(page), page.locator("#explorer-influence").inner_text(), page.locator("#explorer-facts").inner_text()
+    assert before[0][2] != after[0][2]  # the supporting points follow the class
+    assert before[1] != after[1]
+    assert before[2] != after[2]
+    assert quiet(page)
 
 
 def test_search_and_only_wrong(visit: Open, written: Made, made: Made) -> None:
@@ -234,18 +169,11 @@ def test_sorting_by_a_press_on_a_head(visit: Open, written: Made) -> None:
     assert quiet(page)
 
 
-def saved(page: Any, button: Any) -> tuple[str, list[list[str]]]:
-    with page.expect_download() as download:
-        button.click()
-    content = Path(download.value.path()).read_bytes().decode("utf-8-sig")
-    return download.value.suggested_filename, list(csv.reader(io.StringIO(content)))
-
-
 def test_data_problems_as_csv(visit: Open, written: Made, made: Made) -> None:
     page = visit(written(kind="image"))
     name, rows = saved(page, page.locator("button[data-export*=mislabelled]"))
     assert name == "demo-perhaps-mislabelled.csv"
-    assert rows[0] == ["Rank", "Number", "Label", "Suggested", "Score"]
+    assert rows[0] == ["Rank", "Number", "Label", "Suggested", "Score", "Decision"]
     expected = Record.open(made(kind="image")).metrics["section:problems"]["data"]["mislabelled"]
     assert len(rows) == 1 + len(expected)
     for n, (row, want) in enumerate(zip(rows[1:], expected, strict=True), 1):
@@ -261,7 +189,7 @@ def test_injection_shows_up_as_text(visit: Open, written: Made) -> None:
         page.keyboard.press("ArrowRight")
     assert page.evaluate("window.pwned") is None
     assert page.locator("img[src=x]").count() == 0
-    assert page.locator("script").count() == 2  # the data of the explorer and our own
+    assert page.locator("script").count() == 4  # data of the explorer, the review and the items, and our own
     assert page.locator("main b", has_text="bold").count() == 0
     body = page.locator("body").inner_text()
     assert "<script>window.pwned=1</script>" in body
@@ -345,7 +273,7 @@ def test_keys_reach_every_control_and_show_where_they_are(visit: Open, written: 
     page = visit(written(kind="image"))
     wanted = {"skip", "theme", "explorer-search", "explorer-wrong", "explorer-list", "explorer-logit"}
     seen: list[str] = []
-    while not wanted <= set(seen) and len(seen) < 60:
+    while not wanted <= set(seen) and len(seen) < 200:
         page.keyboard.press("Tab")
         where = page.evaluate(
             "() => { const e = document.activeElement; const s = getComputedStyle(e);"

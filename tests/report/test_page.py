@@ -76,7 +76,7 @@ def test_hostile_strings_are_text_everywhere(made: Made) -> None:
     for raw in ("<script>window", "<img src=x", "<b>bold", "onmouseover=window.pwned=1 x='\""):
         assert raw not in shown
     assert all(text[:12] in unescape(page) for text in HOSTILE)
-    (data,) = [json.loads(body) for attributes, body in scripts(page) if "data-explain" in attributes]
+    (data,) = [json.loads(body) for attributes, body in scripts(page) if "data-items" in attributes]
     assert data["classes"][: len(HOSTILE)] == list(HOSTILE)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,23 @@ SAID = (
     "Every one of 24 blocks of gradients agrees with PyTorch's own autograd on your model to 3×10⁻⁷ (allowed: 10⁻³);"
     " 24 samples were also run alone."
 )
+
+
+def whole(text: str) -> np.ndarray:
+    """Packed whole numbers, unpacked in another way than the page does."""
+    raw = np.frombuffer(base64.b64decode(text), dtype=np.uint8).reshape(-1, 3).astype(np.int64)
+    values = raw @ np.array([65536, 256, 1])
+    return np.where(values == 0xFFFFFF, -1, values)
+
+
+def unpacked(packed: Any, items: int) -> np.ndarray:
+    """A packed array with its shape."""
+    values = whole(packed["data"])
+    if packed["kind"] == "float":
+        raw = base64.b64decode(packed["data"])
+        wide = b"".join(raw[k : k + 3] + b"\0" for k in range(0, len(raw), 3))
+        values = np.frombuffer(wide, dtype=">f4").astype(np.float64)
+    return values.reshape(items, *packed["shape"])
 
 
 def words(body: str) -> str:
@@ -57,14 +76,36 @@ class TestSummary(ViewContract):
 class TestSurrogates(ViewContract):
     name = "surrogates"
 
-    def test_every_kernel_has_a_row_and_a_plot_of_all_items(self, source: Source) -> None:
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_every_surrogate_has_a_row_and_a_plot_of_all_items(self, earlier: bool, made: Callable[..., Path]) -> None:
+        source = Source(Record.open(made(kind="image", earlier=earlier)))
         body = VIEWS["surrogates"](self.section(source), source).body
-        for row in self.section(source).data["table"]:
+        rows = self.section(source).data["table"]
+        assert len(rows) == (3 if earlier else 6)
+        for row in rows:
             assert f'data-value="{row["tau"]}"' in body
-        assert body.count("<figure>") == 3
-        assert len(re.findall(r'class="mark(?: odd)?"', body)) == 3 * 70
+        assert body.count("<figure>") == len(rows)
+        assert len(re.findall(r'class="mark(?: odd)?"', body)) == len(rows) * 70
         wrong = int((source.array("labels.test") != source.array("network.test_prediction")).sum())
-        assert body.count('class="mark odd"') == 3 * wrong > 0
+        assert body.count('class="mark odd"') == len(rows) * wrong > 0
+
+    def test_a_trivial_surrogate_is_never_the_best(self, source: Source) -> None:
+        rows = [dict(row) for row in self.section(source).data["table"]]
+        for row in rows:
+            row["tau"] = 0.999 if row["kernel"] == "ck" and row["target"] == "logits" else 0.5
+        body = VIEWS["surrogates"](Section("surrogates", data={"table": rows}), source).body
+        cells = re.findall(r'<tr><td class="strong".*?</td>', body)
+        best = [cell for cell in cells if "pill good" in cell]
+        assert len(best) == 1
+        assert "trace NTK, normalised" in best[0]
+        assert "faithful by construction" in words(body)
+
+    def test_every_tau_says_what_it_means(self, source: Source) -> None:
+        body = VIEWS["surrogates"](self.section(source), source).body
+        rows = self.section(source).data["table"]
+        assert body.count('popovertarget="help-tau"') == len(rows)
+        for row in rows:
+            assert f"order about {50 * (1 + row['tau']):.0f} % the same way" in body
 
     def test_many_items_are_thinned_and_the_most_unlike_stay(self, tmp_path: Path) -> None:
         record = Record.create(tmp_path / "x", kind="xray")
@@ -83,19 +124,60 @@ class TestSurrogates(ViewContract):
 class TestExplain(ViewContract):
     name = "explain"
 
-    def test_published_data_are_the_records(self, source: Source) -> None:
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_published_data_are_the_records(self, earlier: bool, made: Callable[..., Path]) -> None:
+        source = Source(Record.open(made(kind="image", earlier=earlier)))
         section = self.section(source)
         published = VIEWS["explain"](section, source).data
         assert [item["index"] for item in published["items"]] == section.data["items"]
-        means, nearest = source.array("explain.class_mean"), source.array("explain.nearest_index.ck")
-        labels = source.array("labels.train")
+        found = published["evidence"]
+        chosen, means = unpacked(found["chosen"], len(published["items"])), source.array("explain.class_mean")
+        shown, nearest = unpacked(found["means"], len(chosen)), source.array("explain.nearest_index.ck")
+        near = published["nearest"]["ck"]
+        stored = whole(near["index"]).reshape(-1, near["k"])
+        used = set(source.items.used("train"))
         for n, item in enumerate(published["items"]):
-            for logit, values in item["means"].items():
-                np.testing.assert_array_equal(values, means[n, int(logit)])
-            assert {str(item["predicted"]), str(item["true"])} <= set(item["means"])
-            assert [index for index, _ in item["nearest"]["ck"]] == nearest[n].tolist()
-            for index, _ in [*item["top"], *item["outliers"]]:
-                assert published["train"][index]["label"] == labels[index]
+            assert {item["network"], item["true"]} <= set(chosen[n].tolist())
+            assert chosen[n, 0] == item["network"]  # the network's own answer is explained first
+            for c, label in enumerate(chosen[n].tolist()):
+                if label >= 0:
+                    np.testing.assert_allclose(
+                        shown[n, c], means[n, label], rtol=2e-5
+                    )  # 16 bits of the mantissa are kept
+            assert stored[n].tolist() == nearest[n].tolist()
+            assert set(stored[n].tolist()) <= used
+        top = unpacked(found["top"]["index"], len(chosen))
+        assert set(top[top >= 0].tolist()) <= used
+
+    def test_every_chosen_class_has_its_own_evidence(self, source: Source) -> None:
+        section = self.section(source)
+        published = VIEWS["explain"](section, source).data
+        found = published["evidence"]
+        chosen = unpacked(found["chosen"], len(published["items"]))
+        np.testing.assert_array_equal(chosen, source.array("explain.chosen"))
+        for name in ("top", "outliers", "influence"):
+            index = unpacked(found[name]["index"], len(chosen))
+            expected = np.where(chosen[..., None] >= 0, source.array(f"explain.{name}_index"), -1)
+            np.testing.assert_array_equal(index, expected)
+        for name in ("surrogate", "network"):
+            values = source.array(f"explain.{name}_logit")
+            told = unpacked(found[f"{name}_logit"], len(chosen))
+            for n, c in zip(*np.nonzero(chosen >= 0)):
+                assert told[n, c] == pytest.approx(values[n, chosen[n, c]], rel=2e-5)
+        np.testing.assert_allclose(
+            unpacked(found["box"], len(chosen)), source.array("explain.box"), rtol=2e-5, atol=1e-30
+        )
+        assert [item["trust"] for item in published["items"]] == source.array("explain.trust").tolist()
+
+    def test_in_an_earlier_record_only_the_surrogates_class_has_single_items(self, made: Callable[..., Path]) -> None:
+        source = Source(Record.open(made(kind="image", earlier=True)))
+        section = self.section(source)
+        published = VIEWS["explain"](section, source).data
+        chosen = unpacked(published["evidence"]["chosen"], len(published["items"]))
+        top = unpacked(published["evidence"]["top"]["index"], len(chosen))
+        own = chosen == np.array(section.data["predicted"])[:, None]
+        np.testing.assert_array_equal(top[own], source.array("explain.top_index"))
+        assert (top[~own] == -1).all()
 
     def test_padding_is_left_out(self, tmp_path: Path) -> None:
         record = Record.create(tmp_path / "x", kind="xray")
@@ -104,10 +186,11 @@ class TestExplain(ViewContract):
             record.array(f"explain.{name}_index{ending}", np.array(index))
             record.array(f"explain.{name}_value{ending}", np.array([[1.0, 0.5]]))
         section = Section("explain", data={"kernels": ["trntk"], "items": [7], "predicted": [0], "true": [1]})
-        (item,) = VIEWS["explain"](section, Source(record)).data["items"]
-        assert item["top"] == [(3, 1.0)]
-        assert item["outliers"] == []
-        assert item["nearest"] == {"trntk": [(2, 1.0), (1, 0.5)]}
+        source = Source(record)
+        published = VIEWS["explain"](section, source).data
+        assert source.items.used("train") == [1, 2, 3]
+        assert unpacked(published["evidence"]["chosen"], 1).tolist() == [[0, 1]]
+        assert unpacked(published["evidence"]["top"]["index"], 1).tolist() == [[[3, -1], [-1, -1]]]
 
     def test_many_classes_are_narrowed_to_the_loudest(self, tmp_path: Path) -> None:
         record = Record.create(tmp_path / "x", kind="xray")
@@ -115,8 +198,29 @@ class TestExplain(ViewContract):
         means[0, 5, 40:50] = 1.0
         record.array("explain.class_mean", means)
         section = Section("explain", data={"kernels": [], "items": [0], "predicted": [5], "true": [77]})
-        (item,) = VIEWS["explain"](section, Source(record)).data["items"]
-        assert item["classes"] == [5, *range(40, 50), 77]
+        found = VIEWS["explain"](section, Source(record)).data["evidence"]
+        assert unpacked(found["shown"], 1)[0, 0].tolist() == [5, *range(40, 50), 77]
+
+
+class TestConfusion(ViewContract):
+    name = "confusion"
+
+    def test_the_matrix_and_its_links(self, source: Source) -> None:
+        body = VIEWS["confusion"](self.section(source), source).body
+        matrix = source.array("confusion.matrix")
+        off = matrix - np.diag(np.diagonal(matrix))
+        assert body.count('class="mistake"') == int((off > 0).sum()) > 0
+        i, j = (int(k[0]) for k in np.nonzero(off))
+        assert f"true:&quot;{i}&quot; predicted:&quot;{j}&quot;" in body
+
+    def test_of_many_classes_the_most_confused_are_shown(self, tmp_path: Path) -> None:
+        record = Record.create(tmp_path / "x", kind="xray")
+        matrix = 5 * np.eye(60, dtype=np.int64)
+        matrix[59, 58] = 7
+        record.array("confusion.matrix", matrix)
+        body = VIEWS["confusion"](Section("confusion", data={"classes": [], "confused": []}), Source(record)).body
+        assert "The 24 of 60 classes with the most mistakes." in words(body)
+        assert body.count('class="mistake"') == 1
 
 
 class TestProblems(ViewContract):
@@ -124,10 +228,14 @@ class TestProblems(ViewContract):
 
     def test_every_row_is_there_with_its_number_in_the_whole_set(self, source: Source) -> None:
         section = self.section(source)
-        body = VIEWS["problems"](section, source).body
+        drawn = VIEWS["problems"](section, source)
+        body = drawn.body
         assert body.count("<tr>") == 3 + sum(len(rows) for rows in section.data.values())
         for row in section.data["mislabelled"]:
             assert f"#{row['original']}<" in body
+        near = source.array("problems.neighbour_index")
+        assert [item["index"] for item in drawn.data["items"]] == [row["index"] for row in section.data["mislabelled"]]
+        assert [[i for i, _ in item["near"]] for item in drawn.data["items"]] == near.tolist()
 
     def test_labels_nobody_contradicts_are_not_listed(self, source: Source) -> None:
         row = {"index": 0, "original": 7, "score": 0.2, "label": 1, "suggested": 2}

@@ -16,6 +16,10 @@ class TestSummary(SectionContract):
     name = "summary"
 
 
+class TestConfusion(SectionContract):
+    name = "confusion"
+
+
 class TestSurrogates(SectionContract):
     name = "surrogates"
 

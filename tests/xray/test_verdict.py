@@ -65,8 +65,14 @@ def test_a_constant_part_of_the_kernel_decides_nothing() -> None:
 
 def test_large_changes_are_said_in_words() -> None:
     why = judge(Observations(linearisation=5.0, kernel_change=452.3, rotation=0.3)).why
-    assert "explains nothing of what training changed, and the kernel changed by 452 times its size" in why
-    assert "3.0 % of its size" in judge(Observations(linearisation=0.05, kernel_change=0.03, rotation=0.001)).why
+    assert "explains nothing of what training changed, and the difference between the kernels is 452 times" in why
+    assert "3.0 % of the initial" in judge(Observations(linearisation=0.05, kernel_change=0.03, rotation=0.001)).why
+
+
+def test_a_kernel_that_grew_and_hardly_turned_is_told_apart() -> None:
+    """A difference of 2,723 times and a rotation of 0.013 are no contradiction, and the sentence says why."""
+    why = judge(Observations(linearisation=0.98, kernel_change=2723.0, rotation=0.013)).why
+    assert "2,723 times the initial kernel's norm and its direction turned by 0.013 (1 - CKA; 0: only its scale" in why
 
 
 def test_the_score_grows_with_the_error() -> None:

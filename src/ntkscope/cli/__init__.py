@@ -10,6 +10,7 @@ import typer
 
 import ntkscope as ns
 from ntkscope.cli.check import check
+from ntkscope.cli.compare import compare
 from ntkscope.cli.demo import demo
 from ntkscope.cli.kernel import kernel
 from ntkscope.cli.list import list_parts
@@ -22,6 +23,7 @@ from ntkscope.core.printable import printable
 
 VERBS: dict[str, Callable[..., Any]] = {
     "check": check,
+    "compare": compare,
     "demo": demo,
     "kernel": kernel,
     "list": list_parts,

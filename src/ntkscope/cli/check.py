@@ -13,14 +13,22 @@ from ntkscope.core.printable import printable
 
 
 def check(folder: Annotated[Path, typer.Argument(help="A folder that a run wrote to.")]) -> None:
-    """Print the verdicts of a record; exit with 1 when a claim was not reproduced or the run is not done."""
+    """Print what was published beside what was measured; exit with 1 when a check failed or the run is not done.
+
+    A stand-in, measured in another setting than the published one, fails if its check does not hold there; at the scale
+    `smoke`, which tries the mechanics alone, such a failure is printed and does not count.
+    """
     record = ns.Record.open(folder)
     typer.echo("\n".join(verdicts(record)))
     missed = [claim.id for claim in record.claims if claim.verdict == "not reproduced"]
+    failed = [claim.id for claim in record.claims if claim.verdict == "stand-in" and claim.holds is False]
     if missed:
         typer.echo(printable(f"not reproduced: {', '.join(missed)}"), err=True)
+    if failed:
+        typer.echo(printable(f"the check of a stand-in failed: {', '.join(failed)}"), err=True)
     if record.status != "done":
         why = f", {record.error}" if record.error else ""
         typer.echo(printable(f"the run is not done: {record.status}{why}"), err=True)
-    if missed or record.status != "done":
+    counted = failed if record.config.get("scale") != "smoke" else []
+    if missed or counted or record.status != "done":
         raise typer.Exit(1)

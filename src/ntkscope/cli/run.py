@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,12 +34,21 @@ def run(
 
 
 def verdicts(record: ns.Record) -> list[str]:
-    """One line a claim, and where the record lies."""
-    width = max((len(claim.id) for claim in record.claims), default=0)
-    lines = [f"{claim.id:{width}}  {claim.verdict:16}  {_short(claim.measured)}" for claim in record.claims]
+    """Published beside measured and the verdict of each claim, and where the record lies."""
+    lines = []
+    for claim in record.claims:
+        held = (
+            ""
+            if claim.verdict != "stand-in" or claim.holds is None
+            else f", its check {'holds' if claim.holds else 'FAILS'}"
+        )
+        lines += [f"{claim.id}: {claim.verdict}{held}"]
+        lines += [f"    published  {_short(claim.published)}"]
+        lines += [f"    measured   {_short(claim.measured)}"] if claim.measured is not None else []
+        lines += [f"    check      {_short(claim.tolerance)}"] if claim.tolerance is not None else []
     return [*map(printable, lines), f"record: {record.folder}"]
 
 
-def _short(value: Any, limit: int = 100) -> str:
-    text = str(value)
+def _short(value: Any, limit: int = 160) -> str:
+    text = ", ".join(f"{key}: {item}" for key, item in value.items()) if isinstance(value, Mapping) else str(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ntkscope.core.errors import RecordError, UsageError
 
 Verdict: TypeAlias = Literal["reproduced", "not reproduced", "stand-in", "not testable here"]
+HOLDS, FAILS = "the check holds", "the check does not hold"  # how the note of a stand-in begins
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 
 
@@ -52,6 +53,19 @@ class Claim:
             )
         if self.verdict != "not testable here" and self.measured is None:
             raise UsageError(f"claim {self.id!r} is {self.verdict!r} without a measured value; say what was measured")
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether its check held, also where only a stand-in was measured; None if nothing was checked.
+
+        >>> Claim("a", "Table 1", 1, 2, "at least 3", "stand-in", "the check does not hold; 1 network where 5 are needed").holds
+        False
+        """
+        if self.verdict in ("reproduced", "not reproduced"):
+            return self.verdict == "reproduced"
+        if self.verdict == "stand-in" and self.note.startswith((HOLDS, FAILS)):
+            return self.note.startswith(HOLDS)
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """The claim as a mapping, keys in the order of the fields."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ntkscope.core import Claim
+from ntkscope.core.claims import FAILS, HOLDS
 
 PREFIX = "surrogate-"  # paper 1 of the report on the mathematics of machine learning
 UNDECIDED = "no threshold is published; reported only"
@@ -45,7 +46,7 @@ class Published:
         if holds is None:
             verdict, said = "stand-in", UNDECIDED
         elif why:
-            verdict, said = "stand-in", f"the check {'holds' if holds else 'does not hold'}"
+            verdict, said = "stand-in", HOLDS if holds else FAILS
         else:
             verdict, said = "reproduced" if holds else "not reproduced", ""
         words = "; ".join(text for text in (said, why, note) if text)

@@ -36,6 +36,7 @@ MARGIN = 1.1  # the error itself is estimated
     features=True,
     quick={"dim": QUICK},
     priority=6,
+    title="trace NTK, projected and normalised",
 )
 def proj_trntk(
     request: Request,
@@ -67,6 +68,7 @@ def proj_trntk(
     features=True,
     quick={"dim": QUICK_SUMMED},
     priority=5,
+    title="pseudo-NTK, projected and normalised",
 )
 def proj_pntk(
     request: Request,

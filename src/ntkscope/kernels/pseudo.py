@@ -8,7 +8,7 @@ from ntkscope.linalg import Gram
 from ntkscope.tangent.heads import as_heads
 
 
-@KERNELS.register("pntk", cost=costs.summed, priority=4)
+@KERNELS.register("pntk", cost=costs.summed, priority=4, title="pseudo-NTK")
 def pntk(request: Request, *, precision: str = "exact", per_layer: bool = False) -> Gram:
     """Mohamadi & Sutherland (2022); C counts the chosen outputs."""
     heads = as_heads(request.outputs, summed=True)

@@ -31,6 +31,7 @@ class Traits:
     over all inputs gives every part of it. `normalizes`: the kernel whose cosines it is; who has that one has it for nothing.
     `per_output`: a row for each output of an input, not one per input. `quick`: options for a first look at a network.
     `priority`: kernels with the highest number are given up first when time is short; None: computed only when asked for.
+    `title`: its name in words, for pages.
     """
 
     cost: costs.Cost = costs.exact
@@ -39,6 +40,7 @@ class Traits:
     per_output: bool = False
     quick: Mapping[str, Any] = field(default_factory=dict)
     priority: int | None = 100
+    title: str = ""
 
 
 @final

@@ -8,7 +8,7 @@ from ntkscope.linalg import Gram
 from ntkscope.tangent.heads import as_heads
 
 
-@KERNELS.register("trntk0", cost=costs.exact, priority=1)
+@KERNELS.register("trntk0", cost=costs.exact, priority=1, title="trace NTK")
 def trntk0(request: Request, *, precision: str = "exact", per_layer: bool = False, profile: bool = False) -> Gram:
     """Unnormalised; `per_layer=True` keeps the share of every parameter in `.contributions`.
 
@@ -19,7 +19,7 @@ def trntk0(request: Request, *, precision: str = "exact", per_layer: bool = Fals
     return _tangent.kernel(request, heads, precision=precision, per_layer=per_layer, profile=profile)
 
 
-@KERNELS.register("trntk", cost=costs.exact, normalizes="trntk0", priority=1)
+@KERNELS.register("trntk", cost=costs.exact, normalizes="trntk0", priority=1, title="trace NTK, normalised")
 def trntk(request: Request, *, precision: str = "exact") -> Gram:
     """`K(x, x') / sqrt(K(x, x) K(x', x'))`, diagonal exactly 1 (Engel et al. 2023, Eq. 4 with the root over the sum).
 

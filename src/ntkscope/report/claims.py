@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ntkscope.core import Claim
 from ntkscope.core.claims import VERDICTS
-from ntkscope.report.markup import Markup, tag
+from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.numbers import NONE, plain
 from ntkscope.report.tables import Cell, table
 
 KINDS = {"reproduced": "good", "not reproduced": "bad", "stand-in": "neither", "not testable here": "quiet"}
+SHOWN = 4  # entries of a value that are shown; the rest is folded
+LONG = 160  # characters of a text that are shown
 
 
 def pill(verdict: str, count: int | None = None) -> Markup:
@@ -20,23 +23,39 @@ def pill(verdict: str, count: int | None = None) -> Markup:
 
 
 def tally(claims: Sequence[Claim]) -> Markup:
-    """How many claims have each verdict."""
+    """How many claims have each verdict, and how many checks of stand-ins failed."""
     counts = Counter(claim.verdict for claim in claims)
-    return tag("p", *(pill(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]), class_="tally")
+    failed = sum(claim.verdict == "stand-in" and claim.holds is False for claim in claims)
+    said = f"{failed} of the stand-ins' checks {'fails' if failed == 1 else 'fail'}"
+    more = tag("span", said, class_="pill bad") if failed else None
+    return tag("p", *(pill(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]), more, class_="tally")
+
+
+def verdict(claim: Claim) -> Markup:
+    """The verdict of a claim; a stand-in also says whether its check held."""
+    if claim.verdict != "stand-in" or claim.holds is None:
+        return pill(claim.verdict)
+    kind, said = ("good", "check holds") if claim.holds else ("bad", "check fails")
+    return join([pill(claim.verdict), " ", tag("span", said, class_=f"pill {kind}")])
 
 
 def claims_table(claims: Sequence[Claim], *, before: Sequence[Sequence[Cell]] | None = None, **options: Any) -> Markup:
-    """The claims, one per row, published next to measured; `before` adds columns on the left."""
-    heads = ["Claim", "Source", "Published", "Measured", "Tolerance", "Verdict", "Note"]
+    """The claims, one per row: published, measured and verdict side by side; `before` adds columns on the left.
+
+    The rest (source, tolerance, note) stands below the verdict; long values are folded.
+    """
+    heads = ["Claim", "Published", "Measured", "Verdict", "Source", "Check", "Note"]  # the last three for exports
     rows = [
         [
-            Cell(tag("code", claim.id), claim.id),
-            Cell(claim.source, claim.source),
-            Cell.of(claim.published),
-            Cell.of(claim.measured),
-            Cell.of(claim.tolerance),
-            Cell(pill(claim.verdict), claim.verdict),
-            Cell(claim.note, claim.note, kind="wide soft"),
+            Cell(
+                join([tag("code", claim.id), tag("small", claim.source, class_="range")]), claim.id, kind="claim-name"
+            ),
+            _value(claim.published, "published"),
+            _value(claim.measured, "measured"),
+            Cell(join([verdict(claim), *_about(claim)]), claim.verdict, kind="claim-verdict"),
+            Cell("", claim.source, kind="only-export"),
+            Cell("", plain(claim.tolerance, 2000), kind="only-export"),
+            Cell("", claim.note, kind="only-export"),
         ]
         for claim in claims
     ]
@@ -44,3 +63,42 @@ def claims_table(claims: Sequence[Claim], *, before: Sequence[Sequence[Cell]] | 
         heads = ["Record", *heads]
         rows = [[*first, *row] for first, row in zip(before, rows, strict=True)]
     return table(heads, rows, name="Claims", kind="claims", **{"export": "claims.csv", **options})
+
+
+def _about(claim: Claim) -> list[Markup]:
+    """The check and the note, the note folded if it is long."""
+    found = []
+    if claim.tolerance is not None:
+        found.append(tag("div", tag("b", "Check: "), _short(plain(claim.tolerance, 2000)), class_="small soft"))
+    if claim.note:
+        found.append(tag("div", _short(claim.note), class_="small soft"))
+    return found
+
+
+def _value(value: Any, kind: str) -> Cell:
+    """A value; of a mapping the first entries as a list of terms, the others folded."""
+    sorted_by = plain(value, 2000) if isinstance(value, (Mapping, list, tuple)) else value
+    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return Cell(_shown(value), sorted_by, numeric, kind=f"claim-value {kind}")
+
+
+def _shown(value: Any) -> Any:
+    if value is None:
+        return NONE
+    if not isinstance(value, Mapping):
+        return _short(plain(value, 2000))
+    rows = [tag("div", tag("dt", str(key)), tag("dd", _short(plain(item, 2000)))) for key, item in value.items()]
+    first, rest = rows[:SHOWN], rows[SHOWN:]
+    more = None
+    if rest:
+        more = tag("details", tag("summary", f"{len(rest)} more"), tag("dl", *rest, class_="terms tight"))
+    return join([tag("dl", *first, class_="terms tight"), more])
+
+
+def _short(words: str) -> Any:
+    """A text; one that is long begins with its first words and can be unfolded."""
+    if len(words) <= LONG:
+        return words
+    cut = words.rfind(" ", 0, LONG - 20)
+    cut = cut if cut > LONG // 2 else LONG - 20
+    return tag("details", tag("summary", words[:cut], " …"), words[cut:], class_="long")

@@ -15,19 +15,45 @@ from PIL import Image
 from ntkscope.report.markup import Markup, tag
 
 COLUMNS = 32
+PARTS = ("train", "test")
 LARGEST = 64  # pixels of a thumbnail's longer side; larger images are scaled down
 
 
 class Items:
     """The items a page shows; only those are embedded, each once, however many views show them."""
 
-    def __init__(self, array: Callable[[str], NDArray[Any] | None], texts: Mapping[str, Any]) -> None:
-        self._thumbs = {part: _images(array(f"thumbs.{part}")) for part in ("train", "test")}
-        self._texts = {part: _listed(texts.get(part)) for part in ("train", "test")}
-        self._slots: dict[str, dict[int, int]] = {"train": {}, "test": {}}
+    def __init__(
+        self,
+        array: Callable[[str], NDArray[Any] | None],
+        texts: Mapping[str, Any],
+        ids: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._thumbs = {part: _images(array(f"thumbs.{part}")) for part in PARTS}
+        self._texts = {part: _listed(texts.get(part)) for part in PARTS}
+        self._ids = {part: _listed((ids or {}).get(part)) for part in PARTS}
+        self._originals = {part: array(f"originals.{part}") for part in PARTS}
+        self._slots: dict[str, dict[int, int]] = {part: {} for part in PARTS}
+        self._used: dict[str, dict[int, None]] = {part: {} for part in PARTS}
+
+    def number(self, part: str, index: int) -> int:
+        """The position of an item in the data the X-ray was given; its own number if the record does not say."""
+        originals = self._originals[part]
+        if originals is None or originals.ndim != 1 or not 0 <= index < len(originals):
+            return int(index)
+        return int(originals[index])
+
+    def identifier(self, part: str, index: int) -> str | None:
+        """The user's own id or file path of an item."""
+        ids = self._ids[part]
+        return str(ids[index]) if 0 <= index < len(ids) and ids[index] is not None else None
+
+    def used(self, part: str) -> list[int]:
+        """The items that the page shows so far, in order."""
+        return sorted(self._used[part])
 
     def slot(self, part: str, index: int) -> int | None:
         """The slot of an item in its sheet of thumbnails, assigned on first use."""
+        self._used[part][int(index)] = None
         images = self._thumbs[part]
         if images is None or not 0 <= index < len(images):
             return None
@@ -46,9 +72,20 @@ class Items:
         slot = self.slot(part, index)
         if slot is not None:
             place = f"--x:{slot % COLUMNS};--y:{slot // COLUMNS}"
-            return tag("span", class_=f"thumb {part}", style=place, role="img", aria_label=f"{part} item {index}")
+            said = f"{part} item {self.number(part, index)}"
+            return tag("span", class_=f"thumb {part}", style=place, role="img", aria_label=said)
         shown = self.text(part, index, longest)
-        return tag("span", f"#{index}", class_="ordinal") if shown is None else tag("bdi", shown, class_="quote")
+        if shown is not None:
+            return tag("bdi", shown, class_="quote")
+        return tag("span", f"#{self.number(part, index)}", class_="ordinal")
+
+    def link(self, part: str, index: int, *, longest: int = 160) -> Markup:
+        """An item that opens when it is clicked; the link can be shared, `#item-12` or `#train-12`."""
+        return tag("a", self.show(part, index, longest=longest), href=self.address(part, index), class_="to-item")
+
+    def address(self, part: str, index: int) -> str:
+        """The link to one item of this page."""
+        return f"#{'item' if part == 'test' else 'train'}-{self.number(part, index)}"
 
     def style(self) -> str:
         """CSS with the sheets of the thumbnails used so far."""

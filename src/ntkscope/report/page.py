@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import NtkscopeError, Record, RecordError
+from ntkscope.report.comparison import COMPARISON, comparison
 from ntkscope.report.document import document, save
+from ntkscope.report.help import popover
+from ntkscope.report.item_data import dialog, items_data
 from ntkscope.report.markup import Markup, tag
 from ntkscope.report.numbers import NONE, duration, number
 from ntkscope.report.result import result
+from ntkscope.report.scores import write_scores
 from ntkscope.report.source import Section, Source, mapping
 from ntkscope.report.views import draw
+from ntkscope.report.views._findings import findings
 
 FILE = "page.html"
 _STATES = {"skipped": "Left out", "failed": "This part failed", "waiting": "Not computed yet"}
@@ -23,10 +28,15 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
     """Write the page of the record in `folder` and return its path; `out` is a file, `page.html` beside the record by default.
 
     The file contains everything it shows and loads nothing from the network; a record that is still being written gives a
-    page of what is there so far. O(bytes of the arrays shown).
+    page of what is there so far. Beside the page of an X-ray in its own folder lie `scores.csv` and `scores.json`, with the
+    scores of every training item. O(bytes of the arrays shown).
     """
     folder = Path(folder)
-    return save(Page(folder).html, folder / FILE if out is None else Path(out))
+    if out is not None:
+        return Page(folder).write(out)
+    page = Page(folder)
+    page.files = write_scores(Source(page.record), folder) if is_xray(page.record) else ()
+    return page.write(folder / FILE)
 
 
 class Page:
@@ -34,12 +44,15 @@ class Page:
 
     def __init__(self, record: Record | str | Path) -> None:
         self.record = record if isinstance(record, Record) else Record.open(record)
+        self.files: tuple[str, ...] = ()  # beside the page, which links to them
 
     @property
     def html(self) -> str:
         """The whole page."""
         try:
-            return str(_xray(self.record) if is_xray(self.record) else result(self.record))
+            if is_xray(self.record):
+                return str(_xray(self.record, self.files))
+            return str(comparison(self.record) if self.record.kind == COMPARISON else result(self.record))
         except NtkscopeError:
             raise
         except Exception as error:  # a record may hold anything where its schema says nothing
@@ -67,8 +80,9 @@ def is_xray(record: Record) -> bool:
     return record.kind == "xray" or "xray_schema" in record.metrics
 
 
-def _xray(record: Record) -> Markup:
+def _xray(record: Record, files: tuple[str, ...] = ()) -> Markup:
     source = Source(record)
+    source.files = files
     sections = source.sections()
     shown, data = [], {}
     for n, section in enumerate(sections, 1):
@@ -76,9 +90,10 @@ def _xray(record: Record) -> Markup:
         shown.append(body)
         if published:
             data[section.name] = published
+    data["items"] = items_data(source)
     return document(
         f"{_title(source)} – ntkscope",
-        [_header(source), *shown],
+        [_header(source), *shown, popover(), dialog()],
         links=[(_anchor(section.name), section.title) for section in sections],
         data=data,
         style=source.items.style(),
@@ -116,7 +131,16 @@ def _header(source: Source) -> Markup:
             class_="facts",
         ),
         *notes,
+        _findings(source),
     )
+
+
+def _findings(source: Source) -> Markup | None:
+    """What to act on; a record may hold anything, so a page without its findings is better than none."""
+    try:
+        return findings(source.section("summary").data, source)
+    except (ArithmeticError, AttributeError, LookupError, NtkscopeError, OSError, TypeError, ValueError):
+        return None
 
 
 def _of(used: Any, total: Any) -> str:

@@ -27,7 +27,10 @@ def result(record: Record) -> Markup:
         "claims": ("Published and measured", claims_table(record.claims) if record.claims else None),
         "figures": ("Figures", figures(record.folder)),
         "series": ("Series", series(record)),
-        "numbers": ("Numbers", values(record.metrics, "") if record.metrics else None),
+        "numbers": (
+            "Numbers",
+            _folded("All numbers of the record", values(record.metrics, "")) if record.metrics else None,
+        ),
         "setting": ("Setting", _setting(record)),
         "made": ("How this was computed", _made(record, written)),
     }
@@ -38,6 +41,11 @@ def result(record: Record) -> Markup:
         links=[(key, title) for key, (title, _) in shown.items()],
         foot=tag("p", "Made from a record on disk; this file loads nothing from the network."),
     )
+
+
+def _folded(words: str, body: Markup) -> Markup:
+    """What few readers need, and what can be thousands of lines: closed until it is asked for."""
+    return tag("details", tag("summary", words), body, class_="folded")
 
 
 def figures(folder: Path) -> Markup | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,16 @@ from numpy.typing import NDArray
 
 from ntkscope.core import Record
 from ntkscope.report.items import Items
-from ntkscope.report.markup import Markup, tag
+from ntkscope.report.markup import Markup, tag, text
+
+
+def field_of(data: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """A field that records of earlier versions lack.
+
+    >>> field_of({"trust": "high"}, "trust"), field_of({}, "trust", "")
+    ('high', '')
+    """
+    return data[name] if name in data else default  # noqa: SIM401 - `get` of a field this version lacks is an error in tests
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -75,7 +85,9 @@ class Source:
         self.data = mapping(self.metrics.get("data"))
         classes = self.data.get("classes")
         self.classes = [str(name) for name in classes] if isinstance(classes, (list, tuple)) else []
-        self.items = Items(self.array, mapping(self.metrics.get("texts")))
+        self.items = Items(self.array, mapping(self.metrics.get("texts")), mapping(self.metrics.get("ids")))
+        self._kernels = mapping(self.metrics.get("kernel_names"))
+        self.files: tuple[str, ...] = ()  # written beside the page
 
     def sections(self) -> list[Section]:
         """The sections in the order of the record."""
@@ -86,6 +98,37 @@ class Source:
     def array(self, name: str) -> NDArray[Any] | None:
         """An array of the record, or `None` if it has none of that name."""
         return np.asarray(self._arrays[name]) if name in self._arrays else None
+
+    def section(self, name: str) -> Section:
+        """One section by its name; its status is `waiting` if the record has none."""
+        return Section.read(name, self.metrics.get(f"section:{name}"))
+
+    @cached_property
+    def label_scores(self) -> NDArray[Any] | None:
+        """How strongly the other training items contradict each label; above 0 a label is doubtful."""
+        scores = self.array("problems.label_score")
+        return None if scores is None or scores.ndim != 1 else np.asarray(scores, dtype=np.float64)
+
+    @cached_property
+    def doubtful(self) -> frozenset[int]:
+        """The training items with a doubtful label."""
+        if self.label_scores is not None:
+            return frozenset(np.flatnonzero(self.label_scores > 0).tolist())
+        rows = self.section("problems").data.get("mislabelled")
+        found = [mapping(row) for row in rows] if isinstance(rows, (list, tuple)) else []
+        return frozenset(
+            int(row["index"]) for row in found if row.get("label") != row.get("suggested") and "index" in row
+        )
+
+    def kernel_name(self, kernel: Any) -> str:
+        """A kernel in words with its short name, "trace NTK (trntk0)"; the short name alone if there are no words."""
+        words = self._kernels.get(str(kernel))
+        return f"{words} ({kernel})" if words else str(kernel)
+
+    def kernel_mark(self, kernel: Any) -> Markup:
+        """The same as markup, the short name on a line of its own."""
+        words = self._kernels.get(str(kernel))
+        return tag("span", words, tag("small", kernel, class_="short"), class_="kernel-name") if words else text(kernel)
 
     def class_name(self, label: Any) -> str:
         """The name of a class, or its number if it has no name."""

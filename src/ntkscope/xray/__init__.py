@@ -8,6 +8,7 @@ from ntkscope.xray.budget import Budget
 from ntkscope.xray.job import xray
 from ntkscope.xray.registry import SECTIONS, Finding, Section, Skip
 from ntkscope.xray.result import Result
+from ntkscope.xray.review import Review, read_review
 from ntkscope.xray.verdict import Observations, Verdict, judge, linearisation_error
 
 __all__ = [
@@ -16,10 +17,12 @@ __all__ = [
     "Finding",
     "Observations",
     "Result",
+    "Review",
     "Section",
     "Skip",
     "Verdict",
     "judge",
     "linearisation_error",
+    "read_review",
     "xray",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ntkscope.core import Inputs, Part, Split, UsageError
 from ntkscope.core.calling import LABEL_KEYS
 from ntkscope.core.loading import collect, joined
 from ntkscope.core.tree import length, take, tensors
+from ntkscope.xray.item_ids import ids_of
 
 TEXT_KEYS = ("text", "texts", "sentence", "sentences")
 Tokenizer = Callable[..., Any]
@@ -23,20 +24,21 @@ Tokenizer = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Inputs a model can be called with, one label each, their positions in the data, and texts if there are any."""
+    """Inputs a model can be called with, one label each, their positions in the data, and texts and ids if there are any."""
 
     x: Inputs
     y: Tensor
     original: Tensor
     texts: tuple[str, ...] | None = None
+    ids: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
     def take(self, index: Tensor) -> Items:
         """The items at `index`, in that order."""
-        texts = None if self.texts is None else tuple(self.texts[int(i)] for i in index)
-        return Items(take(self.x, index), self.y[index], self.original[index], texts)
+        texts, ids = (None if told is None else tuple(told[int(i)] for i in index) for told in (self.texts, self.ids))
+        return Items(take(self.x, index), self.y[index], self.original[index], texts, ids)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -68,12 +70,13 @@ def collect_both(train: Any, test: Any, tokenizer: Tokenizer | None = None) -> t
         raw[0] = (take(encoded, slice(0, n)), raw[0][1], texts[0])
         raw[1] = (take(encoded, slice(n, None)), raw[1][1], texts[1])
     made = []
-    for (x, y, words), what in zip(raw, ("train", "test")):
+    for (x, y, words), what, data in zip(raw, ("train", "test"), (train, test)):
         if not isinstance(x, Tensor | tuple | Mapping):
             raise UsageError(
                 f"{what} has inputs of type {type(x).__name__}; expected tensors, or texts and a tokenizer"
             )
-        made.append(Items(x, y, torch.arange(len(y)), None if words is None else tuple(words)))
+        texts_of = None if words is None else tuple(words)
+        made.append(Items(x, y, torch.arange(len(y)), texts_of, ids_of(data, len(y))))
         _check_finite(made[-1], what)
     return _same_length(*made)
 
@@ -155,8 +158,8 @@ def _same_length(train: Items, test: Items) -> tuple[Items, Items]:
         pair = _padded([torch.as_tensor(train.x[key]), torch.as_tensor(test.x[key])])
         sides[0][key], sides[1][key] = pair
     return (
-        Items(sides[0], train.y, train.original, train.texts),
-        Items(sides[1], test.y, test.original, test.texts),
+        replace(train, x=sides[0]),
+        replace(test, x=sides[1]),
     )
 
 

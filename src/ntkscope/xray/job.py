@@ -19,6 +19,7 @@ from ntkscope.core.plain import differences, to_plain
 from ntkscope.core.progress import counter
 from ntkscope.core.record import FILE
 from ntkscope.data.subsets import stratified
+from ntkscope.kernels import KERNELS
 from ntkscope.kernels.costs import Rates
 from ntkscope.machines import measure_rates
 from ntkscope.measures.faithfulness import probabilities
@@ -252,9 +253,13 @@ def _describe(context: Context, train: Items, test: Items, config: dict[str, Any
     sections, metrics = on_the_page(), record.metrics
     kept = {each.key: metrics.get(each.key, each.entry("waiting", why="not reached yet")) for each in sections}
     parameters = sum(p.numel() for p in context.model.parameters())
-    texts = {}
+    told: dict[str, Any] = {
+        "kernel_names": {name: KERNELS.traits(name).title for name in KERNELS if KERNELS.traits(name).title}
+    }
     if context.train.texts is not None:
-        texts = {"texts": {"train": list(context.train.texts), "test": list(context.test.texts or ())}}
+        told["texts"] = {"train": list(context.train.texts), "test": list(context.test.texts or ())}
+    if context.train.ids is not None or context.test.ids is not None:
+        told["ids"] = {"train": list(context.train.ids or ()), "test": list(context.test.ids or ())}
     record.put(
         xray_schema=SCHEMA,
         model={"name": config["model"], "parameters": parameters, "outputs": outputs_count},
@@ -269,7 +274,7 @@ def _describe(context: Context, train: Items, test: Items, config: dict[str, Any
             "kind": context.train.kind,
         },
         sections=[section.name for section in sections],
-        **texts,
+        **told,
         **kept,
     )
     if "labels.train" in record.arrays:

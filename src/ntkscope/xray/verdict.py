@@ -58,10 +58,12 @@ LINEARISATION = Threshold(
     "below 0.4 the tangent plane at the start explains over 84 % of the change in square, above 0.65 under 58 %",
 )
 KERNEL_CHANGE = Threshold(0.75, 1.0, "a kernel that changed by its own size is another kernel")
+RELATIVE = "‖K₁ - K₀‖ / ‖K₀‖, relative to the initial kernel: a kernel that only grew counts too"
 ROTATION = Threshold(
     0.02,
     0.1,
-    "a wide lazy network's kernel rotates by about one over its width; learning features rotates it by tenths",
+    "the change of direction, which growth does not touch;"
+    " a wide lazy network's kernel rotates by about one over its width; learning features rotates it by tenths",
 )
 WEIGHTS = Threshold(0.1, 0.5, "supports only: a very wide network moves each weight little in either regime")
 GAIN = Threshold(
@@ -159,9 +161,9 @@ def judge(seen: Observations) -> Verdict:
         if seen.linearisation < 1
         else "The tangent plane at the start explains nothing of what training changed"
     )
-    change = f"the kernel changed by {_times(max(changes))} its size"
+    change = _changed(max(changes), seen.rotation)
     if side == "lazy" and stayed:
-        word, why = "lazy", f"{explained}, and the kernel changed by {_times(min(changes))} its size."
+        word, why = "lazy", f"{explained}, and {_changed(min(changes), seen.rotation)}."
     elif side == "rich" and moved:
         word, why = "rich", f"{explained}, and {change}."
     else:
@@ -178,6 +180,20 @@ def judge(seen: Observations) -> Verdict:
         + " The effects of batch normalisation, weight decay and learning-rate changes are included and not separated."
     )
     return Verdict(word, score, why, confidence, evidence)
+
+
+def _changed(change: float, rotation: float | None) -> str:
+    """How much the kernel changed: the difference relative to the initial kernel's norm, of which growth alone can be most,
+    and the rotation, which growth does not touch.
+
+    >>> print(_changed(2723.0, 0.013))
+    the difference between the kernels is 2,723 times the initial kernel's norm and its direction turned by 0.013
+    (1 - CKA; 0: only its scale changed, 1: unrelated)
+    """
+    said = f"the difference between the kernels is {_times(change)} the initial kernel's norm"
+    if rotation is None or not math.isfinite(rotation):
+        return said
+    return f"{said} and its direction turned by {rotation:.2g} (1 - CKA; 0: only its scale changed, 1: unrelated)"
 
 
 def _times(factor: float) -> str:
@@ -208,12 +224,12 @@ def _evidence(seen: Observations) -> list[Evidence]:
             found.append(Evidence(what, float(value), side, note))
 
     add("linearisation error", seen.linearisation, LINEARISATION, LINEARISATION.reason)
-    add("change of the kernel", seen.kernel_change, KERNEL_CHANGE, KERNEL_CHANGE.reason)
+    add("change of the kernel", seen.kernel_change, KERNEL_CHANGE, f"{RELATIVE}; {KERNEL_CHANGE.reason}")
     add(
         "change of the centred kernel",
         seen.centred_change,
         KERNEL_CHANGE,
-        "the same, without what is common to all items",
+        "the same, without what is common to all items and usually is most of a kernel's norm",
     )
     add("rotation of the kernel (1 - CKA)", seen.rotation, ROTATION, ROTATION.reason)
     add(

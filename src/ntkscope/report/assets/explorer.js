@@ -1,71 +1,100 @@
-/* The explorer: a list of test items; the chosen one's attribution, its distribution, and its neighbours. */
+/* The explorer: a list of test items, of which only those in view are elements; the chosen one's evidence for the chosen class. */
 (() => {
   "use strict";
   const list = document.getElementById("explorer-list");
   const holder = document.getElementById("data-explain");
   if (!list || !holder) return;
+  const { className, make, name, percent, shelf, shown, thumb, train } = ntkscope;
   const data = JSON.parse(holder.textContent);
-  const options = [...list.querySelectorAll('[role="option"]')];
-  const panel = (name) => document.getElementById(`explorer-${name}`);
-  const className = (k) => data.classes[k] ?? String(k);
+  const panel = (part) => document.getElementById(`explorer-${part}`);
+  const classes = JSON.parse(document.getElementById("data-items").textContent).classes;
+  const TRUST = ["do not trust", "medium", "high"];
+  const KINDS = ["bad", "neither", "good"];
 
-  // Elements are made from text, never from markup: a class name is shown, never parsed.
-  const make = (name, properties = {}, ...children) => {
-    const element = document.createElement(name);
-    for (const [key, value] of Object.entries(properties)) {
-      if (value === null || value === undefined || value === false) continue;
-      if (key === "style") Object.assign(element.style, value);
-      else if (key === "vars") for (const [k, v] of Object.entries(value)) element.style.setProperty(k, v);
-      else element.setAttribute(key, value === true ? "" : value);
-    }
-    element.append(...children.filter((child) => child !== null && child !== undefined));
-    return element;
-  };
-  const name = (k, more = "") => make("bdi", { class: `class ${more}`.trim() }, className(k));
-  const shown = (value, digits = 3) => {
-    if (value === null || value === undefined) return "–";
-    if (value === 0) return "0";
-    const size = Math.abs(value);
-    if (size >= 1000 && size < 1e7) return Math.round(value).toLocaleString("en-US").replaceAll("-", "−");
-    return (size < 1e-3 || size >= 1e6 ? value.toExponential(1) : value.toPrecision(digits)).replaceAll("-", "−");
-  };
-  const percent = (value, digits = 1) => {
-    if (value === null || value === undefined) return "–";
-    const close = value > 0.9995 && value < 1;
-    return close ? "> 99.9 %" : `${(100 * value).toFixed(digits)} %`;
-  };
-  const thumb = (part, slot, said) =>
-    make("span", {
-      class: `thumb ${part}`, role: "img", "aria-label": said,
-      vars: { "--x": slot % data.columns, "--y": Math.floor(slot / data.columns) },
+  // -- packed numbers: four characters each, so that any part can be read without the rest ------------------------------------
+  const bytes = (text, start, count) => atob(text.slice(4 * start, 4 * (start + count)));
+  const bits = new DataView(new ArrayBuffer(4));
+  const read = (text, kind, start, count) => {
+    const raw = bytes(text, start, count);
+    return Array.from({ length: count }, (_, n) => {
+      const number = (raw.charCodeAt(3 * n) << 16) | (raw.charCodeAt(3 * n + 1) << 8) | raw.charCodeAt(3 * n + 2);
+      if (kind === "whole") return number === 0xffffff ? -1 : number;
+      bits.setInt32(0, number << 8);
+      const value = bits.getFloat32(0);
+      return Number.isNaN(value) ? null : value;
     });
+  };
+  // what a packed array holds for item n (and, if `place` is given, for one of its classes)
+  const of = (packed, n, place = null) => {
+    if (!packed) return [];
+    const size = packed.shape.reduce((a, b) => a * b, 1);
+    if (place === null) return read(packed.data, packed.kind, n * size, size);
+    const part = size / packed.shape[0];
+    return read(packed.data, packed.kind, n * size + place * part, part);
+  };
+  const pairsOf = (both, n, place) => {
+    if (!both) return [];
+    const values = of(both.value, n, place);
+    return of(both.index, n, place).map((index, k) => [index, values[k]]).filter(([index]) => index >= 0);
+  };
 
   // one width for the names of all rows: as long as the longest, within reason
-  const longest = Math.max(1, ...data.classes.map((text) => text.length));
+  const longest = Math.max(1, ...classes.map((text) => text.length));
   document.getElementById("explorer").style.setProperty("--named", `${Math.min(7, 1.6 + 0.55 * longest)}rem`);
 
-  let current = 0;
-  let logit = null;
+  let current = 0; // place of the item in data.items
+  let wanted = null; // the class a reader selected
+  let offered = data.items.map((_, n) => n); // places of the items that fit the search
 
-  const head = (item) => {
+  // everything there is to show of the current item and class
+  const look = (n) => {
+    const item = data.items[n];
+    const chosen = of(data.evidence.chosen, n).filter((k) => k >= 0);
+    const logit = chosen.includes(wanted) ? wanted : chosen.includes(item.network) ? item.network : chosen[0] ?? item.network;
+    const place = Math.max(0, chosen.indexOf(logit));
+    const rows = data.evidence.shown ? of(data.evidence.shown, n, place).filter((k) => k >= 0) : data.evidence.means.shape[1] ? [...Array(data.evidence.means.shape[1]).keys()] : [];
+    const box = of(data.evidence.box, n, place);
+    return {
+      n, item, chosen, logit, rows,
+      means: of(data.evidence.means, n, place),
+      box: rows.map((_, r) => box.slice(5 * r, 5 * r + 5)),
+      outliers: pairsOf(data.evidence.outliers, n, place),
+      top: pairsOf(data.evidence.top, n, place),
+      influence: pairsOf(data.evidence.influence, n, place),
+      concentration: of(data.evidence.concentration, n, place),
+      surrogate: of(data.evidence.surrogate_logit, n, place)[0] ?? null,
+      network: of(data.evidence.network_logit, n, place)[0] ?? null,
+    };
+  };
+
+  const likelyOf = (n) => {
+    if (!data.likely) return [];
+    const k = data.likely.k;
+    const [network, surrogate] = ["network", "surrogate"].map((part) => (data.likely[part] ? read(data.likely[part], "float", n * k, k) : []));
+    return read(data.likely.classes, "whole", n * k, k).map((c, r) => [c, network[r], surrogate[r] ?? null]).filter(([c]) => c >= 0);
+  };
+
+  const head = ({ n, item }) => {
     const right = item.network === item.true;
-    const position = visible().indexOf(options[current]);
     const verdict = make("p", { class: "soft" }, right ? "which is correct: " : "but it is actually: ", name(item.true));
     verdict.classList.add("truth");
+    const mark = item.trust === null ? null : make("p", { class: "small" }, make("span", { class: `pill ${KINDS[item.trust] ?? "quiet"}`, id: "explorer-trust" }, `trust in this explanation: ${TRUST[item.trust] ?? "unknown"}`));
     const who = make(
       "div", { class: "who" },
-      item.slot === null ? null : thumb("test", item.slot, `test item ${item.index}`),
+      item.slot === null ? null : thumb("test", item.slot, `test item ${item.number}`),
       make("div", {},
-        make("p", { class: "eyebrow" }, `Test item ${item.index}: the network predicts`),
+        make("p", { class: "eyebrow" }, `Test item ${item.number}: the network predicts`),
         make("p", { class: `said verdict-word ${right ? "right" : "wrong"}`, id: "explorer-said" }, name(item.network)),
         verdict,
-        item.network === item.predicted ? null : make("p", { class: "soft small" }, "The surrogate predicts ", name(item.predicted), "; that prediction is explained here.")),
+        item.id === null ? null : make("p", { class: "soft small" }, make("code", {}, item.id)),
+        item.network === item.predicted ? null : make("p", { class: "soft small" }, "The surrogate predicts ", name(item.predicted), ": it does not describe this prediction.")),
     );
-    const rows = item.likely.map(([k, p]) =>
+    const likely = likelyOf(n);
+    const rows = likely.map(([k, p, s]) =>
       make("div", { class: "row" },
         make("span", { class: `named ${k === item.network ? "predicted" : ""} ${k === item.true ? "true" : ""}`, title: className(k) }, name(k)),
         make("span", { class: "line solid" }, make("i", { class: `plain ${k === item.network ? "predicted" : ""}`, style: { left: 0, width: `${100 * p}%` } }),
-          item.surrogate[k] === undefined ? null : make("i", { class: "also", style: { left: `${100 * item.surrogate[k]}%` }, "data-tip": `surrogate: ${percent(item.surrogate[k])}` })),
+          s === null ? null : make("i", { class: "also", style: { left: `${100 * s}%` }, "data-tip": `surrogate: ${percent(s)}` })),
         make("span", { class: "value" }, percent(p))));
     const step = (by, words, sign) => {
       const button = make("button", { type: "button", class: "action", "aria-label": words }, sign);
@@ -75,61 +104,77 @@
       });
       return button;
     };
+    const link = make("a", { href: `#item-${item.number}`, class: "small" }, "link to this item");
     panel("head").replaceChildren(
       who,
+      mark ?? "",
       item.text === null ? "" : make("bdi", { class: "reading", id: "explorer-text" }, item.text),
       make("div", { class: "rows" }, ...rows),
-      Object.keys(item.surrogate).length ? make("p", { class: "soft small" }, "Bars: the network. Ticks: the surrogate.") : "",
+      likely.some(([, , s]) => s !== null) ? make("p", { class: "soft small" }, "Bars: the network. Ticks: the surrogate.") : "",
       make("div", { class: "pager" }, step(-1, "Previous item", "←"), step(1, "Next item", "→"),
-        make("span", { class: "soft small" }, `${position + 1} of ${visible().length}`)),
+        make("span", { class: "soft small" }, `${offered.indexOf(n) + 1} of ${offered.length}`), link),
     );
   };
 
-  const bars = (item) => {
-    const offered = Object.keys(item.means).map(Number);
-    const chosen = offered.includes(logit) ? logit : item.predicted;
-    const means = item.means[chosen] ?? [];
-    const low = Math.min(0, ...means.filter((v) => v !== null));
-    const high = Math.max(0, ...means.filter((v) => v !== null));
-    const at = (v) => (high > low ? (100 * (v - low)) / (high - low) : 0);
-    const select = make("select", { id: "explorer-logit" }, ...offered.sort((a, b) => a - b).map((k) => {
-      const option = make("option", { value: k }, className(k));
-      option.selected = k === chosen;
+  const selector = (seen) => {
+    const { item, chosen, logit } = seen;
+    const role = (k) => [k === item.network ? "the network's answer" : "", k === item.true ? "the true class" : "", k === item.predicted && k !== item.network ? "the surrogate's answer" : ""].filter(Boolean).join(", ");
+    const select = make("select", { id: "explorer-logit" }, ...chosen.map((k) => {
+      const option = make("option", { value: k }, role(k) ? `${className(k)} (${role(k)})` : className(k));
+      option.selected = k === logit;
       return option;
     }));
     select.addEventListener("change", () => {
-      logit = Number(select.value);
-      bars(item);
+      wanted = Number(select.value);
+      draw();
       document.getElementById("explorer-logit").focus();
     });
-    const rows = item.classes.map((c, n) => {
-      const v = means[n];
+    const known = seen.surrogate !== null && seen.network !== null;
+    const facts = known
+      ? [["surrogate's logit", seen.surrogate], ["network's logit", seen.network], ["distance", Math.abs(seen.surrogate - seen.network)]].map(([words, value]) =>
+        make("span", { class: "fact" }, make("b", {}, shown(value)), ` ${words}`))
+      : [];
+    const aim = { logits: "fitted to the network's logits", probabilities: "fitted to the network's probabilities", labels: "fitted to the labels" }[data.target] ?? "";
+    panel("class").replaceChildren(
+      make("label", { for: "explorer-logit" }, "Evidence for the class "), select,
+      make("span", { class: "facts-inline", id: "explorer-facts" }, ...facts),
+      make("p", { class: "soft small" }, `From the surrogate on ${data.main}, ${aim}.${known ? " Logits are centred over the classes; where the distance is not small beside the logit, the evidence below is not the network's." : ""}`));
+  };
+
+  const none = () => make("p", { class: "soft small" }, "This record holds the single items for the surrogate's class only.");
+
+  const bars = ({ item, logit, rows: shownClasses, means }) => {
+    const low = Math.min(0, ...means.filter((v) => v !== null));
+    const high = Math.max(0, ...means.filter((v) => v !== null));
+    const at = (v) => (high > low ? (100 * (v - low)) / (high - low) : 0);
+    const rows = shownClasses.map((c, n) => {
+      const v = means[n] ?? null;
       const line = make("span", { class: "line" }, make("i", { class: "zero", style: { left: `${at(0)}%` } }));
-      if (v !== null && v !== undefined) {
+      if (v !== null) {
         const left = Math.min(at(0), at(v));
         line.append(make("i", { class: v >= 0 ? "for" : "against", style: { left: `${left}%`, width: `${Math.abs(at(v) - at(0))}%` } }));
       }
       return make("div", { class: "row", "data-tip": `a training item labelled ${className(c)} adds ${shown(v)} on average` },
-        make("span", { class: `named ${c === item.predicted ? "predicted" : ""} ${c === item.true ? "true" : ""}`, title: className(c) }, name(c)),
+        make("span", { class: `named ${c === logit ? "predicted" : ""} ${c === item.true ? "true" : ""}`, title: className(c) }, name(c)),
         line, make("span", { class: "value" }, shown(v, 2)));
     });
     panel("bars").replaceChildren(
-      make("h3", {}, "Support by class"),
-      make("p", { class: "soft small" }, "Mean contribution of one training item of each class to the logit of ", select),
+      make("h3", {}, "Decomposition by class"),
+      make("p", { class: "soft small" }, "What the surrogate's logit of ", name(logit), " is made of: the mean term of one training item of each class"),
       make("div", { class: "rows", id: "explorer-rows" }, ...rows));
   };
 
-  const boxes = (item) => {
-    const inner = item.box.flat().filter((v) => v !== null);
-    const values = [...inner, ...item.outliers.map(([, v]) => v), 0];
+  const boxes = ({ item, logit, rows: shownClasses, box: spread, outliers, concentration: share }) => {
+    const inner = spread.flat().filter((v) => v !== null && v !== undefined);
+    const values = [...inner, ...outliers.map(([, v]) => v), 0];
     const low = Math.min(...values);
     const high = Math.max(...values);
     const at = (v) => (high > low ? (100 * (v - low)) / (high - low) : 50);
-    const rows = item.classes.map((c, n) => {
+    const rows = shownClasses.map((c, n) => {
       const line = make("span", { class: "line" }, make("i", { class: "zero", style: { left: `${at(0)}%` } }));
-      const box = item.box[n];
+      const box = spread[n];
       let said = "no training items";
-      if (box && box.every((v) => v !== null)) {
+      if (box.length && box.every((v) => v !== null)) {
         const [a, q1, median, q3, b] = box;
         line.append(
           make("i", { class: "whisker", style: { left: `${at(a)}%`, width: `${at(b) - at(a)}%` } }),
@@ -137,117 +182,197 @@
           make("i", { class: "median", style: { left: `${at(median)}%` } }));
         said = `median ${shown(median)}, half of them between ${shown(q1)} and ${shown(q3)}`;
       }
-      for (const [index, v] of item.outliers) {
-        if (data.train[index]?.label !== c) continue;
-        line.append(make("i", { class: "outlier", style: { left: `${at(v)}%` }, "data-tip": `training item ${index}, labelled ${className(c)}: ${shown(v)}` }));
+      for (const [index, v] of outliers) {
+        if (train(index).label !== c) continue;
+        line.append(make("i", { class: "outlier", style: { left: `${at(v)}%` }, "data-tip": `training item ${train(index).number}, labelled ${className(c)}: ${shown(v)}` }));
       }
-      return make("div", { class: `row wide-track ${c === item.predicted ? "predicted-row" : ""}`, "data-tip": `${className(c)}: ${said}` },
-        make("span", { class: `named ${c === item.predicted ? "predicted" : ""} ${c === item.true ? "true" : ""}`, title: className(c) }, name(c)), line);
+      return make("div", { class: `row wide-track ${c === logit ? "predicted-row" : ""}`, "data-tip": `${className(c)}: ${said}` },
+        make("span", { class: `named ${c === logit ? "predicted" : ""} ${c === item.true ? "true" : ""}`, title: className(c) }, name(c)), line);
     });
-    const share = item.concentration;
+    const known = share.length && share[0] !== null;
     panel("box").replaceChildren(
-      make("h3", {}, "How the support is distributed"),
-      make("p", { class: "soft small" }, "Contributions of individual training items to the predicted logit; dots are the largest outliers."),
-      make("div", { class: "rows" }, ...rows),
-      make("div", { class: "scale" }, make("span", {}, shown(low, 2)), make("span", {}, shown(high, 2))),
-      share ? make("p", { class: "soft small" }, `The five strongest items contribute ${percent(share[0])} of the total${data.count ? `; the support is as spread out as if ${Math.max(1, Math.round(share[2] * data.count)).toLocaleString("en-US")} of ${data.count.toLocaleString("en-US")} contributed equally` : ""}.`) : "");
+      make("h3", {}, "How the terms are distributed"),
+      make("p", { class: "soft small" }, "Terms of individual training items in this logit; dots are the largest outliers."),
+      ...(inner.length ? [make("div", { class: "rows" }, ...rows), make("div", { class: "scale" }, make("span", {}, shown(low, 2)), make("span", {}, shown(high, 2)))] : [none()]),
+      known ? make("p", { class: "soft small" }, `The five strongest items contribute ${percent(share[0])} of the total${data.count ? `; the sum is as spread out as if ${Math.max(1, Math.round(share[2] * data.count)).toLocaleString("en-US")} of ${data.count.toLocaleString("en-US")} contributed equally` : ""}.`) : "");
   };
 
-  const shelf = (title, pairs, item) => {
-    const worded = pairs.some(([index]) => data.train[index]?.text);
-    const tiles = pairs.map(([index, value]) => {
-      const known = data.train[index] ?? { slot: null, label: null, text: null };
-      const other = known.label !== null && known.label !== item.predicted;
-      const said = `training item ${index}${known.label === null ? "" : `, labelled ${className(known.label)}`}: ${shown(value)}`;
-      const picture = known.slot === null ? (known.text === null ? make("span", { class: "ordinal" }, `#${index}`) : make("bdi", { class: "quote" }, known.text)) : thumb("train", known.slot, `training item ${index}`);
-      return make("li", { class: other ? "other" : null, "data-tip": worded ? null : said },
-        picture, known.label === null ? null : name(known.label), make("span", { class: "worth" }, shown(value)));
-    });
-    return make("div", { class: "shelf" }, title === null ? null : make("h4", {}, title),
-      make("ul", { class: `tiles-of-items${worded ? " worded" : ""}` }, ...tiles));
-  };
-
-  const shelves = (item) => {
+  const shelves = ({ n, logit, top, influence }) => {
     panel("top").replaceChildren(
       make("h3", {}, "Training points that support this prediction"),
-      make("p", { class: "soft small" }, `Training items with the largest contributions to the predicted logit (surrogate: ${data.main}). Dashed: a different label.`),
-      shelf(null, item.top, item));
+      make("p", { class: "soft small" }, "The largest terms in the decomposition of the logit of ", name(logit), ". It says what the logit is made of, not what removing a point would do. Dashed: another label."),
+      top.length ? shelf(null, top, { expected: logit }) : none());
+    panel("influence").hidden = !data.evidence.influence;
+    if (data.evidence.influence) {
+      panel("influence").replaceChildren(
+        make("h3", {}, "What would change without this point"),
+        make("p", { class: "soft small" }, "Training points whose removal would lower the logit of ", name(logit), " most, if the surrogate were fitted again without them. The number is the change."),
+        shelf(null, influence, { expected: logit, worth: (v) => shown(-Math.abs(v)) }));
+    }
     panel("nearest").replaceChildren(
       make("h3", {}, "Most similar training items, by kernel"),
-      make("div", { class: "shelves" }, ...data.kernels.map((kernel) => shelf(kernel, item.nearest[kernel] ?? [], item))));
+      make("p", { class: "soft small" }, "Dashed: not labelled ", name(logit), "."),
+      make("div", { class: "shelves" }, ...data.kernels.map(({ key, name: words }) => {
+        const packed = data.nearest[key];
+        const value = read(packed.value, "float", n * packed.k, packed.k);
+        const pairs = read(packed.index, "whole", n * packed.k, packed.k).map((index, k) => [index, value[k]]).filter(([index]) => index >= 0);
+        return shelf(words, pairs, { expected: logit });
+      })));
   };
 
-  const visible = () => options.filter((option) => !option.hidden);
+  const draw = () => {
+    const seen = look(current);
+    head(seen);
+    selector(seen);
+    bars(seen);
+    boxes(seen);
+    shelves(seen);
+  };
 
-  const choose = (n, { scroll = true } = {}) => {
-    if (n !== current) logit = null;
-    options[current].setAttribute("aria-selected", "false");
-    current = n;
-    const option = options[n];
-    option.setAttribute("aria-selected", "true");
-    list.setAttribute("aria-activedescendant", option.id);
-    if (scroll) {
-      const top = option.offsetTop - list.offsetTop;
-      if (top < list.scrollTop || top + option.offsetHeight > list.scrollTop + list.clientHeight) list.scrollTop = top - 8;
-    }
+  // -- the list: a tall empty element, and in it only the items in view ------------------------------------------------------
+  const pictures = list.classList.contains("pictures");
+  const CELL = pictures ? 54 : 38; // pixels of a row, and of a column of pictures
+  const SPARE = 4; // rows above and below what is in view
+  const room = make("div", { class: "strip-room", role: "presentation" });
+  list.append(room);
+  const perRow = () => (pictures ? Math.max(1, Math.floor((room.clientWidth || CELL) / CELL)) : 1);
+  const saidOf = (item) => `test item ${item.number}: predicted ${className(item.network)}${item.network === item.true ? ", correct" : `, actually ${className(item.true)}`}`;
+  const option = (n, place, columns) => {
     const item = data.items[n];
-    head(item);
-    bars(item);
-    boxes(item);
-    shelves(item);
+    const said = saidOf(item);
+    const inner = item.slot !== null ? [thumb("test", item.slot, said)]
+      : [item.text === null ? make("span", { class: "ordinal" }, `#${item.number}`) : make("bdi", { class: "quote" }, item.text.slice(0, 160)),
+        make("span", { class: "tagged" }, name(item.network))];
+    const column = place % columns;
+    return make("li", {
+      role: "option", id: `explorer-option-${n}`, "data-n": n, "data-tip": said, "aria-label": said,
+      "aria-selected": String(n === current), "aria-posinset": place + 1, "aria-setsize": offered.length,
+      class: item.network === item.true ? null : "wrong",
+      style: { top: `${CELL * Math.floor(place / columns)}px`, ...(pictures ? { left: `${CELL * column}px` } : {}) },
+    }, ...inner);
   };
-
+  const fill = () => {
+    const columns = perRow();
+    room.style.height = `${CELL * Math.ceil(offered.length / columns)}px`;
+    const first = Math.max(0, Math.floor(list.scrollTop / CELL) - SPARE) * columns;
+    const last = Math.min(offered.length, (Math.ceil((list.scrollTop + list.clientHeight) / CELL) + SPARE) * columns);
+    room.replaceChildren(...offered.slice(first, last).map((n, k) => option(n, first + k, columns)));
+    list.setAttribute("aria-activedescendant", `explorer-option-${current}`);
+  };
+  const bring = () => {
+    const top = CELL * Math.floor(offered.indexOf(current) / perRow());
+    if (top < list.scrollTop) list.scrollTop = top;
+    else if (top + CELL > list.scrollTop + list.clientHeight) list.scrollTop = top + CELL - list.clientHeight + 16;
+  };
+  const choose = (n, { scroll = true } = {}) => {
+    if (n !== current) wanted = null;
+    current = n;
+    if (scroll) bring();
+    fill();
+    draw();
+  };
   const move = (by) => {
-    const now = visible();
-    if (!now.length) return;
-    const place = now.indexOf(options[current]);
-    const next = place < 0 ? 0 : Math.max(0, Math.min(now.length - 1, place + by));
-    choose(options.indexOf(now[next]));
+    if (!offered.length) return;
+    const place = offered.indexOf(current);
+    choose(offered[place < 0 ? 0 : Math.max(0, Math.min(offered.length - 1, place + by))]);
   };
-  // how many items a row of the list holds, for the keys up and down
-  const perRow = () => {
-    const now = visible();
-    const first = now[0]?.offsetTop;
-    return Math.max(1, now.filter((option) => option.offsetTop === first).length);
-  };
+  list.addEventListener("scroll", fill, { passive: true });
+  new ResizeObserver(fill).observe(list);
   list.addEventListener("keydown", (event) => {
-    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: perRow(), ArrowUp: -perRow(), Home: -options.length, End: options.length }[event.key];
+    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: perRow(), ArrowUp: -perRow(), Home: -data.items.length, End: data.items.length, PageDown: 4 * perRow(), PageUp: -4 * perRow() }[event.key];
     if (by === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     move(by);
   });
   list.addEventListener("click", (event) => {
-    const option = event.target.closest('[role="option"]');
-    if (option) choose(options.indexOf(option));
+    const chosen = event.target.closest('[role="option"]');
+    if (chosen) choose(Number(chosen.dataset.n));
   });
 
+  // -- search: class:3, true:3, predicted:3, #123, id:name, wrong, right, differs, doubtful, words, "several words" -----------
   const search = panel("search");
   const wrong = panel("wrong");
   const differ = panel("differ");
+  const texts = data.items.map((item) => `${item.number} ${className(item.network)} ${className(item.true)} ${item.id ?? ""} ${item.text ?? ""}`.toLowerCase());
+  const isClass = (k, text) => (classes.some((each) => each.toLowerCase() === text) ? className(k).toLowerCase() === text : String(k) === text);
+  const doubts = (n) => of(data.evidence.chosen, n).some((k, place) => k >= 0 && pairsOf(data.evidence.top, n, place).some(([index]) => train(index).doubtful));
+  const WORDS = {
+    wrong: (item) => item.network !== item.true,
+    right: (item) => item.network === item.true,
+    differs: (item) => item.network !== item.predicted,
+    doubtful: (item, n) => doubts(n),
+  };
+  const FIELDS = {
+    class: (item, text) => isClass(item.network, text) || isClass(item.true, text),
+    true: (item, text) => isClass(item.true, text),
+    predicted: (item, text) => isClass(item.network, text),
+    id: (item, text) => (item.id ?? "").toLowerCase() === text,
+    trust: (item, text) => item.trust !== null && TRUST[item.trust].startsWith(text),
+  };
+  const tests = (text) => [...text.toLowerCase().matchAll(/(?:([a-z]+):)?(?:"([^"]*)"|(\S+))/g)].map(([, field, quoted, bare]) => {
+    const word = quoted ?? bare;
+    if (field !== undefined && Object.hasOwn(FIELDS, field)) return (item) => FIELDS[field](item, word);
+    const whole = field === undefined ? word : `${field}:${word}`;
+    if (quoted === undefined && field === undefined && Object.hasOwn(WORDS, word)) return WORDS[word];
+    if (/^#\d+$/.test(whole)) return (item) => item.number === Number(whole.slice(1));
+    return (item, n) => texts[n].includes(whole);
+  });
   const filter = () => {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    for (const option of options) {
-      const found = words.every((word) => option.dataset.find.includes(word));
-      option.hidden = !found || (wrong.checked && !option.classList.contains("wrong")) || (differ?.checked && option.dataset.differ === undefined);
+    const needed = tests(search.value);
+    if (wrong.checked) needed.push(WORDS.wrong);
+    if (differ?.checked) needed.push(WORDS.differs);
+    offered = data.items.map((_, n) => n).filter((n) => needed.every((test) => test(data.items[n], n)));
+    panel("count").textContent = offered.length === data.items.length ? "" : offered.length ? `${offered.length} of ${data.items.length}` : "nothing found";
+    list.scrollTop = 0;
+    if (offered.length && !offered.includes(current)) choose(offered[0]);
+    else {
+      fill();
+      if (offered.length) head(look(current));
     }
-    const now = visible();
-    panel("count").textContent = now.length === options.length ? "" : now.length ? `${now.length} of ${options.length}` : "nothing found";
-    if (now.length && options[current].hidden) choose(options.indexOf(now[0]));
-    else if (now.length) head(data.items[current]);
   };
   search.addEventListener("input", filter);
   wrong.addEventListener("change", filter);
   differ?.addEventListener("change", filter);
+  for (const link of document.querySelectorAll("a[data-find]")) {
+    link.addEventListener("click", () => {
+      search.value = link.dataset.find;
+      wrong.checked = false;
+      if (differ) differ.checked = false;
+      filter();
+      if (offered.length) choose(offered[0]);
+    });
+  }
+
+  // -- links to one item --------------------------------------------------------------------------------------------------
+  const goTo = (n) => {
+    if (!offered.includes(n)) {
+      search.value = "";
+      wrong.checked = false;
+      if (differ) differ.checked = false;
+      filter();
+    }
+    choose(n);
+    document.getElementById("explorer").scrollIntoView();
+  };
+  const numbers = new Map(data.items.map((item, n) => [item.number, n]));
+  const follow = () => {
+    const found = /^#item-(\d+)$/.exec(location.hash);
+    const n = found ? numbers.get(Number(found[1])) : undefined;
+    if (n !== undefined) goTo(n);
+    else if (found) {
+      panel("count").textContent = `test item ${found[1]} is not among the items explained here`;
+      document.getElementById("explorer").scrollIntoView();
+    }
+  };
+  addEventListener("hashchange", follow);
 
   // a mark in a scatter plot links here if its item is in the list
   const places = new Map(data.items.map((item, n) => [item.index, n]));
   for (const mark of document.querySelectorAll(".plot .mark[data-item]")) {
     const n = places.get(Number(mark.dataset.item));
     if (n === undefined) mark.removeAttribute("data-item");
-    else mark.addEventListener("click", () => {
-      choose(n);
-      document.getElementById("explorer").scrollIntoView();
-    });
+    else mark.addEventListener("click", () => goTo(n));
   }
-  if (options.length) choose(0, { scroll: false });
+  if (data.items.length) choose(0, { scroll: false });
+  follow();
 })();

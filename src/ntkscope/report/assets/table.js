@@ -34,12 +34,7 @@
     button.addEventListener("click", () => sort(button.closest("th")));
   }
 
-  // A spreadsheet would evaluate a text that starts like a formula: such a text gets an apostrophe in front.
-  const field = (value, number) => {
-    let text = value ?? "";
-    if (!number && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
-    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-  };
+  const { field, save } = ntkscope;
   const csv = (table) => {
     const heads = [...table.tHead.rows[0].cells].filter((head) => head.dataset.column !== undefined);
     const lines = [heads.map((head) => field(head.textContent, false)).join(",")];
@@ -53,12 +48,7 @@
   for (const button of document.querySelectorAll("button[data-export]")) {
     button.addEventListener("click", () => {
       const table = button.closest(".exportable").querySelector("table");
-      const address = URL.createObjectURL(new Blob(["\ufeff", csv(table)], { type: "text/csv;charset=utf-8" }));
-      const link = document.createElement("a");
-      link.href = address;
-      link.download = button.dataset.export;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(address), 10000);
+      save(button.dataset.export, `\ufeff${csv(table)}`, "text/csv;charset=utf-8");
     });
   }
 

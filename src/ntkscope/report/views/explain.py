@@ -2,141 +2,124 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ntkscope.report.items import COLUMNS
-from ntkscope.report.markup import Markup, join, tag
-from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.markup import Markup, tag
+from ntkscope.report.packing import pack_floats, pack_whole
+from ntkscope.report.source import Drawing, Section, Source, field_of
+from ntkscope.report.views._evidence import evidence
 from ntkscope.report.views.registry import VIEWS
 
-CLASSES = 12  # at most this many training classes are shown for one item
-LOGITS = 3  # most probable classes whose logits can be selected, in addition to the predicted and the true one
+LIKELY = 4  # most probable classes in the head of an item
+TEXT = 600  # characters of a text
 
 
 @VIEWS.register("explain")
 def explain(section: Section, source: Source) -> Drawing:
-    """The list of test items and the empty panels; `assets/explorer.js` fills them."""
+    """The tools and the empty panels; `assets/explorer.js` fills them and the list of test items."""
     data = section.data
-    offered = [int(i) for i in data["items"]]
-    items = [_item(n, i, section, source) for n, i in enumerate(offered)]
-    used: set[int] = set()
-    for item in items:
-        for key in ("outliers", "top"):
-            used.update(index for index, _ in item[key])
-        used.update(index for pairs in item["nearest"].values() for index, _ in pairs)
-    labels = source.array("labels.train")
-    train = {
-        i: {
-            "slot": source.items.slot("train", i),
-            "label": None if labels is None or i >= len(labels) else int(labels[i]),
-            "text": source.items.text("train", i),
-        }
-        for i in sorted(used)
-    }
+    rows = [int(i) for i in data["items"]]
+    network = field_of(data, "network_predicted") or data["predicted"]
+    said = [(int(p), int(f), int(y)) for p, f, y in zip(data["predicted"], network, data["true"], strict=True)]
+    kernels = [str(kernel) for kernel in data["kernels"]]
+    found = evidence(said, rows, source)
+    nearest = {kernel: _nearest(kernel, len(rows), source) for kernel in kernels}
+    shown = found.training_items().union(*(set(index[index >= 0].tolist()) for index, _ in nearest.values()))
+    for i in sorted(shown):
+        source.items.slot("train", i)
+    main, target = str(field_of(data, "main", "")), str(field_of(data, "target") or "labels")
+    trust = source.array("explain.trust")
     published = {
-        "classes": source.classes,
-        "columns": COLUMNS,
-        "kernels": [str(kernel) for kernel in data["kernels"]],
-        "main": str(data.get("main", "")),
+        "kernels": [{"key": kernel, "name": source.kernel_name(kernel)} for kernel in kernels],
+        "main": source.kernel_name(main),
+        "target": target,
         "count": source.data.get("train_items"),
-        "items": items,
-        "train": train,
+        "items": [
+            {
+                "index": i,
+                "number": source.items.number("test", i),
+                "id": source.items.identifier("test", i),
+                "slot": source.items.slot("test", i),
+                "text": source.items.text("test", i, TEXT),
+                "predicted": said[n][0],
+                "network": said[n][1],
+                "true": said[n][2],
+                "trust": None if trust is None or n >= len(trust) else int(trust[n]),
+            }
+            for n, i in enumerate(rows)
+        ],
+        "likely": _likely(rows, said, source),
+        "evidence": found.packed(),
+        "nearest": {
+            kernel: {"index": pack_whole(index), "value": pack_floats(value), "k": index.shape[1]}
+            for kernel, (index, value) in nearest.items()
+        },
     }
-    return Drawing(_skeleton(items, source), published)
+    return Drawing(_skeleton(said, rows, source), published)
 
 
-def _item(n: int, i: int, section: Section, source: Source) -> dict[str, Any]:
-    """What the script needs to know about the n-th item on offer, test item i."""
-    data = section.data
-    predicted, true = int(data["predicted"][n]), int(data["true"][n])
-    said = int((data.get("network_predicted") or data["predicted"])[n])
-    probabilities = source.array("network.test_probabilities")
-    row = None if probabilities is None or i >= len(probabilities) else np.asarray(probabilities[i], dtype=np.float64)
-    surrogate = source.array("explain.probability")
-    likely = [] if row is None else np.argsort(-row, kind="stable")[:5].tolist()
-    means = source.array("explain.class_mean")
-    logits = list(dict.fromkeys([predicted, said, true, *likely[:LOGITS]]))
-    classes = _classes(None if means is None else np.asarray(means[n, predicted]), predicted, true)
-    box = source.array("explain.box")
-    share = source.array("explain.concentration")
-    return {
-        "index": i,
-        "slot": source.items.slot("test", i),
-        "text": source.items.text("test", i, 1000),
-        "network": said,
-        "predicted": predicted,
-        "true": true,
-        "likely": [] if row is None else [[k, float(row[k])] for k in dict.fromkeys([*likely[:4], true])],
-        "surrogate": {}
-        if surrogate is None
-        else {str(k): float(surrogate[n, k]) for k in dict.fromkeys([*likely[:4], true])},
-        "classes": classes,
-        "means": {} if means is None else {str(k): np.asarray(means[n, k])[classes] for k in logits},
-        "box": [] if box is None else np.asarray(_own(box[n], 2), dtype=np.float64)[classes],
-        "outliers": _pairs("explain.outliers", n, source),
-        "top": _pairs("explain.top", n, source),
-        "nearest": {str(k): _pairs("explain.nearest", n, source, f".{k}") for k in data["kernels"]},
-        "concentration": None if share is None else np.asarray(_own(share[n], 1), dtype=np.float64),
-    }
-
-
-def _own(values: Any, axes: int) -> Any:
-    """What belongs to the first of an item's classes, the network's own, where there is one entry per class."""
-    return values[0] if np.ndim(values) > axes else values
-
-
-def _pairs(name: str, n: int, source: Source, ending: str = "") -> list[tuple[int, float]]:
-    """Indices and values of row n; an index below zero stands for none."""
-    index, value = source.array(f"{name}_index{ending}"), source.array(f"{name}_value{ending}")
+def _nearest(kernel: str, t: int, source: Source) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and similarities of the nearest training items of every explained item."""
+    index, value = (source.array(f"explain.nearest_{part}.{kernel}") for part in ("index", "value"))
     if index is None or value is None:
-        return []
-    return [(int(i), float(v)) for i, v in zip(_own(index[n], 1), _own(value[n], 1), strict=True) if i >= 0]
+        return np.full((t, 0), -1, dtype=np.int64), np.zeros((t, 0))
+    return np.asarray(index, dtype=np.int64), np.asarray(value, dtype=np.float64)
 
 
-def _classes(means: np.ndarray | None, predicted: int, true: int) -> list[int]:
-    """The training classes to show, in their order: all, or those with the largest contributions."""
-    if means is None:
-        return sorted({predicted, true})
-    if len(means) <= CLASSES:
-        return list(range(len(means)))
-    loud = np.argsort(-np.abs(means), kind="stable")[: CLASSES - 2].tolist()
-    return sorted({*loud, predicted, true})
+def _likely(rows: Sequence[int], said: Sequence[tuple[int, int, int]], source: Source) -> dict[str, Any] | None:
+    """The most probable classes of every item and the true one, with the network's and the surrogate's probabilities."""
+    probabilities, surrogate = source.array("network.test_probabilities"), source.array("explain.probability")
+    if probabilities is None or (rows and max(rows) >= len(probabilities)):
+        return None
+    classes = np.full((len(rows), LIKELY + 1), -1, dtype=np.int64)
+    of_network, of_surrogate = (np.full(classes.shape, np.nan) for _ in range(2))
+    for n, i in enumerate(rows):
+        row = np.asarray(probabilities[i], dtype=np.float64)
+        found = list(dict.fromkeys([*np.argsort(-row, kind="stable")[:LIKELY].tolist(), said[n][2]]))
+        classes[n, : len(found)] = found
+        of_network[n, : len(found)] = row[found]
+        if surrogate is not None:
+            of_surrogate[n, : len(found)] = np.asarray(surrogate[n], dtype=np.float64)[found]
+    packed = {"classes": pack_whole(classes), "network": pack_floats(of_network), "k": LIKELY + 1}
+    return packed if surrogate is None else {**packed, "surrogate": pack_floats(of_surrogate)}
 
 
-def _skeleton(items: list[dict[str, Any]], source: Source) -> Markup:
-    pictures = any(item["slot"] is not None for item in items)
-    options = [_option(n, item, source) for n, item in enumerate(items)]
-    wrong = sum(item["network"] != item["true"] for item in items)
-    differ = sum(item["network"] != item["predicted"] for item in items)
+def _skeleton(said: Sequence[tuple[int, int, int]], rows: Sequence[int], source: Source) -> Markup:
+    pictures = any(source.items.slot("test", i) is not None for i in rows)
+    wrong = sum(network != true for _, network, true in said)
+    differ = sum(network != predicted for predicted, network, _ in said)
+
+    def check(name: str, words: str) -> Markup:
+        return tag("label", tag("input", type="checkbox", id=f"explorer-{name}"), words, class_="check")
+
     chooser = tag(
         "div",
         tag(
             "div",
             tag("label", "Find a test item", for_="explorer-search", class_="hidden"),
-            tag("input", id="explorer-search", type="search", placeholder="Class, text or number", autocomplete="off"),
             tag(
-                "label", tag("input", type="checkbox", id="explorer-wrong"), f" network wrong ({wrong})", class_="check"
+                "input",
+                id="explorer-search",
+                type="search",
+                placeholder="class:3  #123  wrong  text",
+                autocomplete="off",
+                data_tip="class:3, true:3 or predicted:3 by class; #123 by number; id:name; wrong, right, differs, doubtful;"
+                ' any other word is looked for in texts and names; "two words" in quotes',
             ),
-            tag(
-                "label",
-                tag("input", type="checkbox", id="explorer-differ"),
-                f" surrogate differs ({differ})",
-                class_="check",
-            )
-            if differ
-            else None,
+            check("wrong", f" network wrong ({wrong})"),
+            check("differ", f" surrogate differs ({differ})") if differ else None,
             tag("span", class_="soft small", id="explorer-count", role="status"),
             class_="explorer-tools",
         ),
         tag(
             "ul",
-            *options,
             role="listbox",
             tabindex="0",
             id="explorer-list",
-            aria_label="Test items; select with the arrow keys",
+            aria_label=f"{len(rows)} test items; select with the arrow keys",
             class_="strip pictures" if pictures else "strip texts",
         ),
         class_="chooser",
@@ -146,35 +129,12 @@ def _skeleton(items: list[dict[str, Any]], source: Source) -> Markup:
         tag("div", id="explorer-head", class_="card explorer-head", aria_live="polite"),
         tag("div", id="explorer-bars", class_="card"),
         tag("div", id="explorer-box", class_="card"),
+        tag("div", id="explorer-class", class_="card whole explorer-class"),
         tag("div", id="explorer-top", class_="card whole"),
+        tag("div", id="explorer-influence", class_="card whole", hidden=True),
         tag("div", id="explorer-nearest", class_="card whole"),
         class_="explorer-panels",
         id="explorer-panels",
     )
     asks = tag("noscript", tag("p", "Selecting an item needs JavaScript, which is switched off.", class_="note"))
     return tag("div", asks, chooser, panels, id="explorer", class_="explorer")
-
-
-def _option(n: int, item: dict[str, Any], source: Source) -> Markup:
-    predicted, true = source.class_name(item["network"]), source.class_name(item["true"])
-    right = item["network"] == item["true"]
-    said = f"test item {item['index']}: predicted {predicted}" + (", correct" if right else f", actually {true}")
-    shown = source.items.show("test", item["index"], longest=90)
-    inner = (
-        [shown]
-        if item["slot"] is not None
-        else [shown, tag("span", source.class_mark(item["network"]), class_="tagged")]
-    )
-    return tag(
-        "li",
-        join(inner),
-        role="option",
-        id=f"explorer-option-{n}",
-        aria_selected="true" if n == 0 else "false",
-        aria_label=said,
-        class_=None if right else "wrong",
-        data_n=n,
-        data_differ=item["network"] != item["predicted"],
-        data_find=f"{item['index']} {predicted} {true} {item['text'] or ''}".lower()[:600],
-        data_tip=said,
-    )

@@ -13,6 +13,7 @@ from ntkscope.report.numbers import as_float, number
 from ntkscope.report.plots import Line, Scale, heatmap, lines
 from ntkscope.report.plots.frame import Frame
 from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.views._directions import directions
 from ntkscope.report.views.registry import VIEWS
 
 _TILES = (
@@ -31,7 +32,7 @@ def kernel(section: Section, source: Source) -> Drawing:
     tiles = [_tile(name, words, data.get(key), _was(initial, key)) for key, name, words in _TILES]
     tiles += [_tile(name, "another measure of the kernel and the labels", value) for name, value in _more(data).items()]
     if initial:
-        moved = "1 − cosine between the kernels before and after training"
+        moved = "1 − cosine between the kernels before and after training; unlike their difference, growth does not touch it"
         tiles.append(_tile("Rotation of the kernel", moved, initial.get("distance")))
     plots = [plot for plot in (_heat(data, source), _spectrum(source, initial)) if plot is not None]
     parts = [tag("div", *tiles, class_="tiles")]
@@ -39,7 +40,7 @@ def kernel(section: Section, source: Source) -> Drawing:
         parts.append(
             tag("p", "Give the initial weights to see how far the kernel moved during training.", class_="soft small")
         )
-    return Drawing(join([*parts, tag("div", *plots, class_="panels wide")]))
+    return Drawing(join([*parts, tag("div", *plots, class_="panels wide"), directions(source)]))
 
 
 def _more(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import number, percent
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.tables import Cell, table
+from ntkscope.report.views._review import review
 from ntkscope.report.views.registry import VIEWS
 
 
@@ -16,13 +17,16 @@ from ntkscope.report.views.registry import VIEWS
 def problems(section: Section, source: Source) -> Drawing:
     """Three tables, each sortable and exportable; item numbers refer to the whole training set."""
     data = section.data
-    parts = []
+    listed = _contradicted(data.get("mislabelled") or [])
+    panel, published = review(listed, source) if listed else (None, {})
+    parts: list[Any] = []
     for title, words, heads, rows in (
         (
             "Perhaps mislabelled",
-            "Left out of training, these items would be classified differently. Check the first ones.",
-            ["Rank", "Item", "Number", "Label", "Suggested", "Score"],
-            [_mislabelled(n, row, source) for n, row in enumerate(_contradicted(data.get("mislabelled") or []), 1)],
+            "Left out of training, these items would be classified differently: a wrong label, or a hard item. Their most"
+            " similar training items are the evidence." + _unlisted(len(listed), source),
+            ["Rank", "Item", "Number", "Label", "Suggested", "Score", "Decision"],
+            [_mislabelled(n, row, source) for n, (_, row) in enumerate(listed, 1)],
         ),
         (
             "Nearly the same",
@@ -37,22 +41,46 @@ def problems(section: Section, source: Source) -> Drawing:
             [_dominating(n, row, source) for n, row in enumerate(data.get("dominating") or [], 1)],
         ),
     ):
-        parts.append(_part(title, words, heads, rows, source))
-    return Drawing(join(parts))
+        parts.append(_part(title, words, heads, rows, source, panel if not parts else None))
+    return Drawing(join([_files(source), *parts]), published)
 
 
-def _part(title: str, words: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], source: Source) -> Markup:
+def _unlisted(listed: int, source: Source) -> str:
+    more = len(source.doubtful) - listed
+    return f" The {listed:,} most doubtful are listed; {more:,} more are in scores.csv." if more > 0 else ""
+
+
+def _files(source: Source) -> Markup | None:
+    """The files with the scores of all training items, if they lie beside the page."""
+    if not source.files:
+        return None
+    links: list[Any] = []
+    for name in source.files:
+        links += [" and "] * bool(links) + [tag("a", name, href=name)]
+    return tag("p", "The scores of every training item are beside this page: ", *links, ".", class_="soft small")
+
+
+def _part(
+    title: str,
+    words: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    source: Source,
+    panel: Markup | None = None,
+) -> Markup:
     head = tag("h3", title, tag("span", f"{len(rows):,}", class_="count"))
     if not rows:
         return join([head, tag("p", "None were found.", class_="soft")])
     file = f"{source.record.name}-{title}.csv".lower()
     shown = table(heads, rows, name=title, export=file, tall=True, kind="problems")
+    if panel is not None:
+        return join([head, tag("p", words, class_="soft"), panel, tag("div", shown, class_="problems-part")])
     return tag("div", head, tag("p", words, class_="soft"), shown, class_="problems-part")
 
 
-def _contradicted(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Items whose label is not the class the surrogate predicts; the record also ranks the others."""
-    return [row for row in rows if row["label"] != row["suggested"]]
+def _contradicted(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
+    """Items whose label is not the class the surrogate predicts, with their places; the record also ranks the others."""
+    return [(n, row) for n, row in enumerate(rows) if row["label"] != row["suggested"]]
 
 
 def _equal_share(source: Source) -> str:
@@ -65,7 +93,7 @@ def _rank(n: int) -> Cell:
 
 
 def _item(index: int, source: Source) -> Cell:
-    return Cell(source.items.show("train", index), source.items.text("train", index, 10_000))
+    return Cell(source.items.link("train", index), source.items.text("train", index, 10_000))
 
 
 def _number(row: Mapping[str, Any], key: str = "original", otherwise: str = "index") -> Cell:
@@ -85,6 +113,7 @@ def _mislabelled(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
         _label(row["label"], source),
         _label(row["suggested"], source, "suggested"),
         Cell(number(row["score"]), row["score"], True),
+        Cell(tag("span", "–", data_decision=int(row["index"])), "", kind="decision"),
     ]
 
 

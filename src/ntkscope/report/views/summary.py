@@ -42,7 +42,10 @@ def summary(section: Section, source: Source) -> Drawing:
         sortable=False,
         kind="stacking",
     )
-    parts: list[Any] = [tag("div", hero, _accuracies(data), class_="pair"), checks(source).statement()]
+    parts: list[Any] = [
+        tag("div", hero, _accuracies(data, source), class_="pair"),
+        checks(source).statement(),
+    ]
     if evidence:
         parts += [tag("h3", "Evidence for the verdict"), shown]
     return Drawing(join(parts))
@@ -58,13 +61,15 @@ def _row(evidence: Mapping[str, Any]) -> list[Cell]:
     ]
 
 
-def _accuracies(data: Mapping[str, Any]) -> Markup:
+def _accuracies(data: Mapping[str, Any], source: Source) -> Markup:
     """The network's accuracy and each surrogate's, best first."""
     surrogates = data.get("surrogate_accuracy") or {}
     best = data.get("best_kernel")
     rows = [Bar("network", data.get("network_accuracy"), percent(data.get("network_accuracy")), "network")]
     for kernel, accuracy in sorted(surrogates.items(), key=lambda pair: -as_float(pair[1])):
-        name = join([kernel, tag("span", "most faithful", class_="pill quiet") if kernel == best else None])
+        name = join(
+            [source.kernel_mark(kernel), tag("span", "most faithful", class_="pill quiet") if kernel == best else None]
+        )
         rows.append(Bar(name, accuracy, percent(accuracy), "best" if kernel == best else ""))
     return tag(
         "div",

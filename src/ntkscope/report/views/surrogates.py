@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ntkscope.report.help import tau
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, as_float, interval, number, percent
 from ntkscope.report.plots import Point, Scale, forest, scatter
 from ntkscope.report.plots.frame import Frame
-from ntkscope.report.source import Drawing, Section, Source, mapping
+from ntkscope.report.source import Drawing, Section, Source, field_of, mapping
 from ntkscope.report.tables import Cell, table
+from ntkscope.report.views._findings import TARGETS, best_of
 from ntkscope.report.views.registry import VIEWS
 
 EDGE = 1e-9  # probabilities closer than this to 0 or 1 are drawn here
@@ -24,16 +26,20 @@ POINTS = 400  # points per plot
 def surrogates(section: Section, source: Source) -> Drawing:
     """The table of kernels, and the scatter of probabilities."""
     rows = section.data["table"]
-    best = max(rows, key=lambda row: as_float(row.get("tau")), default=None)
+    best = best_of(rows, source)
     ends = [v for row in rows for key in ("tau", "tau_low", "tau_high") if (v := as_float(row.get(key))) == v]
     low, high = (math.floor(min(ends) * 10) / 10, math.ceil(max(ends) * 10) / 10) if ends else (0.0, 1.0)
     axis = tag("small", f"{low:.1f} … {high:.1f}".replace("-", "−"), aria_hidden="true")
+    targets = any(field_of(row, "target") for row in rows)
+    wrong = max((int(field_of(row, "wrong") or 0) for row in rows), default=0)
     heads = [
         "Kernel",
+        *(["Fitted to", f"Agreement on the {wrong:,} errors" if wrong else "Agreement on errors"] if targets else []),
         "Kendall τ",
         axis,
-        "TAD",
         "Agreement",
+        *(["R² of the logits"] if targets else []),
+        "TAD",
         "R²",
         "Pearson",
         "Accuracy",
@@ -43,18 +49,29 @@ def surrogates(section: Section, source: Source) -> Drawing:
     ]
     more = list(dict.fromkeys(name for row in rows for name in mapping(row.get("more"))))
     heads += [name.replace("-", " ").capitalize() for name in more]
-    cells = [[*_row(row, row is best, (low, high)), *_more(row, more)] for row in rows]
+    cells = [[*_row(row, row is best, (low, high), targets, source), *_more(row, more)] for row in rows]
     file = f"{source.record.name}-surrogates.csv"
     shown = table(heads, cells, name="Faithfulness of each surrogate", export=file, kind="snug")
     words = tag(
         "p",
-        "How closely the surrogate ranks the test items as the network does: τ, 1 for the same order. How much more accurate it"
-        " is than the network, in percentage points: TAD. How often both predict the same class: agreement. Ranges are 95 %"
+        "Agreement: how often surrogate and network predict the same class",
+        ", on all test items and on those the network gets wrong. " if targets else ". ",
+        "τ: how closely the surrogate ranks the test items as the network does, 1 for the same order; press one to see what it"
+        " means. TAD: how much more accurate the surrogate is than the network, in percentage points. Ranges are 95 %"
         " intervals.",
         class_="soft small",
     )
-    plots = _plots(list(dict.fromkeys(str(row["kernel"]) for row in rows)), source)
-    return Drawing(join([shown, words, plots]))
+    trivial = [str(row["kernel"]) for row in rows if field_of(row, "trivial")]
+    note = None
+    if trivial:
+        names = ", ".join(source.kernel_name(name) for name in dict.fromkeys(trivial))
+        note = tag(
+            "p",
+            f"{names}: the network's logits are linear in this kernel's features, so a fit to the logits is faithful by"
+            " construction and says nothing; it is never called the best.",
+            class_="soft small",
+        )
+    return Drawing(join([shown, words, note, _plots(rows, source)]))
 
 
 def _points(value: Any) -> str:
@@ -63,11 +80,12 @@ def _points(value: Any) -> str:
     return "0.0" if abs(x) < 0.05 else f"{x:+.1f}".replace("-", "−") if x == x else NONE
 
 
-def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float]) -> list[Cell]:
-    def with_range(key: str, shown: Any = number) -> Cell:
-        span = interval(row.get(f"{key}_low"), row.get(f"{key}_high"), shown)
-        inner = join([shown(row.get(key)), tag("small", span, class_="range") if span else None])
-        return Cell(inner, row.get(key), True)
+def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float], targets: bool, source: Source) -> list[Cell]:
+    def with_range(key: str, shown: Any = number, mark: Any = None) -> Cell:
+        value = field_of(row, key)
+        span = interval(field_of(row, f"{key}_low"), field_of(row, f"{key}_high"), number if shown is tau else shown)
+        inner = join([shown(value), mark, tag("small", span, class_="range") if span else None])
+        return Cell(inner, value, True)
 
     mark = forest(
         row.get("tau"),
@@ -77,12 +95,19 @@ def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float]) -> list[
         largest=ends[1],
         kind="best" if best else "",
     )
+    name = source.kernel_mark(row["kernel"])
+    pills = [tag("span", "best", class_="pill good")] if best else []
+    pills += [tag("span", "trivial", class_="pill quiet")] if field_of(row, "trivial") else []
+    target = str(field_of(row, "target") or "")
+    fitted = [Cell(TARGETS.get(target, target), target), with_range("agreement_wrong", percent)] if targets else []
     return [
-        Cell(tag("b", row["kernel"]) if best else row["kernel"], row["kernel"], kind="strong"),
-        with_range("tau"),
+        Cell(join([tag("b", name) if best else name, *pills]), row["kernel"], kind="strong"),
+        *fitted,
+        with_range("tau", tau),
         Cell(mark),
-        with_range("tad", _points),
         with_range("agreement", percent),
+        *([Cell(number(field_of(row, "r2_logits")), field_of(row, "r2_logits"), True)] if targets else []),
+        with_range("tad", _points),
         Cell(number(row.get("r2")), row.get("r2"), True),
         Cell(number(row.get("pearson")), row.get("pearson"), True),
         Cell(percent(row.get("accuracy")), row.get("accuracy"), True),
@@ -98,21 +123,22 @@ def _more(row: Mapping[str, Any], names: Sequence[str]) -> list[Cell]:
     return [Cell(number(values.get(name)), values.get(name), True) for name in names]
 
 
-def _plots(kernels: Sequence[str], source: Source) -> Markup | None:
-    """One scatter plot per kernel: the network's probability of the true class against the surrogate's, in log-odds."""
+def _plots(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
+    """One scatter plot per surrogate: the network's probability of the true class against the surrogate's, in log-odds."""
     network = source.array("surrogates.network_probability")
-    pairs = [(kernel, source.array(f"surrogates.probability.{kernel}")) for kernel in kernels]
-    known = [(kernel, values) for kernel, values in pairs if values is not None and network is not None]
+    known = []
+    for row in rows:
+        target = str(field_of(row, "target") or "labels")
+        values = source.array(f"surrogates.probability.{row['kernel']}" + (f".{target}" if target != "labels" else ""))
+        if values is not None and network is not None and values.shape == network.shape:
+            known.append((str(row["kernel"]), target, np.asarray(values)))
     if network is None or not known:
         return None
-    every = np.clip(np.concatenate([network, *(values for _, values in known)]).astype(np.float64), EDGE, 1 - EDGE)
+    every = np.clip(np.concatenate([network, *(values for *_, values in known)]).astype(np.float64), EDGE, 1 - EDGE)
     every = every[np.isfinite(every)]
     low, high = (float(every.min()), float(every.max())) if every.size else (0.1, 0.9)
     scale = Scale(max(EDGE, min(low, 0.3) * 0.7), min(1 - EDGE, 1 - (1 - max(high, 0.7)) * 0.7), "logit")
-    chosen = _chosen(np.asarray(network), [np.asarray(values) for _, values in known])
-    figures = [
-        _plot(kernel, np.asarray(network), np.asarray(values), scale, chosen, source) for kernel, values in known
-    ]
+    chosen = _chosen(np.asarray(network), [values for *_, values in known])
     some = (
         f" {len(chosen)} of {len(network)} items are drawn: those that differ most, and an even selection of the others."
         if len(chosen) < len(network)
@@ -121,10 +147,20 @@ def _plots(kernels: Sequence[str], source: Source) -> Markup | None:
     note = "Each mark is a test item; the axes are stretched near 0 and 1 (log-odds). " + (
         "On the dashed line the surrogate is exactly as confident as the network. Diamonds are items the network gets wrong."
     )
-    return join(
-        [tag("h3", "Probability of the true class, item by item"), tag("p", note + some, class_="soft small"),
-         tag("div", *figures, class_="panels many", tabindex="0", role="region", aria_label="Scatter plots")]
-    )  # fmt: skip
+    parts: list[Any] = [
+        tag("h3", "Probability of the true class, item by item"),
+        tag("p", note + some, class_="soft small"),
+    ]
+    several = len({target for _, target, _ in known}) > 1
+    for n, target in enumerate(dict.fromkeys(target for _, target, _ in known)):
+        drawn = [_plot(kernel, np.asarray(network), v, scale, chosen, source) for kernel, t, v in known if t == target]
+        label = f"Scatter plots, fitted to {TARGETS.get(target, target)}"
+        panels = tag("div", *drawn, class_="panels many", tabindex="0", role="region", aria_label=label)
+        if several:
+            head = tag("summary", f"Surrogates fitted to {TARGETS.get(target, target)}")
+            panels = tag("details", head, panels, open=n == 0)
+        parts.append(panels)
+    return join(parts)
 
 
 def _chosen(network: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
@@ -150,9 +186,10 @@ def _plot(
             continue
         wrong = bool(labels is not None and predicted is not None and labels[i] != predicted[i])
         of = f", {source.class_name(int(labels[i]))}" if labels is not None else ""
-        points.append(Point(x, y, f"test item {i}{of}: network {number(x)}, surrogate {number(y)}", wrong, i))
+        name = f"test item {source.items.number('test', i)}{of}"
+        points.append(Point(x, y, f"{name}: network {number(x)}, surrogate {number(y)}", wrong, i))
     described = (
         f"Scatter of {len(points)} test items: probability of the true class, network against surrogate {kernel}"
     )
     drawn = scatter(frame, points, describe=described, diagonal=True)
-    return tag("figure", tag("figcaption", kernel), drawn)
+    return tag("figure", tag("figcaption", source.kernel_name(kernel)), drawn)

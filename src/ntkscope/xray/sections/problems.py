@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Float64, Int64
 
 from ntkscope.explain import mislabelled
 from ntkscope.linalg import Gram
@@ -17,7 +18,9 @@ from ntkscope.xray.result import Result
 from ntkscope.xray.sections import surrogates
 from ntkscope.xray.workload import Workload
 
-LISTED = 100
+LISTED, REVIEWED = 100, 1000  # items per list; doubtful labels are all listed, up to so many
+NEIGHBOURS = 8
+SCORES = "problems.label_score"  # above 0: the label is contradicted
 ALIKE = 0.995  # cosine of gradients from which two items are worth comparing
 CLOSE = 0.05  # distance of inputs, relative to that of typical pairs, up to which they are near-duplicates
 BLOCK = 512
@@ -73,9 +76,9 @@ def run(context: Context) -> Finding[Problems]:
     doubtful = _mislabelled(context, K.to(torch.float64), y)
     doubles = _duplicates(context.train, K, y)
     loud = _dominating(context)
-    contradicted = sum(entry.score > 0 for entry in doubtful)
+    contradicted = int((np.asarray(context.record.arrays[SCORES]) > 0).sum())
     confidence = (
-        f"{'At least ' if contradicted == LISTED else ''}{contradicted} {'label is' if contradicted == 1 else 'labels are'}"
+        f"{contradicted:,} {'label is' if contradicted == 1 else 'labels are'}"
         " contradicted by a classifier trained without the item; a hard item looks the same as a wrong label, so check each."
         " Near-duplicates are close both under the kernel and as inputs."
     )
@@ -84,7 +87,12 @@ def run(context: Context) -> Finding[Problems]:
 
 def _mislabelled(context: Context, K: Gram, y: Array) -> tuple[Doubtful, ...]:
     ranking = mislabelled(K, y)
-    context.keep("problems.label_score", ranking.scores)
+    context.keep(SCORES, ranking.scores)
+    context.keep("problems.suggested", np.asarray(ranking.suggested, dtype=np.int64))
+    listed = ranking.top(min(len(y), max(LISTED, min(REVIEWED, int((ranking.scores > 0).sum())))))
+    index, value = _neighbours(K, np.asarray(listed, dtype=np.int64))
+    context.keep("problems.neighbour_index", index)
+    context.keep("problems.neighbour_value", value)
     return tuple(
         Doubtful(
             index=int(i),
@@ -93,8 +101,22 @@ def _mislabelled(context: Context, K: Gram, y: Array) -> tuple[Doubtful, ...]:
             label=int(y[i]),
             suggested=int(ranking.suggested[i]),
         )
-        for i in ranking.top(LISTED)
+        for i in listed
     )
+
+
+def _neighbours(K: Gram, rows: Int64[np.ndarray, " l"]) -> tuple[Int64[np.ndarray, "l k"], Float64[np.ndarray, "l k"]]:
+    """The training items most similar to each of `rows`, the item itself left out."""
+    k = min(NEIGHBOURS, len(K) - 1)
+    index, value = np.zeros((len(rows), k), dtype=np.int64), np.zeros((len(rows), k))
+    for start in range(0, len(rows), BLOCK):
+        chosen = rows[start : start + BLOCK]
+        block = K[chosen].numpy().astype(np.float64, copy=True)
+        block[np.arange(len(chosen)), chosen] = -np.inf
+        order = np.argsort(-block, axis=1, kind="stable")[:, :k]
+        index[start : start + len(chosen)] = order
+        value[start : start + len(chosen)] = np.take_along_axis(block, order, axis=1)
+    return index, value
 
 
 def _duplicates(items: Items, K: Gram, y: Array) -> tuple[Double, ...]:

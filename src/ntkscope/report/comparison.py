@@ -1,0 +1,263 @@
+"""The page of a comparison: what changed from one X-ray to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ntkscope.core import Record
+from ntkscope.report import help as helped
+from ntkscope.report.document import document, part
+from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.numbers import NONE, as_float, number, percent
+from ntkscope.report.source import Source, mapping
+from ntkscope.report.tables import Cell, table
+
+COMPARISON = "comparison"
+_FIGURES = {
+    "effective_rank": "Effective rank",
+    "alignment": "Alignment with labels",
+    "centred_alignment": "Centred alignment",
+    "condition_number": "Condition number",
+}
+
+
+def comparison(record: Record) -> Markup:
+    """The page; what the record lacks is left out."""
+    data = mapping(record.metrics.get("comparison"))
+    listed = record.metrics.get("classes")
+    classes = [str(name) for name in listed] if isinstance(listed, (list, tuple)) else []
+    a, b, source = mapping(data.get("a")), mapping(data.get("b")), Source(record)
+    parts = {
+        "predictions": ("Predictions", _predictions(mapping(data.get("predictions")), classes)),
+        "kernels": ("Kernels", _kernels(_rows(data, "kernels"), _rows(data, "kernel_figures"), source)),
+        "surrogates": ("Surrogates", _surrogates(_rows(data, "surrogates"), source)),
+        "explanations": ("Explanations", _overlaps(_rows(data, "overlaps"))),
+        "labels": ("Doubtful labels", _doubts(data, classes)),
+    }
+    shown = {key: (title, body) for key, (title, body) in parts.items() if body}
+    notes = [tag("p", str(note), class_="note") for note in data.get("notes") or []]
+    return document(
+        f"{record.name} – ntkscope",
+        [
+            _header(record, a, b),
+            *notes,
+            *(part(key, title, body) for key, (title, body) in shown.items()),
+            helped.popover(),
+        ],
+        links=[(key, title) for key, (title, _) in shown.items()],
+        foot=tag("p", "Made from a record on disk; this file loads nothing from the network."),
+    )
+
+
+def _rows(data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = data.get(key)
+    return [mapping(row) for row in found] if isinstance(found, (list, tuple)) else []
+
+
+def _header(record: Record, a: Mapping[str, Any], b: Mapping[str, Any]) -> Markup:
+    rows = [
+        [Cell(name, kind="strong"), Cell(shown(a.get(key)), a.get(key)), Cell(shown(b.get(key)), b.get(key))]
+        for name, key, shown in (
+            ("Folder", "folder", str),
+            ("Model", "model", str),
+            ("Data", "data", str),
+            ("Accuracy", "accuracy", percent),
+            ("Lazy or rich", "verdict", _word),
+            ("Trust", "trust", _word),
+            ("Doubtful labels", "doubtful", number),
+        )
+    ]
+    return tag(
+        "header",
+        tag("p", "What changed from one X-ray to another", class_="eyebrow"),
+        tag("h1", record.name),
+        table(["", "A", "B"], rows, name="The two X-rays", sortable=False, kind="two"),
+    )
+
+
+def _word(value: Any) -> str:
+    return str(value) if value else NONE
+
+
+def _name(label: Any, classes: Sequence[str]) -> Markup:
+    known = isinstance(label, int) and 0 <= label < len(classes)
+    return tag("bdi", classes[label] if known else str(label), class_="class")
+
+
+def _change(a: Any, b: Any) -> str:
+    x = as_float(b) - as_float(a)
+    return f"{'+' if x > 0 else ''}{number(x)}" if x == x else NONE
+
+
+def _predictions(found: Mapping[str, Any], classes: Sequence[str]) -> Markup | None:
+    if not found:
+        return None
+    counts = (
+        ("both_right", "right in both", ""),
+        ("only_b", "right in B alone", "good"),
+        ("only_a", "right in A alone", "bad"),
+        ("both_wrong", "wrong in both", ""),
+    )
+    tiles = [
+        tag("div", tag("span", words, class_="tile-name"), tag("b", number(found.get(key))), class_="tile")
+        for key, words, _ in counts
+    ]
+    chance = as_float(found.get("p"))
+    said = f"Of {number(found.get('items'))} test items both looked at. " + (
+        f"If both networks were equally accurate, a difference like this would come up with probability {number(chance, 2)}."
+        if chance == chance
+        else ""
+    )
+    rows = [
+        [
+            Cell(f"#{row.get('original')}", row.get("original"), True),
+            Cell(_name(row.get("true"), classes), row.get("true")),
+            Cell(_name(row.get("a"), classes), row.get("a")),
+            Cell(_name(row.get("b"), classes), row.get("b")),
+            Cell(*_effect(row)),
+        ]
+        for row in _rows(found, "changed")
+    ]
+    listed = [
+        tag("h3", "Items that changed"),
+        table(
+            ["Test item", "True", "A says", "B says", "Effect"],
+            rows,
+            name="Items that changed",
+            export="changed.csv",
+            tall=True,
+        ),
+    ]
+    return join([tag("div", *tiles, class_="tiles"), tag("p", said, class_="soft"), listed if rows else None])
+
+
+def _effect(row: Mapping[str, Any]) -> tuple[Markup, str]:
+    true = row.get("true")
+    word, kind = (
+        ("fixed", "good")
+        if row.get("b") == true
+        else ("broken", "bad")
+        if row.get("a") == true
+        else ("still wrong", "quiet")
+    )
+    return tag("span", word, class_=f"pill {kind}"), word
+
+
+def _kernels(rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
+    cells = [
+        [
+            Cell(source.kernel_mark(row.get("name")), row.get("name"), kind="strong"),
+            Cell(number(row.get("cka")), row.get("cka"), True),
+            Cell(number(row.get("items")), row.get("items"), True),
+        ]
+        for row in rows
+    ]
+    words = (
+        "Alignment of the kernel of A with that of B on the training items of both: 1 if one is the other scaled, 0 if they"
+        " have nothing in common."
+    )
+    both = [
+        [
+            Cell(_FIGURES.get(str(row.get("name")), row.get("name")), row.get("name"), kind="strong"),
+            Cell(number(row.get("a")), row.get("a"), True),
+            Cell(number(row.get("b")), row.get("b"), True),
+            Cell(_change(row.get("a"), row.get("b")), None),
+        ]
+        for row in figures
+    ]
+    return (
+        join(
+            [
+                [
+                    tag("p", words, class_="soft"),
+                    table(["Kernel", "Alignment (CKA)", "Items"], cells, name="Alignment of kernels", kind="loose"),
+                ]
+                if cells
+                else None,
+                [
+                    tag("h3", "Figures of the kernel"),
+                    table(["Figure", "A", "B", "Change"], both, name="Figures of the kernel", kind="loose"),
+                ]
+                if both
+                else None,
+            ]
+        )
+        or None
+    )
+
+
+def _surrogates(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
+    cells = []
+    for row in rows:
+        kernel, _, target = str(row.get("name")).partition("|")
+        cells.append(
+            [
+                Cell(source.kernel_mark(kernel), kernel, kind="strong"),
+                Cell({"logits": "the network's logits", "labels": "the labels"}.get(target, target), target),
+                Cell(helped.tau(row.get("a")), row.get("a"), True),
+                Cell(helped.tau(row.get("b")), row.get("b"), True),
+                Cell(_change(row.get("a"), row.get("b")), None),
+            ]
+        )
+    return (
+        table(["Kernel", "Fitted to", "τ in A", "τ in B", "Change"], cells, name="Surrogates", kind="loose")
+        if cells
+        else None
+    )
+
+
+def _overlaps(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
+    found = [(row, as_float(row.get("shared")) / as_float(row.get("k"))) for row in rows if as_float(row.get("k")) > 0]
+    if not found:
+        return None
+    mean = sum(share for _, share in found) / len(found)
+    said = (
+        f"For {number(len(found))} test items explained in both, {percent(mean, 0)} of the training points that support"
+        " the prediction most are the same. Items that share the fewest come first."
+    )
+    cells = [
+        [
+            Cell(f"#{row.get('original')}", row.get("original"), True),
+            Cell(f"{row.get('shared')} of {row.get('k')}", share, True),
+            Cell("same" if row.get("same_class") else "another", bool(row.get("same_class"))),
+        ]
+        for row, share in found
+    ]
+    return join(
+        [
+            tag("p", said),
+            table(
+                ["Test item", "Shared points", "Class explained"],
+                cells,
+                name="Explanations",
+                export="explanations.csv",
+                tall=True,
+                kind="loose",
+            ),
+        ]
+    )
+
+
+def _doubts(data: Mapping[str, Any], classes: Sequence[str]) -> Markup | None:
+    new, gone = _rows(data, "doubtful_new"), _rows(data, "doubtful_gone")
+    kept = data.get("doubtful_kept")
+    said = f"{number(len(new))} labels are doubtful in B alone, {number(len(gone))} in A alone, {number(kept)} in both."
+    parts: list[Any] = [tag("p", said)]
+    for title, rows in (("New in B", new), ("Gone in B", gone)):
+        cells = [
+            [
+                Cell(f"#{row.get('original')}", row.get("original"), True),
+                Cell(_name(row.get("label"), classes), row.get("label")),
+                Cell(number(row.get("score_a")), row.get("score_a"), True),
+                Cell(number(row.get("score_b")), row.get("score_b"), True),
+            ]
+            for row in rows
+        ]
+        if cells:
+            heads = ["Training item", "Label", "Score in A", "Score in B"]
+            parts += [
+                tag("h3", title),
+                table(heads, cells, name=title, export=f"doubtful-{title}.csv".lower(), tall=True, kind="loose"),
+            ]
+    return join(parts) if data else None

@@ -1,0 +1,73 @@
+"""Help: what a τ means, one press away from wherever a page shows one; `docs/reading.md` has the long version."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ntkscope.report.markup import Markup, tag
+from ntkscope.report.numbers import as_float, number
+
+POPOVER = "help-tau"
+
+
+def same_order(tau: Any) -> str:
+    """What a τ says, in one sentence: of two random items, the share of pairs in the same order is (1 + τ) / 2.
+
+    >>> print(same_order(0.64))
+    Of two random test items, network and surrogate order about 82 % the same way; this says
+    nothing of wrong predictions: look there.
+    """
+    value = as_float(tau)
+    if not math.isfinite(value):
+        return "τ could not be computed: one of the two rankings is constant."
+    return (
+        f"Of two random test items, network and surrogate order about {50 * (1 + value):.0f} % the same way; this says"
+        " nothing of wrong predictions: look there."
+    )
+
+
+def tau(value: Any) -> Markup:
+    """A τ that says what it means when it is pressed or pointed at."""
+    return tag(
+        "button",
+        number(value),
+        type="button",
+        class_="help",
+        popovertarget=POPOVER,
+        data_tip=same_order(value),
+        aria_label=f"τ {number(value)}: what it means",
+    )
+
+
+def popover() -> Markup:
+    """The text that opens; one per page."""
+    return tag(
+        "div",
+        tag("h3", "How to read τ"),
+        tag("p", id=f"{POPOVER}-said", class_="strong"),
+        tag(
+            "p",
+            "Kendall's τ compares two rankings of the test items, by how confident the network is of the true class and by how"
+            " confident the surrogate is: 1 is the same order, 0 no relation, −1 the reverse. The share of pairs in the same"
+            " order is (1 + τ) / 2.",
+        ),
+        tag(
+            "ul",
+            tag(
+                "li",
+                "Most test items are easy and predicted correctly. A high τ can hide that both differ on the few wrong ones.",
+            ),
+            tag(
+                "li",
+                "Read it together with the agreement on the items the network gets wrong, and with the trust mark.",
+            ),
+            tag("li", "Its interval covers the choice of test items, not another training run."),
+            tag("li", "Compare τ only between surrogates of one network on the same items."),
+        ),
+        tag("p", "The whole story: docs/reading.md in the source of ntkscope.", class_="soft small"),
+        tag("button", "Close", type="button", class_="action", popovertarget=POPOVER),
+        id=POPOVER,
+        popover="auto",
+        class_="popover",
+    )

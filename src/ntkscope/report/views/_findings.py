@@ -1,0 +1,96 @@
+"""Findings: what to act on, in a line each, at the top of a page; every line leads to its part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ntkscope.report.help import tau
+from ntkscope.report.markup import Markup, tag
+from ntkscope.report.numbers import as_float, number, percent
+from ntkscope.report.source import Source, field_of, mapping
+
+TRUST = {"high": "good", "medium": "neither", "do not trust": "bad"}
+TARGETS = {"logits": "the network's logits", "labels": "the labels", "probabilities": "the network's probabilities"}
+UNKNOWN = "not assessed"
+WHY_UNKNOWN = "This record was written by a version of ntkscope that did not assess it; X-ray the network again."
+
+
+def findings(data: Mapping[str, Any], source: Source) -> Markup:
+    """Wrong predictions, doubtful labels, trust: one card each."""
+    cards = [_wrong(data, source), _labels(source), _trust(data, source)]
+    return tag("ul", *(card for card in cards if card is not None), class_="findings")
+
+
+def wrong_items(source: Source) -> int | None:
+    """How many test items the network gets wrong."""
+    labels, predicted = source.array("labels.test"), source.array("network.test_prediction")
+    if labels is None or predicted is None or labels.shape != predicted.shape:
+        return None
+    return int(np.sum(labels != predicted))
+
+
+def best_row(source: Source) -> Mapping[str, Any]:
+    """The surrogate that the summary calls best; in earlier records the one with the highest τ."""
+    rows = source.section("surrogates").data.get("table")
+    return best_of([mapping(row) for row in rows] if isinstance(rows, (list, tuple)) else [], source)
+
+
+def best_of(rows: Sequence[Mapping[str, Any]], source: Source) -> Mapping[str, Any]:
+    """The best of some surrogates; one that is faithful by construction does not count."""
+    rated = [row for row in rows if not field_of(row, "trivial") and math.isfinite(as_float(field_of(row, "tau")))]
+    summary = source.section("summary").data
+    named = field_of(summary, "best_kernel"), field_of(summary, "best_target")
+    for row in rated:
+        if named[1] and (field_of(row, "kernel"), field_of(row, "target")) == named:
+            return row
+    return max(rated, key=lambda row: as_float(row["tau"]), default={})
+
+
+def _card(value: Any, title: str, *said: Any, href: str, kind: str = "", find: str | None = None) -> Markup:
+    link = tag("a", tag("b", value), " ", title, href=href, data_find=find, class_="finding-head")
+    return tag("li", link, tag("p", *said, class_="soft"), class_=f"card finding {kind}".strip())
+
+
+def _wrong(data: Mapping[str, Any], source: Source) -> Markup | None:
+    stored = field_of(data, "wrong")
+    wrong = stored if isinstance(stored, int) else wrong_items(source)
+    if wrong is None:
+        return None
+    accuracy = percent(data.get("network_accuracy"))
+    items = source.data.get("test_items")
+    said: list[Any] = [f"of {number(items)} test items (accuracy {accuracy}). "]
+    agreed = as_float(field_of(data, "agreement_wrong"))
+    if wrong and agreed == agreed:
+        said.append(
+            f"The surrogate gives the network's own wrong answer on {round(agreed * wrong)} of them ({percent(agreed, 0)})."
+        )
+    title = "wrong prediction" if wrong == 1 else "wrong predictions"
+    return _card(number(wrong), title, *said, href="#s-explain", find="wrong" if wrong else None)
+
+
+def _labels(source: Source) -> Markup | None:
+    if source.section("problems").status != "done":
+        return None
+    count = len(source.doubtful)
+    title = "doubtful label" if count == 1 else "doubtful labels"
+    items = number(source.data.get("train_items"))
+    said = f"of {items} training items: left out of training, they would be classified differently. Review them one by one."
+    return _card(number(count), title, said if count else f"among {items} training items.", href="#s-problems")
+
+
+def _trust(data: Mapping[str, Any], source: Source) -> Markup:
+    word = str(field_of(data, "trust") or UNKNOWN)
+    why = str(field_of(data, "trust_why") or (WHY_UNKNOWN if word == UNKNOWN else ""))
+    row = best_row(source)
+    said: list[Any] = [why]
+    if row:
+        target = TARGETS.get(str(field_of(row, "target")), "")
+        name = f" Best surrogate: {source.kernel_name(row['kernel'])}{', fitted to ' if target else ''}{target}, τ "
+        said += [name, tau(row["tau"]), "."]
+    kind = f"trust {TRUST.get(word, 'quiet')}"
+    link = tag("a", "Trust in the explanations: ", tag("b", word), href="#s-surrogates", class_="finding-head")
+    return tag("li", link, tag("p", *said, class_="soft"), class_=f"card finding {kind}")

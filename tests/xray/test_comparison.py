@@ -1,0 +1,79 @@
+"""Two X-rays compared: nothing changed against itself; another network and other data are told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ntkscope as ns
+from ntkscope.cli import main
+from ntkscope.core import Record, UsageError
+from ntkscope.report import Page
+from ntkscope.xray.comparison import Comparison, compare, comparison
+from xray.small import blobs, network, trained, xrayed
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    return xrayed(tmp_path_factory.mktemp("compared") / "a", kernels=["ck"])
+
+
+def test_against_itself_nothing_changed(first: Record) -> None:
+    found = comparison(first, first)
+    assert found.predictions is not None
+    assert (found.predictions.only_a, found.predictions.only_b, found.predictions.p) == (0, 0, 1.0)
+    assert found.predictions.changed == ()
+    assert [each.cka for each in found.kernels] == pytest.approx([1.0] * len(found.kernels))
+    assert "trntk0" in {each.name for each in found.kernels}
+    assert all(each.shared == each.k and each.same_class for each in found.overlaps)
+    assert len(found.overlaps) > 0
+    assert found.doubtful_new == found.doubtful_gone == ()
+    assert all(each.a == each.b for each in found.surrogates)
+
+
+def test_another_network_on_the_same_data(first: Record, tmp_path: Path) -> None:
+    train, test = blobs()
+    _, model = trained(train, seed=5)
+    second = ns.xray(model, train, test, tmp_path / "b", kernels=["ck"], progress=False)
+    record = compare(first, second, tmp_path / "both")
+    found = Comparison.from_record(record.metrics["comparison"])
+    assert found == comparison(first, second)
+    said = [np.asarray(each.arrays["network.test_prediction"]) for each in (first, second)]
+    true = np.asarray(first.arrays["labels.test"])
+    assert found.predictions is not None
+    assert found.predictions.only_a == int(((said[0] == true) & (said[1] != true)).sum())
+    assert {each.original for each in found.predictions.changed} == set(np.flatnonzero(said[0] != said[1]).tolist())
+    assert all(0 <= each.cka < 0.99999 for each in found.kernels if each.name == "trntk0")
+    scores = [np.asarray(each.arrays["problems.label_score"]) > 0 for each in (first, second)]
+    assert {each.original for each in found.doubtful_new} == set(np.flatnonzero(scores[1] & ~scores[0]).tolist())
+    assert found.doubtful_kept == int((scores[0] & scores[1]).sum())
+    page = Page(record).html
+    assert "What changed from one X-ray to another" in page
+    assert "Shared points" in page
+
+
+def test_other_data_are_compared_by_figures_alone(first: Record, tmp_path: Path) -> None:
+    train, test = blobs(seed=3)
+    second = ns.xray(network(), train, test, tmp_path / "b", kernels=["ck"], progress=False)
+    found = comparison(first, second)
+    assert found.predictions is None
+    assert [*found.kernels, *found.overlaps, *found.doubtful_new, *found.doubtful_gone] == []
+    assert len(found.notes) == 2
+    assert found.surrogates
+
+
+def test_the_command(first: Record, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["compare", str(first.folder), str(first.folder), "--out", str(tmp_path / "c")])
+    assert not left.value.code
+    assert "doubtful labels: 0 new, 0 gone" in capsys.readouterr().out
+    assert (tmp_path / "c" / "page.html").exists()
+
+
+def test_what_is_no_xray_is_refused(first: Record, tmp_path: Path) -> None:
+    other = Record.create(tmp_path / "o", kind="experiment")
+    other.finish()
+    with pytest.raises(UsageError, match="kind 'experiment'; expected an X-ray"):
+        compare(first, other, tmp_path / "c")

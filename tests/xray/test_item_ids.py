@@ -1,0 +1,59 @@
+"""Ids of items come from where data sets keep them, in the order of the items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset
+
+import ntkscope as ns
+from ntkscope.core import Part
+from ntkscope.xray.item_ids import ids_of
+from ntkscope.xray.items import collect_both
+from xray.small import blobs, network
+
+
+class Folder(Dataset[Any]):
+    """As torchvision's ImageFolder."""
+
+    def __init__(self, n: int = 4) -> None:
+        self.samples = [(f"c/{i}.png", i % 2) for i in range(n)]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([float(index)]), self.samples[index][1]
+
+
+def test_of_data_sets_subsets_and_loaders() -> None:
+    names = tuple(f"c/{i}.png" for i in range(4))
+    assert ids_of(Folder(), 4) == names
+    assert ids_of(Subset(Folder(), [2, 0]), 2) == ("c/2.png", "c/0.png")
+    assert ids_of(DataLoader(Folder(), batch_size=3), 4) == names
+    assert ids_of(DataLoader(Folder(), batch_size=3, sampler=[3, 1, 0, 2]), 4) is None  # another order
+
+
+@pytest.mark.parametrize("extra", [["a", "b"], [Path("a"), Path("b")], torch.tensor([7, 8]), [("a", 1), ("b", 0)]])
+def test_of_a_part(extra: Any) -> None:
+    found = ids_of(Part(torch.zeros(2, 1), torch.zeros(2), {"path": extra}), 2)
+    assert found in (("a", "b"), ("7", "8"))
+
+
+@pytest.mark.parametrize("wrong", [[1.5, 2.5], [None, "a"], torch.zeros(2, 2)])
+def test_what_is_no_id_is_ignored(wrong: Any) -> None:
+    assert ids_of(Part(torch.zeros(2, 1), torch.zeros(2), {"id": wrong}), 2) is None
+
+
+def test_they_follow_the_items_into_the_record(tmp_path: Path) -> None:
+    train, test = blobs()
+    named = Part(train.x, train.y, {"id": [f"item {i}" for i in range(len(train))]})
+    items, _ = collect_both(named, test)
+    assert items.take(torch.tensor([5, 2])).ids == ("item 5", "item 2")
+    record = ns.xray(network(), named, test, tmp_path, kernels=["ck"], max_train=30, progress=False)
+    originals = [int(i) for i in record.arrays["originals.train"]]
+    assert list(record.metrics["ids"]["train"]) == [f"item {i}" for i in originals]
+    assert record.metrics["kernel_names"]["trntk"] == "trace NTK, normalised"
