@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def test_links_open_one_item(visit: Open, written: Made, made: Made) -> None:
     items = record.metrics["section:explain"]["data"]["items"]
     page = visit(path)
     page.goto(f"{path.as_uri()}#item-{items[9]}")
-    page.wait_for_function(f"document.getElementById('explorer-head').textContent.includes('Test item {items[9]}:')")
+    page.locator("#explorer-head", has_text=f"Test item {items[9]}:").wait_for()
     doubtful = record.metrics["section:problems"]["data"]["mislabelled"][0]
     page.goto(f"{path.as_uri()}#train-{doubtful['original']}")
     panel = page.locator("#train-item")
@@ -107,10 +108,10 @@ def test_labels_are_reviewed_saved_and_loaded(visit: Open, written: Made, made: 
     page.reload()
     assert page.locator("#review-progress").inner_text().startswith("0 of")
     page.locator("#review-load").set_input_files(files["json"])
-    page.wait_for_function("document.getElementById('review-progress').textContent.startsWith('2 of')")
+    page.locator("#review-progress", has_text=re.compile("^2 of")).wait_for()
     files["json"].write_text(files["json"].read_text().replace(review.record, "0" * 16))
     page.locator("#review-load").set_input_files(files["json"])
-    page.wait_for_function("document.getElementById('review-note').textContent.includes('another X-ray')")
+    page.locator("#review-note", has_text="another X-ray").wait_for()
     assert quiet(page)
 
 

@@ -36,7 +36,7 @@ def test_against_itself_nothing_changed(first: Record) -> None:
 def test_another_network_on_the_same_data(first: Record, tmp_path: Path) -> None:
     train, test = blobs()
     _, model = trained(train, seed=5)
-    second = ns.xray(model, train, test, tmp_path / "b", kernels=["ck"], progress=False)
+    second = ns.xray(model, train, test, tmp_path / "b", kernels=["ck"], untrained=True, progress=False)
     record = compare(first, second, tmp_path / "both")
     found = Comparison.from_record(record.metrics["comparison"])
     assert found == comparison(first, second)
@@ -56,7 +56,7 @@ def test_another_network_on_the_same_data(first: Record, tmp_path: Path) -> None
 
 def test_other_data_are_compared_by_figures_alone(first: Record, tmp_path: Path) -> None:
     train, test = blobs(seed=3)
-    second = ns.xray(network(), train, test, tmp_path / "b", kernels=["ck"], progress=False)
+    second = ns.xray(network(), train, test, tmp_path / "b", kernels=["ck"], untrained=True, progress=False)
     found = comparison(first, second)
     assert found.predictions is None
     assert [*found.kernels, *found.overlaps, *found.doubtful_new, *found.doubtful_gone] == []

@@ -53,7 +53,7 @@ def test_they_follow_the_items_into_the_record(tmp_path: Path) -> None:
     named = Part(train.x, train.y, {"id": [f"item {i}" for i in range(len(train))]})
     items, _ = collect_both(named, test)
     assert items.take(torch.tensor([5, 2])).ids == ("item 5", "item 2")
-    record = ns.xray(network(), named, test, tmp_path, kernels=["ck"], max_train=30, progress=False)
+    record = ns.xray(network(), named, test, tmp_path, kernels=["ck"], max_train=30, untrained=True, progress=False)
     originals = [int(i) for i in record.arrays["originals.train"]]
     assert list(record.metrics["ids"]["train"]) == [f"item {i}" for i in originals]
     assert record.metrics["kernel_names"]["trntk"] == "trace NTK, normalised"

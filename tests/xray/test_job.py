@@ -22,7 +22,7 @@ from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
 from ntkscope.xray.sections import kernel, surrogates
 from xray.small import blobs, network, trained, xrayed
 
-NAMES = ["summary", "surrogates", "explain", "problems", "kernel", "layers", "computed"]
+NAMES = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "layers", "computed"]
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
     record = ns.xray(model, train, test, tmp_path, kernels=["ck"], untrained=True, progress=False)
-    assert [e["status"] for e in map(record.metrics.get, map("section:{}".format, NAMES))] == ["done"] * 7
+    assert [e["status"] for e in map(record.metrics.get, map("section:{}".format, NAMES))] == ["done"] * len(NAMES)
     assert model.training
     assert model[1].training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

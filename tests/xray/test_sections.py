@@ -6,10 +6,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from contracts.section import SectionContract, watched
 from ntkscope.xray import registry
 from ntkscope.xray.registry import SECTIONS
 from ntkscope.xray.result import Result
+from xray.small import xrayed
 
 
 class TestSummary(SectionContract):
@@ -64,3 +68,24 @@ def test_only_a_sections_own_file_names_it() -> None:
         if file.stem not in (name, "__init__") and re.search(f"[\"']({name}|section:{name})[\"']", file.read_text())
     }
     assert named == set()
+
+
+def test_points_without_which_a_class_scores_lower(tmp_path: Path) -> None:
+    """As a ridge regression on the labels, fitted again without the point, says."""
+    record = xrayed(tmp_path)
+    data = record.metrics["section:explain"]["data"]
+    K, near = (np.asarray(record.arrays[f"kernels.trntk0.{side}"], dtype=np.float64) for side in ("train", "test"))
+    own = np.sqrt(np.diag(K))
+    K, near = K / np.outer(own, own), near / np.outer(np.sqrt(record.arrays["kernels.trntk0.test_diagonal"]), own)
+    labels = np.asarray(record.arrays["labels.train"])
+    y = np.eye(labels.max() + 1)[labels]
+    alpha = np.diag(K).mean()
+    index, value, chosen = (
+        np.asarray(record.arrays[f"explain.{n}"]) for n in ("influence_index", "influence_value", "chosen")
+    )
+    for t, item in list(enumerate(data["items"]))[:3]:
+        c, i = chosen[t, 0], index[t, 0, 0]
+        rest = np.delete(np.arange(len(K)), i)
+        whole = near[item] @ np.linalg.solve(K + alpha * np.eye(len(K)), y[:, c])
+        part = near[item, rest] @ np.linalg.solve(K[np.ix_(rest, rest)] + alpha * np.eye(len(rest)), y[rest, c])
+        assert value[t, 0, 0] == pytest.approx(whole - part, abs=2e-6)

@@ -26,15 +26,12 @@ UNLIKE = (
 @contextmanager
 def full_float32() -> Iterator[None]:
     """Products and convolutions on a GPU without TF32, whose rounding depends on how many networks are computed together."""
-    backends = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    before = [backend.allow_tf32 for backend in backends]
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     try:
-        for backend in backends:
-            backend.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         yield
     finally:
-        for backend, value in zip(backends, before):
-            backend.allow_tf32 = value
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def refuse_unlike(models: Sequence[nn.Module], seeds: Sequence[int]) -> None:

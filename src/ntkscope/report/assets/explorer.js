@@ -206,8 +206,8 @@
     if (data.evidence.influence) {
       panel("influence").replaceChildren(
         make("h3", {}, "What would change without this point"),
-        make("p", { class: "soft small" }, "Training points whose removal would lower the logit of ", name(logit), " most, if the surrogate were fitted again without them. The number is the change."),
-        shelf(null, influence, { expected: logit, worth: (v) => shown(-Math.abs(v)) }));
+        make("p", { class: "soft small" }, "Training points without which ", name(logit), " would score lowest, one left out at a time: the change of a ridge regression on the labels (scores between 0 and 1), which predicts best what retraining the network would do."),
+        shelf(null, influence, { expected: logit, worth: (v) => shown(-v) }));
     }
     panel("nearest").replaceChildren(
       make("h3", {}, "Most similar training items, by kernel"),

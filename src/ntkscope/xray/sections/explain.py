@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from ntkscope.data.subsets import stratified
-from ntkscope.explain import attribute, class_summary, concentration, nearest
+from ntkscope.explain import attribute, class_summary, concentration, nearest, removal_effects
 from ntkscope.machines import KernelMachine
 from ntkscope.measures.distillation import same_where_wrong
 from ntkscope.measures.faithfulness import agreement, probabilities
@@ -58,6 +58,8 @@ def run(context: Context) -> Finding[Explanations]:
     surrogate, own = centred_logits(logits)[items], centred_logits(network)[items]
     chosen = [_classes(own[i], surrogate[i], int(context.y_test[item])) for i, item in enumerate(items)]
     for name, value in _decomposed(context, machine, items, chosen, k).items():
+        context.keep(f"explain.{name}", value)
+    for name, value in _removals(context, items, _table(chosen), k).items():
         context.keep(f"explain.{name}", value)
     level = 0 if row is None else page_trust(row, len(context.y_test)).level
     for name, values in {
@@ -164,6 +166,23 @@ def _decomposed(
     }
 
 
+def _removals(
+    context: Context, items: Int64[np.ndarray, " t"], chosen: Int64[np.ndarray, "t C"], k: int
+) -> dict[str, np.ndarray]:
+    """The training points without which a class would score lowest, by ridge regression on the labels.
+
+    On labels, not on the network's logits: retraining a network learns from labels, and this predicts it best.
+    """
+    pair = context.pair(MAIN)
+    targets = np.eye(len(context.classes))[context.y_train]
+    found = removal_effects(pair.train, pair.test[items], targets, classes=np.maximum(chosen, 0), k=k)
+    none = chosen[:, :, None] < 0
+    return {
+        "influence_index": np.where(none, -1, found.indices),
+        "influence_value": np.where(none, np.nan, found.values),
+    }
+
+
 def _offered(context: Context, logits: Float64[np.ndarray, "m c"]) -> Int64[np.ndarray, " t"]:
     """Test items to pick from: first the network's mistakes and where the surrogate differs, then some of every class."""
     y, network = context.y_test, context.network_logits.argmax(1)
@@ -178,7 +197,7 @@ def _offered(context: Context, logits: Float64[np.ndarray, "m c"]) -> Int64[np.n
 
 def cost(work: Workload) -> float:
     items = min(OFFERED, work.test)
-    return items * work.train * work.classes * 3e-8 + items * 2e-2
+    return work.decomposition(work.train) + items * work.train * work.classes * 3e-8 + items * 2e-2
 
 
 SECTION = register(
@@ -189,12 +208,13 @@ SECTION = register(
         meaning=(
             "The surrogate's logit of any class is a sum with one term for every training point. The largest terms are the"
             " training points that this logit is made of; it is shown for the class the network predicts, or any other, beside"
-            " the network's own logit. Similar points are those the network treats alike."
+            " the network's own logit. Similar points are those the network treats alike. What would change without a point is"
+            " answered by leaving it out."
         ),
         formula=(
             "A(x, x_i)_c = W_ci κ(x, x_i) + b_c / N, and Σ_i A(x, x_i)_c is the surrogate's logit of class c, W and b fitted to"
-            " the network's logits. Logits are centred over classes. This decomposes a logit; it does not say what removing a"
-            " point would do."
+            " the network's logits. Logits are centred over classes. This decomposes a logit. Without point i:"
+            " S(x, x_i)_c = f_c(x) - f_c^{-i}(x), f kernel ridge regression of trntk on the labels, exact leave-one-out."
         ),
         run=run,
         result=Explanations,
