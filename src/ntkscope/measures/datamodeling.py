@@ -36,8 +36,8 @@ def linear_datamodeling_score(
 
     `predicted` and `actual` are (subsets, items): row S holds the sum of the attributions of the points in S, and the
     outputs (margins) of networks trained on S. Each item's score is Spearman's ρ over the subsets, 0 where its predictions
-    are all equal, since they order nothing; the interval is a bootstrap over items. Ilyas et al. (2022), Park et al. (2023), definition 2.3. Noise of training that is not averaged
-    out of `actual` lowers it for every method.
+    are all equal, since they order nothing; the interval is a bootstrap over items. Ilyas et al. (2022), Park et al. (2023),
+    definition 2.3. Noise of training that is not averaged out of `actual` lowers it for every method.
 
     >>> actual = np.array([[1.0, 5.0], [2.0, 4.0], [3.0, 3.0]])
     >>> found = linear_datamodeling_score(actual**3, actual)
