@@ -128,6 +128,7 @@ class TestTrak:
         assert float(gap.max()) < 4 * (2 / (64 * 30)) ** 0.5  # four standard errors of 30 projections to 64
 
 
+@pytest.mark.guard
 def test_every_method_prefers_what_it_should_on_an_easy_case(tmp_path: Path) -> None:
     """Scores of every method but chance are higher, on average, for training points of the item's own class."""
     record, one = tiny_task(tmp_path)

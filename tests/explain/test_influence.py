@@ -180,8 +180,7 @@ def jacobians(model: nn.Module, x: torch.Tensor) -> np.ndarray:
 
 
 class TestGaussNewton:
-    @pytest.mark.parametrize("c", [2, 3])
-    @pytest.mark.parametrize("lam", [None, 1e-3, 1.0])
+    @pytest.mark.parametrize(("c", "lam"), [(2, None), (3, 1e-3), (3, 1.0)])
     def test_equals_a_dense_inverse_over_parameters(
         self, c: int, lam: float | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
