@@ -341,5 +341,5 @@ experiment(
     published=[*ABOVE.values(), FEWER, REMOVED],
     judge=judge,
     draw=draw,
-    free=("memory", "together", "tasks"),
+    free=("memory", "together", "tasks", "methods"),
 )(run)
