@@ -22,10 +22,12 @@ from ntkscope.training.batches import BatchOrder
 from ntkscope.training.chain import StackedChain, as_chain
 from ntkscope.training.evaluation import Weights, evaluating, item_weights
 from ntkscope.training.likeness import (
+    ATTEMPTS,
+    FEW,
     SHAKEN,
     UNLIKE,
     alike,
-    first_inputs,
+    few_inputs,
     full_float32,
     gradients,
     member_inputs,
@@ -192,9 +194,9 @@ class _Group:
 
     @full_float32()
     def hold_to(self, models: list[nn.Module], seeds: list[int]) -> None:
-        """Every member must give the outputs of its own network on the first inputs; a chain that does not is not used."""
-        few = first_inputs(self.part.x, 0 if self.shared else 1)
+        """Every member must give the outputs of its own network on a few inputs; a chain that does not is not used."""
         axis = None if self.shared else 0
+        few = few_inputs(self.part.x, 0 if self.shared else 1)
         if self.chain is not None:
             with torch.no_grad():
                 found = self.chain.forward(few, shared=self.shared)
@@ -204,21 +206,35 @@ class _Group:
             self.chain = None
             for parameter in self.params.values():
                 parameter.grad = None
-        # At weights other than the networks' own: a forward pass that holds on to one of them does not follow.
+        pairs = list(zip(models, seeds, range(len(models))))
+        for attempt in range(ATTEMPTS):
+            few = few_inputs(self.part.x, 0 if self.shared else 1, attempt * FEW)
+            pairs = [pairs[k] for k in self._unlike([(m, i) for m, _, i in pairs], few, axis)]
+            if not pairs:
+                return
+        raise UsageError(f"the network of seed {pairs[0][1]} {UNLIKE}")
+
+    def _unlike(self, members: list[tuple[nn.Module, int]], few: Any, axis: int | None) -> list[int]:
+        """Which of some members do not compute what their own networks do, or have other gradients.
+
+        At weights other than the networks' own: a forward pass that holds on to one of them does not follow.
+        """
         params = {name: (p.detach() * SHAKEN).requires_grad_(p.requires_grad) for name, p in self.params.items()}
         buffers = {name: tensor.clone() for name, tensor in self.buffers.items()}
         try:
             outputs = vmap(lambda p, b, x: _outputs(self.template, p, b, x), in_dims=(0, 0, axis))(params, buffers, few)
         except RuntimeError as error:
             if "randomness" in str(error):
-                return  # reported at the first step, with the remedy
+                return []  # reported at the first step, with the remedy
             raise
         slopes = gradients(outputs, [p for p in params.values() if p.requires_grad])
-        for i, (model, seed) in enumerate(zip(models, seeds)):
+        found = []
+        for at, (model, i) in enumerate(members):
             out, own = outputs_alone(model, member_inputs(few, axis, i), SHAKEN)
             together = [torch.cat([g.flatten() for g in each]) for each in ([s[i] for s in slopes], own)]
             if not (alike(outputs[i].detach(), out) and alike(*together)):
-                raise UsageError(f"the network of seed {seed} {UNLIKE}")
+                found.append(at)
+        return found
 
     def advance(self, until: int, bar: Progress[None] | None) -> None:
         """Train all members until `until` updates are done."""

@@ -14,6 +14,7 @@ from ntkscope.core.calling import call
 from ntkscope.core.tree import map_leaves, take
 
 FEW = 3  # inputs on which members are checked against their own networks
+ATTEMPTS = 3  # with other inputs: rounding may put one activation on the other side of a kink, but not again and again
 SHAKEN = 1.25  # times their weights
 ROUNDING = 1e4  # units in the last place of the largest output
 UNLIKE = (
@@ -51,13 +52,18 @@ def refuse_unlike(models: Sequence[nn.Module], seeds: Sequence[int]) -> None:
                 )
 
 
-def first_inputs(x: Inputs, axis: int) -> Any:
-    """The first few inputs, along the axis they lie on.
+def few_inputs(x: Inputs, axis: int, start: int = 0) -> Any:
+    """A few inputs from `start` on, along the axis they lie on; the last few where there are no more.
 
-    >>> first_inputs(torch.zeros(2, 5, 4), 1).shape
-    torch.Size([2, 3, 4])
+    >>> few_inputs(torch.zeros(2, 5, 4), 1).shape, few_inputs(torch.arange(5)[None], 1, 4).tolist()
+    (torch.Size([2, 3, 4]), [[2, 3, 4]])
     """
-    return map_leaves(lambda leaf: leaf.narrow(axis, 0, min(FEW, leaf.shape[axis])), x)
+
+    def some(leaf: Tensor) -> Tensor:
+        length = min(FEW, leaf.shape[axis])
+        return leaf.narrow(axis, min(start, leaf.shape[axis] - length), length)
+
+    return map_leaves(some, x)
 
 
 def member_inputs(x: Inputs, axis: int | None, member: int) -> Any:
