@@ -31,7 +31,7 @@ from ntkscope.machines import KernelPair, fit_machine, kernel_pairs
 from ntkscope.measures.distillation import same_where_wrong
 from ntkscope.measures.faithfulness import accuracy, agreement
 from ntkscope.xray.context import FIT, TARGETS
-from ntkscope.xray.sections.surrogates import Row, most_faithful, rated
+from ntkscope.xray.sections.surrogates import SPANNING, Row, most_faithful, rated, spans
 from ntkscope.xray.trust import LEVELS, page_trust
 
 FRESH, TEST = 1000, 200
@@ -142,12 +142,16 @@ def judged(subject: Subject, items: int, seed: int) -> Iterator[Judged]:
     seen, fresh = slice(0, len(task.test)), slice(len(task.test), None)
     how: dict[str, Any] = {"network": subject.own[rows], "classes": theirs.shape[1], "seed": seed}
     found: list[tuple[Row, np.ndarray]] = []
+    last = next((pair.take(rows) for pair in subject.pairs if pair.name == SPANNING), None)
     for pair in subject.pairs:
-        scaled = pair.take(rows).scaled()
+        taken = pair.take(rows)
+        scaled = taken.scaled()
         for target in TARGETS:
             fitted = fit_machine(scaled, labels, target=target, **how, **FIT[target])
             logits = fitted.logits(scaled.test)
-            found.append((rated(fitted, logits[seen], theirs[seen], y[seen], seed=seed), logits[fresh]))
+            trivial = target == "logits" and last is not None and spans(taken, last)
+            row = rated(fitted, logits[seen], theirs[seen], y[seen], trivial=trivial, seed=seed)
+            found.append((row, logits[fresh]))
     explained = most_faithful(row for row, _ in found if row.target == "logits")
     for row, logits in found:
         same, wrong = same_where_wrong(logits, theirs[fresh], y[fresh])

@@ -150,7 +150,8 @@ def test_surrogates_of_logits_and_labels_side_by_side(network: str, tmp_path: Pa
     rows = json.loads((tmp_path / f"distilled-{network}.json").read_text())["details"]["surrogates"]
     kernels = list(dict.fromkeys(row["kernel"] for row in rows))
     assert [(row["kernel"], row["target"]) for row in rows] == [(k, t) for k in kernels for t in ("logits", "labels")]
-    assert kernels == (["trntk", "trntk0", "ck", "pntk"] if network == "digits" else ["proj-trntk", "ck"])
+    assert kernels == (["ck", "trntk", "trntk0", "pntk"] if network == "digits" else ["ck", "proj-trntk"])
+    assert [row["trivial"] for row in rows[:2]] == [True, False]
     assert all(0 <= row["agreement"] <= 1 for row in rows)
 
 

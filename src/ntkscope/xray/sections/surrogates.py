@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from ntkscope.machines import KernelMachine, rate
+from ntkscope.core import NumericalError
+from ntkscope.machines import KernelMachine, KernelPair, rate
+from ntkscope.measures.alignment import centred_alignment
 from ntkscope.measures.faithfulness import accuracy, probabilities
 from ntkscope.xray.context import TARGETS, Context, fit_name
 from ntkscope.xray.registry import Finding, Section, register
@@ -17,6 +19,7 @@ from ntkscope.xray.result import Result
 from ntkscope.xray.workload import Workload
 
 SPANNING = "ck"  # the network's logits are an affine function of this kernel's own features
+SAME = 0.99  # centred alignment with it from which another kernel is the same thing: 1.000 for the pseudo-NTK of a ResNet-20
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class Row(Result):
 
     `target`: "logits" for a fit of the network's own logits, "labels" for one of the training labels. `wrong`: how many test
     items the network gets wrong, `agreement_wrong` the share of these on which both predict the same class. `alpha`: the
-    strength of the ridge. `trivial`: the network's logits are affine in the kernel's features: a good fit of them says nothing.
+    strength of the ridge. `trivial`: a fit of logits on the conjugate kernel, or on one that is practically that kernel
+    (`spans`); the network's logits are affine in its features, so a good fit of them says nothing.
     """
 
     kernel: str
@@ -79,9 +83,10 @@ def most_faithful(rows: Iterable[Row]) -> Row | None:
     """Of the rows that may agree with the network's errors as often as the best one does, the one of largest τ.
 
     A few errors say little: a row whose interval reaches the highest agreement does not count as worse. Trivial rows are left
-    out.
+    out, unless all are (a linear network).
     """
-    proper = [row for row in rows if not row.trivial]
+    every = list(rows)
+    proper = [row for row in every if not row.trivial] or every
     highest = max((row.agreement_wrong for row in proper if not math.isnan(row.agreement_wrong)), default=0.0)
     near = [row for row in proper if row.agreement_wrong_high >= highest]
     return max(near, key=lambda row: (_known(row.tau), _known(row.agreement)), default=None)
@@ -112,6 +117,12 @@ def _confidence(found: Surrogates, context: Context) -> str:
         said += f", and the network's class on {100 * best.agreement_wrong:.0f} % of its {best.wrong:,} errors."
     else:
         said += "; the network has no errors here to compare on."
+    trivial = [row.kernel for row in found.table if row.trivial]
+    if trivial:
+        said += (
+            f" That logits can be fitted on {', '.join(trivial)} says nothing: they are linear in the last layer's features,"
+            " which is what this kernel compares."
+        )
     stopped = [f"{row.kernel} ({row.target})" for row in found.table if not row.converged]
     if stopped:
         said += f" The fits on {', '.join(stopped)} stopped before their optimum."
@@ -135,7 +146,23 @@ def _row(context: Context, name: str, target: str) -> Row:
     machine, logits = context.machine(name, target), context.machine_logits(name, target)
     rows = np.arange(len(y))
     context.keep(f"surrogates.probability.{fit_name(name, target)}", probabilities(logits)[rows, y])
-    return rated(machine, logits, context.network_logits, y, seed=context.seed)
+    trivial = False
+    if target == "logits":
+        last = context.pair(SPANNING) if SPANNING in context.kernels else None
+        trivial = name == SPANNING or (last is not None and spans(context.pair(name), last))
+    return rated(machine, logits, context.network_logits, y, trivial=trivial, seed=context.seed)
+
+
+def spans(pair: KernelPair, last: KernelPair) -> bool:
+    """Whether a kernel is practically the conjugate kernel `last`, by their centred alignment on the training items.
+
+    Cross-entropy does not see the sum of the logits, so that the rest of a trained network hardly reacts to it: the pseudo-NTK,
+    the kernel of that sum, is left with the readout's share, which is the conjugate kernel.
+    """
+    try:
+        return centred_alignment(pair.train, last.train) >= SAME
+    except NumericalError:  # one of them is constant
+        return False
 
 
 def rated(
@@ -144,6 +171,7 @@ def rated(
     network: Float64[np.ndarray, "m c"],
     y: Int64[np.ndarray, " m"],
     *,
+    trivial: bool,
     seed: int = 0,
 ) -> Row:
     """A machine's row of the table, from its logits, the network's and the labels of the test items."""
@@ -173,7 +201,7 @@ def rated(
         total_variation=found.total_variation,
         accuracy=found.surrogate_accuracy,
         alpha=machine.alpha,
-        trivial=machine.name == SPANNING and machine.target == "logits",
+        trivial=trivial,
         seconds=machine.seconds,
         converged=machine.converged,
         more=rating.more,
@@ -194,7 +222,7 @@ SECTION = register(
             " whether the network is that kernel machine, and one fitted to the training labels, which says what the kernel"
             " alone would have learned. Where a machine ranks the test items as the network does (τ near 1) and gives its"
             " answer also where it is wrong, the network can be read as that machine. Logits are linear in the raw conjugate"
-            " kernel by construction, so a good fit of them there says nothing."
+            " kernel by construction, so a good fit of them there, or on a kernel that is practically the same, says nothing."
         ),
         formula=(
             "Logits: f(x) = W κ(x, X) + b, minimising Σ‖f - z‖² + λ tr(W K Wᵀ), z the network's logits centred over classes, λ"
