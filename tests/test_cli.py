@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ntkscope as ns
-from ntkscope.cli import VERBS, main
+from ntkscope.cli import VERBS, main, verb
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -38,6 +38,34 @@ def test_help_names_every_verb(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
     assert all(verb in out for verb in VERBS)
+
+
+@pytest.mark.parametrize("word", ["--version", "--help"])
+def test_the_version_and_the_list_of_verbs_need_no_room(word: str) -> None:
+    code = f"""
+import sys
+from ntkscope.cli import main
+try:
+    main([{word!r}])
+except SystemExit:
+    print(*sorted(sys.modules), sep="\\n", file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    modules = done.stderr.splitlines()
+    assert done.stdout.strip()
+    assert "ntkscope.cli" in modules
+    assert not {"torch", "sklearn", "numpy", "scipy", "ntkscope.core"} & set(modules)
+    assert len(modules) < 800  # about 0.2 s; PyTorch alone brings more than a thousand
+
+
+def test_what_help_says_of_a_verb_is_what_the_verb_says() -> None:
+    for name, (_, line) in VERBS.items():
+        assert (verb(name).__doc__ or "").splitlines()[0] == line
+
+
+def test_a_verb_is_found_behind_two_dashes(run: Run, tmp_path: Path) -> None:
+    assert run("--", "show", str(tmp_path))[0] == 2
+    assert "No such command" in run("shwo", str(tmp_path))[2]
 
 
 def test_list_names_everything_there_is(run: Run) -> None:

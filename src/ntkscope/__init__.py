@@ -111,7 +111,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":  # pyproject.toml says it, once
-        return import_module("ntkscope.core.environment").package_version()
+        return import_module("ntkscope._version").package_version()
     if name in _ROOMS:
         return import_module(f"ntkscope.{name}")
     if name in _NAMES:

@@ -23,8 +23,8 @@ def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     return all(torch.equal(v, b.state_dict()[k]) for k, v in a.state_dict().items())
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".pth", ".th"])
-@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".th", ".ckpt"])
+@pytest.mark.parametrize("prefix", ["", "module.", "model.", "model._orig_mod."])
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_pytorch_files(tmp_path: Path, suffix: str, prefix: str, wrapped: bool) -> None:
     source, path = net(1), tmp_path / f"w{suffix}"
@@ -182,3 +182,25 @@ def test_a_checkpoint_as_the_tutorials_write_it_and_bytes_that_are_none(tmp_path
         (tmp_path / "junk.pt").write_bytes(junk)
         with pytest.raises((DataCorrupt, UnsafeData)):
             read_weights(tmp_path / "junk.pt")
+
+
+def test_a_prefix_is_stripped_only_where_it_is_the_only_one(tmp_path: Path) -> None:
+    source, path = net(1), tmp_path / "w.ckpt"
+    held = {f"model.{key}": value for key, value in source.state_dict().items()}
+    torch.save({"state_dict": held | {"loss.weight": torch.ones(2)}, "hyper_parameters": {"lr": 0.1}}, path)
+    assert same(load_weights(net(2), path), source)
+    averaged = {f"average.{key}": value for key, value in net(3).state_dict().items()}
+    torch.save({"state_dict": held | averaged}, path)
+    with pytest.raises(UsageError, match=r"unexpected in the file: model\."):
+        load_weights(net(2), path)
+    torch.save({"state_dict": dict(list(held.items())[:-1])}, path)
+    with pytest.raises(UsageError, match="missing from the file"):
+        load_weights(net(2), path)
+
+
+def test_a_checkpoint_whose_hyper_parameters_would_run_code_is_refused(tmp_path: Path) -> None:
+    mark, path = tmp_path / "ran", tmp_path / "w.ckpt"
+    torch.save({"state_dict": net().state_dict(), "hyper_parameters": {"net": Payload(mark)}}, path)
+    with pytest.raises(UnsafeData, match="refused before anything in it ran"):
+        load_weights(net(2), path)
+    assert not mark.exists()

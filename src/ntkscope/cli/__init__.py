@@ -1,41 +1,65 @@
-"""The command line: one verb per thing a person does, one file per verb, one line in `VERBS`."""
+"""The command line: one verb per thing a person does, one file per verb, one line in `VERBS`.
+
+Verbs are imported when they are run: `ntkscope --help` and `--version` do not wait for PyTorch.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 import ntkscope as ns
-from ntkscope.cli.check import check
-from ntkscope.cli.compare import compare
-from ntkscope.cli.demo import demo
-from ntkscope.cli.kernel import kernel
-from ntkscope.cli.list import list_parts
-from ntkscope.cli.report import report
-from ntkscope.cli.run import run
-from ntkscope.cli.show import show
-from ntkscope.cli.xray import xray
-from ntkscope.core.interrupts import terminable
-from ntkscope.core.printable import printable
 
-VERBS: dict[str, Callable[..., Any]] = {
-    "check": check,
-    "compare": compare,
-    "demo": demo,
-    "kernel": kernel,
-    "list": list_parts,
-    "report": report,
-    "run": run,
-    "show": show,
-    "xray": xray,
+# The file of this folder that has a verb's function, and the first line of that function's docstring.
+VERBS: dict[str, tuple[str, str]] = {
+    "check": (
+        "check:check",
+        "Print what was published beside what was measured; exit with 1 when a check failed or the run is not done.",
+    ),
+    "compare": (
+        "compare:compare",
+        "Compare two X-rays: accuracy, kernels, surrogates, explanations, doubtful labels; makes one page.",
+    ),
+    "demo": ("demo:demo", "Train a small CNN on scikit-learn's digits, X-ray it, and make the page."),
+    "kernel": (
+        "kernel:kernel",
+        "Compute a kernel into a folder of tiles; stopped or killed, the same command computes only what is missing.",
+    ),
+    "list": ("list:list_parts", "List the data sets, models, kernels, surrogates, measures and experiments there are."),
+    "report": ("report:report", "Make a page of a record; of many records, a page each and an index over them."),
+    "run": ("run:run", "Run an experiment and print the verdicts on its claims."),
+    "show": ("show:show", "Print the record in a folder: what ran, how far it came, what it found."),
+    "xray": (
+        "xray:xray",
+        "X-ray a trained network: which kernel machine it is, how far to trust that, what speaks for each prediction.",
+    ),
 }
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for _name, _verb in VERBS.items():
-    app.command(_name)(_verb)
+
+
+def verb(name: str) -> Callable[..., Any]:
+    """The function of a verb, imported now.
+
+    >>> verb("list").__name__
+    'list_parts'
+    """
+    file, _, function = VERBS[name][0].partition(":")
+    found: Callable[..., Any] = getattr(import_module(f"ntkscope.cli.{file}"), function)
+    return found
+
+
+def _not_imported() -> None:
+    """Stands for a verb in the list that `--help` prints; `main` puts the verb itself in its place before it is run."""
+    raise AssertionError("the verb was not imported")
+
+
+for _name, (_, _line) in VERBS.items():
+    app.command(_name, help=_line)(_not_imported)
 
 
 def _print_version(wanted: bool) -> bool:
@@ -59,11 +83,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     SIGTERM ends what runs as Ctrl-C does: records say *interrupted*; the exit code is 143.
     """
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    name = next((word for word in words if not word.startswith("-")), None)
     try:
-        with terminable():
-            app(args=None if arguments is None else [*arguments], prog_name="ntkscope")
+        if name is None:  # --help or --version, which need nothing else
+            app(args=words, prog_name="ntkscope")
+            return
+        if name in VERBS:
+            app.command(name)(verb(name))  # the last command of a name is the one that counts
+        with import_module("ntkscope.core.interrupts").terminable():
+            app(args=words, prog_name="ntkscope")
     except SystemExit:  # caught first, so that leaving does not import the rooms
         raise
     except ns.NtkscopeError as error:
+        printable = import_module("ntkscope.core.printable").printable
         typer.echo(f"ntkscope: {printable(str(error))}", err=True)
         sys.exit(2)

@@ -23,9 +23,9 @@ CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none"
 CHOICE = "package.module:factory, or a name `ntkscope list` knows"
 
 MODEL = typer.Option(help=f"The network: {CHOICE}.")  # these two are needed by one verb and optional in another
-DATA = typer.Option(help=f"The data: {CHOICE}; makes a Split or (train, test).")
+DATA = typer.Option(help=f"The data: {CHOICE}; makes a Split, (train, test) or a LightningDataModule.")
 
-Weights = Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt).")]
+Weights = Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt, .pth, .ckpt).")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
 Memory = Annotated[str, typer.Option(help="Most memory besides model and data, on each machine that computes.")]
 Certify = Annotated[

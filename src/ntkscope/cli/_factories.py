@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 import ntkscope as ns
+from ntkscope.cli._datamodule import is_datamodule, loaders_of
 from ntkscope.core import DataCorrupt, UsageError
 
 
@@ -85,18 +86,29 @@ def model_of(name: str, given: dict[str, Any]) -> Any:
 
 
 def data_of(name: str, given: dict[str, Any], root: str | None, seed: int) -> tuple[Any, Any, tuple[str, ...]]:
-    """Training data, test data and class names: a built-in data set, or what a factory makes: a Split or a pair."""
+    """Training data, test data and class names: a built-in data set, or what a factory makes.
+
+    That is a Split, (train, test), (train, test, class names) or a LightningDataModule.
+    """
     if ":" not in name:
         split = ns.data.load(name, root=root, seed=seed, **given)
         return split.train, split.test, split.classes
     made = _made(name, "data", given)
     if isinstance(made, ns.Split):
         return made.train, made.test, made.classes
+    if is_datamodule(made):
+        try:
+            return *loaders_of(made), ()
+        except ns.NtkscopeError:
+            raise
+        except Exception as error:
+            raise _theirs(f"--data {name!r}, set up as a Trainer does,", error) from error
     if isinstance(made, tuple) and len(made) in (2, 3):
         train, test, *names = made
         return train, test, tuple(names[0]) if names else ()
     raise UsageError(
-        f"--data {name!r} made a {type(made).__name__}; expected a Split, (train, test) or (train, test, class names)"
+        f"--data {name!r} made a {type(made).__name__}; expected a Split, (train, test),"
+        " (train, test, class names) or a LightningDataModule"
     )
 
 

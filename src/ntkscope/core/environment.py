@@ -37,14 +37,6 @@ def device_name(device: torch.device | str | None = None) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
-def package_version() -> str:
-    """This package's version; "source" where it runs from a source tree that is not installed."""
-    try:
-        return metadata.version("ntkscope")
-    except metadata.PackageNotFoundError:
-        return "source"
-
-
 def source_commit() -> str | None:
     """The git commit of this package's source, with `+changes` when the tree differs; None for an installed wheel."""
     here = Path(__file__).resolve()

@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    WeightedRandomSampler,
+)
 
 from ntkscope.core.errors import UsageError
 from ntkscope.core.random import kept_randomness, reseed
 from ntkscope.core.tree import Inputs, join, map_leaves, tensors
 
 PASSES = 16  # over the data set; a sampler that yields more batches than this is taken to be endless
+BATCH = 64  # items read at a time where a loader's own batches have no fixed size
 
 
 def collect(
@@ -77,6 +86,30 @@ def refuse_shuffling(loader: DataLoader[Any], what: str = "the input") -> None:
             " loader.dataset, or DataLoader(loader.dataset, batch_size, shuffle=False); for some of the items,"
             " torch.utils.data.Subset(loader.dataset, indices)"
         )
+
+
+def in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """The items a loader visits, each once, in the order of its data set and in this process; its `collate_fn` is kept.
+
+    A sampler that visits some items only, such as `SubsetRandomSampler`, still chooses them.
+
+    >>> in_order(DataLoader(range(5), batch_size=2, shuffle=True, drop_last=True)).dataset
+    range(0, 5)
+    """
+    data = loader.dataset
+    if isinstance(data, IterableDataset):  # its order is its own
+        return loader
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    size = len(data)  # type: ignore[arg-type]
+    if not isinstance(sampler, RandomSampler | WeightedRandomSampler | DistributedSampler):  # which draw from all items
+        own = getattr(loader.batch_sampler, "sampler", None)
+        batched = own is None and loader.batch_sampler is not None
+        with kept_randomness():
+            reseed(0)
+            drawn = list(islice(loader.batch_sampler if batched else sampler, PASSES * size))  # type: ignore[arg-type]
+        visited = sorted({int(i) for some in drawn for i in (some if batched else [some])})
+        data = data if len(visited) == size else Subset(data, visited)
+    return DataLoader(data, batch_size=loader.batch_size or BATCH, shuffle=False, collate_fn=loader.collate_fn)
 
 
 def _items(data: Any) -> Iterable[Any]:

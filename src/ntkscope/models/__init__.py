@@ -11,7 +11,7 @@ from ntkscope.core import UsageError
 from ntkscope.models._activations import ACTIVATIONS, Erf, Normalised, Quadratic, activation, gaussian_moments
 from ntkscope.models._ntk_linear import NTKLinear
 from ntkscope.models._scale import Scale
-from ntkscope.models._weights import load_weights, read_weights, save_weights
+from ntkscope.models._weights import load_weights, read_weights, save_weights, without_prefix
 
 # One line per architecture file: importing it registers what it defines.
 from ntkscope.models.alexnet import alexnet
@@ -52,6 +52,7 @@ __all__ = [
     "save_weights",
     "small_cnn",
     "text",
+    "without_prefix",
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from ntkscope.core.door import check_safetensors
 from ntkscope.models._torch_file import check_torch_file
 
 M = TypeVar("M", bound=nn.Module)
-PICKLED = (".pt", ".pth", ".th")
+PICKLED = (".pt", ".pth", ".th", ".ckpt")
 SHOWN = 8  # names an error lists before it counts the rest
 
 
@@ -33,12 +33,14 @@ def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 
 def load_weights(model: M, path: str | os.PathLike[str], strict: bool = True) -> M:
-    """Load a safetensors file, or a .pt / .pth through `weights_only=True`, into `model` and return it.
+    """Load a safetensors file, or a .pt / .pth / .ckpt through `weights_only=True`, into `model` and return it.
 
-    A `state_dict` inside a checkpoint is found, a `module.` prefix (DataParallel) stripped. Nothing is loaded unless
+    A `state_dict` inside a checkpoint is found, and so are the weights of `model` under a prefix (`module.` of DataParallel,
+    `model.` of a LightningModule that holds it); hyper-parameters and optimizer states are ignored. Nothing is loaded unless
     every shape agrees and, with `strict`, every name; `strict=False` loads the names both sides have.
     """
-    state, own = read_weights(path), model.state_dict()
+    own = model.state_dict()
+    state = without_prefix(read_weights(path), own)
     missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
     unexpected = [key for key in state if key not in own]
     shapes = [
@@ -81,6 +83,25 @@ def read_weights(path: str | os.PathLike[str]) -> Params:
     else:
         raise UsageError(f"{path} ends in {path.suffix!r}; expected .safetensors, {', '.join(PICKLED)}")
     return _state_dict(path, loaded)
+
+
+def without_prefix(state: Params, names: Iterable[str]) -> Params:
+    """The tensors of one module among those of a larger one that holds it: `names` under the only prefix that has them all.
+
+    Unchanged if some of `names` are there as they are, or if no prefix, or more than one, has all of them.
+
+    >>> one = torch.ones(1)
+    >>> list(without_prefix({"model.weight": one, "loss.weight": one, "model.bias": one}, ["weight", "bias"]))
+    ['weight', 'bias']
+    """
+    wanted = [name for name in names if not name.endswith("num_batches_tracked")]
+    if not wanted or any(name in state for name in wanted):
+        return state
+    starts = {key.removesuffix(wanted[0]) for key in state if key.endswith(f".{wanted[0]}")}
+    found = [start for start in starts if all(f"{start}{name}" in state for name in wanted)]
+    if len(found) != 1:
+        return state
+    return {key.removeprefix(found[0]): value for key, value in state.items() if key.startswith(found[0])}
 
 
 def _unpickle(path: Path) -> Any:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import torch
 
+from ntkscope._version import package_version
 from ntkscope.core import Certificate, NtkscopeError, Progress, UsageError
-from ntkscope.core.environment import package_version
 from ntkscope.core.interrupts import noted_interrupts
 from ntkscope.core.progress import counter
 from ntkscope.linalg.tiling import TileSource

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ntkscope.core import Certificate, Params, UsageError, generator
 from ntkscope.linalg import OperatorGram
@@ -143,7 +144,7 @@ class Jacobian:
             name: direction[name].detach().to(leaf) if name in direction else torch.zeros_like(leaf)
             for name, leaf in self.subject.leaves.items()
         }
-        with quiet(self.subject.device):
+        with quiet(self.subject.device), sdpa_kernel(SDPBackend.MATH):  # fused attention has first derivatives alone
             return torch.cat([self._push(rows, moving) for rows in self._blocks()])
 
     def _push(self, rows: slice, moving: Params) -> Tensor:

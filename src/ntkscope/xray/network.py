@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, UsageError
-from ntkscope.models import read_weights
+from ntkscope.models import read_weights, without_prefix
 from ntkscope.tangent.batches import as_batch
 from ntkscope.tangent.subject import Subject, quiet
 
@@ -64,9 +64,9 @@ def initial_network(model: nn.Module, initial: Any, x: Inputs) -> nn.Module | No
             f"initial is a {type(initial).__name__}; expected a module, a state dict or the path of a weights file"
         )
     else:
-        state = initial if isinstance(initial, Mapping) else read_weights(Path(initial))
         made = copy.deepcopy(model)
         own = made.state_dict()
+        state = without_prefix(initial if isinstance(initial, Mapping) else read_weights(Path(initial)), own)
         wrong = [key for key, value in own.items() if key not in state and not key.endswith("num_batches_tracked")]
         wrong += [key for key, value in own.items() if key in state and state[key].shape != value.shape]
         if wrong:

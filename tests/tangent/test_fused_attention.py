@@ -1,0 +1,51 @@
+"""`J v` of networks with fused attention, whose kernels have first derivatives alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from ntkscope.tangent.jacobian import Jacobian
+
+
+class Attentive(nn.Module):
+    """One attention head over a sequence; without `forward_mode` it refuses to be transformed, as some libraries' models do."""
+
+    def __init__(self, forward_mode: bool = True) -> None:
+        super().__init__()
+        self.embed, self.readout, self.forward_mode = nn.Linear(3, 12), nn.Linear(4, 2), forward_mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part[:, None] for part in self.embed(x).chunk(3, -1))
+        if not self.forward_mode:
+            torch.zeros(1).requires_grad_()
+        return self.readout(scaled_dot_product_attention(q, k, v)[:, 0].mean(1))
+
+
+def test_directional_derivatives_of_fused_attention() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 6, 3, generator=draw, dtype=torch.float64)
+    for forward_mode in (True, False):
+        model = Attentive(forward_mode).double().eval()
+        direction = {name: torch.randn(p.shape, generator=draw, dtype=p.dtype) for name, p in model.named_parameters()}
+        found = Jacobian(model, x).jvp(direction)
+        step = 1e-5  # central differences in float64: an error of about step² = 1e-10
+        sides = []
+        with torch.no_grad():
+            for sign in (1, -1):
+                for name, parameter in model.named_parameters():
+                    parameter += sign * step * direction[name]
+                sides.append(model(x))
+                for name, parameter in model.named_parameters():
+                    parameter -= sign * step * direction[name]
+        torch.testing.assert_close(found, (sides[0] - sides[1]) / (2 * step), rtol=1e-6, atol=1e-7)
+
+
+def test_the_callers_choice_of_attention_is_kept() -> None:
+    model = Attentive().eval()
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        Jacobian(model, torch.ones(2, 6, 3)).jvp({"readout.bias": torch.ones(2)})
+        assert torch.backends.cuda.flash_sdp_enabled()
+        assert not torch.backends.cuda.math_sdp_enabled()
