@@ -86,13 +86,18 @@ def in_short(record: ns.Record) -> list[str]:
     lines = ["", f"X-ray of {metrics['model']['name']} on {metrics['data']['name'] or 'its data'}"]
     if found is not None:
         lines.append(f"verdict: {found.verdict}. {found.why}")
-        lines.append(f"network accuracy: {100 * found.network_accuracy:.2f} %")
+        lines.append(f"network accuracy: {100 * found.network_accuracy:.2f} % ({found.wrong:,} wrong predictions)")
+        lines.append(f"trust in the explanations: {found.trust}. {found.trust_why}")
     if rated is not None:
-        lines.append(f"{'surrogate':>12} {'accuracy':>10} {'agreement':>10} {'Kendall τ':>10}")
-        lines += [
-            f"{row.kernel:>12} {100 * row.accuracy:>8.2f} % {100 * row.agreement:>8.2f} % {row.tau:>10.3f}"
-            for row in rated.table
-        ]
+        lines.append(
+            f"{'surrogate':>12} {'fitted to':>10} {'accuracy':>10} {'agreement':>10} {'on errors':>10} {'Kendall τ':>10}"
+        )
+        for row in rated.table:
+            errors = f"{100 * row.agreement_wrong:.1f} %" if row.wrong else "-"
+            lines.append(
+                f"{row.kernel:>12} {row.target:>10} {100 * row.accuracy:>8.2f} % {100 * row.agreement:>8.2f} % {errors:>10}"
+                f" {row.tau:>10.3f}"
+            )
     doubts = problems.SECTION.read(metrics)
     if doubts is not None:
         contradicted = sum(entry.score > 0 for entry in doubts.mislabelled)
