@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -270,6 +271,7 @@ def test_an_interrupt_is_gone_on_from(record: Record, tmp_path: Path, monkeypatc
 KILLED = """
 import sys
 from pathlib import Path
+from typing import Any
 sys.path[:0] = [{tests!r}]
 from xray.small import xrayed
 from ntkscope.xray.sections import problems
@@ -415,3 +417,34 @@ def test_order() -> None:
     for section in SECTIONS.values():
         assert all(ran.index(before.name) < ran.index(section.name) for before in section.after)
     assert ran[-1] == "computed"
+
+
+def test_kernels_over_some_parameters(tmp_path: Path) -> None:
+    train, test = blobs()
+    initial, model = trained(train)
+    named = [name for name, _ in model.named_parameters()]
+    last = named[-2].rpartition(".")[0]
+    said: list[str] = []
+
+    def look(folder: str, params: Any) -> Record:
+        options = {"initial": initial, "kernels": ["ck", "pntk"], "progress": False, "say": said.append}
+        return ns.xray(model, train, test, tmp_path / folder, params=params, **options)
+
+    record = look("some", [f"{last}.*"])
+    x = train.take(record.arrays["originals.train"][:].tolist()).x
+    for name in ("trntk0", "pntk"):
+        kept = torch.tensor(record.arrays[f"kernels.{name}.train"][:])
+        torch.testing.assert_close(kept, ns.kernel(name, model, x, params=f"{last}.*").dense(), rtol=1e-5, atol=1e-5)
+    whole = ns.kernel("trntk0", model, x).dense()
+    assert not torch.allclose(torch.tensor(record.arrays["kernels.trntk0.train"][:]), whole)
+    assert [layer["name"] for layer in record.metrics["section:layers"]["data"]["layers"]] == [last]
+    assert {record.metrics[f"section:{name}"]["status"] for name in record.metrics["sections"]} == {"done"}
+    count = sum(p.numel() for name, p in model.named_parameters() if name.startswith(f"{last}."))
+    assert any(f"gradients by {count} parameters, those that match {last}.*" in line for line in said)
+    assert look("some", f"{last}.*").metrics == record.metrics  # resumed, and there is nothing left to do
+    with pytest.raises(RecordError, match="another config.*params"):
+        look("some", None)
+    with pytest.raises(UsageError, match="no trainable parameter matches 'nothing'"):
+        look("none", ["nothing"])
+    with pytest.raises(UsageError, match=r"got params=3; expected names or globs"):
+        look("none", 3)

@@ -28,6 +28,9 @@ DATA = typer.Option(help=f"The data: {CHOICE}; makes a Split, (train, test) or a
 Weights = Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt, .pth, .ckpt).")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
 Memory = Annotated[str, typer.Option(help="Most memory besides model and data, on each machine that computes.")]
+ParamGlobs = Annotated[
+    list[str] | None, typer.Option(help="Gradients by the parameters alone whose name this glob matches; repeatable.")
+]
 Certify = Annotated[
     str,
     typer.Option(help="Blocks of gradients that are checked against autograd: every, sampled (one in eight) or none."),

@@ -23,6 +23,7 @@ from ntkscope.cli._common import (
     Device,
     Memory,
     ModelOptions,
+    ParamGlobs,
     Seed,
     Weights,
     certified,
@@ -54,9 +55,7 @@ def kernel(
     device: Device = "auto",
     dtype: Annotated[str | None, typer.Option(help="float32 or float64; the model's own unless given.")] = None,
     outputs: Annotated[str | None, typer.Option(help="Outputs by number, with commas; all unless given.")] = None,
-    params: Annotated[
-        list[str] | None, typer.Option(help="Only parameters whose name this glob matches; repeatable.")
-    ] = None,
+    params: ParamGlobs = None,
     scheduler: Annotated[
         str | None, typer.Option(help="A Dask scheduler's address, such as tcp://host:8786; its workers do the work.")
     ] = None,

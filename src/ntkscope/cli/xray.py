@@ -19,6 +19,7 @@ from ntkscope.cli._common import (
     Device,
     Memory,
     ModelOptions,
+    ParamGlobs,
     Seed,
     Weights,
     certified,
@@ -53,6 +54,7 @@ def xray(
     kernels: Annotated[
         str | None, typer.Option(help="Kernels by name, with commas; what fits the time unless given.")
     ] = None,
+    params: ParamGlobs = None,
     certify: Certify = "every",
     tokenizer: Annotated[
         str | None, typer.Option(help="For texts: a folder save_pretrained wrote, or package.module:factory.")
@@ -72,6 +74,8 @@ def xray(
         if model or weights or data or initial_weights:
             raise UsageError("--demo came with a model, weights or data of your own; expected one or the other")
         limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device, "certify": checked}
+        if params:
+            limits["params"] = params
         if chosen is not None:
             limits["kernels"] = chosen
         if time != TIME or memory != MEMORY:
@@ -110,6 +114,7 @@ def xray(
             max_train=max_train,
             max_test=max_test,
             kernels=chosen,
+            params=params or None,
             certify=checked,
             untrained=untrained,
             name=model,

@@ -21,7 +21,9 @@ from ntkscope.tangent.subject import Subject
 BLOCK = 256
 
 
-@KERNELS.register("ck", cost=costs.activations, features=True, priority=2, title="conjugate kernel")
+@KERNELS.register(
+    "ck", by_parameters=False, cost=costs.activations, features=True, priority=2, title="conjugate kernel"
+)
 def ck(request: Request, *, bias: bool | None = None) -> Gram:
     """`φ(x)·φ(x') + 1`, φ the last hidden representation; `bias=False` leaves the 1 out, None follows the readout."""
     request.unrestricted()

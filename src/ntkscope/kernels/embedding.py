@@ -20,7 +20,7 @@ from ntkscope.tangent.feature_audit import AuditedFeatures
 from ntkscope.tangent.subject import Subject
 
 
-@KERNELS.register("em", cost=costs.activations, priority=3, title="embedding kernel")
+@KERNELS.register("em", by_parameters=False, cost=costs.activations, priority=3, title="embedding kernel")
 def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool = False) -> Gram:
     """`Σ_l <h_l(x), h_l(x')>` with h_l the flattened output of module l.
 

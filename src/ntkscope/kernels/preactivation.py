@@ -30,7 +30,14 @@ BLOCK = 128
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-@KERNELS.register("ptk", cost=costs.derivatives, features=True, priority=None, title="pre-activation tangent kernel")
+@KERNELS.register(
+    "ptk",
+    by_parameters=False,
+    cost=costs.derivatives,
+    features=True,
+    priority=None,
+    title="pre-activation tangent kernel",
+)
 def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gram:
     """`form="dual"`: `Σ_c <Γ_c(x), Γ_c(x')>`, (n, m). `form="features"`: `1/n Σ_i Σ_c Γ_c(x_i) Γ_c(x_i)ᵀ`, (k, k).
 

@@ -16,6 +16,7 @@ from ntkscope.core.tree import length
 from ntkscope.kernels import KERNELS, kernel
 from ntkscope.kernels.costs import Rates
 from ntkscope.linalg.sketch import projection_rows
+from ntkscope.tangent.subject import Selection
 
 ENOUGH = 0.4  # seconds after which a probe is long enough to be reliable
 MOST = 128  # items a probe takes at most
@@ -28,18 +29,25 @@ def kernel_seconds(name: str, n: int, m: int, rates: Rates) -> float:
 
 
 def measure_rates(
-    model: nn.Module, x: Inputs, *, device: Any = None, memory: int = 2**31, certify: str | bool = "every"
+    model: nn.Module,
+    x: Inputs,
+    *,
+    device: Any = None,
+    memory: int = 2**31,
+    certify: str | bool = "every",
+    params: Selection = None,
 ) -> Rates:
     """Time the exact kernel on 4, 8, 16, … items until that takes a moment, and a few matrix products."""
+    how: dict[str, Any] = {"device": device, "memory": memory, "certify": certify, "params": params}
     total = length(x)
     count = min(4, total)
     while True:
         items = Part(x, torch.zeros(total)).take(torch.arange(count)).x
-        costs = _time_kernel(model, items, count, device, memory, certify)
+        costs, parameters = _time_kernel(model, items, how)
         if sum(costs[1:]) > ENOUGH or count >= min(MOST, total):
             break
         count = min(2 * count, MOST, total)
-    again = _time_kernel(model, items, count, device, memory, certify)  # the smaller of two: the machine may be shared
+    again, _ = _time_kernel(model, items, how)  # the smaller of two: the machine may be shared
     setup, each, products = (min(pair) for pair in zip(costs, again))
     start = time.perf_counter()
     with torch.no_grad():
@@ -54,22 +62,22 @@ def measure_rates(
         double=_product_rate(np.float64),
         single=_product_rate(np.float32),
         draw=_draw_rate(),
-        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        parameters=parameters,
         outputs=outputs.shape[1] if outputs.ndim == 2 else 1,
     )
 
 
-def _time_kernel(
-    model: nn.Module, x: Inputs, count: int, device: Any, memory: int, certify: str | bool
-) -> tuple[float, float, float]:
-    """Seconds for one small kernel: setup, all samples, all pairs."""
+def _time_kernel(model: nn.Module, x: Inputs, how: dict[str, Any]) -> tuple[tuple[float, float, float], int]:
+    """Seconds for one small kernel: setup, all samples, all pairs; and by how many parameters it differentiates."""
     start = time.perf_counter()
-    gram = kernel(TIMED, model, x, device=device, memory=memory, profile=True, certify=certify)
+    gram = kernel(TIMED, model, x, profile=True, **how)
     spent = time.perf_counter() - start
     stages = dict(gram.coverage.stages) if gram.coverage is not None else {}
     products = stages.get("products", 0.0) + stages.get("writing", 0.0)
     each = stages.get("capture", 0.0) + stages.get("features", 0.0) + stages.get("certificate", 0.0)
-    return max(0.0, spent - products - each), each, products
+    trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    parameters = trainable if gram.coverage is None else sum(gram.coverage.numbers.values())
+    return (max(0.0, spent - products - each), each, products), parameters
 
 
 def _product_rate(dtype: Any, size: int = 512) -> float:

@@ -22,7 +22,7 @@ from ntkscope.kernels import KERNELS
 from ntkscope.machines import KernelMachine, KernelPair, fit_machine
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.items import Items
-from ntkscope.xray.network import class_logits, outputs
+from ntkscope.xray.network import Params, class_logits, outputs
 from ntkscope.xray.pairs import Pairs, cosines
 from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, kernel_step
 from ntkscope.xray.registry import Section
@@ -58,6 +58,7 @@ class Context:
     device: Any
     progress: bool | Literal["auto"]
     certify: str | bool = "every"
+    params: Params = None  # by which kernels of gradients differentiate
     timings: list[dict[str, Any]] = field(default_factory=list)  # written with each section
     step_done: Callable[[str], None] = _nobody  # called with the name of every finished step of the plan
 
@@ -108,7 +109,7 @@ class Context:
             "seed": self.seed,
             "certify": self.certify,
         }
-        return Pairs(self.record, options, self.timed)
+        return Pairs(self.record, options, self.timed, self.params)
 
     def pair(self, name: str) -> KernelPair:
         """The kernel `name` of the network, computed once; a kernel of cosines is made from the one it normalises."""

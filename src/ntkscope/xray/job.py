@@ -29,7 +29,7 @@ from ntkscope.xray.budget import Budget, as_budget, half_of_the_budget
 from ntkscope.xray.chance import check_trained
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items, Tokenizer, collect_both
-from ntkscope.xray.network import class_logits, initial_network
+from ntkscope.xray.network import chosen_parameters, class_logits, initial_network
 from ntkscope.xray.plan import Plan, check_choice, make_plan, section_step
 from ntkscope.xray.registry import Section, Skip, in_order, on_the_page
 from ntkscope.xray.thumbnails import channel_range, thumbnails
@@ -54,6 +54,7 @@ def xray(
     max_train: int | None = None,
     max_test: int | None = None,
     kernels: Sequence[str] | None = None,
+    params: str | Sequence[str] | None = None,
     certify: str | bool = "every",
     untrained: bool = False,
     name: str = "",
@@ -67,7 +68,8 @@ def xray(
     `initial`: the network before training (a module, a state dict or a weights file), without which there is no verdict on
     how lazy it was. `budget`: `Budget("10m", "2GiB")` or a time; a probe of a few items finds what fits, `say` gets the
     plan before the run starts (default: printed unless `progress=False`), and items are sampled, class by class, only if
-    not all fit. `device`: where to compute (where the model is). `certify`: which blocks of gradients are checked against plain
+    not all fit. `device`: where to compute (where the model is). `params`: names or globs of the parameters by which the kernels of
+    gradients differentiate (all that are trainable), or "last" for the last affine layer's. `certify`: which blocks of gradients are checked against plain
     autograd: "every" one, "sampled" (one in eight), or False. A network that is at chance on training and on test items is
     refused unless `untrained=True`. The model is run in evaluation mode and left unchanged.
 
@@ -83,6 +85,7 @@ def xray(
     check_choice(kernels, max_train, max_test)
     given.certify(certify)
     where = given.device(device)
+    chosen = chosen_parameters(model, params)
     everything, held = collect_both(train, test, tokenizer)
     with evaluating(model):
         few, _ = (given.tried(model, items, what, where) for items, what in ((everything, "train"), (held, "test")))
@@ -105,6 +108,7 @@ def xray(
             "kernels": None if kernels is None else list(kernels),
             "classes": list(names),
             "certify": certify,
+            **({} if chosen is None else {"params": chosen if isinstance(chosen, str) else list(chosen)}),
         }
         answers = resuming.answers(model, held, where)
 
@@ -124,6 +128,7 @@ def xray(
                 device=where,
                 progress=progress,
                 certify=certify,
+                params=chosen,
                 timings=list(record.metrics.get("timings", [])),
             )
 
@@ -143,7 +148,7 @@ def xray(
 
             def rated() -> Rates:
                 memory = limits.bytes // 2
-                return measure_rates(model, everything.x, device=where, memory=memory, certify=certify)
+                return measure_rates(model, everything.x, device=where, memory=memory, certify=certify, params=chosen)
 
             def planned(rates: Rates) -> Plan:
                 return make_plan(
@@ -156,6 +161,7 @@ def xray(
                     max_train=max_train,
                     max_test=max_test,
                     kernels=kernels,
+                    params=chosen,
                 )
 
             context = prepared(record, _plan(record, rated, planned, limits, tell))

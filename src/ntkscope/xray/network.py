@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from ntkscope.core import Inputs, UsageError
 from ntkscope.models import read_weights, without_prefix
 from ntkscope.tangent.batches import as_batch
-from ntkscope.tangent.subject import Subject, quiet
+from ntkscope.tangent.subject import Subject, quiet, select
 
 BLOCK = 256
+Params: TypeAlias = (
+    Literal["last"] | tuple[str, ...] | None
+)  # names or globs of parameters; None: all that are trainable
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -102,6 +105,23 @@ def _recalibrate(model: nn.Module, x: Inputs) -> None:
                 block = block.to(own.device, own.dtype)
                 model(*block.args, **block.kwargs)
     model.eval()
+
+
+def chosen_parameters(model: nn.Module, params: Any) -> Params:
+    """`params=` of an X-ray: names or globs, or "last"; refused where one of them matches no trainable parameter.
+
+    >>> chosen_parameters(nn.Linear(2, 1), "w*")
+    ('w*',)
+    """
+    if params is None:
+        return None
+    if params in ("last", ["last"], ("last",)):
+        return "last"
+    globs = (params,) if isinstance(params, str) else tuple(params) if isinstance(params, list | tuple) else ()
+    if not globs or not all(isinstance(glob, str) for glob in globs):
+        raise UsageError(f"got params={params!r}; expected names or globs of parameters, 'last', or None for all")
+    select(model, globs)
+    return globs
 
 
 def displacement(initial: nn.Module, model: nn.Module) -> dict[str, Tensor]:

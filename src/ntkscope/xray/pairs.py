@@ -17,6 +17,7 @@ from ntkscope.linalg import DenseGram, Gram, as_gram
 from ntkscope.linalg.gram import from_numpy
 from ntkscope.machines import KernelPair, parts
 from ntkscope.xray.budget import half_of_the_budget
+from ntkscope.xray.network import Params
 
 SIDES = (
     "test",
@@ -31,11 +32,16 @@ class Pairs:
     record: Record
     options: dict[str, Any]
     timed: Callable[[str], AbstractContextManager[None]]
+    params: Params = None  # of the kernels of gradients
+
+    def _options(self, name: str) -> dict[str, Any]:
+        traits = KERNELS.traits(name)
+        return {**self.options, **traits.quick, **({"params": self.params} if traits.by_parameters else {})}
 
     def compute(self, name: str, model: nn.Module, x: Inputs) -> Gram:
         """The kernel `name` of some inputs with themselves, as the X-ray computes it; not kept."""
         with half_of_the_budget():
-            return kernel(name, model, x, **self.options, **KERNELS.traits(name).quick)
+            return kernel(name, model, x, **self._options(name))
 
     def pair(
         self, name: str, model: nn.Module, train: Inputs, test: Inputs, prefix: str = "", *, coverage: bool = False
@@ -46,8 +52,7 @@ class Pairs:
         if missing:
             with self.record.stage(stage, total=2) as step, self.timed(stage), half_of_the_budget():
                 step.advance(max(0, 2 - len(missing) - step.done))
-                options = {**self.options, **KERNELS.traits(name).quick}
-                for part in parts(name, model, train, test, wanted=missing, **options):
+                for part in parts(name, model, train, test, wanted=missing, **self._options(name)):
                     if coverage and "train" in part.sides:
                         self._keep_coverage(part.gram)
                     self.keep_certificate(f"{prefix}{name}", part.part, part.gram)

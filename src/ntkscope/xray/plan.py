@@ -12,6 +12,7 @@ from ntkscope.kernels import KERNELS
 from ntkscope.kernels.costs import Rates
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Budget
+from ntkscope.xray.network import Params
 from ntkscope.xray.registry import on_the_page
 from ntkscope.xray.workload import Workload
 
@@ -110,10 +111,11 @@ def make_plan(
     max_train: int | None = None,
     max_test: int | None = None,
     kernels: Sequence[str] | None = None,
+    params: Params = None,
 ) -> Plan:
     """All kernels on all items if that fits; else fewer kernels; else, as a last resort, fewer items.
 
-    `max_train` and `max_test` are the caller's own limits, `kernels` the caller's own choice.
+    `max_train` and `max_test` are the caller's own limits, `kernels` and `params` the caller's own choice.
     """
     chosen = check_choice(kernels, max_train, max_test)
     asked_train = min(train, max(max_train or train, classes))  # a sample has an item of every class
@@ -144,7 +146,11 @@ def make_plan(
         subsampled=why,
         steps=steps,
     )
-    return replace(made, text=tuple(_said(made, train, test, budget, [name for name in chosen if name not in kept])))
+    text = _said(made, train, test, budget, [name for name in chosen if name not in kept])
+    if params is not None:
+        matching = "of the last layer" if params == "last" else f"that match {', '.join(params)}"
+        text.insert(2, f"gradients by {rates.parameters:,} parameters, those {matching}")
+    return replace(made, text=tuple(text))
 
 
 def _workload(n: int, m: int, classes: int, initial: bool, rates: Rates) -> Workload:

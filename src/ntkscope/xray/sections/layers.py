@@ -63,6 +63,7 @@ def run(context: Context) -> Finding[Layers]:
         device=context.device,
         memory=context.memory // 2,
         certify=context.certify,
+        params=context.params,
     )
     context.pairs.keep_certificate(f"layers.{EXACT}", "train", gram)
     total = float(gram.diagonal().double().sum())
