@@ -63,7 +63,7 @@ REMOVED = Published(
     "own-removal",
     SOURCE,
     "influence orders what removing points for real does",
-    "rank correlation with real retraining positive for single points and above 0.5 for groups of 20",
+    "rank correlation with real retraining above chance (one-sided 5 %) for single points and above 0.5 for groups of 20",
 )
 
 
@@ -278,13 +278,14 @@ def judge(config: AttributionQuality, record: Record, difference: str) -> Iterat
         if RECIPES[name].removals
     }
     ours = [found[FAST] for found in real.values() if FAST in found]
+    chance = 1.645 / max(1, config.removals - 1) ** 0.5
     yield REMOVED.judged(
         {
             name: {m: {k: round(v, 3) for k, v in row.items()} for m, row in found.items()}
             for name, found in real.items()
         }
         or None,
-        bool(ours) and all(row["point"] > 0 and row["group"] > 0.5 for row in ours),
+        bool(ours) and all(row["point"] > chance and row["group"] > 0.5 for row in ours),
         difference=difference,
     )
 
