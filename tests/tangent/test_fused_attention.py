@@ -36,10 +36,10 @@ def test_directional_derivatives_of_fused_attention() -> None:
         with torch.no_grad():
             for sign in (1, -1):
                 for name, parameter in model.named_parameters():
-                    parameter += sign * step * direction[name]
+                    parameter.add_(sign * step * direction[name])
                 sides.append(model(x))
                 for name, parameter in model.named_parameters():
-                    parameter -= sign * step * direction[name]
+                    parameter.sub_(sign * step * direction[name])
         torch.testing.assert_close(found, (sides[0] - sides[1]) / (2 * step), rtol=1e-6, atol=1e-7)
 
 

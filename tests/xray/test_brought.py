@@ -82,7 +82,7 @@ def trained(folder):
 """
 
 
-def run(folder: Path, *words: str, seconds: int = 60) -> tuple[ns.Record, str]:
+def run(folder: Path, *words: str, seconds: int = 90) -> tuple[ns.Record, str]:
     """`ntkscope xray` in `folder`: the record, and what was printed; it must end within its `--time`."""
     command = [sys.executable, "-m", "ntkscope", "xray", *words, "--out", "x", "--time", f"{seconds}s"]
     own = {**os.environ, "COLUMNS": "500"}
@@ -199,3 +199,101 @@ def test_a_loader_is_read_in_the_order_of_its_items(options: dict[str, Any], vis
     loader = in_order(DataLoader(numbers(), **options))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert labels(loader) == visited
+
+
+HUGGING_FACE = """
+import torch
+import transformers
+
+TEXTS = ["the cat sleeps", "she reads a book", "they went home", "a dog barked", "he sings well", "we eat bread"]
+
+
+def tokenizer():
+    words = sorted({word for text in TEXTS for word in text.split()})
+    with open("vocabulary.txt", "w") as file:
+        file.write("\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+    return transformers.BertTokenizer("vocabulary.txt")
+
+
+def classifier():
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def data():
+    right, wrong = TEXTS, [" ".join(reversed(text.split())) for text in TEXTS]
+    items = [(text, 1) for text in right] + [(text, 0) for text in wrong]
+    texts, labels = zip(*items * 4)
+    return (list(texts), torch.tensor(labels)), ([*right, *wrong], torch.tensor([1] * 6 + [0] * 6))
+
+
+def trained():
+    words, model = tokenizer(), classifier()
+    model.save_pretrained("first")
+    (texts, labels), _ = data()
+    batch = words(texts, padding=True, return_tensors="pt")
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(**batch, labels=labels).loss.backward()
+        optimizer.step()
+    model.save_pretrained("last")
+    words.save_pretrained("last")
+"""
+
+
+@pytest.mark.guard
+def test_a_hugging_face_classifier_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "texts.py").write_text(HUGGING_FACE)
+    made = [sys.executable, "-c", "import texts; texts.trained()"]
+    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    words = ("--model", "texts:classifier", "--weights", "last/model.safetensors", "--data", "texts:data")
+    first = ("--initial-weights", "first/model.safetensors", "--tokenizer", "last")
+    record, _ = run(tmp_path, *words, *first)
+    states = {name: record.metrics[f"section:{name}"]["status"] for name in record.metrics["sections"]}
+    assert set(states.values()) == {"done"}, states
+    assert record.metrics["data"]["kind"] == "text"
+    assert record.metrics["section:summary"]["data"]["network_accuracy"] > 0.9  # the test items were seen in training
+
+
+STATE_DICT = """
+import torch
+from torch import nn
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def data():
+    x = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    return (x[:60], y[:60]), (x[60:], y[60:])
+
+
+def trained():
+    model, ((x, y), _) = network(), data()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    torch.save(model.state_dict(), "last.pt")
+"""
+
+
+@pytest.mark.guard
+def test_a_state_dict_as_torch_save_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "plain_torch.py").write_text(STATE_DICT)
+    made = [sys.executable, "-c", "import plain_torch; plain_torch.trained()"]
+    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    words = ("--model", "plain_torch:network", "--weights", "last.pt", "--data", "plain_torch:data")
+    record, said = run(tmp_path, *words, "--params", "2.*")
+    assert record.metrics["section:summary"]["data"]["network_accuracy"] > 0.8
+    assert record.config["params"] == ["2.*"]
+    assert "gradients by 18 parameters" in said

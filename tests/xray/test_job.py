@@ -442,7 +442,7 @@ def test_kernels_over_some_parameters(tmp_path: Path) -> None:
     count = sum(p.numel() for name, p in model.named_parameters() if name.startswith(f"{last}."))
     assert any(f"gradients by {count} parameters, those that match {last}.*" in line for line in said)
     assert look("some", f"{last}.*").metrics == record.metrics  # resumed, and there is nothing left to do
-    with pytest.raises(RecordError, match="another config.*params"):
+    with pytest.raises(RecordError, match=r"another config.*params"):
         look("some", None)
     with pytest.raises(UsageError, match="no trainable parameter matches 'nothing'"):
         look("none", ["nothing"])

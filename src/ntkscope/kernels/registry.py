@@ -27,7 +27,8 @@ F = TypeVar("F", bound=Callable[..., Gram])
 class Traits:
     """What is declared of a kernel where it is registered: all that plans and pages need to know of it by its name.
 
-    `by_parameters`: it is made of gradients by parameters, so that `params=` chooses among them. `cost`: seconds for n training inputs and m test inputs with them. `features`: it is held by its features, so that one pass
+    `by_parameters`: it is made of gradients by parameters, so that `params=` chooses among them. `cost`: seconds for n training
+    inputs and m test inputs with them. `features`: it is held by its features, so that one pass
     over all inputs gives every part of it. `normalizes`: the kernel whose cosines it is; who has that one has it for nothing.
     `per_output`: a row for each output of an input, not one per input. `quick`: options for a first look at a network.
     `priority`: kernels with the highest number are given up first when time is short; None: computed only when asked for.

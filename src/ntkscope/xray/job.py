@@ -68,10 +68,10 @@ def xray(
     `initial`: the network before training (a module, a state dict or a weights file), without which there is no verdict on
     how lazy it was. `budget`: `Budget("10m", "2GiB")` or a time; a probe of a few items finds what fits, `say` gets the
     plan before the run starts (default: printed unless `progress=False`), and items are sampled, class by class, only if
-    not all fit. `device`: where to compute (where the model is). `params`: names or globs of the parameters by which the kernels of
-    gradients differentiate (all that are trainable), or "last" for the last affine layer's. `certify`: which blocks of gradients are checked against plain
-    autograd: "every" one, "sampled" (one in eight), or False. A network that is at chance on training and on test items is
-    refused unless `untrained=True`. The model is run in evaluation mode and left unchanged.
+    not all fit. `device`: where to compute (where the model is). `params`: names or globs of the parameters by which kernels of
+    gradients differentiate (all that are trainable), or "last" for the last affine layer's. `certify`: which blocks of
+    gradients are checked against plain autograd: "every" one, "sampled" (one in eight), or False. A network that is at chance
+    on training and on test items is refused unless `untrained=True`. The model is run in evaluation mode and left unchanged.
 
     The record in `out` is written as it grows. Called again with the same arguments it resumes from what is there; another
     network, other data, labels, seeds, or `options` (what a factory made the network with) are refused: their fingerprints

@@ -69,7 +69,7 @@ def initial_network(model: nn.Module, initial: Any, x: Inputs) -> nn.Module | No
     else:
         made = copy.deepcopy(model)
         own = made.state_dict()
-        state = without_prefix(initial if isinstance(initial, Mapping) else read_weights(Path(initial)), own)
+        state = without_prefix(dict(initial) if isinstance(initial, Mapping) else read_weights(Path(initial)), own)
         wrong = [key for key, value in own.items() if key not in state and not key.endswith("num_batches_tracked")]
         wrong += [key for key, value in own.items() if key in state and state[key].shape != value.shape]
         if wrong:
