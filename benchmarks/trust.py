@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +36,7 @@ from ntkscope.xray.trust import LEVELS, page_trust
 
 FRESH, TEST = 1000, 200
 TRUTHS = ("good", "middling", "bad")
+SEEN = ("kernel", "target", "trivial", "agreement", "wrong", "agreement_wrong", "tau", "tau_low", "r2_logits")
 KERNELS = ("trntk", "trntk0", "ck", "pntk")
 STATES = {"trained": 1.0, "half-trained": 0.1, "untrained": 0.0, "shuffled labels": 3.0}  # of the full training
 
@@ -68,6 +69,11 @@ class Judged:
     fresh_wrong: int
     truth: str
     explained: bool
+
+    def told(self) -> dict[str, Any]:
+        """For the json: without the sentences, and of the row what the verdict saw."""
+        row = {name: getattr(self.row, name) for name in SEEN}
+        return row | {key: value for key, value in vars(self).items() if key not in ("row", "why")}
 
 
 def tasks(seed: int) -> Iterator[Task]:
@@ -247,7 +253,7 @@ def compare(sizes: tuple[int, ...], seeds: int, kernels: tuple[str, ...], *, onl
             f"{len(found)} surrogates: every kernel of {', '.join(kernels)}, fitted to logits and to labels.",
             f"The verdict sees {TEST} test items. Thresholds were set on the networks of seed 0 at 400 and 60 items.",
         ),
-        details={"surrogates": [{**asdict(one), "row": one.row.to_record()} for one in found]},
+        details={"surrogates": [one.told() for one in found]},
     )
 
 

@@ -155,7 +155,7 @@ def test_surrogates_of_logits_and_labels_side_by_side(network: str, tmp_path: Pa
     assert all(0 <= row["agreement"] <= 1 for row in rows)
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 def test_the_trust_verdict_is_compared_with_the_truth() -> None:
     from benchmarks import trust
 
