@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ntkscope.core import MemoryBudgetError, UsageError
@@ -64,6 +65,36 @@ class Budget:
 
     def __str__(self) -> str:
         return f"{'no time limit' if self.seconds is None else duration(self.seconds)}, {self.memory}"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How much of a time budget is left for computing, since `began`; `reserved` seconds are kept for the page.
+
+    >>> Clock(None).left(), Clock(60.0, reserved=70.0).left() < 0
+    (inf, True)
+    """
+
+    seconds: float | None = None
+    began: float = field(default_factory=time.perf_counter)
+    reserved: float = 0.0
+
+    def left(self) -> float:
+        """Seconds until the budget is spent; negative after that."""
+        return math.inf if self.seconds is None else self.seconds - self.reserved - self.spent()
+
+    def spent(self) -> float:
+        return time.perf_counter() - self.began
+
+    def too_short_for(self, expected: float) -> str | None:
+        """Why something expected to take so many seconds does not fit any more, in a sentence; None if it does."""
+        if expected <= max(0.0, self.left()):
+            return None
+        return (
+            f"it was expected to take {duration(expected)}, and {duration(max(0.0, self.left()))} of"
+            f" {duration(self.seconds or 0.0)} were left; start the same X-ray again to compute it, or allow more time in"
+            " a new folder"
+        )
 
 
 def as_budget(value: Any) -> Budget:

@@ -21,11 +21,12 @@ from ntkscope.data.subsets import stratified
 from ntkscope.kernels import KERNELS
 from ntkscope.machines import KernelMachine, KernelPair, fit_machine
 from ntkscope.machines.computing import names_of
+from ntkscope.xray.budget import Clock
 from ntkscope.xray.items import Items
 from ntkscope.xray.network import Params, class_logits, outputs
 from ntkscope.xray.pairs import Pairs, cosines
-from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, kernel_step
-from ntkscope.xray.registry import Section
+from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, kernel_step, section_step
+from ntkscope.xray.registry import OutOfTime, Section
 from ntkscope.xray.result import R
 from ntkscope.xray.workload import DECOMPOSED
 
@@ -59,6 +60,7 @@ class Context:
     progress: bool | Literal["auto"]
     certify: str | bool = "every"
     params: Params = None  # by which kernels of gradients differentiate
+    clock: Clock = field(default_factory=Clock)
     timings: list[dict[str, Any]] = field(default_factory=list)  # written with each section
     step_done: Callable[[str], None] = _nobody  # called with the name of every finished step of the plan
 
@@ -97,7 +99,37 @@ class Context:
     @property
     def kernels(self) -> tuple[str, ...]:
         """The kernels of the plan by their names on the page: the normalised trace-NTK first."""
-        return names_of(self.plan.kernels)
+        return names_of([name for name in self.plan.kernels if name not in self.left_out])
+
+    @cached_property
+    def left_out(self) -> tuple[str, ...]:
+        """Computed kernels of the plan that do not fit the time any more, decided once, when the main one is there."""
+        if "left_out" not in self.record.metrics:
+            self.pair(EXACT)
+            steps, room = self.plan.steps, self.clock.left()
+            sections = [self._pace * cost for step, cost in steps.items() if step.startswith(section_step(""))]
+            room -= sum(cost for cost in sections if cost <= room)
+            given_up = []
+            for name in self.plan.kernels:
+                seconds = 0.0 if self.pairs.has(name) else self._pace * steps.get(kernel_step(name), 0.0)
+                if seconds and seconds > room:
+                    given_up.append(name)
+                else:
+                    room -= seconds
+            self.record.put(left_out=given_up)
+        return tuple(self.record.metrics["left_out"])
+
+    @property
+    def _pace(self) -> float:
+        """How long the main kernel took, relative to what was expected; 1 before it was computed."""
+        step = kernel_step(EXACT)
+        took = next((entry["seconds"] for entry in self.timings if entry["what"] == step), None)
+        expected = self.plan.steps.get(step, 0.0)
+        return took / expected if took is not None and expected > 0 else 1.0
+
+    def too_short_for(self, step: str) -> str | None:
+        """Why a step of the plan does not fit the time any more; None if it does."""
+        return self.clock.too_short_for(self._pace * self.plan.steps.get(step, 0.0))
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -114,6 +146,8 @@ class Context:
     def pair(self, name: str) -> KernelPair:
         """The kernel `name` of the network, computed once; a kernel of cosines is made from the one it normalises."""
         computed = KERNELS.computed_as(name)
+        if not self.pairs.has(computed):
+            self._check_time(f"the kernel {computed}", kernel_step(computed))
         found = self.pairs.pair(computed, self.model, self.train.x, self.test.x, coverage=computed == EXACT)
         self.step_done(kernel_step(computed))
         return found if name == computed else cosines(found, name)
@@ -122,11 +156,19 @@ class Context:
         """The computed kernel `name` of the initial network on the subset of items that the plan chose for it."""
         assert self.initial is not None
         rows, columns = self.initial_rows
+        if not self.pairs.has(name, "initial."):
+            self._check_time("the kernel of the initial network", INITIAL_STEP)
         train, test = self.train.take(torch.from_numpy(rows)), self.test.take(torch.from_numpy(columns))
         found = self.pairs.pair(name, self.initial, train.x, test.x, "initial.")
         if name == EXACT:
             self.step_done(INITIAL_STEP)
         return found
+
+    def _check_time(self, what: str, step: str) -> None:
+        """Skip the section that asks for something the time no longer allows."""
+        why = self.too_short_for(step)
+        if why is not None:
+            raise OutOfTime(f"needs {what}: {why}")
 
     @cached_property
     def initial_rows(self) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " m"]]:

@@ -25,16 +25,17 @@ from ntkscope.machines import measure_rates
 from ntkscope.measures.faithfulness import probabilities
 from ntkscope.training.evaluation import evaluating
 from ntkscope.xray import given, repairing, resuming
-from ntkscope.xray.budget import Budget, as_budget, half_of_the_budget
+from ntkscope.xray.budget import Budget, Clock, as_budget, half_of_the_budget
 from ntkscope.xray.chance import check_trained
 from ntkscope.xray.context import Context
 from ntkscope.xray.items import Items, Tokenizer, collect_both
 from ntkscope.xray.network import chosen_parameters, class_logits, initial_network
 from ntkscope.xray.plan import Plan, check_choice, make_plan, section_step
-from ntkscope.xray.registry import Section, Skip, in_order, on_the_page
+from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_page
 from ntkscope.xray.thumbnails import channel_range, thumbnails
 
 SCHEMA = 1
+RESERVED = 3.0  # seconds of the budget for the page
 Say = Callable[[str], None]
 
 
@@ -78,6 +79,7 @@ def xray(
     are compared, the network is run again and a few entries of a stored kernel are recomputed. The page is made from it by
     `ntkscope.report.write_page(out)`; `ntkscope xray` does both.
     """
+    began = time.perf_counter()
     tell = say or (print if progress else _nothing)
     if not isinstance(model, nn.Module):
         raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
@@ -85,6 +87,7 @@ def xray(
     check_choice(kernels, max_train, max_test)
     given.certify(certify)
     where = given.device(device)
+    clock = Clock(limits.seconds, began, reserved=RESERVED)
     chosen = chosen_parameters(model, params)
     everything, held = collect_both(train, test, tokenizer)
     with evaluating(model):
@@ -129,6 +132,7 @@ def xray(
                 progress=progress,
                 certify=certify,
                 params=chosen,
+                clock=clock,
                 timings=list(record.metrics.get("timings", [])),
             )
 
@@ -162,6 +166,7 @@ def xray(
                     max_test=max_test,
                     kernels=kernels,
                     params=chosen,
+                    spent=clock.spent(),
                 )
 
             context = prepared(record, _plan(record, rated, planned, limits, tell))
@@ -207,7 +212,7 @@ def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers:
 
 def _finished(found: Record) -> bool:
     entries = [found.metrics.get(section.key, {}) for section in on_the_page()]
-    skipped = [entry.get("status") == "skipped" for entry in entries]
+    skipped = [entry.get("status") == "skipped" and not entry.get("late") for entry in entries]
     return found.status == "done" and all(
         gone or _done(section, found) for section, gone in zip(on_the_page(), skipped)
     )
@@ -317,15 +322,32 @@ def _run(context: Context, tell: Say) -> None:
                 entry = _look(section, context)
                 context.timings.append({"what": section_step(section.name), "seconds": entry["seconds"]})
                 record.put(**{section.key: entry, "timings": context.timings})
+                _say_left_out(context, tell)
                 tell(f"{section.title}: {entry['status']}{'' if entry['why'] is None else ', ' + entry['why']}")
             step_done(section_step(section.name))
+
+
+def _say_left_out(context: Context, tell: Say) -> None:
+    """Add to the plan, once, which of its kernels were given up on the way."""
+    record, plan = context.record, context.record.metrics["plan"]
+    given_up = record.metrics.get("left_out", [])
+    line = f"left out, since the time would not have sufficed: {', '.join(given_up)}"
+    if given_up and line not in plan["text"]:
+        record.put(plan={**plan, "text": [*plan["text"], line]})
+        record.put(recipe_checksum=resuming.recipe_checksum(record))
+        tell(line)
 
 
 def _look(section: Section[Any], context: Context) -> dict[str, Any]:
     """What one section found, or why it failed."""
     start = time.perf_counter()
+    late = None if section.every_attempt else context.too_short_for(section_step(section.name))
     try:
+        if late is not None:
+            raise OutOfTime(late)
         entry = section.entry("done", section.run(context))
+    except OutOfTime as reason:
+        entry = {**section.entry("skipped", why=str(reason)), "late": True}
     except Skip as reason:
         entry = section.entry("skipped", why=str(reason))
     except NtkscopeError as error:

@@ -43,6 +43,10 @@ class Pairs:
         with half_of_the_budget():
             return kernel(name, model, x, **self._options(name))
 
+    def has(self, name: str, prefix: str = "") -> bool:
+        """Whether the record holds the computed kernel `name`, both sides of it."""
+        return all(self._has(name, f"kernels.{prefix}{name}", side) for side in ("train", "test"))
+
     def pair(
         self, name: str, model: nn.Module, train: Inputs, test: Inputs, prefix: str = "", *, coverage: bool = False
     ) -> KernelPair:

@@ -112,10 +112,12 @@ def make_plan(
     max_test: int | None = None,
     kernels: Sequence[str] | None = None,
     params: Params = None,
+    spent: float = 0.0,
 ) -> Plan:
     """All kernels on all items if that fits; else fewer kernels; else, as a last resort, fewer items.
 
-    `max_train` and `max_test` are the caller's own limits, `kernels` and `params` the caller's own choice.
+    `max_train` and `max_test` are the caller's own limits, `kernels` and `params` the caller's own choice. `spent`: seconds of
+    the budget that are gone already.
     """
     chosen = check_choice(kernels, max_train, max_test)
     asked_train = min(train, max(max_train or train, classes))  # a sample has an item of every class
@@ -123,7 +125,7 @@ def make_plan(
     memory_train = int((budget.bytes / COPIES) ** 0.5)
     n = min(max(min(asked_train, memory_train), LEAST_TRAIN, classes), asked_train)
     work = _workload(n, asked_test, classes, initial, rates)
-    limit = float("inf") if budget.seconds is None else SAFETY * budget.seconds
+    limit = float("inf") if budget.seconds is None else SAFETY * (budget.seconds - work.page()) - spent
     kept = list(chosen)
     while kernels is None and len(kept) > 2 and _total(work, kept) > limit:
         kept.pop()
@@ -217,6 +219,7 @@ def _said(plan: Plan, train: int, test: int, budget: Budget, left_out: Sequence[
     lines.append(f"expected: about {duration(plan.seconds)} (budget: {budget})")
     if budget.seconds is not None and plan.seconds > budget.seconds:
         lines.append(
-            "that is more than the budget: fewer items would not be meaningful; allow more time or use a faster device"
+            "that is more than the budget, and fewer items would not be meaningful: what does not fit is skipped; allow more"
+            " time, choose parameters (params), or use a faster device"
         )
     return lines

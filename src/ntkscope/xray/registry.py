@@ -23,6 +23,10 @@ class Skip(Exception):
     """Raised by a section that does not apply here; the page shows its text as the reason."""
 
 
+class OutOfTime(Skip):
+    """Raised for a section that no longer fits the time budget; the next attempt computes it."""
+
+
 @dataclass(frozen=True)
 class Finding(Generic[R]):
     """What a section found, and how certain it is, in a sentence. `run` stores arrays itself."""

@@ -44,6 +44,15 @@ class Workload:
         whole = self.train**3 / 3 if self.train > rows else 0.0
         return (12 * rows**3 + whole + 100 * rows**2 * self.classes) * self.rates.double
 
+    def once(self, rows: int) -> float:
+        """Seconds for the exact kernel of so many training items with themselves alone."""
+        n = min(rows, self.train)
+        return self.rates.setup + self.rates.sample * n + self.rates.pair * n * (n + 1) / 2
+
+    def page(self) -> float:
+        """Seconds the page is expected to take, with importing what draws it."""
+        return 2.0 + 1e-3 * (self.train + self.test)
+
     def decomposition(self, rows: int) -> float:
         """Seconds for the eigenvalues of a matrix with `rows` rows; about 4/3 n³ multiply-adds, at a slow rate."""
         return 3 * min(rows, self.train) ** 3 * self.rates.double
