@@ -16,7 +16,7 @@ from ntkscope.report.document import document, part, save
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, duration, number, percent
 from ntkscope.report.page import FILE, is_xray, write_page
-from ntkscope.report.source import Section, mapping
+from ntkscope.report.source import Section, field_of, mapping
 from ntkscope.report.tables import Cell, table
 
 INDEX = "index.html"
@@ -115,7 +115,8 @@ def _xray(entry: Entry, record: Record) -> list[Cell]:
     about = Section.read("summary", record.metrics.get("section:summary")).data
     faithful = Section.read("surrogates", record.metrics.get("section:surrogates")).data.get("table")
     rated = [mapping(row) for row in faithful] if isinstance(faithful, list) else []
-    best: Mapping[str, Any] = max(rated, key=lambda row: as_float(row.get("tau")), default={})
+    proper = [row for row in rated if not field_of(row, "trivial")] or rated
+    best: Mapping[str, Any] = max(proper, key=lambda row: as_float(row.get("tau")), default={})
     model, data = mapping(record.metrics.get("model")), mapping(record.metrics.get("data"))
     return [
         Cell(entry.link(), entry.where, kind="strong"),
