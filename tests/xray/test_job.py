@@ -385,11 +385,11 @@ def test_items_no_parameter_reacts_to_and_a_network_that_says_nothing(tmp_path: 
     x[:4] = 0
     options = {"initial": model, "kernels": ["ck"], "untrained": True, "progress": False}
     record = ns.xray(model, Part(x, train.y), test, tmp_path / "a", **options)
-    assert [record.metrics[f"section:{name}"]["why"] for name in NAMES] == [None] * 7
+    assert [record.metrics[f"section:{name}"]["why"] for name in NAMES] == [None] * len(NAMES)
     with torch.no_grad():
         model[2].weight.zero_()
     record = ns.xray(model, train, test, tmp_path / "b", **options)
-    assert [record.metrics[f"section:{name}"]["why"] for name in NAMES] == [None] * 7
+    assert [record.metrics[f"section:{name}"]["why"] for name in NAMES] == [None] * len(NAMES)
     assert data(record, "summary")["verdict"] == "not enough evidence"
 
 
