@@ -55,7 +55,7 @@ def xray(
     max_train: int | None = None,
     max_test: int | None = None,
     kernels: Sequence[str] | None = None,
-    params: str | Sequence[str] | None = None,
+    params: Any = None,
     certify: str | bool = "every",
     untrained: bool = False,
     name: str = "",
