@@ -41,6 +41,15 @@ def test_the_readout_is_the_last_module_called_not_the_last_registered() -> None
     compare("trntk0", model, noise(4, 5), params="last")
 
 
+def test_the_readout_of_features_that_are_all_zero_is_found() -> None:
+    """Its weights have no gradient at these inputs, but the outputs follow its result."""
+    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3, bias=False)).double()
+    with torch.no_grad():
+        model[0].bias.fill_(-100.0)
+    K = ns.kernel("trntk0", model, noise(4, 5), params="last").dense()
+    assert not K.any()
+
+
 def test_a_frozen_readout_still_has_its_input() -> None:
     model, x = seeded(perceptron)
     expected = ns.kernel("ck", model, x).dense()

@@ -378,7 +378,7 @@ def quick_convolution_backward_wrong_by_a_factor(patch: pytest.MonkeyPatch) -> C
 
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         onward, *rest = original(ctx, *cotangents)
-        return (onward * 1.5, *rest)
+        return (None if onward is None else onward * 1.5, *rest)
 
     patch.setattr(_Flipped, "backward", staticmethod(backward))
     return images(padding=1)
@@ -606,6 +606,8 @@ def test_a_watched_graph_that_is_wrong_for_one_sample_is_noticed(monkeypatch: py
 
         def backward(ctx: Any, *cotangents: Tensor, sample: int = sample) -> Any:
             onward, *rest = original(ctx, *cotangents)
+            if onward is None:
+                return (onward, *rest)
             factor = torch.ones(len(onward), 1, 1, 1, dtype=onward.dtype)
             factor[sample % len(onward)] = 1.5 if len(onward) > 1 else 1.0
             return (onward * factor, *rest)

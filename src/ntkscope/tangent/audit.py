@@ -60,17 +60,13 @@ Sizes: TypeAlias = tuple[
 class Check:
     """One block under audit."""
 
-    both: Tensor  # (n, heads, 2): weights of all samples, and of the one alone
+    weights: Tensor  # (n, heads)
     one: int  # the sample that is run alone
     truth: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives
     alone: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives for the one alone
     block: list[Sizes] = field(default_factory=list)  # how the features compare, piece by piece
     own: list[Sizes] = field(default_factory=list)  # and those of the one
     covered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # rows that some piece answers for
-
-    @property
-    def weights(self) -> Tensor:
-        return self.both[:, :, 0]
 
 
 @dataclass
@@ -116,9 +112,7 @@ class Auditor:
         signs = torch.randint(0, 2, (n, heads), generator=drawn, dtype=torch.float64) * 2 - 1
         weights = signs * (0.5 + torch.rand(n, heads, generator=drawn, dtype=torch.float64))  # no two alike
         one = int(torch.randint(n, (1,), generator=drawn))
-        alone = torch.zeros_like(weights)
-        alone[one] = weights[one]
-        return Check(torch.stack([weights, alone], dim=2).to(self.subject.device), one)
+        return Check(weights.to(self.subject.device), one)
 
     def begin(self, check: Check, batch: Batch, outputs: Tensor, truth: Mapping[str, Tensor]) -> None:
         """Take what autograd said of the block, and run the one alone and the others without it."""
@@ -182,16 +176,17 @@ class Auditor:
             assert order is not None
             along = self._along(piece.inside, feature.a.device)
             inner = order.inner(along)
-        ours = feature.combined(check.both, piece.stop - piece.start, inner)
+        rows, one = piece.stop - piece.start, slice(check.one, check.one + 1)
+        ours = (feature.combined(check.weights, rows, inner), feature[one].combined(check.weights[one], rows, inner))
         sides: list[Tensor] = []
-        for one, truth in zip(ours, (check.truth[piece.name], check.alone[piece.name])):
+        for sums, truth in zip(ours, (check.truth[piece.name], check.alone[piece.name])):
             theirs = truth[piece.start : piece.stop] if truth.dim() else truth
             if order is not None and along is None:
-                one = order.arranged(one, piece.groups, piece.inside)
+                sums = order.arranged(sums, piece.groups, piece.inside)
             elif order is not None and along is not None:
                 theirs = order.through(theirs, piece.groups, piece.inside, along.to(theirs.dtype))
-            one = one.reshape(theirs.shape).to(theirs.dtype)
-            sides += [one, theirs, one - theirs]
+            sums = sums.reshape(theirs.shape).to(theirs.dtype)
+            sides += [sums, theirs, sums - theirs]
         norms = torch._foreach_norm(sides)
         check.block.append((piece.name, norms[:3]))
         check.own.append((piece.name, norms[3:]))

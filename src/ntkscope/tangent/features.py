@@ -34,10 +34,10 @@ class Formed:
         return Formed(_empty(self.values, 0, n), None if self.scale is None else _empty(self.scale, 0, n))
 
     def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> Tensor:
-        """`Σ_ic w_ick g_ic` for weights (n, heads, k): (k, numbers)."""
+        """`Σ_ic w_ic g_ic` for weights (n, heads): (numbers,). A product with one vector reads each number once."""
         if self.scale is not None:
-            weights = weights * self.scale[:, None, None]
-        return (self.values.flatten(0, 1).T @ weights.to(self.values.dtype).flatten(0, 1)).T
+            weights = weights * self.scale[:, None]
+        return weights.to(self.values.dtype).flatten() @ self.values.flatten(0, 1)
 
     def head(self, k: int) -> Formed:
         """The same for one head alone."""
@@ -81,17 +81,16 @@ class Near:
         return Near(a, torch.nn.functional.pad(self.b, (0, 0, 0, 0, 0, more)), self.scale)
 
     def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> Tensor:
-        """`Σ_ic w_ick Σ_s b_ics (a_is · v)` for weights (n, heads, k) and v `along` the inside: (k, g, o); or (k, rows, o)."""
+        """`Σ_ic w_ic Σ_s b_ics (a_is · v)` for weights (n, heads) and v `along` the inside: (g, o); or (rows, o)."""
         if self.scale is not None:
-            weights = weights * self.scale[:, None, None]
-        b = torch.einsum("gnsco,nck->gknso", self.b, weights.to(self.b.dtype))
-        g, k, n, s, o = b.shape
+            weights = weights * self.scale[:, None]
+        b = torch.einsum("gnsco,nc->gnso", self.b, weights.to(self.b.dtype))
+        g, n, s, o = b.shape
         if self.a.is_floating_point():
             assert along is not None
-            near = (self.a @ along.to(self.a.dtype)).reshape(g, 1, 1, n * s)
-            return torch.matmul(near, b.reshape(g, k, n * s, o))[:, :, 0].transpose(0, 1)
-        table = b.new_zeros(k, rows, o)
-        return table.index_add_(1, self.a.flatten(), b.reshape(k, n * s, o))
+            near = (self.a @ along.to(self.a.dtype)).reshape(g, 1, n * s)
+            return torch.matmul(near, b.reshape(g, n * s, o))[:, 0]
+        return b.new_zeros(rows, o).index_add_(0, self.a.flatten(), b.reshape(n * s, o))
 
     def head(self, k: int) -> Near:
         """The same for one head alone."""

@@ -1,8 +1,9 @@
 """Convolutions whose backward pass is a convolution too, where that is the faster of two equal methods.
 
 CPU libraries tune the forward convolution (blocked, Winograd); their input gradient is often two to three times slower for
-the same work. With stride 1 the input gradient is itself a forward convolution of the cotangent with the flipped kernel,
-channels swapped. Exact up to the order of sums. Mostly cotangents alone are asked for; gradients of weights are computed
+the same work, and their weight gradient up to ten times. With stride 1 the input gradient is itself a forward convolution of
+the cotangent with the flipped kernel, channels swapped; the weight gradient is one of the inputs with the cotangents, samples
+and channels swapped. Exact up to the order of sums. Mostly cotangents alone are asked for; gradients of weights are computed
 while `weights_too()` is open.
 """
 
@@ -42,29 +43,40 @@ def weights_too() -> Iterator[None]:
 class _Flipped(Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Any, padding: Sequence[int], dilation: Sequence[int]
+        ctx: Any, x: Tensor, weight: Tensor, bias: Any, padding: Sequence[int], dilation: Sequence[int], flip: bool
     ) -> Tensor:
         dims = weight.dim() - 2
-        ctx.flipped = weight.flip(list(range(2, 2 + dims))).transpose(0, 1).contiguous()
-        ctx.padding = [d * (k - 1) - p for d, k, p in zip(dilation, weight.shape[2:], padding)]
-        ctx.dilation, ctx.own, ctx.bias = dilation, padding, bias is not None
+        if flip:
+            ctx.flipped = weight.flip(list(range(2, 2 + dims))).transpose(0, 1).contiguous()
+        ctx.flip, ctx.padding, ctx.dilation = flip, list(padding), list(dilation)
         ctx.save_for_backward(x, weight)
         return BY_DIMENSION[dims](x, weight, bias, 1, list(padding), list(dilation))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        dims = ctx.flipped.dim() - 2
-        cotangent = cotangents[0]
-        onward = BY_DIMENSION[dims](cotangent, ctx.flipped, None, 1, ctx.padding, list(ctx.dilation))
-        if not getattr(_ASKED, "weights", False):
-            return onward, None, None, None, None
         x, weight = ctx.saved_tensors
-        mask = [False, True, ctx.bias]
-        sizes = [weight.shape[0]] if ctx.bias else None
-        _, of_weight, of_bias = torch.ops.aten.convolution_backward(
-            *(cotangent, x, weight, sizes, [1] * dims, list(ctx.own), list(ctx.dilation), False, [0] * dims, 1, mask)
-        )
-        return onward, of_weight, of_bias, None, None
+        dims, cotangent = weight.dim() - 2, cotangents[0]
+        onward = of_weight = of_bias = None
+        if ctx.needs_input_grad[0] and ctx.flip:
+            reach = [d * (k - 1) - p for d, k, p in zip(ctx.dilation, weight.shape[2:], ctx.padding)]
+            onward = BY_DIMENSION[dims](cotangent, ctx.flipped, None, 1, reach, ctx.dilation)
+        elif ctx.needs_input_grad[0]:
+            how = ([1] * dims, ctx.padding, ctx.dilation, False, [0] * dims, 1)
+            onward = torch.ops.aten.convolution_backward(cotangent, x, weight, None, *how, [True, False, False])[0]
+        if getattr(_ASKED, "weights", False):
+            if ctx.needs_input_grad[1]:
+                of_weight = of_weights(x, cotangent, ctx.padding, ctx.dilation)
+            if ctx.needs_input_grad[2]:
+                of_bias = cotangent.transpose(0, 1).flatten(1).sum(1)
+        return onward, of_weight, of_bias, None, None, None
+
+
+def of_weights(x: Tensor, cotangent: Tensor, padding: Sequence[int], dilation: Sequence[int]) -> Tensor:
+    """The gradient of the weights, (out, in, *kernel): inputs (in, n, …) convolved with cotangents (out, n, …)."""
+    convolve = BY_DIMENSION[x.dim() - 2]
+    return convolve(
+        x.transpose(0, 1), cotangent.transpose(0, 1), None, stride=list(dilation), padding=list(padding)
+    ).transpose(0, 1)
 
 
 def flipped_bytes(leaves: Iterable[Tensor], device: torch.device) -> int:
@@ -79,16 +91,13 @@ def quick(function: Any, arguments: dict[str, Any]) -> Tensor | None:
     x, weight = arguments["input"], arguments["weight"]
     dims = weight.dim() - 2
     padding = arguments.get("padding", 0)
-    if x.is_cuda or not x.requires_grad or x.dim() != dims + 2 or isinstance(padding, str):
+    if x.is_cuda or x.dim() != dims + 2 or isinstance(padding, str) or not len(x):
         return None
     stride, padding = spread(arguments.get("stride", 1), dims), spread(padding, dims)
     dilation = spread(arguments.get("dilation", 1), dims)
     if any(s != 1 for s in stride) or int(arguments.get("groups", 1)) != 1:
         return None
     shrink = [d * (k - 1) - 2 * p for d, k, p in zip(dilation, weight.shape[2:], padding)]
-    if any(p > d * (k - 1) for p, d, k in zip(padding, dilation, weight.shape[2:])):
-        return None
-    if prod(x.shape[2:]) > GROWTH * prod(size - lost for size, lost in zip(x.shape[2:], shrink)):
-        return None
-    bias = arguments.get("bias")
-    return _Flipped.apply(x, weight, bias, padding, dilation)
+    fits = all(p <= d * (k - 1) for p, d, k in zip(padding, dilation, weight.shape[2:]))
+    grows = prod(x.shape[2:]) > GROWTH * prod(size - lost for size, lost in zip(x.shape[2:], shrink))
+    return _Flipped.apply(x, weight, arguments.get("bias"), padding, dilation, x.requires_grad and fits and not grows)

@@ -183,12 +183,12 @@ def last_parameters(subject: Subject, batch: Batch) -> tuple[str, ...]:
     """The parameters of the last affine map that everything the outputs depend on goes through."""
     names = {id(value): name for name, value in subject.model.named_parameters()}
     with _Affine(names) as mode:
-        subject(batch)
+        outputs = subject(batch).detach()
     leaves = list(subject.leaves.values())
     for number in range(len(mode.found) - 1, max(-1, len(mode.found) - 1 - CANDIDATES), -1):
         found = mode.found[number].names
         own = [leaf for name, leaf in subject.leaves.items() if name in found]
-        if not own or not _reaches(subject, batch, names, own, None):
+        if not own or not _follows(subject, batch, names, number, mode.found[number].result, outputs):
             continue
         others = [leaf for leaf in leaves if not any(leaf is mine for mine in own)]
         if not _reaches(subject, batch, names, others, number):
@@ -198,6 +198,15 @@ def last_parameters(subject: Subject, batch: Batch) -> tuple[str, ...]:
         f'got params="last", but the outputs of {type(subject.original).__name__} do not all go through one last affine layer'
         " with parameters (several heads added, a skip to the outputs); name the parameters, params='head.*'"
     )
+
+
+def _follows(
+    subject: Subject, batch: Batch, names: dict[int, str], number: int, result: Tensor, outputs: Tensor
+) -> bool:
+    """Whether the outputs move with the result of call `number`, whatever it was called with (features may all be zero)."""
+    draw = torch.randn(result.shape, generator=generator(0, "follows", number), dtype=torch.float64)
+    with _Affine(names, number, draw.to(result) * (float(result.abs().amax()) or 1.0)):
+        return not torch.equal(subject(batch).detach(), outputs)
 
 
 def _reaches(subject: Subject, batch: Batch, names: dict[int, str], leaves: list[Tensor], cut: int | None) -> bool:

@@ -1,0 +1,54 @@
+"""Convolutions made in another, equal way give the same outputs and gradients as PyTorch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ntkscope.tangent.quick_convolution import quick, weights_too
+
+FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+THROUGH = st.booleans()
+
+
+@given(st.data())
+def test_gradients_are_those_of_the_plain_call(data: st.DataObject) -> None:
+    dims = data.draw(st.sampled_from([1, 2, 3]), label="dimensions")
+    n, i, o = (data.draw(st.integers(1, 4), label=name) for name in ("samples", "in", "out"))
+    kernel = [data.draw(st.integers(1, 3), label="kernel") for _ in range(dims)]
+    dilation = [data.draw(st.integers(1, 2), label="dilation") for _ in range(dims)]
+    padding = [data.draw(st.integers(0, 3), label="padding") for _ in range(dims)]
+    size = [d * (k - 1) + 1 + data.draw(st.integers(0, 4), label="size") for d, k in zip(dilation, kernel)]
+    draw = torch.Generator().manual_seed(data.draw(st.integers(0, 10**6), label="seed"))
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=draw, dtype=torch.float64)
+
+    x = normal(n, i, *size).requires_grad_(data.draw(THROUGH, label="input has a gradient"))
+    weight = normal(o, i, *kernel).requires_grad_()
+    bias = normal(o).requires_grad_() if data.draw(THROUGH, label="bias") else None
+    asked = {"input": x, "weight": weight, "bias": bias, "padding": padding, "dilation": dilation}
+    made = quick(FUNCTIONS[dims], asked)
+    assert made is not None
+    plain = FUNCTIONS[dims](x, weight, bias, 1, padding, dilation)
+    torch.testing.assert_close(made, plain)
+    leaves = [leaf for leaf in (x, weight, bias) if leaf is not None and leaf.requires_grad]
+    cotangent = normal(*plain.shape)
+    with weights_too():
+        ours = torch.autograd.grad(made, leaves, cotangent, retain_graph=True)
+    for one, other in zip(ours, torch.autograd.grad(plain, leaves, cotangent)):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    if x.requires_grad:  # cotangents alone
+        onward, of_weight = torch.autograd.grad(made, [x, weight], cotangent, allow_unused=True)
+        assert of_weight is None
+        torch.testing.assert_close(onward, ours[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("more", [{"stride": 2}, {"groups": 2}, {"padding": "same"}])
+def test_other_calls_are_left_alone(more: dict[str, object]) -> None:
+    x, weight = torch.randn(2, 2, 5, 5), torch.randn(2, 2 // int(more.get("groups", 1)), 3, 3)  # type: ignore[call-overload]
+    assert quick(F.conv2d, {"input": x, "weight": weight, **more}) is None
