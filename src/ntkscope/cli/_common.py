@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from ntkscope.core.identity import identity
 from ntkscope.core.interrupts import Terminated
 from ntkscope.core.printable import printable
 from ntkscope.report.certificates import Checks
-from ntkscope.xray.sections import problems, summary, surrogates
+from ntkscope.xray.sections import output_surrogates, problems, regression, summary, surrogates, targets
 
 TIME, MEMORY = "10m", "2GiB"
 CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
@@ -87,6 +87,7 @@ def in_short(record: ns.Record) -> list[str]:
     metrics = record.metrics
     found, rated = summary.SECTION.read(metrics), surrogates.SECTION.read(metrics)
     lines = ["", f"X-ray of {metrics['model']['name']} on {metrics['data']['name'] or 'its data'}"]
+    lines += _regression_in_short(metrics)
     if found is not None:
         lines.append(f"verdict: {found.verdict}. {found.why}")
         lines.append(f"network accuracy: {100 * found.network_accuracy:.2f} % ({found.wrong:,} wrong predictions)")
@@ -110,3 +111,21 @@ def in_short(record: ns.Record) -> list[str]:
         lines.append(f"kernels: {checks.state}. {' '.join(checks.lines())}")
     lines += [f"{entry['title']}: {entry['status']} ({entry['why']})" for entry in sections(record) if entry["why"]]
     return [*map(printable, lines), f"record: {record.folder} ({record.wall_seconds:.0f} s)"]
+
+
+def _regression_in_short(metrics: Mapping[str, Any]) -> list[str]:
+    """The same lines for a regression; none for a classifier."""
+    found, rated = regression.SECTION.read(metrics), output_surrogates.SECTION.read(metrics)
+    lines = []
+    if found is not None:
+        lines.append(f"verdict: {found.verdict}. {found.why}")
+        lines += [f"network, {one.name}: R² {one.r2:.3f}, RMSE {one.rmse:.4g}" for one in found.outputs[:10]]
+        lines.append(f"trust in the explanations: {found.trust}. {found.trust_why}")
+    if rated is not None:
+        lines.append(f"{'surrogate':>12} {'fitted to':>10} {'R²':>10} {'Kendall τ':>10} {'R² targets':>11}")
+        for row in rated.table:
+            lines.append(f"{row.kernel:>12} {row.target:>10} {row.r2:>10.3f} {row.tau:>10.3f} {row.r2_targets:>11.3f}")
+    doubts = targets.SECTION.read(metrics)
+    if doubts is not None:
+        lines.append(f"doubtful targets: {doubts.doubtful}, near-duplicates: {len(doubts.duplicates)}")
+    return lines

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset
@@ -17,6 +18,7 @@ from ntkscope.core.calling import LABEL_KEYS
 from ntkscope.core.loading import collect, joined
 from ntkscope.core.tree import length, take, tensors
 from ntkscope.xray.item_ids import ids_of
+from ntkscope.xray.task import CLASSIFICATION, checked_task, real_targets, strata, told_by
 
 TEXT_KEYS = ("text", "texts", "sentence", "sentences")
 Tokenizer = Callable[..., Any]
@@ -24,7 +26,10 @@ Tokenizer = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Inputs a model can be called with, one label each, their positions in the data, and texts and ids if there are any."""
+    """Inputs a model can be called with, one label each, their positions in the data, and texts and ids if there are any.
+
+    `y`: class numbers (n,), or the real targets (n, outputs) of a regression, in double precision.
+    """
 
     x: Inputs
     y: Tensor
@@ -41,6 +46,11 @@ class Items:
         return Items(take(self.x, index), self.y[index], self.original[index], texts, ids)
 
     @property
+    def strata(self) -> Int64[np.ndarray, " n"]:
+        """What samples are stratified by: the class, or the tenth of the items that the target lies in."""
+        return strata(self.y)
+
+    @property
     def tensors(self) -> list[Tensor]:
         """Every input tensor."""
         return tensors(self.x)
@@ -54,11 +64,21 @@ class Items:
         return "image" if image and self.x.is_floating_point() else "vector"
 
 
-def collect_both(train: Any, test: Any, tokenizer: Tokenizer | None = None) -> tuple[Items, Items]:
-    """Both sides as `Items`; texts are tokenised together, so that they have one length."""
-    raw = [_raw(train, "train"), _raw(test, "test")]
-    if set(torch.cat([y for _, y, _ in raw]).unique().tolist()) == {-1, 1}:
-        raw = [(x, (y + 1) // 2, words) for x, y, words in raw]
+def collect_both(
+    train: Any, test: Any, tokenizer: Tokenizer | None = None, task: str | None = None
+) -> tuple[Items, Items]:
+    """Both sides as `Items`; texts are tokenised together, so that they have one length.
+
+    `task`: "classification", "regression", or None for what the labels show.
+    """
+    sides = ("train", "test")
+    raw = [_raw(data, what) for data, what in zip((train, test), sides)]
+    if (checked_task(task) or told_by([y for _, y, _ in raw])) == CLASSIFICATION:
+        raw = [(x, _class_numbers(y, what), words) for (x, y, words), what in zip(raw, sides)]
+        if set(torch.cat([y for _, y, _ in raw]).unique().tolist()) == {-1, 1}:
+            raw = [(x, (y + 1) // 2, words) for x, y, words in raw]
+    else:
+        raw = [(x, real_targets(y, what), words) for (x, y, words), what in zip(raw, sides)]
     texts = [_texts_of(x) for x, _, _ in raw]
     if texts[0] is not None and texts[1] is not None:
         if tokenizer is None:
@@ -70,7 +90,7 @@ def collect_both(train: Any, test: Any, tokenizer: Tokenizer | None = None) -> t
         raw[0] = (take(encoded, slice(0, n)), raw[0][1], texts[0])
         raw[1] = (take(encoded, slice(n, None)), raw[1][1], texts[1])
     made = []
-    for (x, y, words), what, data in zip(raw, ("train", "test"), (train, test)):
+    for (x, y, words), what, data in zip(raw, sides, (train, test)):
         if not isinstance(x, Tensor | tuple | Mapping):
             raise UsageError(
                 f"{what} has inputs of type {type(x).__name__}; expected tensors, or texts and a tokenizer"
@@ -171,15 +191,19 @@ def _labels(y: Any, what: str) -> Tensor:
             f"{what} has labels of type {type(y).__name__} that are not numbers ({error}); expected class numbers from 0 on,"
             " and their names as classes="
         ) from error
-    if not len(y):
+    if not y.ndim or not len(y):
         raise UsageError(f"{what} is empty; expected at least one item")
+    return y
+
+
+def _class_numbers(y: Tensor, what: str) -> Int64[Tensor, " n"]:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     whole = y.ndim == 1 and (not y.is_floating_point() or bool((y == y.round()).all()))
     if not whole:
         raise UsageError(
-            f"{what} has labels of shape {tuple(y.shape)} and dtype {y.dtype}; expected one class number per item: an X-ray"
-            " needs a classifier"
+            f"{what} has labels of shape {tuple(y.shape)} and dtype {y.dtype}; expected one class number per item, or"
+            " task='regression' (--task regression) for a network that predicts real values"
         )
     return y.to(torch.int64)
 
