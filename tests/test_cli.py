@@ -13,6 +13,7 @@ import pytest
 
 import ntkscope as ns
 from ntkscope.cli import VERBS, main, verb
+from ntkscope.xray.registry import SECTIONS
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -78,6 +79,7 @@ def test_list_names_everything_there_is(run: Run) -> None:
         *ns.EXPERIMENTS,
         *ns.surrogates.SURROGATES,
         *ns.measures.MEASURES,
+        *SECTIONS,
     ]:
         assert f"  {name} " in out, f"{name} is not listed, or without a description"
 
@@ -94,7 +96,7 @@ def test_an_unknown_part_is_a_message_not_a_traceback(run: Run) -> None:
     assert (code, out) == (2, "")
     assert (
         err == "ntkscope: unknown part 'modles'; did you mean 'models'? known: datasets, experiments, kernels,"
-        " measures, models, surrogates\n"
+        " measures, models, sections, surrogates\n"
     )
 
 

@@ -69,8 +69,8 @@ def test_whole_numbers_are_targets_when_it_is_said() -> None:
         collect_both((x, y + 0.5), (x, y + 0.5), task="classification")
     with pytest.raises(UsageError, match="expected one of classification, regression"):
         collect_both((x, y), (x, y), task="ranking")
+    spoiled = torch.tensor([0.5, 1.0, float("nan"), 2.0])
     with pytest.raises(UsageError, match="NaN or infinity in the targets of 1 items, the first at index 2"):
-        spoiled = torch.tensor([0.5, 1.0, float("nan"), 2.0])
         collect_both((x, spoiled), (x, y), task="regression")
 
 
@@ -110,7 +110,7 @@ def test_every_section_is_done_or_says_why_not(two: Any) -> None:
 
 
 def test_figures_are_those_of_the_network(two: Any) -> None:
-    record, model, train, test = two
+    record, model, _, test = two
     found = regression.SECTION.read(record.metrics)
     assert found is not None
     with torch.no_grad():
@@ -123,7 +123,8 @@ def test_figures_are_those_of_the_network(two: Any) -> None:
     assert found.trust in ("high", "medium")
     assert {item.what for item in found.evidence} >= {"linearisation error", "increase in alignment"}
     rows = output_surrogates.SECTION.read(record.metrics)
-    assert rows is not None and rows.explained is not None
+    assert rows is not None
+    assert rows.explained is not None
     assert {(row.kernel, row.target) for row in rows.table} == {
         (kernel, target) for kernel in ("trntk", "trntk0", "ck") for target in ("outputs", "targets")
     }
@@ -138,13 +139,9 @@ def test_terms_add_up_and_removals_are_real_refits(two: Any) -> None:
     arrays = {name: np.asarray(record.arrays[name], dtype=np.float64) for name in record.arrays if "thumbs" not in name}
     K, near = arrays["kernels.trntk0.train"], arrays["kernels.trntk0.test"]
     own = np.sqrt(np.diag(K))
-    raw, raw_near, unit = K, near, np.diag(K).mean()
+    raw_near, unit = near, np.diag(K).mean()
     if found.main == "trntk":
-        raw, raw_near, unit = (
-            K / np.outer(own, own),
-            near / np.outer(np.sqrt(arrays["kernels.trntk0.test_diagonal"]), own),
-            1.0,
-        )
+        raw_near, unit = near / np.outer(np.sqrt(arrays["kernels.trntk0.test_diagonal"]), own), 1.0
     assert found.main in ("trntk", "trntk0")
     coef = arrays[f"surrogates.coef.{found.main}.outputs"]
     terms = coef[:, None, :-1] * raw_near[None] / unit  # (outputs, items, points)
@@ -204,7 +201,8 @@ def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
     _, model = trained(train)
     record = ns.xray(model, Part(train.x, train.y.double()), test, tmp_path, kernels=["ck"], progress=False)
     assert "task" not in record.config
-    assert list(states(record)) == "summary confusion surrogates explain problems kernel layers computed".split()
+    names = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "layers", "computed"]
+    assert list(states(record)) == names
     assert set(states(record).values()) == {"done"}
 
 
@@ -233,7 +231,8 @@ def test_trust_follows_how_faithful_the_surrogate_is(tmp_path: Path, seed: int) 
     _, model = regressed(train, width=64, steps=400, seed=seed)
     record = ns.xray(model, train, test, tmp_path / "good", kernels=["ck"], progress=False)
     good = regression.SECTION.read(record.metrics)
-    assert good is not None and good.trust in ("high", "medium")
+    assert good is not None
+    assert good.trust in ("high", "medium")
 
     class Steep(nn.Module):
         """Depends on its input in a way no smooth kernel of 30 points foresees."""
@@ -250,4 +249,5 @@ def test_trust_follows_how_faithful_the_surrogate_is(tmp_path: Path, seed: int) 
 
     bad = ns.xray(Steep(), train, test, tmp_path / "bad", kernels=["ck"], max_train=30, untrained=True, progress=False)
     found = regression.SECTION.read(bad.metrics)
-    assert found is not None and found.trust == "do not trust"
+    assert found is not None
+    assert found.trust == "do not trust"

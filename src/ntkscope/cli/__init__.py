@@ -29,7 +29,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "kernel:kernel",
         "Compute a kernel into a folder of tiles; stopped or killed, the same command computes only what is missing.",
     ),
-    "list": ("list:list_parts", "List the data sets, models, kernels, surrogates, measures and experiments there are."),
+    "list": (
+        "list:list_parts",
+        "List the data sets, models, kernels, surrogates, measures, sections of an X-ray and experiments there are.",
+    ),
     "report": ("report:report", "Make a page of a record; of many records, a page each and an index over them."),
     "run": ("run:run", "Run an experiment and print the verdicts on its claims."),
     "show": ("show:show", "Print the record in a folder: what ran, how far it came, what it found."),

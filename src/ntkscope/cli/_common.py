@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import ntkscope as ns
-from ntkscope.cli._factories import imported, options
 from ntkscope.core import UsageError
-from ntkscope.core.identity import identity
 from ntkscope.core.interrupts import Terminated
 from ntkscope.core.printable import printable
 from ntkscope.report.certificates import Checks
@@ -20,12 +17,7 @@ from ntkscope.xray.sections import output_surrogates, problems, regression, summ
 
 TIME, MEMORY = "10m", "2GiB"
 CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
-CHOICE = "package.module:factory, or a name `ntkscope list` knows"
 
-MODEL = typer.Option(help=f"The network: {CHOICE}.")  # these two are needed by one verb and optional in another
-DATA = typer.Option(help=f"The data: {CHOICE}; makes a Split, (train, test) or a LightningDataModule.")
-
-Weights = Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt, .pth, .ckpt).")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
 Memory = Annotated[str, typer.Option(help="Most memory besides model and data, on each machine that computes.")]
 ParamGlobs = Annotated[
@@ -35,9 +27,6 @@ Certify = Annotated[
     str,
     typer.Option(help="Blocks of gradients that are checked against autograd: every, sampled (one in eight) or none."),
 ]
-ModelOptions = Annotated[list[str] | None, typer.Option(help="key=value for the network's factory; repeatable.")]
-DataOptions = Annotated[list[str] | None, typer.Option(help="key=value for the data's factory; repeatable.")]
-DataRoot = Annotated[Path | None, typer.Option(help="Where real data lie; $NTKSCOPE_DATA unless given.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 
 
@@ -46,16 +35,6 @@ def certified(certify: str) -> str | bool:
     if certify not in CERTIFY:
         raise UsageError(f"got --certify {certify!r}; expected one of {', '.join(CERTIFY)}")
     return CERTIFY[certify]
-
-
-def made_with(model: str, model_option: list[str] | None) -> dict[str, Any]:
-    """What the command line makes a network with: the factory, its code and its options; another one is another network."""
-    factory = identity(imported(model, "model")) if ":" in model else ""
-    return {
-        "factory": model,
-        "code": factory,
-        **{f"model {key}": value for key, value in options(model_option).items()},
-    }
 
 
 @contextmanager

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from ntkscope.core import Part, Record
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import KERNELS
+from ntkscope.kernels.costs import Rates
 from ntkscope.machines import KernelMachine, KernelPair, fit_machine
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Clock
 from ntkscope.xray.items import Items
 from ntkscope.xray.network import Params, class_logits, outputs
 from ntkscope.xray.pairs import Pairs, cosines
-from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, kernel_step, section_step
+from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, fewer_items, kernel_step, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip
 from ntkscope.xray.result import R
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION
@@ -178,7 +179,19 @@ class Context:
 
     def too_short_for(self, step: str) -> str | None:
         """Why a step of the plan does not fit the time any more; None if it does."""
-        return self.clock.too_short_for(self._pace * self.plan.steps.get(step, 0.0))
+        pace = self._pace
+
+        def smaller(seconds: float) -> str:
+            try:
+                rates = Rates(**self.record.metrics.get("rates", {}))
+            except TypeError:  # of another version
+                return ""
+            found = fewer_items(step, self.plan, rates, seconds / pace, self.task)
+            if found is None:
+                return ", choose fewer parameters (--params) or a faster device; fewer items would not be enough"
+            return f", or use about {found:,} training items, which would fit (--max-train), or fewer parameters (--params)"
+
+        return self.clock.too_short_for(pace * self.plan.steps.get(step, 0.0), smaller)
 
     @cached_property
     def pairs(self) -> Pairs:

@@ -72,36 +72,55 @@ def collect_both(
     `task`: "classification", "regression", or None for what the labels show.
     """
     sides = ("train", "test")
-    raw = [_raw(data, what) for data, what in zip((train, test), sides)]
+    raw = _collected({"train": train, "test": test}, tokenizer)
     if (checked_task(task) or told_by([y for _, y, _ in raw])) == CLASSIFICATION:
         raw = [(x, _class_numbers(y, what), words) for (x, y, words), what in zip(raw, sides)]
         if set(torch.cat([y for _, y, _ in raw]).unique().tolist()) == {-1, 1}:
             raw = [(x, (y + 1) // 2, words) for x, y, words in raw]
     else:
         raw = [(x, real_targets(y, what), words) for (x, y, words), what in zip(raw, sides)]
-    texts = [_texts_of(x) for x, _, _ in raw]
-    if texts[0] is not None and texts[1] is not None:
-        if tokenizer is None:
-            raise UsageError(
-                "train and test hold texts, but got no tokenizer; pass tokenizer=, the one the model was trained with"
-            )
-        encoded = _tokenised(tokenizer, [*texts[0], *texts[1]])
-        n = len(texts[0])
-        raw[0] = (take(encoded, slice(0, n)), raw[0][1], texts[0])
-        raw[1] = (take(encoded, slice(n, None)), raw[1][1], texts[1])
     made = []
     for (x, y, words), what, data in zip(raw, sides, (train, test)):
-        if not isinstance(x, Tensor | tuple | Mapping):
-            raise UsageError(
-                f"{what} has inputs of type {type(x).__name__}; expected tensors, or texts and a tokenizer"
-            )
         texts_of = None if words is None else tuple(words)
         made.append(Items(x, y, torch.arange(len(y)), texts_of, ids_of(data, len(y))))
         _check_finite(made[-1], what)
     return _same_length(*made)
 
 
-def _raw(data: Any, what: str) -> tuple[Any, Tensor, Sequence[str] | None]:
+def collect_inputs(parts: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> list[Inputs]:
+    """The inputs of each of some labelled parts, as an X-ray would take them; their labels are not looked at.
+
+    >>> [x] = collect_inputs({"train": (torch.zeros(3, 2), ["a", "b", "c"])})
+    >>> x.shape
+    torch.Size([3, 2])
+    """
+    return [x for x, _, _ in _collected(parts, tokenizer, labels=False)]
+
+
+def _collected(parts: Mapping[str, Any], tokenizer: Tokenizer | None, labels: bool = True) -> list[Any]:
+    """Inputs, labels and texts of each part; all texts are tokenised together, so that they have one length."""
+    raw = [_raw(data, what, labels) for what, data in parts.items()]
+    texts = [_texts_of(x) for x, _, _ in raw]
+    if any(words is not None for words in texts):
+        if tokenizer is None:
+            raise UsageError(
+                f"{' and '.join(parts)} hold texts, but got no tokenizer; pass tokenizer=, the one the model was trained with"
+            )
+        if None not in texts:
+            encoded, start = _tokenised(tokenizer, [text for words in texts for text in words or ()]), 0
+            for place, words in enumerate(texts):
+                stop = start + len(words or ())
+                raw[place] = (take(encoded, slice(start, stop)), raw[place][1], words)
+                start = stop
+    for (x, _, _), what in zip(raw, parts):
+        if not isinstance(x, Tensor | tuple | Mapping):
+            raise UsageError(
+                f"{what} has inputs of type {type(x).__name__}; expected tensors, or texts and a tokenizer"
+            )
+    return raw
+
+
+def _raw(data: Any, what: str, labels: bool = True) -> tuple[Any, Any, Sequence[str] | None]:
     """Inputs, labels and texts of one side."""
     if isinstance(data, Split):
         raise UsageError(f"{what} is a whole Split; expected one part of it: pass split.train and split.test")
@@ -125,7 +144,7 @@ def _raw(data: Any, what: str) -> tuple[Any, Tensor, Sequence[str] | None]:
         )
     if isinstance(x, np.ndarray):
         x = torch.from_numpy(x)
-    return x, _labels(y, what), texts
+    return x, _labels(y, what) if labels else y, texts
 
 
 def _read(data: Dataset[Any] | DataLoader[Any], what: str) -> tuple[Any, Tensor, Any]:

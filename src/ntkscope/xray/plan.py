@@ -171,6 +171,26 @@ def _steps(work: Workload, kernels: Sequence[str]) -> dict[str, float]:
     return steps | {section_step(section.name): section.cost(work) for section in on_the_page(work.task)}
 
 
+def fewer_items(step: str, plan: Plan, rates: Rates, seconds: float, task: str) -> int | None:
+    """The largest number of training items for which a step of the plan fits so many seconds; None if too few do.
+
+    Test items shrink alike. Too few: less than the fewest a plan takes by itself.
+    """
+    classes, initial = rates.outputs, plan.initial_train > 0
+    low, high = LEAST_TRAIN, plan.train
+
+    def costs(n: int) -> float:
+        m = max(min(plan.test, LEAST_TEST), plan.test * n // plan.train)
+        return _steps(_workload(n, m, classes, initial, rates, task), plan.kernels).get(step, 0.0)
+
+    if high <= low or costs(low) > seconds:
+        return None
+    while high - low > max(1, low // 50):
+        middle = (low + high) // 2
+        low, high = (middle, high) if costs(middle) <= seconds else (low, middle)
+    return low
+
+
 def kernel_step(name: str) -> str:
     return f"kernel {name}"
 

@@ -181,14 +181,15 @@ SECTION = register(
         meaning=(
             "Each kernel gets two kernel machines: one fitted to the network's own outputs for the training items, which says"
             " whether the network is that kernel machine, and one fitted to the training targets, which says what the kernel"
-            " alone would have learned. Where a machine gives the network's outputs for test items (R² near 1) and ranks them alike"
-            " (τ near 1), the network can be read as that machine. Outputs are linear in the raw conjugate kernel by"
+            " alone would have learned. Where a machine gives the network's outputs for test items (R² near 1) and ranks them"
+            " alike (τ near 1), the network can be read as that machine. Outputs are linear in the raw conjugate kernel by"
             " construction, so a good fit of them there, or on a kernel that is practically the same, says nothing."
         ),
         formula=(
             "f(x) = W κ(x, X) + b, minimising Σ‖f - z‖² + λ tr(W K Wᵀ), z the network's outputs or the targets, λ of the"
-            " smallest leave-one-out error, κ scaled to a mean diagonal of 1. R² of the network's outputs: 1 - Σ(z - f)²/Σ(z - mean z)²,"
-            " output by output. τ: Kendall's τ-b between both, output by output. Over several outputs: the mean."
+            " smallest leave-one-out error, κ scaled to a mean diagonal of 1. R² of the network's outputs:"
+            " 1 - Σ(z - f)²/Σ(z - mean z)², output by output. τ: Kendall's τ-b between both, output by output."
+            " Over several outputs: the mean."
         ),
         run=run,
         result=OutputSurrogates,
