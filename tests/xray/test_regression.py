@@ -14,7 +14,7 @@ import ntkscope as ns
 from ntkscope.core import Part, UsageError, generator
 from ntkscope.machines import KernelPair, fit_machine
 from ntkscope.xray.items import collect_both
-from ntkscope.xray.sections import output_explain, output_surrogates, regression, targets
+from ntkscope.xray.sections import output_explain, output_problems, output_summary, output_surrogates
 from ntkscope.xray.task import told_by
 from xray.small import blobs, network, regressed, trained, waves
 
@@ -99,7 +99,9 @@ def test_every_section_is_done_or_says_why_not(two: Any) -> None:
     assert found.pop("confusion") == "skipped"
     assert "not for regression" in record.metrics["section:confusion"]["why"]
     assert set(found.values()) == {"done"}
-    assert {"regression", "output_surrogates", "output_explain", "targets", "kernel", "layers"} <= set(found)
+    assert {"output_summary", "output_surrogates", "output_explain", "output_problems", "kernel", "layers"} <= set(
+        found
+    )
     assert not {"summary", "surrogates", "explain", "problems"} & set(found)
     page = ns.report.write_page(record.folder).read_text()
     assert "undrawn" not in page.replace(".undrawn", "")
@@ -111,7 +113,7 @@ def test_every_section_is_done_or_says_why_not(two: Any) -> None:
 
 def test_figures_are_those_of_the_network(two: Any) -> None:
     record, model, _, test = two
-    found = regression.SECTION.read(record.metrics)
+    found = output_summary.SECTION.read(record.metrics)
     assert found is not None
     with torch.no_grad():
         missed = (model(test.x) - test.y).double().numpy()
@@ -176,7 +178,7 @@ def test_terms_add_up_and_removals_are_real_refits(two: Any) -> None:
 
 def test_a_wrong_target_is_found(two: Any) -> None:
     record, _, train, _ = two
-    found = targets.SECTION.read(record.metrics)
+    found = output_problems.SECTION.read(record.metrics)
     assert found is not None
     assert (found.listed[0].original, found.listed[0].output) == (7, 0)
     assert found.listed[0].score > found.threshold
@@ -230,7 +232,7 @@ def test_trust_follows_how_faithful_the_surrogate_is(tmp_path: Path, seed: int) 
     train, test = waves(150, seed=seed)
     _, model = regressed(train, width=64, steps=400, seed=seed)
     record = ns.xray(model, train, test, tmp_path / "good", kernels=["ck"], progress=False)
-    good = regression.SECTION.read(record.metrics)
+    good = output_summary.SECTION.read(record.metrics)
     assert good is not None
     assert good.trust in ("high", "medium")
 
@@ -248,6 +250,6 @@ def test_trust_follows_how_faithful_the_surrogate_is(tmp_path: Path, seed: int) 
             return self.readout(torch.sin(self.layer(x)))
 
     bad = ns.xray(Steep(), train, test, tmp_path / "bad", kernels=["ck"], max_train=30, untrained=True, progress=False)
-    found = regression.SECTION.read(bad.metrics)
+    found = output_summary.SECTION.read(bad.metrics)
     assert found is not None
     assert found.trust == "do not trust"

@@ -52,8 +52,8 @@ class OfRegression(SectionContract):
     task = "regression"
 
 
-class TestRegression(OfRegression):
-    name = "regression"
+class TestOutputSummary(OfRegression):
+    name = "output_summary"
 
 
 class TestOutputSurrogates(OfRegression):
@@ -64,8 +64,8 @@ class TestOutputExplain(OfRegression):
     name = "output_explain"
 
 
-class TestTargets(OfRegression):
-    name = "targets"
+class TestOutputProblems(OfRegression):
+    name = "output_problems"
 
 
 class TestKernelOfRegression(OfRegression):

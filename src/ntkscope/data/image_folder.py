@@ -113,8 +113,9 @@ def image_folder(
     """An image folder: x float32 (n, 3, h, w), y the place of the class folder in the order of names.
 
     `folder` is looked for below `root`, $NTKSCOPE_DATA and the cache. Without `image_size` all images must be of one
-    size. Each part's `extras["path"]` has the file of every image below the folder, `train/snake/a.png`. `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All
-    images are held in memory, 3 bytes per pixel while reading, then 12.
+    size. Each part's `extras["path"]` has the file of every image below the folder, `train/snake/a.png`.
+    `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All images are held
+    in memory, 3 bytes per pixel while reading, then 12.
     """
     choose("resize", resize, ["crop", "stretch"])
     for option, value in (("image_size", image_size), ("max_per_class", max_per_class)):

@@ -107,10 +107,10 @@ def kernel(
     `net`: a tree of modules, or layers of this room; images are (n, channels, h, w). `parametrization`: "ntk" puts the
     scales outside the parameters and has a limit; "standard", what PyTorch's layers do, counts gradients of the layers'
     actual widths. By default a module's own: "standard" for `nn.Linear` and convolutions, "ntk" for `models.mlp(ntk=True)`,
-    so that this is the mean of the empirical NTK over draws of the module; "ntk" for layers of this room. `init`: where the scales of a module's weights come from: PyTorch's default law, "checked" against the
-    values or not ("default"), or the values ("measured"). `dtype`: float64, or float32 for speed (relative error about
-    1e-6, and 5e-3 at pairs of nearly equal inputs). `memory`: bytes held besides inputs and result.
-    `store`, `executor`: a folder or URL to keep the kernel in, tile by tile, and whose workers compute the tiles, as for
+    so that this is the mean of the empirical NTK over draws of the module; "ntk" for layers of this room. `init`: where the
+    scales of a module's weights come from: PyTorch's default law, "checked" against the values or not ("default"), or the
+    values ("measured"). `dtype`: float64, or float32 for speed (relative error about 1e-6, and 5e-3 at pairs of nearly equal
+    inputs). `memory`: bytes held besides inputs and result. `store`, `executor`: a folder or URL to keep the kernel in, tile by tile, and whose workers compute the tiles, as for
     `ns.kernel`.
 
     Differentiable in the inputs when they require gradients (in one tile then). O(n m) per layer, times positions for
@@ -161,7 +161,8 @@ def _compute(
         raise UsageError("got executor= without store=; expected a folder that the workers write tiles to: pass store=")
     if parametrization is not None and parametrization not in PARAMETRIZATIONS:
         raise UsageError(
-            f"got parametrization={parametrization!r}; expected one of {', '.join(PARAMETRIZATIONS)}, or None for the network's own"
+            f"got parametrization={parametrization!r}; expected one of {', '.join(PARAMETRIZATIONS)}, or None for"
+            " the network's own"
         )
     if dtype not in (torch.float64, torch.float32):
         raise UsageError(f"got dtype={dtype}; expected torch.float64 or torch.float32")

@@ -139,7 +139,7 @@ def _findings(source: Source) -> Markup | None:
     """What to act on; a record may hold anything, so a page without its findings is better than none."""
     try:
         if source.regression:
-            return regression_findings(source.section("regression").data, source)
+            return regression_findings(source.section("output_summary").data, source)
         return findings(source.section("summary").data, source)
     except (ArithmeticError, AttributeError, LookupError, NtkscopeError, OSError, TypeError, ValueError):
         return None

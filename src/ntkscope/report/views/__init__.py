@@ -7,12 +7,12 @@ from ntkscope.report.views import (
     kernel,
     layers,
     output_explain,
+    output_problems,
+    output_summary,
     output_surrogates,
     problems,
-    regression,
     summary,
     surrogates,
-    targets,
 )
 from ntkscope.report.views.registry import VIEWS, draw
 
@@ -25,10 +25,10 @@ __all__ = [
     "kernel",
     "layers",
     "output_explain",
+    "output_problems",
+    "output_summary",
     "output_surrogates",
     "problems",
-    "regression",
     "summary",
     "surrogates",
-    "targets",
 ]

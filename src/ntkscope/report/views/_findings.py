@@ -39,15 +39,15 @@ def regression_findings(data: Mapping[str, Any], source: Source) -> Markup:
             number(data.get("r2")),
             "R² of the network",
             f"on {items} test items: the share of the targets' variance that it explains.",
-            href="#s-regression",
+            href="#s-output-summary",
         )
     ]
-    problems = source.section("targets")
+    problems = source.section("output_problems")
     if problems.status == "done":
         count, train = int(problems.data["doubtful"]), number(source.data.get("train_items"))
         title = "doubtful target" if count == 1 else "doubtful targets"
         said = f"of {train} training items: left out of training, they would be predicted far from their target."
-        cards.append(_card(number(count), title, said, href="#s-targets"))
+        cards.append(_card(number(count), title, said, href="#s-output-problems"))
     word = str(field_of(data, "trust") or UNKNOWN)
     link = tag("a", "Trust in the explanations: ", tag("b", word), href="#s-output-surrogates", class_="finding-head")
     why = tag("p", str(field_of(data, "trust_why") or ""), class_="soft")

@@ -7,12 +7,12 @@ from ntkscope.xray.sections import (
     kernel,
     layers,
     output_explain,
+    output_problems,
+    output_summary,
     output_surrogates,
     problems,
-    regression,
     summary,
     surrogates,
-    targets,
 )
 
 __all__ = [
@@ -22,10 +22,10 @@ __all__ = [
     "kernel",
     "layers",
     "output_explain",
+    "output_problems",
+    "output_summary",
     "output_surrogates",
     "problems",
-    "regression",
     "summary",
     "surrogates",
-    "targets",
 ]

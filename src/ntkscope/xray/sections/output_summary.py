@@ -32,7 +32,7 @@ class Predicted(Result):
 
 
 @dataclass(frozen=True)
-class Regression(Result):
+class OutputSummary(Result):
     """The verdict with its evidence, how well the targets are predicted, and how far the surrogate that is explained can be
     trusted.
 
@@ -53,7 +53,7 @@ class Regression(Result):
     trust_why: str
 
 
-def run(context: Context) -> Finding[Regression]:
+def run(context: Context) -> Finding[OutputSummary]:
     rated, decomposed = context.result(output_surrogates.SECTION), context.result(kernel.SECTION)
     verdict = judge(gather(context, None if decomposed is None else decomposed.centred_alignment))
     best, explained = (None, None) if rated is None else (rated.best, rated.explained)
@@ -62,7 +62,7 @@ def run(context: Context) -> Finding[Regression]:
     outputs = _predicted(context)
     known = [one.r2 for one in outputs if not math.isnan(one.r2)]
     return Finding(
-        Regression(
+        OutputSummary(
             verdict=verdict.word,
             score=verdict.score,
             why=verdict.why,
@@ -98,7 +98,7 @@ def cost(work: Workload) -> float:
 
 SECTION = register(
     Section(
-        name="regression",
+        name="output_summary",
         place=1,
         title="Summary",
         meaning=(
@@ -112,7 +112,7 @@ SECTION = register(
             " Kernel: ‖H(K₁ - K₀)H‖ / ‖HK₀H‖ of the trace-NTK, H centring, and 1 - CKA(K₀, K₁)."
         ),
         run=run,
-        result=Regression,
+        result=OutputSummary,
         after=(output_surrogates.SECTION, kernel.SECTION),
         cost=cost,
         tasks=(REGRESSION,),

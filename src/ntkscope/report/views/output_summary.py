@@ -15,8 +15,8 @@ from ntkscope.report.views._verdict import evidence, hero
 from ntkscope.report.views.registry import VIEWS
 
 
-@VIEWS.register("regression")
-def regression(section: Section, source: Source) -> Drawing:
+@VIEWS.register("output_summary")
+def output_summary(section: Section, source: Source) -> Drawing:
     """Verdict, R² of network and surrogates, every output, how the kernels were checked, evidence."""
     data = section.data
     parts = [

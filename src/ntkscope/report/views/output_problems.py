@@ -13,8 +13,8 @@ from ntkscope.report.views._problem_tables import item, number_of, pair, part, r
 from ntkscope.report.views.registry import VIEWS
 
 
-@VIEWS.register("targets")
-def targets(section: Section, source: Source) -> Drawing:
+@VIEWS.register("output_problems")
+def output_problems(section: Section, source: Source) -> Drawing:
     """Two tables, sortable and exportable; item numbers refer to the whole training set."""
     data = section.data
     doubtful = [row for row in data["listed"] if row["score"] > data["threshold"]]

@@ -36,7 +36,7 @@ class DoubtfulTarget(Result):
 
 
 @dataclass(frozen=True)
-class Targets(Result):
+class OutputProblems(Result):
     """Training items to check by hand, the most striking first; `doubtful` counts scores above `threshold`, listed or not."""
 
     listed: tuple[DoubtfulTarget, ...]
@@ -46,7 +46,7 @@ class Targets(Result):
     duplicates: tuple[Double, ...]
 
 
-def run(context: Context) -> Finding[Targets]:
+def run(context: Context) -> Finding[OutputProblems]:
     pair, y = context.pair(MAIN), context.targets_train
     K = pair.train.to(torch.float64)
     ridge = KernelRidgeLOO(rows=DECOMPOSED, seed=context.seed).fit(K, y)
@@ -54,8 +54,8 @@ def run(context: Context) -> Finding[Targets]:
     scores = residual_scores(y - predicted)
     worst = scores.argmax(1)
     score = scores[np.arange(len(y)), worst]
-    context.keep("targets.score", score)
-    context.keep("targets.predicted", predicted)
+    context.keep("output_problems.score", score)
+    context.keep("output_problems.predicted", predicted)
     order = np.argsort(-score, kind="stable")[:LISTED]
     listed = tuple(
         DoubtfulTarget(
@@ -78,7 +78,7 @@ def run(context: Context) -> Finding[Targets]:
         f" a fit without the item predicts (which explains {100 * max(loo, 0.0):.0f} % of the variance); an unusual item looks"
         " the same as a wrong target, so check each."
     )
-    return Finding(Targets(listed, count, DOUBTFUL, loo, duplicates(context.train, pair.train, y)), confidence)
+    return Finding(OutputProblems(listed, count, DOUBTFUL, loo, duplicates(context.train, pair.train, y)), confidence)
 
 
 def residual_scores(residuals: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n d"]:
@@ -101,7 +101,7 @@ def cost(work: Workload) -> float:
 
 SECTION = register(
     Section(
-        name="targets",
+        name="output_problems",
         place=4,
         title="Data problems",
         meaning=(
@@ -114,7 +114,7 @@ SECTION = register(
             " Duplicates: κ(x_i, x_j) > 0.995 and inputs within 5 % of the typical distance."
         ),
         run=run,
-        result=Targets,
+        result=OutputProblems,
         cost=cost,
         tasks=(REGRESSION,),
     )
