@@ -110,8 +110,8 @@ def kernel(
     so that this is the mean of the empirical NTK over draws of the module; "ntk" for layers of this room. `init`: where the
     scales of a module's weights come from: PyTorch's default law, "checked" against the values or not ("default"), or the
     values ("measured"). `dtype`: float64, or float32 for speed (relative error about 1e-6, and 5e-3 at pairs of nearly equal
-    inputs). `memory`: bytes held besides inputs and result. `store`, `executor`: a folder or URL to keep the kernel in, tile by tile, and whose workers compute the tiles, as for
-    `ns.kernel`.
+    inputs). `memory`: bytes held besides inputs and result. `store`, `executor`: a folder or URL to keep the kernel in, tile
+    by tile, and whose workers compute the tiles, as for `ns.kernel`.
 
     Differentiable in the inputs when they require gradients (in one tile then). O(n m) per layer, times positions for
     images, times pairs of positions when they are pooled.

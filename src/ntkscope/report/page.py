@@ -93,7 +93,7 @@ def _xray(record: Record, files: tuple[str, ...] = ()) -> Markup:
     data["items"] = items_data(source)
     return document(
         f"{_title(source)} – ntkscope",
-        [_header(source), *shown, popover(), dialog()],
+        [_header(source), *shown, popover(source.regression), dialog()],
         links=[(_anchor(section.name), section.title) for section in sections],
         data=data,
         style=source.items.style(),
