@@ -63,8 +63,8 @@ def popover(regression: bool = False) -> Markup:
         tag("p", id=f"{POPOVER}-said", class_="strong"),
         tag(
             "p",
-            f"Kendall's τ compares two rankings of the test items, {ranked}: 1 is the same order, 0 no relation, −1 the reverse. The share of pairs in the same"
-            " order is (1 + τ) / 2.",
+            f"Kendall's τ compares two rankings of the test items, {ranked}: 1 is the same order, 0 no relation, −1 the"
+            " reverse. The share of pairs in the same order is (1 + τ) / 2.",
         ),
         tag(
             "ul",
