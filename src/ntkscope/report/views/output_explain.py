@@ -38,8 +38,8 @@ def _item(n: int, index: int, data: Any, source: Source) -> Markup:
     arrays = {name: source.array(f"output_explain.{name}") for name in ("network", "surrogate", "trust")}
     network, surrogate, trust = (arrays[name] for name in ("network", "surrogate", "trust"))
     targets = source.array("targets.test")
-    parts = []
-    heads = []
+    parts: list[Any] = []
+    heads: list[str] = []
     for place, output in enumerate(data["chosen"][n]):
         name = source.output_name(output)
         said = [
@@ -54,13 +54,12 @@ def _item(n: int, index: int, data: Any, source: Source) -> Markup:
     parts.append(_nearest(n, source))
     word = LEVELS[int(trust[n])] if trust is not None and n < len(trust) and 0 <= int(trust[n]) < 3 else ""
     pill = tag("span", f"trust: {word}", class_=f"pill {TRUST.get(word, 'quiet')}") if word else None
-    known = source.items.identifier("test", index)
-    named = f"#{source.items.number('test', index)}" + (f" {known}" if known else "")
+    known, number_of = source.items.identifier("test", index), f"#{source.items.number('test', index)}"
+    shown = source.items.show("test", index, longest=80)
     head = tag(
         "summary",
-        source.items.show("test", index, longest=80),
-        " ",
-        tag("bdi", named),
+        shown if number_of in shown else join([shown, f" {number_of}"]),
+        tag("bdi", f" {known}") if known else None,
         f" – {heads[0] if heads else ''} ",
         pill,
     )

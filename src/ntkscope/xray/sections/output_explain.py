@@ -86,8 +86,8 @@ def _offered(context: Context, made: Float64[np.ndarray, "m d"]) -> Int64[np.nda
     chosen = list(dict.fromkeys([*orders[0][: count // 2].tolist(), *orders[1][: count // 4].tolist()]))
     rest = [i for i in np.argsort(true[:, 0], kind="stable").tolist() if i not in set(chosen)]
     room = count - len(chosen)
-    even = np.linspace(0, len(rest) - 1, min(room, len(rest))).round().astype(int) if rest and room > 0 else []
-    return np.array([*chosen, *(rest[i] for i in even)], dtype=np.int64)
+    even = np.linspace(0, len(rest) - 1, max(0, min(room, len(rest)))).round().astype(int)
+    return np.array([*chosen, *(rest[i] for i in even.tolist())], dtype=np.int64)
 
 
 def _chosen(network: Float64[np.ndarray, "m d"], items: Int64[np.ndarray, " t"]) -> Int64[np.ndarray, "t C"]:
