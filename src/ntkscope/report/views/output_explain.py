@@ -48,7 +48,7 @@ def _item(n: int, index: int, data: Any, source: Source) -> Markup:
         ]
         heads.append("".join(said))
         constant = f"Constant {number(data['intercept'][output])}." if len(data["intercept"]) > output else ""
-        parts.append(tag("h4", tag("bdi", heads[-1])))
+        parts.append(tag("p", tag("b", tag("bdi", heads[-1]))))
         parts.append(tag("p", constant, class_="soft small"))
         parts.append(tag("div", *(_list(*each, n, place, source) for each in LISTS), class_="panels"))
     parts.append(_nearest(n, source))
@@ -80,7 +80,7 @@ def _list(kind: str, title: str, verb: str, sign: int, n: int, place: int, sourc
         for i, v in zip(index[n, place], value[n, place])
         if i >= 0
     ]
-    return tag("div", tag("h5", title), tag("ul", *rows, class_="plain-list"))
+    return tag("div", tag("p", title, class_="small strong"), tag("ul", *rows, class_="plain-list"))
 
 
 def _nearest(n: int, source: Source) -> Markup | None:
@@ -88,7 +88,9 @@ def _nearest(n: int, source: Source) -> Markup | None:
     if index is None or value is None or index.shape != value.shape or n >= len(index):
         return None
     rows = [_point(int(i), f"similarity {number(float(v))}", source) for i, v in zip(index[n], value[n])]
-    return tag("div", tag("h5", "Most similar training items"), tag("ul", *rows, class_="plain-list"))
+    return tag(
+        "div", tag("p", "Most similar training items", class_="small strong"), tag("ul", *rows, class_="plain-list")
+    )
 
 
 def _point(index: int, said: str, source: Source) -> Markup:
