@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from contracts.view import ViewContract, read
 from ntkscope.core import Record
@@ -23,7 +24,7 @@ def row(target: str, **changes: Any) -> dict[str, Any]:
 
 class TestOutputSummary(ViewContract):
     name = "output_summary"
-    data = {
+    data: ClassVar[Mapping[str, Any] | None] = {
         "verdict": "rich",
         "score": 0.9,
         "why": NAME,
@@ -46,7 +47,7 @@ class TestOutputSummary(ViewContract):
 
 class TestOutputSurrogates(ViewContract):
     name = "output_surrogates"
-    data = {
+    data: ClassVar[Mapping[str, Any] | None] = {
         "table": [row("outputs"), row("targets", kernel="ck", r2=0.95), row("outputs", trivial=True, r2=1.0)],
         "network_r2": 0.8,
     }
@@ -61,7 +62,7 @@ class TestOutputSurrogates(ViewContract):
 
 class TestOutputExplain(ViewContract):
     name = "output_explain"
-    data = {
+    data: ClassVar[Mapping[str, Any] | None] = {
         "main": NAME,
         "target": "outputs",
         "items": [3, 0],
@@ -79,7 +80,7 @@ class TestOutputExplain(ViewContract):
 
 class TestOutputProblems(ViewContract):
     name = "output_problems"
-    data = {
+    data: ClassVar[Mapping[str, Any] | None] = {
         "listed": [
             {"index": 1, "original": 17, "output": 0, "target": 9.0, "predicted": 1.5, "score": 12.0},
             {"index": 2, "original": 18, "output": 0, "target": 2.0, "predicted": 1.5, "score": 1.0},
