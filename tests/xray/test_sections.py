@@ -48,6 +48,34 @@ class TestComputed(SectionContract):
     name = "computed"
 
 
+class OfRegression(SectionContract):
+    task = "regression"
+
+
+class TestOutputSummary(OfRegression):
+    name = "output_summary"
+
+
+class TestOutputSurrogates(OfRegression):
+    name = "output_surrogates"
+
+
+class TestOutputExplain(OfRegression):
+    name = "output_explain"
+
+
+class TestOutputProblems(OfRegression):
+    name = "output_problems"
+
+
+class TestKernelOfRegression(OfRegression):
+    name = "kernel"
+
+
+class TestLayersOfRegression(OfRegression):
+    name = "layers"
+
+
 def test_canary_a_field_that_is_none_is_noticed() -> None:
     @dataclass(frozen=True)
     class Row(Result):

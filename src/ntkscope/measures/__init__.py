@@ -12,6 +12,7 @@ from ntkscope.measures import (
     log_odds,
     monotone,
     prediction,
+    regression,
     uncertainty,
 )
 from ntkscope.measures.datamodeling import linear_datamodeling_score
@@ -31,5 +32,6 @@ __all__ = [
     "measure",
     "monotone",
     "prediction",
+    "regression",
     "uncertainty",
 ]
