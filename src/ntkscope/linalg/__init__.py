@@ -13,7 +13,9 @@ from ntkscope.linalg.factored import FactoredGram
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.health import PSDHealth, nearest_psd, psd_health
 from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
+from ntkscope.linalg.lsmr import LSMRSolution, lsmr
 from ntkscope.linalg.minimum_norm import MinimumNormSolution, minimum_norm_solve
+from ntkscope.linalg.multiplies import LinearMap
 from ntkscope.linalg.operator import OperatorGram
 from ntkscope.linalg.preconditioner import Preconditioner, block_jacobi, jacobi, nystrom
 from ntkscope.linalg.rank_estimate import RankEstimate, estimate_effective_rank
@@ -41,6 +43,8 @@ __all__ = [
     "FactoredGram",
     "Gram",
     "Grid",
+    "LSMRSolution",
+    "LinearMap",
     "MinimumNormSolution",
     "NumericalWarning",
     "OperatorGram",
@@ -64,6 +68,7 @@ __all__ = [
     "frobenius_norm",
     "jacobi",
     "lanczos",
+    "lsmr",
     "matrix_correlation",
     "minimum_norm_solve",
     "nearest_psd",

@@ -34,10 +34,15 @@ def checked_system(K: Gram | Tensor | np.ndarray, Y: Tensor | np.ndarray, ridge:
         )
     targets = targets.detach().to(gram.device)
     targets = targets if targets.is_floating_point() else targets.to(torch.float64)
+    finite_rows(targets)
+    return gram, targets if targets.ndim == 2 else targets[:, None]
+
+
+def finite_rows(targets: Tensor) -> None:
+    """Refuse right-hand sides with NaN or infinity, naming the first of their rows."""
     if not bool(torch.isfinite(targets).all()):
         bad = (~torch.isfinite(targets.reshape(len(targets), -1)).all(1)).nonzero().flatten().tolist()
         raise NumericalError(f"right-hand sides hold NaN or infinity in rows {bad[:10]}; remove those rows")
-    return gram, targets if targets.ndim == 2 else targets[:, None]
 
 
 def working_dtype(gram: Gram) -> torch.dtype:
