@@ -68,7 +68,8 @@ def test_minimum_norm_solutions_of_any_shape_and_rank(n: int, p: int, rank: int,
     found = lsmr(A, Y, ridge=ridge, rtol=1e-13)
     expected = oracle(A, Y, ridge)
     assert_close(found.solution, expected, rtol=1e-9, atol=1e-9)
-    assert found.converged and bool(found.columns_converged.all())
+    assert found.converged
+    assert bool(found.columns_converged.all())
     assert found.iterations <= 3 * rank + 3
     residual = torch.linalg.vector_norm(Y - A @ expected, dim=0)
     assert_close(found.residual_norm, residual, rtol=1e-8, atol=1e-9)
@@ -89,7 +90,8 @@ def test_iterates_are_those_of_scipy() -> None:
         )
         assert_close(found.solution[:, column], torch.from_numpy(theirs[0]), rtol=1e-12, atol=1e-13)
         assert float(found.history[-1, column] * Y[:, column].norm()) == pytest.approx(theirs[3], rel=1e-12)
-    assert not found.converged and not bool(found.columns_converged.any())
+    assert not found.converged
+    assert not bool(found.columns_converged.any())
 
 
 def test_columns_stop_on_their_own_and_are_left_out_of_the_products() -> None:
@@ -114,7 +116,7 @@ def test_an_operator_keeps_the_dtype_of_its_right_hand_sides() -> None:
     products = Products(of_rank(8, 5, 5), [])
     assert isinstance(products, LinearMap)
     found = lsmr(products, random(8).float(), rtol=1e-5)
-    assert found.solution.dtype == torch.float32 and found.solution.shape == (5,)
+    assert (found.solution.dtype, found.solution.shape) == (torch.float32, (5,))
     assert_close(found.solution.double(), oracle(products.A, random(8), 0.0), rtol=1e-3, atol=1e-4)
 
 
@@ -140,7 +142,8 @@ def test_sizes_of_columns_do_not_matter() -> None:
 def test_nothing_to_fit() -> None:
     A = torch.tensor([[1.0, 0.0], [0.0, 0.0]]).double()
     found = lsmr(A, torch.tensor([0.0, 3.0]).double())  # orthogonal to the range
-    assert found.solution.tolist() == [0, 0] and found.iterations == 0 and found.converged
+    assert found.solution.tolist() == [0, 0]
+    assert (found.iterations, found.converged) == (0, True)
     assert found.relative_residual.tolist() == [1.0]
     assert lsmr(A, torch.zeros(2, 0)).solution.shape == (2, 0)
     assert lsmr(torch.zeros(3, 2), torch.ones(3)).solution.tolist() == [0, 0]

@@ -13,6 +13,7 @@ from ntkscope.linalg.factored import FactoredGram
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.health import PSDHealth, nearest_psd, psd_health
 from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
+from ntkscope.linalg.least_squares import LeastSquaresSolution, least_squares
 from ntkscope.linalg.lsmr import LSMRSolution, lsmr
 from ntkscope.linalg.minimum_norm import MinimumNormSolution, minimum_norm_solve
 from ntkscope.linalg.multiplies import LinearMap
@@ -44,6 +45,7 @@ __all__ = [
     "Gram",
     "Grid",
     "LSMRSolution",
+    "LeastSquaresSolution",
     "LinearMap",
     "MinimumNormSolution",
     "NumericalWarning",
@@ -68,6 +70,7 @@ __all__ = [
     "frobenius_norm",
     "jacobi",
     "lanczos",
+    "least_squares",
     "lsmr",
     "matrix_correlation",
     "minimum_norm_solve",

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg.gram import Gram, from_numpy
+from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.mixed import product, transposed_product
 from ntkscope.linalg.multiplies import LinearMap
-from ntkscope.linalg.system import column_units, finite_rows, warn
+from ntkscope.linalg.system import column_units, finite_matrix, right_hand_sides, warn
 
 SLACK = 10  # what rounding may add to a test of the recurrence when it is repeated with computed residuals
 
@@ -35,8 +35,8 @@ class LSMRSolution:
     optimality: Tensor
     """`‖Aᵀ(Y - A X) - ridge X‖ / (‖A‖ ‖(Y - A X, √ridge X)‖)` of each column, (k,): 0 at a least-squares solution."""
     history: Tensor
-    """(iterations + 1, k): the norm of the residual `(Y - A X, √ridge X)` relative to `‖Y‖` before the first iteration and after
-    each one, from the recurrence; a column that has stopped keeps its last value."""
+    """(iterations + 1, k): the norm of the residual `(Y - A X, √ridge X)` relative to `‖Y‖`, before the first iteration and
+    after each one, from the recurrence; a column that has stopped keeps its last value."""
     norm: float
     """The estimate of `‖A‖` that the tests used: from the bidiagonalisation, at most the Frobenius norm."""
     columns_converged: Tensor
@@ -55,18 +55,20 @@ def lsmr(
     max_iter: int = 1000,
     callback: Callable[[int, float], None] | None = None,
 ) -> LSMRSolution:
-    """`X` that minimises `‖A X - Y‖² + ridge ‖X‖²`, of minimum norm where there are many; one `A V` and one `Aᵀ U` per iteration.
+    """`X` that minimises `‖A X - Y‖² + ridge ‖X‖²`, of minimum norm where there are many.
 
-    A column stops when `‖R‖ ≤ rtol (‖Y‖ + ‖A‖ ‖X‖)` (the system is solved) or `‖Aᵀ R - ridge X‖ ≤ rtol ‖A‖ ‖R‖` (its best
-    approximation is), with R the residual that includes `√ridge X`; `‖A‖` is estimated on the way. Columns share the products,
-    have their own scalars, and leave as they stop. A column stops too when the condition number of what it has seen reaches the
-    inverse of the rounding unit, after which iterations would follow rounding errors into the null space. Memory: four vectors of
-    length p and one of length n per column. Both tests are repeated at the end with computed residuals: a column that fails
-    them tenfold has not converged, which is a `NumericalWarning`. `callback(iteration, worst test)` follows the value that is
-    compared with `rtol`, over the columns still running.
+    One product `A V` and one `Aᵀ U` per iteration. A column stops when `‖R‖ ≤ rtol (‖Y‖ + ‖A‖ ‖X‖)` (the system is solved)
+    or `‖Aᵀ R - ridge X‖ ≤ rtol ‖A‖ ‖R‖` (its best approximation is), with R the residual that includes `√ridge X`; `‖A‖` is
+    estimated on the way. Columns share the products, have their own scalars, and leave as they stop. A column stops too
+    when the condition number of what it has seen reaches the inverse of the rounding unit, after which iterations would
+    follow rounding errors into the null space. Memory: four vectors of length p and one of length n per column. Both tests
+    are repeated at the end with computed residuals: a column that fails them tenfold has not converged, which is a
+    `NumericalWarning`. `callback(iteration, worst test)` follows the value that is compared with `rtol`, over the columns
+    still running.
 
-    `A` is a matrix, a Gram, or any object with `shape`, `matvec(V)` and `rmatvec(U)` (`LinearMap`). The arithmetic is float64, or
-    the dtype of `Y` where `A` is such an object and `Y` is a floating-point tensor. Fong & Saunders (2011), Algorithm 1.
+    `A` is a matrix, a Gram, or any object with `shape`, `matvec(V)` and `rmatvec(U)` (`LinearMap`). The arithmetic is
+    float64, or the dtype of `Y` where `A` is such an object and `Y` is a floating-point tensor. Fong & Saunders (2011),
+    Algorithm 1.
 
     >>> found = lsmr(torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), torch.tensor([2.0, 2.0, 5.0]))
     >>> found.solution, found.converged
@@ -115,8 +117,8 @@ def lsmr(
     messages = []
     if missed:
         messages.append(
-            f"LSMR on a matrix of shape {tuple(operator.shape)}: {missed} of {len(size)} columns did not reach rtol {rtol:.1g} in"
-            f" {iterations} of at most {max_iter} iterations (worst optimality {float(optimality[~passed].max()):.2g});"
+            f"LSMR on a matrix of shape {tuple(operator.shape)}: {missed} of {len(size)} columns did not reach rtol {rtol:.1g}"
+            f" in {iterations} of at most {max_iter} iterations (worst optimality {float(optimality[~passed].max()):.2g});"
             " use a larger ridge, more iterations or a larger rtol"
         )
     return LSMRSolution(
@@ -332,14 +334,8 @@ class _Checked:
 def _checked(A: Any, Y: Tensor | np.ndarray) -> tuple[LinearMap, Tensor]:
     """The matrix by its products and right-hand sides (n, k), or an error that says what is wrong."""
     operator: LinearMap
-    if isinstance(A, np.ndarray):
-        A = from_numpy(A)
-    if isinstance(A, Tensor):
-        if A.ndim != 2 or A.is_complex():
-            raise UsageError(f"got A of shape {tuple(A.shape)} and {A.dtype}; expected a real matrix (n, p)")
-        A = A.detach() if A.is_floating_point() else A.detach().to(torch.float64)
-        if not bool(torch.isfinite(A).all()):
-            raise NumericalError("A holds NaN or infinity; check the inputs or activations it was computed from")
+    if isinstance(A, Tensor | np.ndarray):
+        A = finite_matrix(A)
         operator = _Matrix(A)
     elif isinstance(A, Gram):
         operator = _OfGram(A)
@@ -349,17 +345,5 @@ def _checked(A: Any, Y: Tensor | np.ndarray) -> tuple[LinearMap, Tensor]:
         raise UsageError(
             f"got A of type {type(A).__name__}; expected a matrix, a Gram, or an object with shape, matvec(V) and rmatvec(U)"
         )
-    targets = from_numpy(Y) if isinstance(Y, np.ndarray) else Y
-    n = operator.shape[0]
-    if targets.ndim not in (1, 2) or targets.shape[0] != n:
-        raise UsageError(
-            f"got right-hand sides of shape {tuple(targets.shape)} for a matrix of shape {tuple(operator.shape)}; expected"
-            f" ({n},) or ({n}, k)"
-        )
-    targets = targets.detach()
-    if not isinstance(operator, _Checked):
-        targets = targets.to(A.device, torch.float64)
-    elif not targets.is_floating_point():
-        targets = targets.to(torch.float64)
-    finite_rows(targets)
-    return operator, targets if targets.ndim == 2 else targets[:, None]
+    targets = right_hand_sides(Y, tuple(operator.shape))
+    return operator, targets if isinstance(operator, _Checked) else targets.to(A.device, torch.float64)
