@@ -10,9 +10,11 @@ from ntkscope.measures import (
     faithfulness,
     kendall,
     log_odds,
+    logistic_bounds,
     monotone,
     prediction,
     regression,
+    regression_bounds,
     uncertainty,
 )
 from ntkscope.measures.datamodeling import linear_datamodeling_score
@@ -29,9 +31,11 @@ __all__ = [
     "kendall",
     "linear_datamodeling_score",
     "log_odds",
+    "logistic_bounds",
     "measure",
     "monotone",
     "prediction",
     "regression",
+    "regression_bounds",
     "uncertainty",
 ]
