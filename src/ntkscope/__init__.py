@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.kernels import KERNELS, OutputSketch, Tangent, kernel
     from ntkscope.linalg import Gram
     from ntkscope.storage import open_kernel
+    from ntkscope.surrogates import Linearized, linearize
     from ntkscope.xray import xray
 
     __version__: str
@@ -66,6 +67,8 @@ _NAMES = {
     "kernel": "kernels",
     "run": "experiments",
     "Gram": "linalg",
+    "Linearized": "surrogates",
+    "linearize": "surrogates",
     "open_kernel": "storage",
     "Claim": "core",
     "NtkscopeError": "core",
@@ -81,6 +84,7 @@ __all__ = [
     "KERNELS",
     "Claim",
     "Gram",
+    "Linearized",
     "NtkscopeError",
     "OutputSketch",
     "Record",
@@ -95,6 +99,7 @@ __all__ = [
     "kernel",
     "kernels",
     "linalg",
+    "linearize",
     "machines",
     "measures",
     "models",
