@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.experiments import EXPERIMENTS, run
     from ntkscope.kernels import KERNELS, OutputSketch, Tangent, kernel
     from ntkscope.linalg import Gram
+    from ntkscope.machines import retrain_last_layer
     from ntkscope.storage import open_kernel
     from ntkscope.surrogates import Linearized, linearize
     from ntkscope.xray import xray
@@ -69,6 +70,7 @@ _NAMES = {
     "Gram": "linalg",
     "Linearized": "surrogates",
     "linearize": "surrogates",
+    "retrain_last_layer": "machines",
     "open_kernel": "storage",
     "Claim": "core",
     "NtkscopeError": "core",
@@ -105,6 +107,7 @@ __all__ = [
     "models",
     "open_kernel",
     "report",
+    "retrain_last_layer",
     "run",
     "storage",
     "surrogates",

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import NumericalWarning, cholesky_solve, least_squares, lsmr
 from ntkscope.linalg.blocked import HouseholderQR, cholesky, mirror, solve_triangular, symmetrise, upper_product
-from ntkscope.linalg.least_squares import _by_qr, _by_svd
+from ntkscope.linalg.least_squares import _by_qr
 
 SIZES = st.integers(1, 12)
 

@@ -1,7 +1,7 @@
 """Cholesky, triangular solves and Householder QR in place, block by block.
 
-LAPACK and cuSOLVER count the entries of a matrix in 32 bits, so they stop at 46,340 rows. Here they see blocks alone; the rest are
-matrix products on views, whose offsets are counted in 64 bits, and nothing of the size of the matrix is set aside.
+LAPACK and cuSOLVER count the entries of a matrix in 32 bits, so they stop at 46,340 rows. Here they see blocks alone; the
+rest are matrix products on views, whose offsets are counted in 64 bits, and nothing of the size of the matrix is set aside.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def upper_product(
 class HouseholderQR:
     """`A = Q R` of a matrix (m, n), m ≥ n, in place: R in the upper triangle, the reflectors below it; 2mn² multiply-adds.
 
-    `Q = Π_k (I - V_k T_k V_kᵀ)` over blocks of columns, `T⁻¹ = striu(VᵀV) + diag(1/τ)`: Schreiber & Van Loan (1989), Joffrain et
-    al. (2006). Q is applied, never formed.
+    `Q = Π_k (I - V_k T_k V_kᵀ)` over blocks of columns, `T⁻¹ = striu(VᵀV) + diag(1/τ)`: Schreiber & Van Loan (1989),
+    Joffrain et al. (2006). Q is applied, never formed.
 
     >>> a = torch.tensor([[3.0, 1.0], [4.0, 1.0]])
     >>> qr = HouseholderQR(a.clone())

@@ -43,9 +43,9 @@ def cholesky_solve(
     """Solve `(K + ridge I) X = Y` for the symmetric part of `K` by Cholesky; O(n³).
 
     Float64 below N = 5,000. Above 46,340 rows, on CUDA, block by block in one copy of the matrix: 29 GB for 60,000 rows in
-    float64; `block` asks for that at any size, with blocks of so many rows. Jitter is added only when the factorisation fails: ten times the rounding unit of the mean
-    diagonal, then tenfold each time, up to `max_jitter` times the mean diagonal. It is in the result and in a
-    `NumericalWarning`, and so is a matrix that is singular to working precision.
+    float64; `block` asks for that at any size, with blocks of so many rows. Jitter is added only when the factorisation
+    fails: ten times the rounding unit of the mean diagonal, then tenfold each time, up to `max_jitter` times the mean
+    diagonal. It is in the result and in a `NumericalWarning`, and so is a matrix that is singular to working precision.
 
     >>> cholesky_solve(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0])).solution
     tensor([1.0000, 0.5000], dtype=torch.float64)

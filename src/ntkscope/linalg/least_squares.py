@@ -51,10 +51,11 @@ def least_squares(
 ) -> LeastSquaresSolution:
     """`X` that minimises `Σ_i w_i ‖(A X - Y)_i‖² + ridge ‖X‖²`, of minimum norm where there are many; O(n p min(n, p)).
 
-    On a CPU by singular values: `X = V diag(s / (s² + ridge)) Uᵀ √W Y`, which is the pseudo-inverse of `√W A` with rows `√ridge I`
-    below it. On CUDA, and where the shorter side exceeds 20,000, by Householder QR in place with these rows (columns, where
-    p > n); singular values of R follow where R is singular to the cut-off. `AᵀA` is never formed. Singular values up to `rtol`
-    times the largest count as zero; None is `max(n, p) ε`, ε the rounding unit of A's dtype. Float64 throughout.
+    On a CPU by singular values: `X = V diag(s / (s² + ridge)) Uᵀ √W Y`, which is the pseudo-inverse of `√W A` with rows
+    `√ridge I` below it. On CUDA, and where the shorter side exceeds 20,000, by Householder QR in place with these rows
+    (columns, where p > n); singular values of R follow where R is singular to the cut-off. `AᵀA` is never formed. Singular
+    values up to `rtol` times the largest count as zero; None is `max(n, p) ε`, ε the rounding unit of A's dtype. Float64
+    throughout.
 
     >>> found = least_squares(torch.tensor([[1.0, 1.0], [1.0, 1.0]]), torch.tensor([2.0, 4.0]))
     >>> found.solution.round(decimals=12).tolist(), found.rank, round(float(found.residual_norm), 12)

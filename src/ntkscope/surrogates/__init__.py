@@ -2,6 +2,7 @@
 
 from ntkscope.surrogates._checks import KernelNotFinite
 from ntkscope.surrogates._linear_solution import LinearSolution
+from ntkscope.surrogates.conjugate import ConjugateLeastSquares
 from ntkscope.surrogates.glm import KernelGLM
 from ntkscope.surrogates.linearized import Linearized, linearize
 from ntkscope.surrogates.logistic import KernelLogistic
@@ -14,6 +15,7 @@ from ntkscope.surrogates.svm import KernelSVM
 
 __all__ = [
     "SURROGATES",
+    "ConjugateLeastSquares",
     "KernelGLM",
     "KernelLogistic",
     "KernelNeighbors",
