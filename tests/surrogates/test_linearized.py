@@ -103,7 +103,7 @@ def test_a_part_hidden_from_autograd_does_not_move() -> None:
     weights = noise(*outputs.shape, seed=5)
     pulled = explicit_gradient(model, x, weights)
     along = sum(float((pulled[name] * u[name]).sum()) for name in u)
-    assert float((weights * (outputs - model(x))).sum()) == pytest.approx(along, rel=1e-10)
+    assert float((weights * (outputs - model(x))).detach().sum()) == pytest.approx(along, rel=1e-10)
     assert {road for road, _ in linear._admitted.values()} == {"two backward passes"}
 
 
@@ -277,7 +277,7 @@ def test_any_optimiser_lowers_the_loss(optimizer: Any) -> None:
         return loss
 
     first = float(closure())
-    for _ in range(20):
+    for _ in range(1 if optimizer is torch.optim.LBFGS else 10):
         rule.step(closure)
     assert float(closure()) < first
     assert torch.equal(linear.origin.body.weight, model.body.weight)
