@@ -18,6 +18,7 @@ from ntkscope.data.subsets import stratified
 from ntkscope.kernels.costs import every_pair_of_outputs
 from ntkscope.machines import retrain_last_layer
 from ntkscope.surrogates import linearize
+from ntkscope.tangent.subject import select
 from ntkscope.xray.context import ALPHA, Context, subset
 from ntkscope.xray.network import BLOCK, class_logits, outputs
 from ntkscope.xray.plan import EXACT
@@ -78,8 +79,8 @@ def run(context: Context) -> Finding[Tangent]:
             refused[name] = str(why)
     if len(readings) == 1:
         raise Skip("neither the readout nor the tangent could be solved: " + "; ".join(refused.values()))
-    trainable = sum(p.numel() for p in context.model.parameters() if p.requires_grad)
-    found = Tangent(tuple(readings), len(rows), trainable, ridge, refused)
+    moving = sum(p.numel() for p in select(context.model, context.params).values())
+    found = Tangent(tuple(readings), len(rows), moving, ridge, refused)
     return Finding(found, _confidence(found, context))
 
 
