@@ -30,6 +30,7 @@ COMPARISONS = (
     "store",
     "precision",
     "passes",
+    "linearize",
 )
 ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled")
 

@@ -13,14 +13,15 @@ from ntkscope.report.views import (
     problems,
     summary,
     surrogates,
+    tangent,
 )
 from ntkscope.report.views.registry import VIEWS, draw
 
 __all__ = [
     "VIEWS",
+    "draw",
     "computed",
     "confusion",
-    "draw",
     "explain",
     "kernel",
     "layers",
@@ -31,4 +32,5 @@ __all__ = [
     "problems",
     "summary",
     "surrogates",
+    "tangent",
 ]

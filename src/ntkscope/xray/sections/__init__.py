@@ -13,6 +13,7 @@ from ntkscope.xray.sections import (
     problems,
     summary,
     surrogates,
+    tangent,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "problems",
     "summary",
     "surrogates",
+    "tangent",
 ]
