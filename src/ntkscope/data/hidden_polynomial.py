@@ -84,10 +84,10 @@ def hidden_polynomial(
     (bound / max|v|)² times the above (the text's 1/a, with a = (max|v| / 2)²). `direct` hands over v itself, shape
     (n, 1), instead of x. w is all ones unless `direction` is given. Sizes and the equispaced roots are those of the
     report's public code; the text leaves them open. With `target="unit"` the targets of all parts are divided by the standard
-    deviation of the noise-free training targets (the split's extra `target_scale`), which falls from 1.7 to 0.4 with the
-    degree, so that degrees can be compared; they are not centred. `noise` is the standard deviation added to the targets of train
-    and validation, whose `extras["clean_y"]` keep the noise-free ones; test is noise-free. Extras: each part's `v`;
-    the split's `direction`, `roots`, `scale`, `covariance`. Cost: O(n · dimension).
+    deviation of the noise-free training targets (the split's extra `target_scale`; from 1.6 at degree 3 to 0.26 at 12 and 3.4
+    at 20 for equispaced roots), so that degrees can be compared; they are not centred. `noise` is the standard deviation
+    added to the targets of train and validation, whose `extras["clean_y"]` keep the noise-free ones; test is noise-free.
+    Extras: each part's `v`; the split's `direction`, `roots`, `scale`, `covariance`. Cost: O(n · dimension).
     Reference: Balakrishnan (2023), section 5.1.1.
 
     >>> split = hidden_polynomial(degree=3, train=50, validation=10, test=10)
