@@ -195,7 +195,9 @@ class Group:
 
     def _update(self, batch: Part, axis: int | None) -> Tensor:
         """One update of all members, and their losses before it."""
-        losses, slopes = self._by_autograd(batch, axis) if self.chain is None else self._by_hand(self.chain, batch, axis)
+        losses, slopes = (
+            self._by_autograd(batch, axis) if self.chain is None else self._by_hand(self.chain, batch, axis)
+        )
         self.updates.step(slopes)
         if self.device.type != "cpu":  # noted there, so that nothing waits for the device
             self._clock.add_(1)
@@ -203,7 +205,9 @@ class Group:
             self._bad.copy_(torch.where(wrong, self._clock, self._bad))
         return losses
 
-    def _by_hand(self, chain: StackedChain, batch: Part, axis: int | None) -> tuple[Tensor, Mapping[str, Tensor | None]]:
+    def _by_hand(
+        self, chain: StackedChain, batch: Part, axis: int | None
+    ) -> tuple[Tensor, Mapping[str, Tensor | None]]:
         """The losses of the members; gradients by hand, but for the loss itself."""
         outputs = chain.forward(batch.x, shared=axis is None).detach().requires_grad_()
         weights = batch.extras.get("weights")
