@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from contracts.training_problems import ALL_OPTIMIZERS, classes_part, regression_part, small_net
 from ntkscope import models
-from ntkscope.core import NumericalError, Part, RecordError, Snapshot, UsageError
+from ntkscope.core import NumericalError, Part, RecordError, Snapshot, UsageError, generator
 from ntkscope.training import (
     CropFlip,
     Every,
@@ -148,6 +148,33 @@ def test_modes_train_every_member_as_fit_does(mode: str, optimizer: str, own: bo
             alone = build(seed)
             fit(alone, PART, seed=seed, lr=lr[i], weight_decay=0.1, **settings).final()
             same_weights(together.member(i), alone)
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("mode", ["reg", "stop-first", "first-last", "reinit"])
+@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
+def test_members_agree_with_fit_after_200_steps_in_single_precision(mode: str, optimizer: str) -> None:
+    x = torch.randn(640, 7, generator=generator(0, "single"))
+    part = Part(x, (x.norm(dim=1) > 2.5).float())
+
+    def build(seed: int) -> nn.Module:
+        return models.build("mlp", in_features=7, classes=1, widths=128, depth=3, activation="relu", seed=seed)
+
+    settings = {"optimizer": optimizer, "loss": "bce", "steps": 200, "batch_size": 32, "mode": mode}
+    lr, decay = ([1e-4, 1e-3] if optimizer == "adam" else [0.1, 1.0]), [0.0, 1e-3]
+    together = fit_ensemble(build, part, seeds=2, lr=lr, weight_decay=decay, **settings)(x)
+    for i in range(2):
+        alone = build(i)
+        fit(alone, part, seed=i, lr=lr[i], weight_decay=decay[i], measure=False, **settings).final()
+        with torch.no_grad():
+            torch.testing.assert_close(together[i], alone(x), rtol=1e-5, atol=1e-5)
+
+
+def test_reinitialised_members_do_not_depend_on_the_threads() -> None:
+    settings = {"lr": 0.0, "epochs": 2, "mode": "reinit", "seeds": 8}
+    drawn = [fit_ensemble(net, PART, workers=workers, **settings).params["4.weight"] for workers in (1, 8)]
+    assert torch.equal(*drawn)
+    assert not torch.equal(drawn[0][0], drawn[0][1])
 
 
 def test_phases_that_reset_the_optimizer_or_redraw_from_fresh_networks() -> None:
