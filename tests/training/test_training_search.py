@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ def test_a_vectorised_search_has_the_scores_of_the_loop(monkeypatch: pytest.Monk
         calls.append(len(options["seeds"]))
         return fit_ensemble(*args, **options)
 
-    monkeypatch.setattr("ntkscope.training.search.fit_ensemble", counted)
+    monkeypatch.setattr(sys.modules["ntkscope.training.search"], "fit_ensemble", counted)
 
     def double(seed: int, width: int) -> nn.Module:
         return build(seed, width).double()
