@@ -1,6 +1,6 @@
 """`python -m benchmarks [names…] [--quick] [--out FOLDER]`: run comparisons, print and write their tables.
 
-Exit status 1 when a promise fails. `gpu_trace_ntk`, which needs a CUDA device, `trust` and `distilled` run only when named.
+Exit status 1 when a promise fails. `gpu_trace_ntk` (on a CUDA device), `trust`, `distilled` and `ekfac` run only when named.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMPARISONS = (
     "precision",
     "passes",
 )
-ON_REQUEST = ("gpu_trace_ntk", "trust", "distilled")
+ON_REQUEST = ("gpu_trace_ntk", "trust", "distilled", "ekfac")
 
 
 def main(

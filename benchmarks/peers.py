@@ -53,6 +53,8 @@ RECIPES: dict[str, Recipe] = {
     # Without dependencies: it asks for torchvision and never imports it.
     "nngeometry": Recipe(".venv-nng", "benchmarks.peer_nngeometry", bare=("nngeometry==0.4",), our_torch=True),
     "trak": Recipe(".venv-trak", "benchmarks.peer_trak", ("tqdm",), ("traker==0.3.2",), our_torch=True),
+    # Without dependencies: it asks for pretty_midi, which only its music benchmark imports.
+    "dattri": Recipe(".venv-dattri", "benchmarks.peer_dattri", ("tqdm", "pyyaml"), ("dattri==0.3.0",), our_torch=True),
 }
 
 

@@ -42,7 +42,8 @@ CLIPPED = """() => {
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const element = node.parentElement;
-    if (!node.textContent.trim() || !element.checkVisibility({ visibilityProperty: true }) || element.closest(".hidden, .skip, svg, [role=listbox]")) continue;
+    if (!node.textContent.trim() || !element.checkVisibility({ visibilityProperty: true })) continue;
+    if (element.closest(".hidden, .skip, svg, [role=listbox]")) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
     const boxes = [...range.getClientRects()].filter((box) => box.width > 1);

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
 from ntkscope.cli import main
@@ -19,7 +20,7 @@ from ntkscope.xray import read_review
 from report.browsing import Open, clipped, overflow, quiet
 
 WIDTHS = (1440, 768, 390)
-MINE = '''
+MINE = """
 import torch
 from torch import nn
 from sklearn.datasets import load_digits
@@ -33,7 +34,7 @@ def data():
     wrong = torch.arange(0, 240, 20)
     y[wrong] = (y[wrong] + 3) % 10
     return (x[:240], y[:240]), (x[240:360], y[240:360]), [f"digit {k}" for k in range(10)]
-'''
+"""
 
 
 def _own(folder: Path) -> Path:
@@ -129,7 +130,7 @@ def test_planted_labels_are_reviewed_and_corrected(visit: Open, xrayed: Callable
     page = visit(folder / "page.html")
     listed = record.metrics["section:problems"]["data"]["mislabelled"]
     offered = [row for row in listed if row["label"] != row["suggested"]]
-    planted = {k for k in range(0, 240, 20)}
+    planted = set(range(0, 240, 20))
     body = page.locator("#review-body")
     expected = {}
     for row in offered:
@@ -148,19 +149,20 @@ def test_planted_labels_are_reviewed_and_corrected(visit: Open, xrayed: Callable
     review = reviews[0]
     review.check(record)
     assert {each.original: each.decision for each in review.decisions} == expected
-    y = np.asarray(record.arrays["labels.train"])
-    assert np.array_equal(np.arange(240), [int(i) for i in record.arrays["items.train"]]) if "items.train" in record.arrays else True
+    clean = load_digits().target[:240]
+    y = np.where(np.isin(np.arange(240), list(planted)), (clean + 3) % 10, clean)
     corrected = review.corrected(y)
     changed = np.flatnonzero(corrected != y)
     assert set(changed.tolist()) == {n for n, decision in expected.items() if decision == "accept"} <= planted
-    right = (y[changed] - 3) % 10  # what the labels were before 3 was added to them
-    assert np.mean(corrected[changed] == right) > 0.5
+    assert np.mean(corrected[changed] == clean[changed]) > 0.5
     assert quiet(page)
 
 
 @pytest.mark.guard
 @pytest.mark.parametrize("width", WIDTHS)
-def test_an_index_is_read_at_every_width(width: int, visit: Open, xrayed: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_index_is_read_at_every_width(
+    width: int, visit: Open, xrayed: Callable[[str], Path], tmp_path: Path
+) -> None:
     results = Path(__file__).parents[2] / "results" / "poisoning"
     for name, source in (("own", xrayed("own")), ("poisoning", results)):
         (tmp_path / name).mkdir()
