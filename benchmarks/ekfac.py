@@ -131,7 +131,7 @@ def run(quick: bool = False) -> Outcome:
         ],
         notes=(
             "6-5-3 with tanh, 40 training points, 7 test items, damping 1e-3, float64.",
-            "`eigh` gives eigenvectors as columns, and dattri multiplies with them as if they were rows; it appends a layer's bias"
+            "`eigh` gives eigenvectors as columns, and dattri multiplies as if they were rows; it appends a layer's bias"
             " to the flattened weights and cuts the result into rows, so that weights of other outputs are mixed; and it takes"
             " the Fisher matrix of what is attributed, here the margin, instead of the training loss's.",
         ),

@@ -52,6 +52,7 @@ CLIPPED = """() => {
     const tell = (why) => found.push(`${why}: ${node.textContent.trim().slice(0, 40)}`);
     const cell = element.closest("td, th");
     if (cell && right > cell.getBoundingClientRect().right + 1) tell("beyond its cell");
+    if (cell?.classList.contains("wide") && right > width + 1) tell("sentences that have to be scrolled");
     for (let box = element; ; box = box.parentElement) {
       if (!box) {
         if (left < -1 || right > width + 1) tell("outside the window");

@@ -182,11 +182,18 @@ def test_an_index_is_read_at_every_width(
 CUT = "<table style='table-layout: fixed; width: 60px'><tr><td>a-rather-long-word</td></tr></table>"
 HIDDEN = "<div style='width: 40px; overflow: hidden; white-space: nowrap'>more than fits here</div>"
 OUT = "<p style='position: absolute; left: -30px'>half outside</p>"
+PROSE = "<div style='overflow-x: auto'><table style='width: 9000px'><tr><td>x<td class='wide'>words</table></div>"
+CANARIES = (
+    (CUT, "beyond its cell"),
+    (HIDDEN, "cut"),
+    (OUT, "outside the window"),
+    (PROSE, "sentences that have to be scrolled"),
+)
 
 
 @pytest.mark.guard
 def test_canary_clipped_text_is_seen(visit: Open, tmp_path: Path) -> None:
-    for k, (body, why) in enumerate(((CUT, "beyond its cell"), (HIDDEN, "cut"), (OUT, "outside the window"))):
+    for k, (body, why) in enumerate(CANARIES):
         (tmp_path / f"{k}.html").write_text(f"<!doctype html>{body}<p>fine</p>")
         (found,) = clipped(visit(tmp_path / f"{k}.html"))
         assert found.startswith(why)
