@@ -8,6 +8,7 @@ forms that matrix and solves with it. The package is asked as it is, and with on
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,8 +45,8 @@ def case(network: str) -> Case:
     (x, y), (x_test, y_test) = points(40), points(7)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        bias = NETWORKS[network]
-        model = nn.Sequential(nn.Linear(6, 5, bias=bias), nn.Tanh(), nn.Linear(5, 3, bias=bias)).double()
+        options: dict[str, Any] = {"bias": NETWORKS[network], "dtype": torch.float64}  # drawn so, whatever the default
+        model = nn.Sequential(nn.Linear(6, 5, **options), nn.Tanh(), nn.Linear(5, 3, **options))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(60):
         optimizer.zero_grad()

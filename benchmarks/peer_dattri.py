@@ -16,7 +16,7 @@ from dattri.task import AttributionTask
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.ekfac import NETWORKS, REPAIRS, case, margins
+from benchmarks.ekfac import REPAIRS, case, margins
 from benchmarks.peers import THREADS, serve
 
 estimate_eigenvector = fisher.estimate_eigenvector
@@ -89,5 +89,4 @@ def scores(network: str, target: str, damping: float, repair: str) -> dict[str, 
 if __name__ == "__main__":
     torch.set_num_threads(THREADS)
     torch.set_default_dtype(torch.float64)
-    assert set(NETWORKS) == {"without biases", "with biases"}
     serve({"scores": scores})
