@@ -140,7 +140,7 @@ def _experiment(entry: Entry, record: Record) -> list[Cell]:
         Cell(entry.link(), entry.where, kind="strong"),
         Cell(record.name, record.name),
         Cell.of(record.config.get("scale")),
-        Cell(join(pills), counts[0]),
+        Cell(join(pills), counts[0], kind="pills"),
         Cell(duration(record.wall_seconds), record.wall_seconds, True),
         Cell.of(record.status),
     ]
@@ -162,7 +162,7 @@ _HEADS = {
 
 def _rows(kind: str, entries: Sequence[Entry]) -> Markup | None:
     name, heads = _HEADS[kind]
-    return table(heads, [entry.row for entry in entries], name=name) if entries else None
+    return table(heads, [entry.row for entry in entries], name=name, kind=f"records {kind}s") if entries else None
 
 
 def _simple(value: Any) -> Any:

@@ -32,8 +32,11 @@ def kernel(section: Section, source: Source) -> Drawing:
     tiles = [_tile(name, words, data.get(key), _was(initial, key)) for key, name, words in _tiles(source)]
     tiles += [_tile(name, "another measure of the kernel and the labels", value) for name, value in _more(data).items()]
     if initial:
-        moved = "1 − cosine between the kernels before and after training; unlike their difference, growth does not touch it"
-        tiles.append(_tile("Rotation of the kernel", moved, initial.get("distance")))
+        moved = (
+            "1 − cosine between the kernels before and after training, with what all items have in common; the rotation in the"
+            " summary is without it (1 − CKA)"
+        )
+        tiles.append(_tile("Rotation, not centred", moved, initial.get("distance")))
     plots = [plot for plot in (_heat(data, source), _spectrum(source, initial)) if plot is not None]
     parts = [tag("div", *tiles, class_="tiles")]
     if not initial:
