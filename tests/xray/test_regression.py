@@ -221,7 +221,7 @@ def test_outputs_are_fitted_as_they_are() -> None:
         np.testing.assert_allclose(machine.scores(pair.test)[:, 0], 5 + 2 * x[:3], atol=1e-5)
     with pytest.raises(UsageError, match="one row per training input"):
         fit_machine(pair, np.zeros((5, 1)), target="targets")
-    with pytest.raises(UsageError, match="without its values"):
+    with pytest.raises(UsageError, match="without network="):
         fit_machine(pair, None, target="outputs")
 
 

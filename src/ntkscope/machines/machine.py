@@ -137,8 +137,8 @@ def fit_machine(
 def _network_targets(pair: KernelPair, network: Any, target: str, classes: int | None) -> Float64[np.ndarray, "n c"]:
     """What ridge regression fits: the network's logits, centred over classes, its probabilities, or real values as they are."""
     if network is None:
-        source = "y=, the targets" if target == "targets" else "network=, the network's outputs"
-        raise UsageError(f"got target={target!r} without its values; expected {source} of the training inputs")
+        name, meant = ("y", "the targets") if target == "targets" else ("network", "the network's outputs")
+        raise UsageError(f"got target={target!r} without {name}=; expected {meant} of the training inputs")
     if target in ("targets", "outputs"):
         values = two_outputs(network, network)[0]
     else:
