@@ -348,4 +348,4 @@ class TestTangent(ViewContract):
         assert "95.0 %" in said
         worse = [READINGS[0], {**READINGS[1], "accuracy": 0.8}]
         section = Section("tangent", data={**self.data, "readings": worse})
-        assert "15 points less accurate" in words(VIEWS["tangent"](section, source).body)
+        assert "15.0 points less accurate" in words(VIEWS["tangent"](section, source).body)
