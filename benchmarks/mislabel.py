@@ -270,8 +270,9 @@ def outcome(found: list[Measured]) -> Outcome:
                 if any(row.who == CEILING for each in found for row in each.ranked)
                 else ()
             ),
-            "cleanlab's seconds are those of cross-validation: five more networks, once for each source of data. It does not depend"
-            " on the trained network, so it stands in the first block of each only. Seconds are of the processor, all threads.",
+            "cleanlab's seconds are those of cross-validation: five more networks, once for each source of data. It does not"
+            " depend on the trained network, so it stands in the first block of each only. Seconds are of the processor, all"
+            " threads.",
         ),
         details={
             "runs": [row for each in found for row in each.ranked],
