@@ -179,7 +179,7 @@ def test_an_index_is_read_at_every_width(
     assert quiet(page)
 
 
-CUT = "<table style='table-layout: fixed; width: 60px'><tr><td>a-rather-long-word</td></tr></table>"
+CUT = "<table style='table-layout: fixed; width: 60px'><tr><td>extraordinarily</td></tr></table>"
 HIDDEN = "<div style='width: 40px; overflow: hidden; white-space: nowrap'>more than fits here</div>"
 OUT = "<p style='position: absolute; left: -30px'>half outside</p>"
 PROSE = "<div style='overflow-x: auto'><table style='width: 9000px'><tr><td>x<td class='wide'>words</table></div>"
