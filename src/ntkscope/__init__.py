@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.experiments import EXPERIMENTS, run
     from ntkscope.kernels import KERNELS, OutputSketch, Tangent, kernel
     from ntkscope.linalg import Gram
+    from ntkscope.machines import retrain_last_layer
     from ntkscope.storage import open_kernel
     from ntkscope.xray import xray
 
@@ -66,6 +67,7 @@ _NAMES = {
     "kernel": "kernels",
     "run": "experiments",
     "Gram": "linalg",
+    "retrain_last_layer": "machines",
     "open_kernel": "storage",
     "Claim": "core",
     "NtkscopeError": "core",
@@ -100,6 +102,7 @@ __all__ = [
     "models",
     "open_kernel",
     "report",
+    "retrain_last_layer",
     "run",
     "storage",
     "surrogates",

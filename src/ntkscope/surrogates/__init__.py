@@ -1,6 +1,7 @@
 """Estimators on precomputed kernels: the kernel machine that stands in for a network."""
 
 from ntkscope.surrogates._checks import KernelNotFinite
+from ntkscope.surrogates.conjugate import ConjugateLeastSquares
 from ntkscope.surrogates.glm import KernelGLM
 from ntkscope.surrogates.logistic import KernelLogistic
 from ntkscope.surrogates.minimum_norm import MinimumNorm, MinimumNormClassifier
@@ -12,6 +13,7 @@ from ntkscope.surrogates.svm import KernelSVM
 
 __all__ = [
     "SURROGATES",
+    "ConjugateLeastSquares",
     "KernelGLM",
     "KernelLogistic",
     "KernelNeighbors",
