@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +23,6 @@ from ntkscope.experiments._results import once, under
 from ntkscope.kernels import Tangent
 
 BLOCK = 10  # networks measured between two writes of the record
-Floats = list[float]
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,11 @@ def trained(
     watched: int = 0,
     moments: Sequence[int] = (),
     **how: Any,
-) -> Trained:
+) -> Path:
     """`build(seed)` for every seed in one `fit_ensemble`; the first `watched` members are kept at the steps `moments` too.
 
-    The weights are in `networks/KEY.safetensors` and are read from there, so that a resumed run sees the same numbers.
+    Returns the file of the weights, `networks/KEY.safetensors`; `read_trained` reads it, so that a resumed run sees the same
+    numbers.
     """
     path = weights_file(record, key)
     if not path.exists():
@@ -101,14 +105,19 @@ def trained(
         models.save_tensors({**final, **kept, "steps": ensemble.steps.cpu()}, path)
         notes = {"networks": len(ensemble), "seconds": seconds, "notes": list(ensemble.notes)}
         once(record, f"training/{key}", lambda: notes)
-    return _read(models.read_weights(path), moments)
+    return path
 
 
-def _read(tensors: Params, moments: Sequence[int]) -> Trained:
-    def those(mark: str) -> Params:
-        return {key.partition(":")[2]: value for key, value in tensors.items() if key.startswith(f"{mark}:")}
-
-    return Trained(those("final"), tensors["steps"], {step: those(str(step)) for step in moments})
+def read_trained(path: Path) -> Trained:
+    """What `trained` wrote."""
+    tensors = models.read_weights(path)
+    stages: dict[str, Params] = {}
+    for key, value in tensors.items():
+        stage, _, name = key.partition(":")
+        if name:
+            stages.setdefault(stage, {})[name] = value
+    final = stages.pop("final")
+    return Trained(final, tensors["steps"], {int(step): params for step, params in stages.items()})
 
 
 class Machines:
@@ -148,18 +157,63 @@ class Machines:
         return features
 
 
-def in_blocks(
-    record: Record, key: str, count: int, measure: Callable[[int], Mapping[str, Any]]
-) -> None:
-    """`measure(i)` for every network, kept as lists in blocks: `KEY/0-9`, `KEY/10-19`, …"""
-    for first in range(0, count, BLOCK):
-        last = min(first + BLOCK, count)
+@dataclass(frozen=True)
+class Job:
+    """One result of the record: `compute(*arguments)`, which another process can do."""
 
-        def block(first: int = first, last: int = last) -> dict[str, list[Any]]:
-            rows = [measure(i) for i in range(first, last)]
-            return {name: [row[name] for row in rows] for name in rows[0]}
+    key: str
+    compute: Callable[..., Mapping[str, Any]]
+    arguments: tuple[Any, ...]
 
-        once(record, f"{key}/{first}-{last - 1}", block)
+
+def in_blocks(key: str, compute: Callable[..., Mapping[str, Any]], count: int, *arguments: Any) -> list[Job]:
+    """`compute(*arguments, members)` for the members 0 … count - 1 in blocks: results `KEY/0-9`, `KEY/10-19`, …"""
+    blocks = [range(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK)]
+    return [Job(f"{key}/{one[0]}-{one[-1]}", compute, (*arguments, one)) for one in blocks]
+
+
+@contextmanager
+def computing(record: Record, workers: int) -> Iterator[Callable[[Sequence[Job]], None]]:
+    """A function that computes the jobs whose results the record lacks, and stores each as soon as it is there.
+
+    With more than one worker in as many processes, of one thread each.
+    """
+    if workers < 1:
+        raise UsageError(f"got workers={workers}; expected at least 1")
+    if workers == 1:
+
+        def here(jobs: Sequence[Job]) -> None:
+            for job in jobs:
+                once(record, job.key, lambda job=job: job.compute(*job.arguments))
+
+        yield here
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+
+        def there(jobs: Sequence[Job]) -> None:
+            lacking = [job for job in jobs if job.key not in record.metrics]
+            running = {pool.submit(_timed, job): job for job in lacking}
+            for future in as_completed(running):
+                value = future.result()
+                once(record, running[future].key, lambda value=value: value)
+
+        yield there
+
+
+def _timed(job: Job) -> dict[str, Any]:
+    began = time.perf_counter()
+    value = dict(job.compute(*job.arguments))
+    return {"seconds": round(time.perf_counter() - began, 3), **value}
+
+
+def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> dict[str, list[Any]]:
+    """Rows as one list for each name.
+
+    >>> columns([{"a": 1, "b": 2}, {"a": 3, "b": 4}], ["a"])
+    {'a': [1, 3]}
+    """
+    return {name: [row[name] for row in rows] for name in (rows[0] if names is None else names)}
 
 
 def joined(record: Record, key: str) -> dict[str, list[Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Claim, Record
-from ntkscope.experiments._conjugate import Cell, cells, digits, joined, measured_cells, median, training_seconds
+from ntkscope.experiments._conjugate import Cell, cells, digits, measured_cells, median, training_seconds
 from ntkscope.experiments._published import Published
 
 PREFIX = "conjugate-"
@@ -399,9 +399,3 @@ def _setting(config: Any, record: Record, rows: dict[str, Rows], say: Say) -> Cl
     )
     return say("regression-setting", measured, holds, note)
 
-
-def unmeasured(config: Any, record: Record) -> list[str]:
-    """The cells without measurements."""
-    return [
-        str(cell) for cell in cells(config.targets, config.architectures) if not joined(record, f"errors/{cell}")
-    ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,18 @@ from torch import Tensor, nn
 
 from ntkscope import data, models
 from ntkscope.core import Part, Record
-from ntkscope.experiments._conjugate import Cell, Machines, Trained, cells, in_blocks, trained
+from ntkscope.experiments._conjugate import (
+    Cell,
+    Job,
+    Machines,
+    Trained,
+    cells,
+    columns,
+    computing,
+    in_blocks,
+    read_trained,
+    trained,
+)
 from ntkscope.experiments._conjugate_instances import monotone_instances
 from ntkscope.experiments._regression_claims import PUBLISHED, judge
 from ntkscope.experiments._regression_figures import draw
@@ -48,7 +59,8 @@ BOUNDS = (
 class FunctionRegression:
     """`watched`: networks followed through training every `every` steps, and solved with all `cutoffs` at the end.
 
-    `only`: the targets, architectures or pairs of them ("f1/tanh-128") that a call computes; all where empty.
+    `only`: the targets, architectures or pairs of them ("f1/tanh-128") that a call computes; all where empty. `workers`:
+    processes that measure trained networks.
     """
 
     targets: tuple[str, ...] = ("f1", "f2", "f3")
@@ -65,6 +77,7 @@ class FunctionRegression:
     cutoffs: tuple[float, ...] = (1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6)
     instances: int = 2000
     only: tuple[str, ...] = ()
+    workers: int = 1
 
     @classmethod
     def paper(cls) -> FunctionRegression:
@@ -189,9 +202,30 @@ def errors(task: Task, machines: Machines) -> tuple[dict[str, Any], dict[str, np
     return found | {f"{name} rank": rank for name, (_, rank) in fitted.items()}, values
 
 
-def final(task: Task, cell: Cell, machines: Machines, ensemble: Trained, member: int) -> dict[str, Any]:
-    """Everything that is measured on one trained network."""
-    machines.wear(ensemble.final, member)
+@dataclass(frozen=True, eq=False)
+class Subjects:
+    """The trained networks of one cell, to be measured one after the other."""
+
+    cell: Cell
+    task: Task
+    ensemble: Trained
+    machines: Machines
+
+    @classmethod
+    def of(cls, config: FunctionRegression, cell: Cell, path: Path) -> Subjects:
+        task = Task(config, cell.task)
+        return cls(cell, task, read_trained(path), Machines(network(config, cell, 0), task.inputs, task.nodes))
+
+
+def errors_of(config: FunctionRegression, cell: Cell, path: Path, members: range) -> dict[str, Any]:
+    """Everything that is measured on some trained networks."""
+    subjects = Subjects.of(config, cell, path)
+    return columns([_final(subjects, member) for member in members])
+
+
+def _final(subjects: Subjects, member: int) -> dict[str, Any]:
+    task, machines = subjects.task, subjects.machines
+    machines.wear(subjects.ensemble.final, member)
     found, values = errors(task, machines)
     bounds = regression_bounds(task.values, values["ck"], values["ntk"], refinement=task.config.refinement)
     found |= {name: asdict(bounds)[name] for name in BOUNDS}
@@ -199,45 +233,52 @@ def final(task: Task, cell: Cell, machines: Machines, ensemble: Trained, member:
     first = bounds.test_ntk**2 <= bounds.d1 * bounds.test_ck**2 + bounds.slack_ntk
     second = math.isinf(bounds.d2) or bounds.test_ck**2 <= bounds.d2 * bounds.test_ntk**2 + bounds.slack_ck
     found["inequalities of 4.2"] = bool(first and second)
-    if cell.network == RETRAINED:
+    if subjects.cell.network == RETRAINED:
         solved = retrain_last_layer(machines.model, task.train, weights=task.weights)
         with torch.no_grad():
             found["retrained"] = task.errors(solved(task.inputs)[:, 0].numpy())[0]
     return found
 
 
-def by_cutoff(task: Task, machines: Machines, ensemble: Trained, member: int) -> dict[str, Any]:
+def cutoffs_of(config: FunctionRegression, cell: Cell, path: Path, members: range) -> dict[str, Any]:
     """Test errors for every cut-off: of eigenvalues for the kernels, of singular values for the features."""
-    machines.wear(ensemble.final, member)
-    fits, given = fits_of(task, machines), task.config.cutoffs
-    found = {name: [task.errors(fits.kernel_machine(name, c)[0])[0] for c in given] for name in ("ntk", "ck")}
-    return found | {"ckj": [task.errors(fits.jacobian_machine(c)[0])[0] for c in given]}
+    subjects = Subjects.of(config, cell, path)
+    task, machines, rows = subjects.task, subjects.machines, []
+    for member in members:
+        machines.wear(subjects.ensemble.final, member)
+        fits = fits_of(task, machines)
+        row = {n: [task.errors(fits.kernel_machine(n, c)[0])[0] for c in config.cutoffs] for n in ("ntk", "ck")}
+        rows.append(row | {"ckj": [task.errors(fits.jacobian_machine(c)[0])[0] for c in config.cutoffs]})
+    return columns(rows)
 
 
-def at_step(task: Task, machines: Machines, params: Mapping[str, Tensor], watched: int) -> dict[str, Any]:
+def step_of(config: FunctionRegression, cell: Cell, path: Path, step: int) -> dict[str, Any]:
     """Test errors of the watched networks at one step of training."""
-    rows = []
-    for member in range(watched):
-        machines.wear(dict(params), member)
-        rows.append(errors(task, machines)[0])
-    return {name: [row[name] for row in rows] for name in ("network", "ntk", "ck", "ckj")}
+    subjects = Subjects.of(config, cell, path)
+    params, rows = subjects.ensemble.path[step], []
+    for member in range(len(next(iter(params.values())))):
+        subjects.machines.wear(params, member)
+        rows.append(errors(subjects.task, subjects.machines)[0])
+    return columns(rows, ("network", "ntk", "ck", "ckj"))
 
 
-def across_kinks(machines: Machines, ensemble: Trained) -> dict[str, Any]:
+def kinks_of(config: FunctionRegression, cell: Cell, path: Path) -> dict[str, Any]:
     """How far tangent and last-layer features of the first network are apart on both sides of a kink of its first layer.
 
     Of the kinks inside the interval the one with the largest distance of tangent features at the smallest step.
     """
-    machines.wear(ensemble.final, 0)
-    layer: Any = machines.model.get_submodule("layer1")
+    subjects = Subjects.of(config, cell, path)
+    subjects.machines.wear(subjects.ensemble.final, 0)
+    model = subjects.machines.model
+    layer: Any = model.get_submodule("layer1")
     at = (-layer.bias / layer.weight[:, 0]).detach()
     at = at[at.abs() < 0.95][:LARGEST_KINKS]
+    left, right = torch.arange(len(at)), torch.arange(len(at)) + len(at)
     found: dict[str, list[list[float]]] = {"ntk": [], "ck": []}
     for step in STEPS_ACROSS:
         both = torch.cat([at - step, at + step])[:, None]
-        near = Machines(machines.model, both, torch.arange(len(both)))
+        near = Machines(model, both, torch.arange(len(both)))
         kernel, features = near.ntk(), near.ck_features()
-        left, right = torch.arange(len(at)), torch.arange(len(at)) + len(at)
         squared = kernel.diagonal()[left] + kernel.diagonal()[right] - 2 * kernel[left, right]
         found["ntk"].append(squared.clamp_min(0).sqrt().tolist())
         found["ck"].append((features[left] - features[right]).norm(dim=1).tolist())
@@ -251,23 +292,27 @@ def run(
     """Qadeer et al., Figures 3-7, Theorems 4.1, 4.2: networks on smooth functions against NTK, CK and CK features."""
     once(record, "instances", lambda: monotone_instances(config.instances, seed))
     chosen = cells(config.targets, config.architectures, config.only)
-    with record.stage("networks", total=len(chosen), progress="auto" if progress else False) as stage:
+    show = "auto" if progress else False
+    with (
+        computing(record, config.workers) as compute,
+        record.stage("networks", total=len(chosen), progress=show) as stage,  # type: ignore[arg-type]
+    ):
         for cell in chosen:
-            _cell(config, record, cell, device, seed, progress)
+            path = train(config, record, cell, device, seed, progress)
+            compute(jobs(config, cell, path))
             stage.advance(stage.done < len(chosen))
 
 
-def _cell(
+def train(
     config: FunctionRegression, record: Record, cell: Cell, device: torch.device, seed: int, progress: bool
-) -> None:
-    """Train the networks of one cell and measure them."""
-    task = Task(config, cell.task)
+) -> Path:
+    """All networks of one cell in one ensemble."""
     evolving = cell.network in config.evolving
-    ensemble = trained(
+    return trained(
         record,
         str(cell),
         lambda s: network(config, cell, s),
-        task.single,
+        Task(config, cell.task).single,
         seeds=range(seed, seed + config.networks),
         watched=config.watched if evolving else 0,
         moments=config.moments if evolving else (),
@@ -279,16 +324,18 @@ def _cell(
         device=device,
         progress=progress,
     )
-    machines = Machines(network(config, cell, seed), task.inputs, task.nodes)
-    in_blocks(record, f"errors/{cell}", len(ensemble), lambda i: final(task, cell, machines, ensemble, i))
-    in_blocks(
-        record, f"cutoffs/{cell}", min(config.watched, len(ensemble)), lambda i: by_cutoff(task, machines, ensemble, i)
-    )
-    for step, params in ensemble.path.items() if evolving else ():
-        watched = min(config.watched, len(ensemble))
-        once(record, f"evolution/{cell}/{step}", lambda p=params, w=watched: at_step(task, machines, p, w))
+
+
+def jobs(config: FunctionRegression, cell: Cell, path: Path) -> list[Job]:
+    """What is measured on the networks of one cell."""
+    here = (config, cell, path)
+    made = in_blocks(f"errors/{cell}", errors_of, config.networks, *here)
+    made += in_blocks(f"cutoffs/{cell}", cutoffs_of, min(config.watched, config.networks), *here)
+    if cell.network in config.evolving:
+        made += [Job(f"evolution/{cell}/{step}", step_of, (*here, step)) for step in config.moments]
     if cell.activation == KINKED:
-        once(record, f"kinks/{cell}", lambda: across_kinks(machines, ensemble))
+        made.append(Job(f"kinks/{cell}", kinks_of, here))
+    return made
 
 
 experiment(
@@ -298,5 +345,5 @@ experiment(
     judge=judge,
     draw=draw,
     free=("watched", "cutoffs", "instances"),
-    legs=("only",),
+    legs=("only", "workers"),
 )(run)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,18 @@ from torch import Tensor, nn
 
 from ntkscope import data, models
 from ntkscope.core import Part, Record
-from ntkscope.experiments._conjugate import Cell, Machines, Trained, cells, in_blocks, trained
+from ntkscope.experiments._conjugate import (
+    Cell,
+    Job,
+    Machines,
+    Trained,
+    cells,
+    columns,
+    computing,
+    in_blocks,
+    read_trained,
+    trained,
+)
 from ntkscope.experiments._logistic_claims import PUBLISHED, judge
 from ntkscope.experiments._logistic_figures import draw
 from ntkscope.experiments._logistic_instances import corner_instances
@@ -49,7 +61,8 @@ class LogisticRegression:
     """`ridge`: of `Σ ln(1 + exp ψ̂) + ridge ‖ψ‖²` in the kernel's norm; `ridges`: those of the `watched` networks.
 
     The watched networks are trained once more without the stop at `accuracy`, and measured after `checkpoints` epochs.
-    `only`: the boundaries, architectures or pairs of them ("F1/tanh-128") that a call computes; all where empty.
+    `only`: the boundaries, architectures or pairs of them ("F1/tanh-128") that a call computes; all where empty. `workers`:
+    processes that measure trained networks.
     """
 
     boundaries: tuple[str, ...] = ("F1", "F2")
@@ -68,6 +81,7 @@ class LogisticRegression:
     ridges: tuple[float, ...] = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
     instances: int = 300
     only: tuple[str, ...] = ()
+    workers: int = 1
 
     @classmethod
     def paper(cls) -> LogisticRegression:
@@ -197,13 +211,18 @@ def margin(features: Tensor, labels: np.ndarray) -> float:
     return float((signed @ found.x[:count]).min())
 
 
+def kernels(task: Task, machines: Machines) -> tuple[dict[str, Tensor], Tensor]:
+    """NTK and CK of the log-odds between test and training nodes, and the CK's features at the test nodes."""
+    features = machines.ck_features()
+    return {"ntk": machines.ntk(), "ck": features @ features[task.nodes].T}, features
+
+
 def measure(task: Task, machines: Machines) -> tuple[dict[str, Any], dict[str, np.ndarray], Tensor]:
     """Losses and accuracies of the network and its two machines; the machines' scores; the CK's features."""
-    features = machines.ck_features()
-    kernels = {"ntk": machines.ntk(), "ck": features @ features[task.nodes].T}
+    both, features = kernels(task, machines)
     found = _named("network", task.measures(machines.outputs().numpy()))
     scores = {}
-    for name, kernel in kernels.items():
+    for name, kernel in both.items():
         scores[name], converged = newton(task, kernel, task.config.ridge)
         found |= _named(name, task.measures(scores[name])) | {f"{name} converged": converged}
     return found, scores, features
@@ -213,10 +232,30 @@ def _named(name: str, measures: Mapping[str, float]) -> dict[str, Any]:
     return {f"{name} {key}": value for key, value in measures.items()}
 
 
-def final(task: Task, machines: Machines, ensemble: Trained, member: int) -> dict[str, Any]:
-    """Everything that is measured on one trained network."""
-    machines.wear(ensemble.final, member)
-    found, scores, features = measure(task, machines)
+@dataclass(frozen=True, eq=False)
+class Subjects:
+    """The trained networks of one cell, to be measured one after the other."""
+
+    task: Task
+    ensemble: Trained
+    machines: Machines
+
+    @classmethod
+    def of(cls, config: LogisticRegression, cell: Cell, path: Path) -> Subjects:
+        task = Task(config, cell.task)
+        return cls(task, read_trained(path), Machines(network(config, cell, 0), task.inputs, task.nodes, log_odds))
+
+
+def runs_of(config: LogisticRegression, cell: Cell, path: Path, members: range) -> dict[str, Any]:
+    """Everything that is measured on some trained networks."""
+    subjects = Subjects.of(config, cell, path)
+    return columns([_final(subjects, member) for member in members])
+
+
+def _final(subjects: Subjects, member: int) -> dict[str, Any]:
+    task = subjects.task
+    subjects.machines.wear(subjects.ensemble.final, member)
+    found, scores, features = measure(task, subjects.machines)
     grids = [scores[name].reshape(task.shape) for name in ("ck", "ntk")]
     bounds = logistic_bounds(*grids, task.labels, refinement=task.config.refinement)
     found |= {name: asdict(bounds)[name] for name in BOUNDS}
@@ -225,32 +264,35 @@ def final(task: Task, machines: Machines, ensemble: Trained, member: int) -> dic
         holds = _at_most(bounds.test_ntk, first, bounds.test_ck) and _at_most(bounds.test_ck, second, bounds.test_ntk)
         found[f"inequalities of {theorem}"] = holds
     found["margin"] = margin(features[task.nodes], task.train_labels)
-    return found | {"epochs": int(ensemble.steps[member])}
+    return found | {"epochs": int(subjects.ensemble.steps[member])}
 
 
 def _at_most(value: float, constant: float, bound: float) -> bool:
     return math.isinf(constant) or value <= constant * bound
 
 
-def by_ridge(task: Task, machines: Machines, ensemble: Trained, member: int) -> dict[str, Any]:
+def ridges_of(config: LogisticRegression, cell: Cell, path: Path, members: range) -> dict[str, Any]:
     """Test loss and accuracy of both machines for every ridge."""
-    machines.wear(ensemble.final, member)
-    features = machines.ck_features()
-    found: dict[str, Any] = {}
-    for name, kernel in {"ntk": machines.ntk(), "ck": features @ features[task.nodes].T}.items():
-        each = [task.measures(newton(task, kernel, ridge)[0]) for ridge in task.config.ridges]
-        found |= {f"{name} {key}": [one[key] for one in each] for key in ("loss", "accuracy")}
-    return found
+    subjects = Subjects.of(config, cell, path)
+    task, machines, rows = subjects.task, subjects.machines, []
+    for member in members:
+        machines.wear(subjects.ensemble.final, member)
+        row: dict[str, Any] = {}
+        for name, kernel in kernels(task, machines)[0].items():
+            each = [task.measures(newton(task, kernel, ridge)[0]) for ridge in config.ridges]
+            row |= {f"{name} {key}": [one[key] for one in each] for key in ("loss", "accuracy")}
+        rows.append(row)
+    return columns(rows)
 
 
-def at_checkpoint(task: Task, machines: Machines, params: Mapping[str, Tensor], watched: int) -> dict[str, Any]:
+def checkpoint_of(config: LogisticRegression, cell: Cell, path: Path, step: int) -> dict[str, Any]:
     """Of the watched networks after some epochs."""
-    rows = []
-    for member in range(watched):
-        machines.wear(dict(params), member)
-        rows.append(measure(task, machines)[0])
-    kept = [name for name in rows[0] if name.endswith(("loss", "accuracy"))]
-    return {name: [row[name] for row in rows] for name in kept}
+    subjects = Subjects.of(config, cell, path)
+    params, rows = subjects.ensemble.path[step], []
+    for member in range(len(next(iter(params.values())))):
+        subjects.machines.wear(params, member)
+        rows.append(measure(subjects.task, subjects.machines)[0])
+    return columns(rows, [name for name in rows[0] if name.endswith(("loss", "accuracy"))])
 
 
 def run(
@@ -259,17 +301,22 @@ def run(
     """Qadeer et al., Figures 8-11, Theorems 5.1, 5.2: two classes in the plane by networks and by their NTK and CK."""
     once(record, "instances", lambda: corner_instances(config.instances, seed))
     chosen = cells(config.boundaries, config.architectures, config.only)
-    with record.stage("networks", total=len(chosen), progress="auto" if progress else False) as stage:
+    show = "auto" if progress else False
+    with (
+        computing(record, config.workers) as compute,
+        record.stage("networks", total=len(chosen), progress=show) as stage,  # type: ignore[arg-type]
+    ):
         for cell in chosen:
-            _cell(config, record, cell, device, seed, progress)
+            compute(jobs(config, cell, *train(config, record, cell, device, seed, progress)))
             stage.advance(stage.done < len(chosen))
 
 
-def _cell(
+def train(
     config: LogisticRegression, record: Record, cell: Cell, device: torch.device, seed: int, progress: bool
-) -> None:
-    """Train the networks of one cell and measure them."""
-    task = Task(config, cell.task)
+) -> tuple[Path, Path | None]:
+    """All networks of one cell until the stop, and the watched ones without it where their evolution is measured."""
+    part, seeds = Task(config, cell.task).single, range(seed, seed + config.networks)
+    watched = min(config.watched, config.networks)
     how: dict[str, Any] = {
         "optimizer": "adam",
         "lr": config.lr,
@@ -281,27 +328,23 @@ def _cell(
     def build(s: int) -> nn.Module:
         return network(config, cell, s)
 
-    watched = min(config.watched, config.networks)
     stop = StopWhen(accuracy=config.accuracy)
-    seeds = range(seed, seed + config.networks)
-    ensemble = trained(record, str(cell), build, task.single, seeds=seeds, stop=stop, **how)
-    machines = Machines(build(seed), task.inputs, task.nodes, log_odds)
-    in_blocks(record, f"runs/{cell}", len(ensemble), lambda i: final(task, machines, ensemble, i))
-    in_blocks(record, f"ridges/{cell}", watched, lambda i: by_ridge(task, machines, ensemble, i))
+    stopped = trained(record, str(cell), build, part, seeds=seeds, stop=stop, **how)
     if cell.network not in config.evolving:
-        return
-    path = trained(
-        record,
-        f"{cell}/unstopped",
-        build,
-        task.single,
-        seeds=seeds[:watched],
-        watched=watched,
-        moments=config.checkpoints,
-        **how,
-    ).path
-    for step, params in path.items():
-        once(record, f"evolution/{cell}/{step}", lambda p=params: at_checkpoint(task, machines, p, watched))
+        return stopped, None
+    moments = config.checkpoints
+    key = f"{cell}/unstopped"
+    return stopped, trained(record, key, build, part, seeds=seeds[:watched], watched=watched, moments=moments, **how)
+
+
+def jobs(config: LogisticRegression, cell: Cell, stopped: Path, unstopped: Path | None) -> list[Job]:
+    """What is measured on the networks of one cell."""
+    made = in_blocks(f"runs/{cell}", runs_of, config.networks, config, cell, stopped)
+    made += in_blocks(f"ridges/{cell}", ridges_of, min(config.watched, config.networks), config, cell, stopped)
+    if unstopped is not None:
+        steps = config.checkpoints
+        made += [Job(f"evolution/{cell}/{step}", checkpoint_of, (config, cell, unstopped, step)) for step in steps]
+    return made
 
 
 experiment(
@@ -311,5 +354,5 @@ experiment(
     judge=judge,
     draw=draw,
     free=("watched", "ridges", "instances"),
-    legs=("only",),
+    legs=("only", "workers"),
 )(run)
