@@ -92,7 +92,6 @@ class LogisticRegression:
         return cls(
             networks=2,
             watched=1,
-            intervals=(5, 4),
             lr=1e-3,
             epochs=60,
             checkpoints=(0, 20, 60),
