@@ -3,7 +3,9 @@
 from ntkscope.experiments import attribution_quality as attribution_quality
 from ntkscope.experiments import cntk as cntk
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
+from ntkscope.experiments import function_regression as function_regression
 from ntkscope.experiments import kernel_cost as kernel_cost
+from ntkscope.experiments import logistic_regression as logistic_regression
 from ntkscope.experiments import max_learning_rate as max_learning_rate
 from ntkscope.experiments import optimal_depth as optimal_depth
 from ntkscope.experiments import poisoning as poisoning
