@@ -29,6 +29,7 @@ COMPARISONS = (
     "store",
     "precision",
     "passes",
+    "linearize",
 )
 ON_REQUEST = ("gpu_trace_ntk", "trust", "distilled")
 

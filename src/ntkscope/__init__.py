@@ -37,7 +37,9 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.experiments import EXPERIMENTS, run
     from ntkscope.kernels import KERNELS, OutputSketch, Tangent, kernel
     from ntkscope.linalg import Gram
+    from ntkscope.machines import retrain_last_layer
     from ntkscope.storage import open_kernel
+    from ntkscope.surrogates import Linearized, linearize
     from ntkscope.xray import xray
 
     __version__: str
@@ -66,6 +68,9 @@ _NAMES = {
     "kernel": "kernels",
     "run": "experiments",
     "Gram": "linalg",
+    "Linearized": "surrogates",
+    "linearize": "surrogates",
+    "retrain_last_layer": "machines",
     "open_kernel": "storage",
     "Claim": "core",
     "NtkscopeError": "core",
@@ -81,6 +86,7 @@ __all__ = [
     "KERNELS",
     "Claim",
     "Gram",
+    "Linearized",
     "NtkscopeError",
     "OutputSketch",
     "Record",
@@ -95,11 +101,13 @@ __all__ = [
     "kernel",
     "kernels",
     "linalg",
+    "linearize",
     "machines",
     "measures",
     "models",
     "open_kernel",
     "report",
+    "retrain_last_layer",
     "run",
     "storage",
     "surrogates",

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+import torch
 
-from contracts.surrogate import ClassifierContract, RegressorContract
+from contracts.surrogate import ClassifierContract, RegressorContract, problem
+from ntkscope.core import UsageError
+from ntkscope.linalg import FactoredGram
 from ntkscope.surrogates import (
+    ConjugateLeastSquares,
     KernelGLM,
     KernelLogistic,
     KernelNeighbors,
@@ -64,7 +69,7 @@ class TestKernelRidgeClassifier(ClassifierContract):
 
 
 class TestMinimumNormClassifier(ClassifierContract):
-    not_for_kernels = RAW
+    not_for_kernels = RAW | WEIGHTS
     accuracy = 0.6  # interpolates the noise too
 
     def make(self, **options: Any) -> MinimumNormClassifier:
@@ -91,3 +96,44 @@ class TestKernelRidgeLOO(RegressorContract):
 class TestMinimumNorm(RegressorContract):
     def make(self, **options: Any) -> MinimumNorm:
         return MinimumNorm(**options)
+
+
+class TestConjugateLeastSquares(RegressorContract):
+    """Its input has features in the columns; a kernel counts by the features that it holds."""
+
+    tolerance = 1e-5  # the square root of a kernel, taken as features, has lost digits
+
+    def make(self, **options: Any) -> ConjugateLeastSquares:
+        return ConjugateLeastSquares(**options)
+
+    @pytest.mark.parametrize("kind", ["tensor", "factored", "list"])
+    def test_every_kind_of_kernel_gives_one_answer(self, kind: str) -> None:
+        super().test_every_kind_of_kernel_gives_one_answer(kind)  # interpolation on any square root of K is that on K
+
+    @pytest.mark.parametrize("kind", ["dense", "operator"])
+    def test_refuses_kernels_without_features(self, kind: str) -> None:
+        with pytest.raises(UsageError, match="does not hold its features; expected features"):
+            super().test_every_kind_of_kernel_gives_one_answer(kind)
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+    def test_refuses_kernels_that_are_not_finite(self, value: float) -> None:
+        K, y, _ = problem()
+        K[3, 4] = value
+        for bad in (K, torch.from_numpy(K), FactoredGram(torch.from_numpy(K))):
+            with pytest.raises(ValueError, match="NaN"):
+                self.make().fit(bad, self.targets(y))
+
+    def test_refuses_kernels_that_are_not_square_and_symmetric(self) -> None:
+        left = torch.from_numpy(problem()[0])
+        with pytest.raises(UsageError, match=r"got the cross kernel .* for training; expected the square"):
+            self.make().fit(FactoredGram(left[:5], left), [0.0] * 5)
+
+    def test_refuses_test_kernels_with_other_columns(self) -> None:
+        K, y, K_test = problem()
+        fitted = self.quiet_fit(K, self.targets(y))
+        with pytest.raises(UsageError, match=r"fitted on 48 features; expected \(n_test, 48\)"):
+            fitted.predict(torch.from_numpy(K_test[:, :-1]))
+        left = torch.from_numpy(K)
+        fitted = self.quiet_fit(FactoredGram(left), self.targets(y))
+        with pytest.raises(UsageError, match="fitted on 48 training points; expected"):
+            fitted.predict(FactoredGram(left[:5], left[:7]))

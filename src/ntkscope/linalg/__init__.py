@@ -13,7 +13,10 @@ from ntkscope.linalg.factored import FactoredGram
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.health import PSDHealth, nearest_psd, psd_health
 from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
+from ntkscope.linalg.least_squares import LeastSquaresSolution, least_squares
+from ntkscope.linalg.lsmr import LSMRSolution, lsmr
 from ntkscope.linalg.minimum_norm import MinimumNormSolution, minimum_norm_solve
+from ntkscope.linalg.multiplies import LinearMap
 from ntkscope.linalg.operator import OperatorGram
 from ntkscope.linalg.preconditioner import Preconditioner, block_jacobi, jacobi, nystrom
 from ntkscope.linalg.rank_estimate import RankEstimate, estimate_effective_rank
@@ -41,6 +44,9 @@ __all__ = [
     "FactoredGram",
     "Gram",
     "Grid",
+    "LSMRSolution",
+    "LeastSquaresSolution",
+    "LinearMap",
     "MinimumNormSolution",
     "NumericalWarning",
     "OperatorGram",
@@ -64,6 +70,8 @@ __all__ = [
     "frobenius_norm",
     "jacobi",
     "lanczos",
+    "least_squares",
+    "lsmr",
     "matrix_correlation",
     "minimum_norm_solve",
     "nearest_psd",

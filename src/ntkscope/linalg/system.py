@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.linalg.blocked import all_finite, symmetrise
 from ntkscope.linalg.dense import as_gram
 from ntkscope.linalg.gram import Gram, from_numpy
 
 FLOAT64_BELOW = 5000
+LAPACK = 46_340  # rows: their square is counted in 32 bits
 EIGENVECTORS = 32_766  # rows: LAPACK's workspace for eigenvectors has 2n² numbers, counted in 32 bits
 
 
@@ -34,10 +36,40 @@ def checked_system(K: Gram | Tensor | np.ndarray, Y: Tensor | np.ndarray, ridge:
         )
     targets = targets.detach().to(gram.device)
     targets = targets if targets.is_floating_point() else targets.to(torch.float64)
+    finite_rows(targets)
+    return gram, targets if targets.ndim == 2 else targets[:, None]
+
+
+def finite_rows(targets: Tensor) -> None:
+    """Refuse right-hand sides with NaN or infinity, naming the first of their rows."""
     if not bool(torch.isfinite(targets).all()):
         bad = (~torch.isfinite(targets.reshape(len(targets), -1)).all(1)).nonzero().flatten().tolist()
         raise NumericalError(f"right-hand sides hold NaN or infinity in rows {bad[:10]}; remove those rows")
-    return gram, targets if targets.ndim == 2 else targets[:, None]
+
+
+def finite_matrix(A: Tensor | np.ndarray) -> Tensor:
+    """A real floating-point matrix (n, p) without NaN and infinity, detached."""
+    values = (from_numpy(A) if isinstance(A, np.ndarray) else A).detach()
+    if values.ndim != 2 or values.is_complex():
+        raise UsageError(f"got A of shape {tuple(values.shape)} and {values.dtype}; expected a real matrix (n, p)")
+    values = values if values.is_floating_point() else values.to(torch.float64)
+    if not all_finite(values):
+        raise NumericalError("A holds NaN or infinity; check the inputs or activations it was computed from")
+    return values
+
+
+def right_hand_sides(Y: Tensor | np.ndarray, shape: tuple[int, ...]) -> Tensor:
+    """Finite right-hand sides of a matrix of this shape, (n, k), detached, floating point."""
+    targets = (from_numpy(Y) if isinstance(Y, np.ndarray) else Y).detach()
+    n = shape[0]
+    if targets.ndim not in (1, 2) or targets.shape[0] != n:
+        raise UsageError(
+            f"got right-hand sides of shape {tuple(targets.shape)} for a matrix of shape {tuple(shape)}; expected ({n},) or"
+            f" ({n}, k)"
+        )
+    targets = targets if targets.is_floating_point() else targets.to(torch.float64)
+    finite_rows(targets)
+    return targets if targets.ndim == 2 else targets[:, None]
 
 
 def working_dtype(gram: Gram) -> torch.dtype:
@@ -47,18 +79,25 @@ def working_dtype(gram: Gram) -> torch.dtype:
     return torch.promote_types(gram.dtype, torch.float32)
 
 
-def symmetric_part(gram: Gram, dtype: torch.dtype, *, largest: int = 46_340) -> Tensor:
-    """`(K + Kᵀ)/2` as a fresh finite tensor; refused above the size whose square LAPACK's 32-bit indices hold."""
-    if gram.shape[0] > largest:
+def symmetric_part(gram: Gram, dtype: torch.dtype, *, largest: int | None = LAPACK) -> Tensor:
+    """`(K + Kᵀ)/2` as a fresh finite tensor, one copy of the kernel in all.
+
+    Refused above `largest` rows, the size whose square LAPACK's 32-bit indices hold; None: what follows works block by block.
+    """
+    if largest is not None and gram.shape[0] > largest:
         raise UsageError(
             f"{gram!r} would be formed and decomposed by dense LAPACK, which is safe up to {largest} rows; expected a method"
             " that needs only products: conjugate_gradient (KernelRidge with solver='cg', KernelGLM), eigenpairs(k=…),"
             " eigvalsh(), spectral_density"
         )
-    values = gram.dense().detach().to(dtype)
-    if not bool(torch.isfinite(values).all()):
+    formed = gram.dense().detach()
+    values = formed.to(dtype)
+    if not all_finite(values):
         raise NumericalError(f"{gram!r} holds NaN or infinity; check the inputs or activations it was computed from")
-    return (values + values.T) / 2
+    if values.data_ptr() == formed.data_ptr():
+        values = values.clone()  # the Gram may hold this one
+    symmetrise(values)
+    return values
 
 
 def relative_residual(gram: Gram, ridge: float, solution: Tensor, targets: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Kernel machines: a kernel between training and test inputs, the surrogate fitted on it, their cost, and its faithfulness."""
 
 from ntkscope.machines.computing import Computed, joined, kernel_pairs, parts
+from ntkscope.machines.last_layer import LastLayer, retrain_last_layer, solve_last_layer
 from ntkscope.machines.machine import KernelMachine, fit_machine
 from ntkscope.machines.pair import KernelPair
 from ntkscope.machines.rates import kernel_seconds, measure_rates
@@ -10,6 +11,7 @@ __all__ = [
     "Computed",
     "KernelMachine",
     "KernelPair",
+    "LastLayer",
     "Rating",
     "fit_machine",
     "joined",
@@ -19,4 +21,6 @@ __all__ = [
     "other_measures",
     "parts",
     "rate",
+    "retrain_last_layer",
+    "solve_last_layer",
 ]

@@ -9,6 +9,7 @@ from torch import nn
 
 from ntkscope.core import UsageError
 from ntkscope.models._activations import ACTIVATIONS, Erf, Normalised, Quadratic, activation, gaussian_moments
+from ntkscope.models._contrast import Contrast, contrast
 from ntkscope.models._ntk_linear import NTKLinear
 from ntkscope.models._scale import Scale
 from ntkscope.models._weights import load_weights, read_weights, save_weights, without_prefix
@@ -29,6 +30,7 @@ from ntkscope.models.text import text
 __all__ = [
     "ACTIVATIONS",
     "MODELS",
+    "Contrast",
     "Erf",
     "NTKLinear",
     "Normalised",
@@ -37,6 +39,7 @@ __all__ = [
     "activation",
     "alexnet",
     "build",
+    "contrast",
     "gaussian_moments",
     "lenet",
     "load_weights",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, final
 
 import numpy as np
+import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from torch import Tensor
 
 from ntkscope.linalg import Gram, minimum_norm_solve
+from ntkscope.linalg.minimum_norm import default_cutoff
 from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array, one_hot
-from ntkscope.surrogates._checks import class_labels, float_targets, training_kernel
+from ntkscope.surrogates._checks import class_labels, float_targets, sample_weights, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 
 
@@ -19,10 +21,18 @@ class _MinimumNorm(LinearInKernel):
 
     rtol: float | None
 
-    def _solve(self, gram: Gram, targets: Tensor) -> None:
+    def _solve(self, gram: Gram, targets: Tensor, weights: Tensor | None) -> None:
+        """`c = S (S K S)⁺ S Y`, S² the weights: a point of weight 0 has coefficient 0."""
         columns = targets.reshape(len(targets), -1)
-        found = minimum_norm_solve(gram, columns, self.rtol)
-        self.coef_ = np.ascontiguousarray(as_array(found.solution).T)
+        cutoff = default_cutoff(gram) if self.rtol is None else self.rtol
+        if weights is None:
+            found = minimum_norm_solve(gram, columns, cutoff)
+            solution = found.solution
+        else:
+            roots = weights.sqrt()
+            found = minimum_norm_solve(gram.to(torch.float64).scaled(roots), roots[:, None] * columns, cutoff)
+            solution = roots[:, None] * found.solution
+        self.coef_ = np.ascontiguousarray(as_array(solution).T)
         self.intercept_ = np.zeros(columns.shape[1])
         self.rank_, self.cutoff_, self.residual_ = found.rank, found.cutoff, found.residual
         self.jitter_ = 0.0
@@ -33,8 +43,10 @@ class _MinimumNorm(LinearInKernel):
 class MinimumNorm(MultiOutputMixin, RegressorMixin, _MinimumNorm):
     """`f(x) = κ(x, X) K⁺ y`: of the functions that fit y best, the one of smallest norm; O(n³).
 
-    Eigenvalues below `rtol` times the largest count as zero (n rounding units of the kernel's dtype when None); a
-    singular kernel therefore needs no jitter, and `rank_`, `cutoff_` and `residual_` say what was left out.
+    Eigenvalues below `rtol` times the largest count as zero (n rounding units of the kernel's dtype when None); a singular
+    kernel therefore needs no jitter, and `rank_`, `cutoff_` and `residual_` say what was left out. With sample weights v
+    the fit is best in `Σ_i v_i (y_i - f(x_i))²`: `c = S (S K S)⁺ S y`, S² = diag(v), and cut-off, rank and residual are
+    those of `S K S`: Qadeer et al., in the PNNL report (2023), equations 13 and 14.
 
     >>> fitted = MinimumNorm().fit(np.ones((2, 2)), [1.0, 1.0])
     >>> fitted.coef_.round(12).tolist(), fitted.rank_
@@ -44,12 +56,12 @@ class MinimumNorm(MultiOutputMixin, RegressorMixin, _MinimumNorm):
     def __init__(self, rtol: Any = None) -> None:
         self.rtol = rtol
 
-    def fit(self, K: Any, y: Any) -> MinimumNorm:
-        """Fit on the kernel (n, n) and targets (n,) or (n, outputs)."""
+    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> MinimumNorm:
+        """Fit on the kernel (n, n), targets (n,) or (n, outputs), and weights (n,)."""
         gram = training_kernel(self, K)
         targets = float_targets(gram, y, "MinimumNorm")
         self._flat = targets.ndim == 1
-        self._solve(gram, targets)
+        self._solve(gram, targets, sample_weights(gram, sample_weight))
         return self
 
     def logits(self, K: Any) -> Array:
@@ -75,9 +87,10 @@ class MinimumNormClassifier(_MinimumNorm, LinearClassifier):
     def __init__(self, rtol: Any = None) -> None:
         self.rtol = rtol
 
-    def fit(self, K: Any, y: Any) -> MinimumNormClassifier:
-        """Fit on the kernel (n, n) and one label per row."""
+    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> MinimumNormClassifier:
+        """Fit on the kernel (n, n), one label per row, and weights (n,)."""
         gram = training_kernel(self, K)
         self.classes_, numbers = class_labels(gram, y, "MinimumNormClassifier")
-        self._solve(gram, one_hot(numbers, len(self.classes_), gram.device))
+        weights = sample_weights(gram, sample_weight)
+        self._solve(gram, one_hot(numbers, len(self.classes_), gram.device), weights)
         return self

@@ -6,8 +6,8 @@ follow it linearly, by the same amount for every sample, and depend on nothing e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,17 +25,25 @@ from ntkscope.tangent.subject import Subject
 
 WEIGHTS = {"weight", "mat2", "other"}
 AFFINE = (F.linear, F.conv1d, F.conv2d, F.conv3d)  # always a layer; a matrix product only when it holds a parameter
+SLIDING = ("stride", "padding", "dilation", "groups")  # how a convolution reads its input
 CANDIDATES = 12  # affine maps tried, the last one first
 
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """The input and the result of an affine map, whether it adds a bias, and the names of its parameters."""
+    """The input and the result of an affine map, whether it adds a bias, and the names of its parameters.
+
+    `kind`: "linear" (weight (out, in)), "product" (weight (in, out)) or "conv", with `options` that say how it slides.
+    """
 
     x: Tensor
     bias: bool
     names: tuple[str, ...]
     result: Tensor
+    kind: str = "linear"
+    weight_name: str | None = None
+    bias_name: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _Affine(TorchFunctionMode):
@@ -64,7 +72,19 @@ class _Affine(TorchFunctionMode):
             output = output + self.shift
         if self.moved == len(self.found) and self.fixed:
             output = output.detach()
-        self.found.append(Readout(x.detach().clone(), bias is not None, names, output.detach().clone()))
+        kind = "product" if "weight" not in bound else "linear" if func is F.linear else "conv"
+        self.found.append(
+            Readout(
+                x.detach().clone(),
+                bias is not None,
+                names,
+                output.detach().clone(),
+                kind,
+                self.names.get(id(weight)),
+                self.names.get(id(bias)),
+                {key: bound[key] for key in SLIDING if key in bound},
+            )
+        )
         return output
 
     def _product(self, bound: dict[str, Any]) -> bool:
@@ -84,18 +104,29 @@ class Locator:
 
     def __call__(self, batch: Batch) -> Readout:
         """The readout of a batch; the outputs are compared with what it says they are."""
-        with _Affine(self.names) as mode:
-            outputs = self.subject(batch).detach()
-        readout = mode.found[self.number] if self.number < len(mode.found) else None
-        if readout is None or len(readout.result) != len(batch) or not self._holds(readout.result, outputs):
+        readout, outputs = self.watch(batch)
+        if readout is None or not self.holds(readout, outputs):
             raise UsageError(
                 f"the outputs of {type(self.subject.original).__name__} do not follow from its readout for all inputs as they"
                 " did for the first ones, so it has no conjugate kernel; use the 'em' kernel with layers="
             )
         return readout
 
-    def _holds(self, result: Tensor, outputs: Tensor) -> bool:
-        if result[0].numel() != len(self.slope):
+    def watch(self, batch: Batch) -> tuple[Readout | None, Tensor]:
+        """The same call for a batch, if there is one, and the outputs; not compared."""
+        with _Affine(self.names) as mode:
+            outputs = self.subject(batch).detach()
+        return (mode.found[self.number] if self.number < len(mode.found) else None), outputs
+
+    def within(self, subject: Subject) -> Locator:
+        """The same readout of another copy of the model."""
+        names = {id(value): name for name, value in subject.model.named_parameters()}
+        return replace(self, subject=subject, names=names)
+
+    def holds(self, readout: Readout, outputs: Tensor) -> bool:
+        """Whether the outputs follow from the readout's result as they did for the samples it was found on."""
+        result = readout.result
+        if len(result) != len(outputs) or result[0].numel() != len(self.slope):
             return False
         said = result.flatten(1) @ self.slope + self.offset
         scale = outputs.abs().amax().clamp_min(1e-30)

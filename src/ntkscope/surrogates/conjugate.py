@@ -1,0 +1,120 @@
+"""Least squares on the conjugate kernel's features: its kernel machine without a Gram matrix, which squares their condition."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from ntkscope.core import UsageError
+from ntkscope.linalg import FactoredGram, Gram, least_squares
+from ntkscope.linalg.gram import from_numpy
+from ntkscope.linalg.mixed import product
+from ntkscope.surrogates._base import Array, as_array
+from ntkscope.surrogates._checks import KernelNotFinite, float_targets, sample_weights, strength
+from ntkscope.surrogates.registry import SURROGATES
+
+
+@final
+@SURROGATES.register("conjugate-least-squares")
+class ConjugateLeastSquares(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """`f(x) = φ(x)·γ`, γ minimising `Σ_i v_i (y_i - f(x_i))² + ridge ‖γ‖²`, of minimum norm; O(n p min(n, p)).
+
+    In exact arithmetic the kernel machine of `φ·φ'`; solved on the features it keeps the digits that the Gram matrix, with
+    the squares of their singular values, has lost: "CKJ" in Qadeer et al., in the PNNL report (2023), equations 17, 18 and
+    28. Give features (n, p) or a kernel that holds them: `ns.kernel("ck", model, x)`, whose bias is a feature of ones.
+    Singular values up to `rtol` times the largest count as zero; None is max(n, p) rounding units of the features' dtype.
+
+    Fitted: `weights_` (outputs, p), `rank_`, `cutoff_`, `singular_values_` (None where QR did not need them), `residual_` (the
+    largest relative residual of an output).
+
+    >>> features = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
+    >>> fitted = ConjugateLeastSquares().fit(features, [1.0, 3.0, 5.0])
+    >>> fitted.weights_.round(12).tolist(), fitted.rank_
+    ([[1.0, 2.0]], 2)
+    """
+
+    def __init__(self, ridge: Any = 0.0, *, rtol: Any = None) -> None:
+        self.ridge = ridge
+        self.rtol = rtol
+
+    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> ConjugateLeastSquares:
+        """Fit on features (n, p), or a kernel (n, n) that holds them, targets (n,) or (n, outputs), and weights (n,)."""
+        features = self._features(K, reset=True)
+        targets = float_targets(features, y, "ConjugateLeastSquares")  # type: ignore[arg-type]
+        weights = sample_weights(features, sample_weight)  # type: ignore[arg-type]
+        ridge = strength(self.ridge, zero=True)
+        self._flat = targets.ndim == 1
+        found = least_squares(features, targets.reshape(len(targets), -1), ridge=ridge, weights=weights, rtol=self.rtol)
+        self.weights_ = np.ascontiguousarray(as_array(found.solution).T)
+        self.rank_, self.cutoff_ = found.rank, found.cutoff
+        self.singular_values_ = None if found.singular_values is None else as_array(found.singular_values)
+        self.residual_ = float(found.relative_residual.max())
+        return self
+
+    def logits(self, K: Any) -> Array:
+        """The outputs as a matrix (n_test, outputs), whatever the shape of y was."""
+        check_is_fitted(self)
+        features = self._features(K, reset=False)
+        weights = torch.from_numpy(np.ascontiguousarray(self.weights_.T)).to(features.device)
+        return as_array(product(features, weights))
+
+    def predict(self, K: Any) -> Array:
+        """(n_test,), or (n_test, outputs) when y had two axes; K has features (n_test, p), or is a kernel that holds them."""
+        scores = self.logits(K)
+        return scores[:, 0] if self._flat else scores
+
+    def _features(self, K: Any, *, reset: bool) -> Tensor:
+        """The features of the rows of K, finite, as many as in `fit`."""
+        if isinstance(K, Gram):
+            features = self._held(K, reset)
+        elif isinstance(K, Tensor):
+            features = K.detach()
+            if features.ndim != 2 or not features.is_floating_point():
+                raise UsageError(
+                    f"got features as {K.dtype} of shape {tuple(K.shape)}; expected floating point (n, p), one row per item"
+                )
+        else:
+            features = from_numpy(
+                validate_data(self, K, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
+            )
+        if not bool(torch.isfinite(features).all()):
+            raise KernelNotFinite(
+                f"got features of shape {tuple(features.shape)} with NaN or infinite values; expected finite ones: check the"
+                " inputs or activations they were computed from"
+            )
+        if reset:
+            self.n_features_in_ = features.shape[1]
+            if not features.numel():
+                raise UsageError(f"got features of shape {tuple(features.shape)}; expected at least one row and column")
+        elif features.shape[1] != self.n_features_in_:
+            raise UsageError(
+                f"got features of shape {tuple(features.shape)} for ConjugateLeastSquares fitted on {self.n_features_in_}"
+                f" features; expected (n_test, {self.n_features_in_})"
+            )
+        return features
+
+    def _held(self, gram: Gram, reset: bool) -> Tensor:
+        if not isinstance(gram, FactoredGram):
+            raise UsageError(
+                f"got {gram!r}, which does not hold its features; expected features (n, p), or ns.kernel('ck', …) computed in"
+                " memory (without store=): for a kernel alone use MinimumNorm or KernelRidge"
+            )
+        if reset and not gram.symmetric:
+            raise UsageError(
+                f"got the cross kernel {gram!r} for training; expected the square kernel (n_train, n_train) of the training"
+                " inputs with themselves"
+            )
+        columns = gram.shape[1]
+        if reset:
+            self._columns = columns
+        elif getattr(self, "_columns", None) not in (None, columns):
+            raise UsageError(
+                f"got a test kernel of shape {gram.shape} for ConjugateLeastSquares fitted on {self._columns} training points;"
+                f" expected (n_test, {self._columns}): rows are test inputs, columns the training inputs"
+            )
+        return gram.left.detach()
