@@ -9,6 +9,7 @@ import torch
 from contracts.dataset import DatasetContract, given, parts_of
 from ntkscope.core import Split, UsageError
 from ntkscope.data import load
+from ntkscope.data.hidden_polynomial import choose_roots, polynomial
 
 SMALL = given(train=400, validation=50, test=50)
 
@@ -92,6 +93,39 @@ def test_random_roots_stay_inside_their_range() -> None:
     assert not torch.equal(first, second)
 
 
+@pytest.mark.parametrize("degree", range(1, 21))
+def test_stratified_roots_have_a_cell_each_and_are_mirrored(degree: int) -> None:
+    draws = torch.stack([choose_roots("stratified", degree, (-2, 2), seed) for seed in range(1000)])
+    cell = 4 / degree
+    place = (draws + 2) / cell - torch.arange(degree)  # where in its cell each root lies
+    assert float(place.min()) >= 0.25 - 1e-12
+    assert float(place.max()) <= 0.75 + 1e-12
+    assert torch.equal(draws, -draws.flip(1))
+    if degree > 1:
+        assert float(draws.diff(dim=1).min()) >= cell / 2 - 1e-12
+        assert len(draws.unique(dim=0)) == 1000
+    v = torch.linspace(-2, 2, 101, dtype=torch.float64)
+    for roots in draws[:: 10 if degree % 2 == 0 else 100]:
+        if degree % 2 == 0:
+            assert abs(np.polyder(np.poly1d(roots.numpy(), r=True))(0)) <= 1e-9
+        assert float(polynomial(v, roots).var()) > 0
+
+
+def test_unit_targets_are_raw_ones_divided_by_their_deviation() -> None:
+    options = {"degree": 9, "roots": "stratified", "dtype": "float64", "seed": 3, **SMALL}
+    raw, unit = (load("hidden-polynomial", target=target, **options) for target in ("raw", "unit"))
+    scale = raw.train.y.std(correction=0)
+    for name, part in parts_of(unit).items():
+        torch.testing.assert_close(part.y * scale, parts_of(raw)[name].y, rtol=1e-12, atol=1e-12)
+        assert torch.equal(part.x, parts_of(raw)[name].x)
+    assert float(unit.train.y.std(correction=0)) == pytest.approx(1, abs=1e-12)
+    assert float(unit.extras["target_scale"]) == pytest.approx(float(scale), rel=1e-6)
+    assert "target_scale" not in raw.extras
+    noisy = load("hidden-polynomial", target="unit", noise=0.5, **options)
+    assert torch.equal(noisy.train.extras["clean_y"], unit.train.y)  # noise is in the units of the targets
+    assert 0.4 < float((noisy.train.y - unit.train.y).std()) < 0.6
+
+
 def test_given_roots_direction_and_leading_coefficient() -> None:
     direction = [1.0, -2.0, 0.5]
     split = load(
@@ -117,6 +151,9 @@ def test_linear_share_falls_with_the_degree() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"target": "units"}, "target='units'; expected \"raw\" or \"unit\""),
+        ({"degree": 1, "roots": [0.0], "train": 1, "target": "unit"}, "do not vary"),
+        ({"roots": "stratified", "root_range": (-1.0, 2.0)}, r"expected \(-r, r\)"),
         ({"degree": 0}, "degree=0; expected a number >= 1"),
         ({"roots": "random"}, "equispaced"),
         ({"degree": 3, "roots": [0.0, 1.0]}, "expected 3 numbers"),

@@ -100,9 +100,30 @@ def test_radial_probe() -> None:
     torch.testing.assert_close((points + 4).norm(dim=1), torch.full((100,), 0.5, dtype=torch.float64))
 
 
+def test_swapped_orthants_exchange_training_labels_and_nothing_else() -> None:
+    options = {"dimension": 3, "empty": [5], "sparse": [7], "per_class": 6, "sparse_per_class": 2, "test_per_class": 4}
+    plain, swapped = load("orthant-shells", **options), load("orthant-shells", swapped=[2, 7], **options)
+    where = plain.train.extras["orthant"]
+    inside = (where == 2) | (where == 7)
+    assert torch.equal(swapped.train.x, plain.train.x)
+    assert torch.equal(swapped.train.y[inside], 1 - plain.train.y[inside])
+    assert torch.equal(swapped.train.y[~inside], plain.train.y[~inside])
+    assert torch.equal(swapped.train.extras["clean_y"], plain.train.y)
+    assert swapped.extras["swapped"].tolist() == [2, 7]
+    assert torch.equal(swapped.test.x, plain.test.x)
+    assert torch.equal(swapped.test.y, plain.test.y)
+    assert "swapped" not in plain.extras
+    assert "clean_y" not in plain.train.extras
+    assert load("orthant-shells", swapped=(), **options).fingerprint == plain.fingerprint
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"dimension": 2, "empty": [1], "swapped": [1]}, "lists an orthant that is empty.*leave them out"),
+        ({"dimension": 2, "swapped": [4]}, "distinct orthant numbers from 0 to 3"),
+        ({"dimension": 2, "empty": [1], "swapped": [0, 0]}, "distinct orthant numbers"),
+        ({"dimension": 2, "empty": [1], "swapped": [0], "radii": (1, 2, 3)}, "with 3 radii; expected two classes"),
         ({"dimension": 0}, "dimension=0; expected a number from 1 to 16"),
         ({"dimension": 2, "empty": 5}, "empty=5; expected a number from 0 to 4"),
         ({"dimension": 2, "empty": [4]}, "distinct orthant numbers from 0 to 3"),

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 
 from ntkscope.core import DataCorrupt, Part, Split, UsageError
-from ntkscope.data import Trigger, badnets, label_noise, load, stamp, translate
+from ntkscope.data import Trigger, badnets, label_noise, load, one_vs_rest, stamp, translate
 from ntkscope.data.transforms._items import item_draws
 from ntkscope.data.transforms.badnets import COLOURS, PATTERNS
 from ntkscope.data.transforms.translation import shift_images
@@ -279,3 +279,32 @@ def test_first_clean_labels_survive_a_second_transform() -> None:
 def test_bad_label_noise(labels: torch.Tensor, classes: int, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         label_noise(Part(torch.zeros(2, 1), labels), 0.5, classes)
+
+
+# --- one class against the rest
+
+
+def test_one_class_against_the_rest() -> None:
+    part = images()
+    for positive in range(4):
+        signed = one_vs_rest(part, positive)
+        expected = [1.0 if label == positive else -1.0 for label in part.y.tolist()]
+        assert signed.y.tolist() == expected
+        assert signed.y.dtype == part.x.dtype
+        assert torch.equal(signed.extras["label"], part.y)
+    assert one_vs_rest(Part(part.x.double(), part.y), 0).y.dtype == torch.float64
+    split = one_vs_rest(load("digits"), 3)
+    assert split.classes == ()
+    for name in ("train", "test"):
+        now, before = getattr(split, name), getattr(load("digits"), name)
+        assert torch.equal(now.y > 0, before.y == 3)
+        assert torch.equal(now.x, before.x)
+
+
+def test_one_class_against_the_rest_refuses() -> None:
+    with pytest.raises(UsageError, match="positive=4, which no item of the part has"):
+        one_vs_rest(images(), 4)
+    with pytest.raises(UsageError, match="expected a class from 0 to 9"):
+        one_vs_rest(load("digits"), 10)
+    with pytest.raises(UsageError, match="expected integer class labels"):
+        one_vs_rest(Part(torch.zeros(2, 1), torch.zeros(2)), 0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from contracts.training_problems import classes_part, small_net
 from ntkscope.core import Part, RecordError, UsageError
-from ntkscope.training import Settings, StopWhen, fit, fit_ensemble, search
+from ntkscope.training import Settings, fit, fit_ensemble, search
 from ntkscope.training.settings import NOT_TOLD
 
 SETTINGS = Settings(lr=0.1, optimizer="adam", epochs=3, batch_size=5, loss="cross_entropy", schedule={1: 0.5})
@@ -68,8 +68,8 @@ def test_wrong_settings_say_what_was_expected(settings: Settings | None, options
 @pytest.mark.parametrize(
     "options",
     [
-        {"mode": "stop-first"},
-        {"stop": StopWhen(accuracy=1.0)},
+        {"on_step": print},
+        {"channels_last": True},
         {"autocast": "bfloat16"},
         {"seed": 3},
         {"drop_last": True},

@@ -32,7 +32,7 @@ from ntkscope.data import sentiment140 as sentiment140
 from ntkscope.data import target_functions as target_functions
 from ntkscope.data._checks import check_part, validate
 from ntkscope.data.registry import DATASETS, Loader
-from ntkscope.data.transforms import Trigger, badnets, label_noise, stamp, translate
+from ntkscope.data.transforms import Trigger, badnets, label_noise, one_vs_rest, stamp, translate
 
 __all__ = [
     "DATASETS",
@@ -42,6 +42,7 @@ __all__ = [
     "check_part",
     "label_noise",
     "load",
+    "one_vs_rest",
     "options_of",
     "stamp",
     "translate",

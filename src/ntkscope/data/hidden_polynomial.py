@@ -25,7 +25,10 @@ def polynomial(v: Float[Tensor, " n"], roots: Float[Tensor, " degree"], leading:
 def choose_roots(
     roots: str | Sequence[Real], degree: int, root_range: tuple[Real, Real], seed: int
 ) -> Float[Tensor, " degree"]:
-    """`degree` roots in `root_range`, ascending: "equispaced" with both ends, "uniform" at random, or those given.
+    """`degree` roots in `root_range`, ascending: "equispaced" with both ends, "uniform" or "stratified" at random, or those given.
+
+    "stratified": one root in each of `degree` equal cells of a range (-r, r), uniform over its middle half, so a quarter of a
+    cell from its walls at least; those below 0 mirror those above, so at even degrees p′(0) = 0, and at odd ones 0 is a root.
 
     >>> choose_roots("equispaced", 3, (-2, 2), seed=0).tolist()
     [-2.0, 0.0, 2.0]
@@ -39,8 +42,15 @@ def choose_roots(
     if roots == "uniform":
         drawn = torch.rand(degree, generator=generator(seed, "roots"), dtype=torch.float64)
         return (low + (high - low) * drawn).sort().values
+    if roots == "stratified":
+        if low != -high:
+            raise UsageError(f'roots="stratified" with root_range={root_range}; expected (-r, r): roots are mirrored about 0')
+        cell, half = 2 * float(high) / degree, degree // 2
+        inside = 0.25 + 0.5 * torch.rand(half, generator=generator(seed, "roots", "stratified"), dtype=torch.float64)
+        above = cell * (torch.arange(half) + 0.5 * (degree % 2) + inside)
+        return torch.cat([-above.flip(0), torch.zeros(degree % 2, dtype=torch.float64), above])
     if isinstance(roots, str):
-        raise UsageError(f'roots={roots!r}; expected "equispaced", "uniform" or a list of {degree} numbers')
+        raise UsageError(f'roots={roots!r}; expected "equispaced", "uniform", "stratified" or a list of {degree} numbers')
     given = torch.tensor([float(root) for root in roots], dtype=torch.float64).sort().values
     if len(given) != degree or not ((low <= given) & (given <= high)).all():
         raise UsageError(f"roots={tuple(roots)}; expected {degree} numbers (the degree) from {low} to {high}")
@@ -61,6 +71,7 @@ def hidden_polynomial(
     roots: str | Sequence[Real] = "equispaced",
     root_range: tuple[Real, Real] | None = None,
     leading: Real = 1.0,
+    target: str = "raw",
     noise: Real = 0.0,
     train: int = 8000,
     validation: int = 1000,
@@ -72,9 +83,11 @@ def hidden_polynomial(
     All inputs are multiplied by one number so that max |v| = `bound` over the whole set: the covariance becomes
     (bound / max|v|)² times the above (the text's 1/a, with a = (max|v| / 2)²). `direct` hands over v itself, shape
     (n, 1), instead of x. w is all ones unless `direction` is given. Sizes and the equispaced roots are those of the
-    report's public code; the text leaves them open. `noise` is the standard deviation added to the targets of train
-    and validation, whose `extras["clean_y"]` keep the noise-free ones; test is noise-free. Extras: each part's `v`;
-    the split's `direction`, `roots`, `scale`, `covariance`. Cost: O(n · dimension).
+    report's public code; the text leaves them open. With `target="unit"` the targets of all parts are divided by the standard
+    deviation of the noise-free training targets (the split's extra `target_scale`; from 1.6 at degree 3 to 0.26 at 12 and 3.4
+    at 20 for equispaced roots), so that degrees can be compared; they are not centred. `noise` is the standard deviation
+    added to the targets of train and validation, whose `extras["clean_y"]` keep the noise-free ones; test is noise-free.
+    Extras: each part's `v`; the split's `direction`, `roots`, `scale`, `covariance`. Cost: O(n · dimension).
     Reference: Balakrishnan (2023), section 5.1.1.
 
     >>> split = hidden_polynomial(degree=3, train=50, validation=10, test=10)
@@ -91,6 +104,8 @@ def hidden_polynomial(
         w = torch.tensor([float(entry) for entry in direction], dtype=torch.float64)
     if len(w) != dimension or not w.norm() > 0:
         raise UsageError(f"direction has {len(w)} entries, norm {float(w.norm()):g}; expected {dimension}, not all 0")
+    if target not in ("raw", "unit"):
+        raise UsageError(f'target={target!r}; expected "raw" or "unit", the polynomial divided by its standard deviation')
     chosen = choose_roots(roots, degree, (-bound, bound) if root_range is None else root_range, seed)
 
     sizes = {"train": train, "validation": validation, "test": test}
@@ -102,10 +117,16 @@ def hidden_polynomial(
             inputs[name] = inputs[name] + shared * w
     scale = bound / max(float((x @ w).abs().max()) for x in inputs.values() if len(x))
 
+    unit = 1.0
+    if target == "unit":
+        unit = float(polynomial((inputs["train"] @ w * scale).clamp(-bound, bound), chosen, leading).std(correction=0))
+        if not unit > 0:
+            raise UsageError(f'target="unit" with {train} training targets that do not vary; expected a variance: use "raw"')
+
     def part(name: str) -> Part:
         x = inputs[name] * scale
         v = (x @ w).clamp(-bound, bound)  # rounding may put the extreme point a hair outside
-        clean = polynomial(v, chosen, leading)
+        clean = polynomial(v, chosen, leading) / unit
         extras = {"v": v.to(kind)}
         y = clean
         if noise and name != "test":
@@ -115,6 +136,8 @@ def hidden_polynomial(
 
     covariance = torch.eye(dimension, dtype=torch.float64) + (torch.outer(w, w) if correlated else 0)
     hidden = {"direction": w, "roots": chosen, "scale": torch.tensor(scale), "covariance": scale**2 * covariance}
+    if target == "unit":
+        hidden["target_scale"] = torch.tensor(unit)
     return Split(
         part("train"),
         part("test"),

@@ -56,6 +56,21 @@ def _chosen(which: int | Sequence[int], name: str, free: Tensor, orthants: int) 
     return listed
 
 
+def _swapped(which: Sequence[int], empties: Tensor, orthants: int, classes: int) -> Tensor:
+    """The orthants in which the two classes exchange their training labels, ascending."""
+    listed = torch.tensor(sorted(set(which)), dtype=torch.int64)
+    if len(listed) != len(which) or any(not 0 <= orthant < orthants for orthant in which):
+        raise UsageError(f"swapped={tuple(which)}; expected distinct orthant numbers from 0 to {orthants - 1}")
+    if torch.isin(listed, empties).any():
+        raise UsageError(
+            f"swapped={tuple(which)} lists an orthant that is empty, which has no training labels to exchange; the empty"
+            f" ones are {empties.tolist()}: leave them out"
+        )
+    if len(listed) and classes != 2:
+        raise UsageError(f"swapped={tuple(which)} with {classes} radii; expected two classes, whose labels are exchanged")
+    return listed
+
+
 def _part(
     counts: Int64[Tensor, " orthants"], signs: Tensor, centre: Real, radii: Sequence[Real], seed: int, stream: str
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,15 +99,19 @@ def orthant_shells(
     empty: int | Sequence[int] = 1,
     sparse: int | Sequence[int] = 0,
     sparse_per_class: int = 10,
+    swapped: Sequence[int] = (),
     test_per_class: int = 100,
     dtype: str | torch.dtype = "float32",
 ) -> Split:
     """Class 0 on the sphere of radius 1, class 1 on that of radius 2, around (±4, …, ±4) in each of the 2^7 orthants.
 
     In training an orthant is dense (`per_class` points per class), sparse (`sparse_per_class`) or empty; `empty` and
-    `sparse` say how many (chosen at random) or list which. The test part holds every orthant. Points are uniform on
+    `sparse` say how many (chosen at random) or list which. In the orthants listed as `swapped` the two classes exchange their
+    training labels (`extras["clean_y"]` keeps the labels before); points and test part stay as they are, so a network that
+    copies its neighbours and one that folds can be told apart. The test part holds every orthant. Points are uniform on
     the sphere, a surface without thickness (the report leaves both open). Each part's `extras["orthant"]` says where
-    an item lies; the split's extras hold the `signs` and the orthants that are `empty`, `sparse` and `dense`.
+    an item lies; the split's extras hold the `signs` and the orthants that are `empty`, `sparse`, `dense` and, if any,
+    `swapped`.
     Cost: O(2^dimension · per_class). Reference: Balakrishnan (2023), section 4.1.
 
     >>> split = orthant_shells(dimension=2, empty=[3])
@@ -112,6 +131,7 @@ def orthant_shells(
     sparses = _chosen(sparse, "sparse", filled, orthants)
     if len(empties) == orthants:
         raise UsageError(f"all {orthants} orthants are empty; expected at least one with training points")
+    exchanged = _swapped(swapped, empties, orthants, len(radii))
     counts = torch.full((orthants,), per_class)
     counts[sparses] = sparse_per_class
     counts[empties] = 0
@@ -120,15 +140,20 @@ def orthant_shells(
         x, y, where = _part(counts, signs, centre, radii, seed, stream)
         return Part(x.to(kind), y, {"orthant": where})
 
+    train = part(counts, "train")
+    if len(exchanged):
+        y = torch.where(torch.isin(train.extras["orthant"], exchanged), 1 - train.y, train.y)
+        train = Part(train.x, y, {**train.extras, "clean_y": train.y})
     hidden = {
         "signs": signs.to(kind),
         "empty": empties,
         "sparse": sparses,
         "dense": filled[~torch.isin(filled, sparses)].sort().values,
+        **({"swapped": exchanged} if len(exchanged) else {}),
     }
     names = ("inner", "outer") if len(radii) == 2 else tuple(f"radius {radius:g}" for radius in radii)
     return Split(
-        part(counts, "train"),
+        train,
         part(torch.full((orthants,), test_per_class), "test"),
         classes=names,
         name="orthant-shells",

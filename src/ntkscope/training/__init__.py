@@ -8,7 +8,7 @@
 """
 
 from ntkscope.core import Snapshot
-from ntkscope.training.augment import CropFlip
+from ntkscope.training.augment import CropFlip, ItemAugmentation, Translate
 from ntkscope.training.ensemble import Ensemble, fit_ensemble
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
@@ -38,6 +38,7 @@ __all__ = [
     "CrossEntropy",
     "Ensemble",
     "Every",
+    "ItemAugmentation",
     "LOSSES",
     "LearningRateSteps",
     "LogSpaced",
@@ -57,6 +58,7 @@ __all__ = [
     "StepReport",
     "StopWhen",
     "Trajectory",
+    "Translate",
     "Triangular",
     "evaluate",
     "first_last",

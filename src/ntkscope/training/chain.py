@@ -1,7 +1,8 @@
 """Chains: fully connected networks, many at once, differentiated by hand in memory that is reused at each step.
 
 `torch.func.vmap` does the same for any network. For a chain of linear layers this is one and a half times as fast on a
-CPU: nothing is allocated, and each product meets its factors in the layout the library multiplies fastest.
+CPU: nothing is allocated, and each product meets its factors in the layout the library multiplies fastest. On a GPU it
+launches fewer kernels, and its memory stays where it is, as a recorded step needs.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ class StackedChain:
         self.links, self.fast = links, fast
         self.weights = [params[f"{link.name}.weight"].detach() for link in links]
         self.biases = [params[f"{link.name}.bias"].detach() if link.bias else None for link in links]
-        self._right = [torch.empty(weight.mT.shape, dtype=weight.dtype) for weight in self.weights]
-        self._minus_one = torch.full((), -1.0, dtype=self.weights[0].dtype)
-        self._gradients: dict[str, Tensor] = {}
+        self._right = [weight.new_empty(weight.mT.shape) for weight in self.weights]
+        self._minus_one = self.weights[0].new_full((), -1.0)
+        self.gradients: dict[str, Tensor] = {}
         for name, parameter in params.items():
-            parameter.grad = self._gradients[name] = torch.zeros_like(parameter)
-        self._batch = -1
+            parameter.grad = self.gradients[name] = torch.zeros_like(parameter)
+        self._memory: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
     def forward(self, x: Tensor, shared: bool) -> Float[Tensor, "k n c"]:
         """The outputs of every network, on the same inputs (`shared`) or each on its own."""
@@ -111,9 +112,9 @@ class StackedChain:
         for i in reversed(range(len(self.links))):
             below = self._h[i - 1] if i else self._inputs
             name = self.links[i].name
-            torch.bmm(g.mT, below, out=self._gradients[f"{name}.weight"])
+            torch.bmm(g.mT, below, out=self.gradients[f"{name}.weight"])
             if self.links[i].bias:
-                torch.sum(g, 1, out=self._gradients[f"{name}.bias"])
+                torch.sum(g, 1, out=self.gradients[f"{name}.bias"])
             if i == 0:
                 return
             into, weight = self._g[i - 1], self.weights[i]
@@ -124,8 +125,8 @@ class StackedChain:
                 torch.ops.aten.threshold_backward(g, below, 0, grad_input=g)
 
     def _allocate(self, members: int, batch: int) -> None:
-        if batch == self._batch:
-            return
-        self._batch = batch
-        self._h = [weight.new_empty(members, batch, weight.shape[1]) for weight in self.weights]
-        self._g = [torch.empty_like(h) for h in self._h[:-1]]
+        """Memory for batches of this length, the same each time: a recorded step writes where it was recorded."""
+        if batch not in self._memory:
+            h = [weight.new_empty(members, batch, weight.shape[1]) for weight in self.weights]
+            self._memory[batch] = (h, [torch.empty_like(each) for each in h[:-1]])
+        self._h, self._g = self._memory[batch]

@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import NumericalError, Part, Progress, Snapshot, UsageError, derive_seed
+from ntkscope.core import Inputs, NumericalError, Part, Progress, Snapshot, UsageError, derive_seed
 from ntkscope.core.calling import call
+from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.losses import objective
@@ -143,10 +144,7 @@ class Run:
     def _update(self, watched: bool = True) -> None:
         settings, model = self.settings, self.model
         batch = self._batch()
-        x = batch.x
-        if settings.augment is not None:
-            self._generator.manual_seed(derive_seed(settings.seed, "augment", self.step))
-            x = settings.augment(x, self._generator)
+        x = self._augmented(batch.x)
         if settings.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         factor = settings.rate.factor(self.step, self.per_epoch, self.total)
@@ -175,7 +173,23 @@ class Run:
         epoch = self.step // self.per_epoch
         if self._permutation is None or self._permutation[0] != epoch:
             self._permutation = (epoch, self.order.permutation(epoch).to(self.part.y.device))
-        return self.part.take(self._permutation[1][self.order.place(self.step)]).to(self.device)
+        return self.part.take(self._items()).to(self.device)
+
+    def _augmented(self, x: Inputs) -> Inputs:
+        """The inputs of this step's batch, changed at random where the settings say so."""
+        augment, seed = self.settings.augment, self.settings.seed
+        if augment is None:
+            return x
+        if isinstance(augment, ItemAugmentation):
+            items = self.order.indices(self.step) if self._permutation is None else self._items()
+            keys = torch.tensor(augment.keys(seed, self.step // self.per_epoch), device=self.device)
+            return augment.apply(x, items.to(self.device), keys.expand(len(items), -1))
+        self._generator.manual_seed(derive_seed(seed, "augment", self.step))
+        return augment(x, self._generator)
+
+    def _items(self) -> Tensor:
+        assert self._permutation is not None
+        return self._permutation[1][self.order.place(self.step)]
 
     def _enter_phase(self) -> None:
         """Set which parameters learn; at the first step of a phase, redraw what the phase redraws."""

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 
 from ntkscope.core import NumericalError, Part, Progress, UsageError, derive_seed
 from ntkscope.core import progress as show_progress
+from ntkscope.training.ensemble import OWN, fit_ensemble
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
 from ntkscope.training.settings import Settings, as_settings
@@ -94,6 +96,7 @@ def search(
     folds_count: int = 5,
     score: str | Score = "accuracy",
     larger_is_better: bool | None = None,
+    vectorised: bool = False,
     progress: bool = False,
     **options: Any,
 ) -> SearchResult:
@@ -103,6 +106,9 @@ def search(
     `build(seed=..., NAME=value)`. The other fields come from `settings` or as keywords; their seed fixes folds and networks.
     `score` is "accuracy", "loss", or a function of the network and the part left out. A setting whose loss is not finite scores
     NaN. Cost: |grid| · folds runs.
+
+    With `vectorised` the settings that differ in lr and weight decay alone train together on all folds, one `fit_ensemble` for
+    each network and choice of the other settings: the same scores, up to rounding, in a fraction of the time.
     """
     if not grid or any(len(values) == 0 for values in grid.values()):
         raise UsageError(
@@ -123,30 +129,79 @@ def search(
     runs = [as_settings(settings, _without_model({**options, **point})) for point in points]
     seed = runs[0].seed
     pairs = list(folds(part, folds_count, seed))
-    rows = []
-    bar: Progress[None] = show_progress(total=len(points) * len(pairs), label="searching", enabled=progress)
+    grids = [{key.removeprefix(MODEL): value for key, value in point.items() if key.startswith(MODEL)} for point in points]
+    jobs = [
+        _Job(at, number, partial(build, **grids[at]), replace(run, seed=derive_seed(seed, "fold", number)))
+        for at, run in enumerate(runs)
+        for number in range(len(pairs))
+    ]
+    scores = np.full((len(points), len(pairs)), math.nan)
+    bar: Progress[None] = show_progress(total=len(jobs), label="searching", enabled=progress)
     with bar:
-        for point, run in zip(points, runs):
-            architecture = {key.removeprefix(MODEL): value for key, value in point.items() if key.startswith(MODEL)}
-            scores = []
-            for number, (rest, fold) in enumerate(pairs):
-                own = replace(run, seed=derive_seed(seed, "fold", number), snapshots="final", measure=False)
-                scores.append(_score(build(seed=own.seed, **architecture), rest, fold, own, score))
+        for some in _together(jobs, grid, pairs) if vectorised else [[job] for job in jobs]:
+            models = _trained_together(some, pairs) if vectorised else [_trained(some[0], pairs)]
+            for job, model in zip(some, models):
+                if model is not None:
+                    scores[job.point, job.fold] = _score(model, pairs[job.fold][1], job.settings, score)
                 bar.advance()
-            rows.append(SearchRow(point, tuple(scores)))
-    return SearchResult(tuple(rows), score if isinstance(score, str) else score.__name__, larger_is_better)
+    rows = tuple(SearchRow(point, tuple(map(float, row))) for point, row in zip(points, scores))
+    return SearchResult(rows, score if isinstance(score, str) else score.__name__, larger_is_better)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """One setting of the grid on all folds but one."""
+
+    point: int
+    fold: int
+    build: Callable[..., nn.Module]
+    settings: Settings
+
+
+def _trained(job: _Job, pairs: Sequence[tuple[Part, Part]]) -> nn.Module | None:
+    """The network of a job, or None where training has no finite answer."""
+    model = job.build(seed=job.settings.seed)
+    try:
+        fit(model, pairs[job.fold][0], job.settings, snapshots="final", measure=False).final()
+    except NumericalError:
+        return None
+    return model
+
+
+def _together(
+    jobs: Sequence[_Job], grid: Mapping[str, Sequence[Any]], pairs: Sequence[tuple[Part, Part]]
+) -> list[list[_Job]]:
+    """Jobs that can be members of one ensemble: all but their rates is the same, and their folds are as long."""
+    places = list(itertools.product(*(range(len(values)) for values in grid.values())))
+    groups: dict[tuple[int, ...], list[_Job]] = {}
+    for job in jobs:
+        key = [at for name, at in zip(grid, places[job.point]) if name not in OWN]
+        groups.setdefault((*key, len(pairs[job.fold][0])), []).append(job)
+    return list(groups.values())
+
+
+def _trained_together(jobs: Sequence[_Job], pairs: Sequence[tuple[Part, Part]]) -> Iterator[nn.Module | None]:
+    """The networks of some jobs, trained as one ensemble."""
+    ensemble = fit_ensemble(
+        lambda seed: jobs[0].build(seed=seed),
+        [pairs[job.fold][0] for job in jobs],
+        replace(jobs[0].settings, seed=0),
+        seeds=[job.settings.seed for job in jobs],
+        lr=[job.settings.lr for job in jobs],
+        weight_decay=[job.settings.weight_decay for job in jobs],
+        diverged="nan",
+        snapshots="final",
+    )
+    assert ensemble.diverged is not None
+    return (None if bad else ensemble.member(i) for i, bad in enumerate(ensemble.diverged.tolist()))
 
 
 def _without_model(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if not key.startswith(MODEL)}
 
 
-def _score(model: nn.Module, rest: Part, fold: Part, settings: Settings, score: str | Score) -> float:
-    """The score of one setting on one fold; NaN where training has no finite answer."""
-    try:
-        fit(model, rest, settings).final()
-    except NumericalError:
-        return math.nan
+def _score(model: nn.Module, fold: Part, settings: Settings, score: str | Score) -> float:
+    """The score of a network on a fold."""
     if not isinstance(score, str):
         return float(score(model, fold))
     metrics = evaluate(model, fold, loss=settings.loss_rule, weights=settings.weights)

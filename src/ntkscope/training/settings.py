@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ntkscope.core import Inputs, UsageError
 from ntkscope.core.identity import identity
+from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.evaluation import Weights
 from ntkscope.training.losses import Loss, LossFunction, as_loss
 from ntkscope.training.modes import Mode, Phase, as_mode
@@ -21,7 +22,7 @@ from ntkscope.training.optimizers import OptimizerFactory, check_optimizer
 from ntkscope.training.schedules import Schedule, ScheduleLike, as_schedule
 from ntkscope.training.stopping import StopWhen
 
-Augment = Callable[[Inputs, torch.Generator], Inputs]
+Augment = Callable[[Inputs, torch.Generator], Inputs] | ItemAugmentation
 NOT_TOLD = ("measure", "snapshots", "on_step", "weights", "device", "dtype")
 AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

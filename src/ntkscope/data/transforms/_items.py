@@ -33,13 +33,20 @@ def _wrap(value: int) -> int:
 
 
 def item_draws(numbers: Int64[Tensor, " n"], below: int, seed: int, *names: str | int) -> Int64[Tensor, " n"]:
-    """For each item a random integer in [0, below) that depends on its number and the stream alone: splitmix64.
+    """For each item a random integer in [0, below) that depends on its number and the stream alone.
 
     >>> a = item_draws(torch.arange(5), 100, 0, "shift")
     >>> torch.equal(item_draws(torch.tensor([3, 1]), 100, 0, "shift"), a[[3, 1]])
     True
     """
-    z = (numbers + 1) * _wrap(0x9E3779B97F4A7C15) + _wrap(derive_seed(seed, *names))
+    return keyed_draws(numbers, below, derive_seed(seed, *names))
+
+
+def keyed_draws(
+    numbers: Int64[Tensor, " *shape"], below: int, key: int | Int64[Tensor, " *keys"]
+) -> Int64[Tensor, " *shape"]:
+    """splitmix64 of each number and a key (one, or one per number), reduced to [0, below); the same on every device."""
+    z = (numbers + 1) * _wrap(0x9E3779B97F4A7C15) + (_wrap(key) if isinstance(key, int) else key)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         low = (1 << (64 - shift)) - 1  # torch shifts copy the sign; a hash needs zeros
         z = (z ^ ((z >> shift) & low)) * _wrap(factor)

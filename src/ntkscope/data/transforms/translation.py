@@ -25,15 +25,15 @@ def shift_images(
     [[[[0.0, 1.0], [0.0, 3.0]]]]
     """
     n, channels, height, width = x.shape
-    rows = torch.arange(height) - shift[:, :1]  # (n, height): the row each output row comes from
-    columns = torch.arange(width) - shift[:, 1:]
+    rows = torch.arange(height, device=x.device) - shift[:, :1]  # (n, height): the row each output row comes from
+    columns = torch.arange(width, device=x.device) - shift[:, 1:]
     inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
     source = x.movedim(1, -1)[
-        torch.arange(n)[:, None, None],
+        torch.arange(n, device=x.device)[:, None, None],
         rows.clamp(0, height - 1)[:, :, None],
         columns.clamp(0, width - 1)[:, None, :],
     ].movedim(-1, 1)
-    background = torch.as_tensor(fill, dtype=x.dtype).reshape(-1, 1, 1)
+    background = torch.as_tensor(fill, dtype=x.dtype, device=x.device).reshape(-1, 1, 1)
     if len(background) not in (1, channels):
         raise UsageError(f"fill has {len(background)} numbers; expected 1 or {channels}, one per channel")
     return torch.where(inside[:, None], source, background).contiguous()

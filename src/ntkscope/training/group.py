@@ -1,0 +1,378 @@
+"""A group: some members of an ensemble, stacked, trained in step."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import stack_module_state
+
+from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, UsageError, derive_seed
+from ntkscope.core.tree import join, map_leaves, take
+from ntkscope.training.augment import ItemAugmentation
+from ntkscope.training.batches import BatchOrder
+from ntkscope.training.chain import StackedChain, as_chain
+from ntkscope.training.likeness import (
+    ATTEMPTS,
+    FEW,
+    SHAKEN,
+    UNLIKE,
+    alike,
+    few_inputs,
+    full_float32,
+    gradients,
+    member_inputs,
+    outputs_alone,
+)
+from ntkscope.training.losses import objective
+from ntkscope.training.member_rates import cannot_record, make_updates
+from ntkscope.training.members import GroupState, Members, Plan
+from ntkscope.training.modes import phase_starts, redraw_, select, trainable
+from ntkscope.training.recording import Recorder
+from ntkscope.training.run import LOOK_EVERY
+from ntkscope.training.stacked import MemberData, each_member, evaluate_stacked, outputs_of
+from ntkscope.training.watch import Watch
+
+
+class Group:
+    """Some members, stacked, with an optimizer of their own. `advance` trains them, `state` and `load` move them."""
+
+    def __init__(self, members: Members, plan: Plan) -> None:
+        models, settings = members.models, plan.settings
+        self.plan, self.template, self.seeds = plan, copy.deepcopy(models[0]), tuple(members.seeds)
+        params, self.buffers = stack_module_state(list(models))
+        self.params = {name: tensor.detach().requires_grad_(tensor.requires_grad) for name, tensor in params.items()}
+        self.wanted = {name: p.requires_grad for name, p in self.params.items()}
+        self.device = next(iter(self.params.values())).device
+        self.data = MemberData(members.parts)
+        self.validation = None if members.validation is None else MemberData(members.validation)
+        stop = settings.stop
+        self._stop_data = self.data
+        if stop is not None and stop.part is not None:
+            scale = {name: value for name, value in stop.part.extras.items() if name == "weights"}
+            own = Part(stop.part.x, stop.part.y, scale).to(self.device, settings.dtype)
+            self._stop_data = MemberData([own] * len(models))
+        self.orders = [BatchOrder(self.data.items, plan.size, seed) for seed in members.seeds]
+        self.per_epoch = self.orders[0].per_epoch
+        links = as_chain(models[0]) if isinstance(members.parts[0].x, Tensor) else None
+        self.chain = None if links is None else StackedChain(links, self.params, plan.fast)
+        learning = {name: p for name, p in self.params.items() if self.wanted[name]}
+        self.updates = make_updates(settings, learning, members.lr, members.weight_decay)
+        self.vectorised, self.notes = True, list[str]()
+        ends = self.validation is not None or stop is not None or not plan.raises
+        self.watch = Watch(len(models), plan.patience, ends)
+        self.step, self.losses = 0, torch.full((len(models),), math.nan, device=self.device)
+        self._starts = phase_starts(settings.phases, self.per_epoch)
+        for phase in settings.phases:  # a selector that selects nothing is reported before anything is trained
+            trainable(self.template, phase)
+            select(self.template, phase.reinit)
+        self._phase, self._learning = -1, tuple(learning)
+        self._checked, self._permutation = False, (-1, torch.empty(0))
+        self._generator = torch.Generator(device=self.device)
+        self._keys: tuple[int, Tensor] = (-1, torch.empty(0))
+        self._clock = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._bad = torch.full((len(models),), -1, dtype=torch.int64, device=self.device)
+        self._recorder = self._make_recorder()
+
+    def _make_recorder(self) -> Recorder | None:
+        if self.device.type != "cuda" or not self.plan.capture:
+            return None
+        refusal = cannot_record(self.updates, self.plan.settings)
+        if refusal is None:
+            return Recorder(self._update)
+        self.notes.append(f"steps are not recorded as CUDA graphs: {refusal} cannot be")
+        return None
+
+    @property
+    def finished(self) -> bool:
+        """Whether no member has anything left to learn."""
+        return self.step >= self.plan.total or bool(self.watch.done.all())
+
+    # -- the networks are what they were ------------------------------------------------------------------------------
+
+    @full_float32()
+    def hold_to(self, models: Sequence[nn.Module]) -> None:
+        """Every member must give the outputs of its own network on a few inputs; a chain that does not is not used, and what
+        `vmap` cannot do is done one network after the other."""
+        if self.chain is not None:
+            few = self._few(0)
+            with torch.no_grad():
+                found = self.chain.forward(few, shared=self.data.shared)
+            alone = [outputs_alone(m, member_inputs(few, self.data.axis, i))[0] for i, m in enumerate(models)]
+            if alike(found, torch.stack(alone)):
+                return
+            self.chain = None
+            for parameter in self.params.values():
+                parameter.grad = None
+        try:
+            self._hold_general(models)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # an operation without a batching rule, a branch on the data
+            if not self.vectorised:
+                raise
+            self.vectorised = False
+            self._hold_general(models)
+            self.notes.append(
+                f"members are computed one after the other: vmap failed ({str(error).strip().splitlines()[0]:.200})"
+            )
+
+    def _hold_general(self, models: Sequence[nn.Module]) -> None:
+        left = list(range(len(models)))
+        for attempt in range(ATTEMPTS):
+            few = self._few(attempt * FEW)
+            left = [left[k] for k in self._unlike([(models[i], i) for i in left], few)]
+            if not left:
+                return
+        raise UsageError(f"the network of seed {self.seeds[left[0]]} {UNLIKE}")
+
+    def _few(self, start: int) -> Any:
+        """The inputs of a few items, of each member where members have their own."""
+        if self.data.shared:
+            return few_inputs(self.data.part.x, 0, start)
+        index = few_inputs(torch.arange(self.data.items, device=self.data.owner.device), 0, start)
+        return self.data.rows(index.expand(len(self.seeds), -1)).x
+
+    def _unlike(self, members: list[tuple[nn.Module, int]], few: Any) -> list[int]:
+        """Which of some members do not compute what their own networks do, or have other gradients.
+
+        At weights other than the networks' own: a forward pass that holds on to one of them does not follow.
+        """
+        axis = self.data.axis
+        params = {name: (p.detach() * SHAKEN).requires_grad_(p.requires_grad) for name, p in self.params.items()}
+        buffers = {name: tensor.clone() for name, tensor in self.buffers.items()}
+        try:
+            outputs = each_member(partial(outputs_of, self.template), (0, 0, axis), self.vectorised)(
+                params, buffers, few
+            )
+        except RuntimeError as error:
+            if "randomness" in str(error):
+                return []  # reported at the first step, with the remedy
+            raise
+        slopes = gradients(outputs, [p for p in params.values() if p.requires_grad])
+        found = []
+        for at, (model, i) in enumerate(members):
+            out, own = outputs_alone(model, member_inputs(few, axis, i), SHAKEN)
+            together = [torch.cat([g.flatten() for g in each]) for each in ([s[i] for s in slopes], own)]
+            if not (alike(outputs[i].detach(), out) and alike(*together)):
+                found.append(at)
+        return found
+
+    # -- moving -------------------------------------------------------------------------------------------------------
+
+    @torch.enable_grad()
+    def advance(self, until: int, bar: Progress[None] | None = None) -> None:
+        """Train all members until `until` updates are done, or all ended."""
+        while self.step < until and not self.finished:
+            self._enter_phase()
+            self.updates.scale(self.plan.settings.rate.factor(self.step, self.per_epoch, self.plan.total))
+            batch, axis = self._batch()
+            if self._recorder is None:
+                losses = self._update(batch, axis)
+            else:
+                constant = self.orders[0].full and self.plan.settings.augment is None
+                losses = self._recorder.run(batch, axis, constant)
+            self.step += 1
+            self.losses = losses.detach()
+            if self.device.type == "cpu" or self.step % LOOK_EVERY == 0:
+                self._check_finite()
+            if self.step % self.per_epoch == 0 or self.step == self.plan.total:
+                self._look()
+            if bar is not None:
+                bar.advance()
+        if self.step:
+            self._check_finite()
+
+    def _update(self, batch: Part, axis: int | None) -> Tensor:
+        """One update of all members, and their losses before it."""
+        losses, slopes = self._by_autograd(batch, axis) if self.chain is None else self._by_hand(self.chain, batch, axis)
+        self.updates.step(slopes)
+        if self.device.type != "cpu":  # noted there, so that nothing waits for the device
+            self._clock.add_(1)
+            wrong = (self._bad < 0) & ~torch.isfinite(losses.detach())
+            self._bad.copy_(torch.where(wrong, self._clock, self._bad))
+        return losses
+
+    def _by_hand(self, chain: StackedChain, batch: Part, axis: int | None) -> tuple[Tensor, Mapping[str, Tensor | None]]:
+        """The losses of the members; gradients by hand, but for the loss itself."""
+        outputs = chain.forward(batch.x, shared=axis is None).detach().requires_grad_()
+        weights = batch.extras.get("weights")
+        in_dims = (0, axis, None if weights is None else axis)
+        losses = each_member(self._objective, in_dims, vectorised=True)(outputs, batch.y, weights)
+        chain.backward(torch.autograd.grad(losses.sum(), outputs)[0])
+        return losses, {name: chain.gradients[name] for name in self._learning}
+
+    def _by_autograd(self, batch: Part, axis: int | None) -> tuple[Tensor, Mapping[str, Tensor | None]]:
+        """The losses of the members; gradients of whatever network by PyTorch."""
+
+        def one(params: Params, buffers: Params, x: Inputs, y: Tensor, weights: Tensor | None) -> Tensor:
+            return self._objective(outputs_of(self.template, params, buffers, x), y, weights)
+
+        weights = batch.extras.get("weights")
+        in_dims = (0, 0, axis, axis, None if weights is None else axis)
+        try:
+            losses = each_member(one, in_dims, self.vectorised)(self.params, self.buffers, batch.x, batch.y, weights)
+        except RuntimeError as error:
+            if "randomness" not in str(error):
+                raise
+            raise UsageError(
+                "the networks draw random numbers in their forward pass (dropout); an ensemble trains networks"
+                " without: set the dropout to 0, or train them one by one with fit"
+            ) from error
+        learning = [self.params[name] for name in self._learning]
+        found = torch.autograd.grad(losses.sum(), learning, allow_unused=True)
+        # fused optimizers read a gradient as if it lay in memory like its parameter
+        return losses, {name: None if g is None else g.contiguous() for name, g in zip(self._learning, found)}
+
+    def _objective(self, outputs: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+        if not self._checked:
+            self.plan.settings.loss_rule.check(outputs, self.data.targets)
+            self._checked = True
+        return objective(self.plan.settings.loss_rule, outputs, y, weights, self.data.items)
+
+    def _enter_phase(self) -> None:
+        """Set which parameters learn; at the first step of a phase, redraw what the phase redraws."""
+        current = max(i for i, start in enumerate(self._starts) if start <= self.step)
+        phase = self.plan.settings.phases[current]
+        if self.step == self._starts[current]:
+            drawn: set[str] = set()
+            for i, seed in enumerate(self.seeds if phase.reinit else ()):
+                self._wear(i)
+                drawn = redraw_(self.template, phase, derive_seed(seed, "phase", current))
+                own = dict(self.template.named_parameters())
+                with torch.no_grad():
+                    for name in drawn:
+                        self.params[name][i].copy_(own[name])
+            self.updates.forget(self.params if phase.reset_optimizer else drawn)
+            self._phase = -1
+        if self._phase != current:
+            names = trainable(self.template, phase)
+            self._learning = tuple(name for name in self.params if self.wanted[name] and name in names)
+            for name, parameter in self.params.items():
+                parameter.requires_grad_(name in self._learning)
+            if self._recorder is not None:
+                self._recorder.forget()
+            self._phase = current
+
+    def _wear(self, i: int) -> None:
+        """Give the template the weights of member i."""
+        with torch.no_grad():
+            for name, tensor in [*self.template.named_parameters(), *self.template.named_buffers()]:
+                tensor.copy_((self.params if name in self.params else self.buffers)[name][i])
+
+    # -- batches --------------------------------------------------------------------------------------------------------
+
+    def _batch(self) -> tuple[Part, int | None]:
+        """The batch and the axis its members lie along, None where all see the same."""
+        epoch = self.step // self.per_epoch
+        if self.orders[0].full:
+            batch, axis = self.data.everything(), self.data.axis
+            if self.plan.settings.augment is None:
+                return batch, axis
+            index = torch.arange(self.data.items, device=self.device).expand(len(self.seeds), -1)
+            if axis is None:
+                batch = self.data.rows(index)
+        else:
+            if self._permutation[0] != epoch:
+                rows = torch.stack([order.permutation(epoch) for order in self.orders]).to(self.device)
+                self._permutation = (epoch, rows)
+            index = self._permutation[1][:, self.orders[0].place(self.step)]  # (k, b)
+            batch = self.data.rows(index)
+        return Part(self._augmented(batch.x, index, epoch), batch.y, batch.extras), 0
+
+    def _augmented(self, x: Inputs, index: Tensor, epoch: int) -> Inputs:
+        """The inputs (k, b, …) of the members' batches, each changed as `fit` changes it."""
+        augment = self.plan.settings.augment
+        if augment is None:
+            return x
+        if isinstance(augment, ItemAugmentation):
+            if self._keys[0] != epoch:
+                keys = torch.tensor([augment.keys(seed, epoch) for seed in self.seeds], device=self.device)
+                self._keys = (epoch, keys)
+            keys = self._keys[1].repeat_interleave(index.shape[1], 0)
+            flat = map_leaves(lambda leaf: leaf.flatten(0, 1), x)
+            moved = augment.apply(flat, index.flatten(), keys)
+            return map_leaves(lambda leaf: leaf.unflatten(0, index.shape), moved)
+        changed = []
+        for i, seed in enumerate(self.seeds):
+            self._generator.manual_seed(derive_seed(seed, "augment", self.step))
+            changed.append(augment(take(x, i), self._generator))
+        return join(changed, torch.stack, "the augmented batches of the members")
+
+    # -- who ended ------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """At the end of an epoch: validation losses, and the stopping rule."""
+        stop, watch = self.plan.settings.stop, self.watch
+        if self.validation is None and stop is None:
+            return
+        self._check_finite()
+        if self.validation is not None:
+            found = self._metrics(self.validation)["loss"]
+            watch.note_validation(found, self.params, self.buffers, self.step, self.losses)
+        if stop is not None and self.step % (stop.every * self.per_epoch) == 0 and not bool(watch.done.all()):
+            reached = watch.reached(stop, self._metrics(self._stop_data))
+            if self.validation is None:
+                watch.keep(reached, self.params, self.buffers, self.step)
+            watch.end(reached, self.losses)
+
+    def _metrics(self, data: MemberData) -> dict[str, Tensor]:
+        return evaluate_stacked(
+            self.template, self.params, self.buffers, data, self.plan.settings.loss_rule, self.vectorised
+        )
+
+    def _check_finite(self) -> None:
+        """An error for members whose loss is not finite, or their end."""
+        if self.device.type == "cpu":
+            wrong = ~torch.isfinite(self.losses)
+            if not bool(wrong.any()):
+                return
+            steps = torch.where(wrong, self.step, -1)
+        else:
+            steps = self._bad.cpu()
+        wrong = (steps >= 0) & ~self.watch.done
+        if not bool(wrong.any()):
+            return
+        if self.plan.raises:
+            raise NumericalError(
+                f"the loss of {int(wrong.sum())} members is not finite at step {int(steps[wrong].min())}, first of the"
+                f" member with seed {self.seeds[int(wrong.nonzero()[0])]}; lower lr, or check the inputs"
+            )
+        self.watch.mark_diverged(wrong, self.params, self.buffers, self.step)
+
+    # -- where it is ----------------------------------------------------------------------------------------------------
+
+    def told(self) -> list[str]:
+        """What a user should know of how the members were computed."""
+        return [*self.notes, *([self._recorder.note] if self._recorder is not None and self._recorder.note else [])]
+
+    def final_losses(self) -> Tensor:
+        """Of each member, at its last update."""
+        own = self.watch.losses.to(self.losses.device, self.losses.dtype)
+        return torch.where(self.watch.done.to(self.losses.device), own, self.losses)
+
+    def state(self) -> GroupState:
+        """A copy of everything `load` needs."""
+        params, buffers = self.watch.shown(self.params, self.buffers, final=False)
+        watch = self.watch.state(params, buffers) | {"last losses": self.final_losses().clone()}
+        return GroupState(self.step, params, buffers, self.updates.state(), watch)
+
+    def load(self, state: GroupState) -> None:
+        """Continue from `state` as if this group had reached it."""
+        with torch.no_grad():
+            for own, stored in ((self.params, state.params), (self.buffers, state.buffers)):
+                for name, tensor in own.items():
+                    tensor.copy_(stored[name])
+        self.updates.load(state.optimizer)
+        self.watch.load(state.watch, self.device)
+        self.losses = state.watch["last losses"].to(self.device)
+        self.step, self._phase = state.step, -1
+        self._clock.fill_(state.step)
+        self._bad.fill_(-1)
+        if self._recorder is not None:
+            self._recorder.forget()

@@ -1,0 +1,372 @@
+"""Ensembles whose members differ: own rates, own ends, modes, augmentation; each is what training it alone gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from contracts.training_problems import ALL_OPTIMIZERS, classes_part, regression_part, small_net
+from ntkscope import models
+from ntkscope.core import NumericalError, Part, RecordError, Snapshot, UsageError
+from ntkscope.training import (
+    CropFlip,
+    Every,
+    Phase,
+    StopWhen,
+    Translate,
+    Triangular,
+    evaluate,
+    fit,
+    fit_ensemble,
+    reinit,
+)
+
+PART = classes_part(dtype=torch.float64)
+HELD = Part(PART.x.flip(0) + 0.3, PART.y.flip(0))
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # other kernels, same double arithmetic
+
+
+def net(seed: int) -> nn.Module:
+    return small_net(seed, dtype=torch.float64)
+
+
+def norm_net(seed: int) -> nn.Module:
+    return small_net(seed, norm=True, dtype=torch.float64)
+
+
+def chain_net(seed: int) -> nn.Module:
+    return models.build("mlp", in_features=5, classes=3, widths=[7], activation="tanh", seed=seed).double()
+
+
+def same_weights(member: nn.Module, alone: nn.Module) -> None:
+    for a, b in zip(member.state_dict().values(), alone.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, **CLOSE)
+
+
+# -- rates ------------------------------------------------------------------------------------------------------------
+
+RULES: dict[str, dict[str, Any]] = {
+    **ALL_OPTIMIZERS,
+    "sgd, damped": {"momentum": 0.9, "optimizer_options": {"dampening": 0.5}},
+    "adam, amsgrad": {"optimizer_options": {"amsgrad": True, "betas": (0.8, 0.95)}},
+    "adagrad, slowing": {"optimizer_options": {"lr_decay": 0.1, "initial_accumulator_value": 0.2}},
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("build", [net, chain_net])
+def test_members_with_their_own_rates_equal_networks_trained_alone(name: str, build: Callable[[int], nn.Module]) -> None:
+    optimizer = name.partition(",")[0]
+    settings = {**RULES[name], "optimizer": optimizer, "epochs": 4, "schedule": Triangular()}
+    settings["batch_size"] = None if name == "gd" else 7
+    lr, decay = [0.01, 0.03, 0.0, 0.03], [0.0, 0.02, 0.5, 0.3]
+    seeds = [3, 1, 4, 1]
+    settings.pop("lr", None), settings.pop("weight_decay", None)
+    together = fit_ensemble(build, PART, seeds=seeds, workers=2, lr=lr, weight_decay=decay, **settings)
+    for i, seed in enumerate(seeds):
+        alone = build(seed)
+        fit(alone, PART, seed=seed, lr=lr[i], weight_decay=decay[i], **settings).final()
+        same_weights(together.member(i), alone)
+
+
+def test_equal_rates_in_a_list_are_the_one_rate() -> None:
+    settings = {"optimizer": "adam", "epochs": 3, "batch_size": 6, "workers": 1}
+    one = fit_ensemble(net, PART, seeds=2, lr=0.01, weight_decay=1e-3, **settings)
+    for lr in ([0.01, 0.01], torch.tensor([0.01, 0.01], dtype=torch.float64)):
+        listed = fit_ensemble(net, PART, seeds=2, lr=lr, weight_decay=[1e-3, 1e-3], **settings)
+        assert all(torch.equal(listed.params[name], one.params[name]) for name in one.params)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": [0.1, 0.1, 0.1]}, "got 3 values for lr; expected one number, or 2, one per member"),
+        ({"lr": 0.1, "weight_decay": [0.1]}, "got 1 values for weight_decay"),
+        ({"lr": [0.1, -0.1]}, "lr with -0.1 for a member; expected numbers, 0 or more"),
+        ({"lr": [0.1, float("nan")]}, "lr with nan for a member"),
+        ({"lr": [0.1, "fast"]}, "lr with 'fast' for a member"),
+        ({"lr": [0.1, 0.1], "weight_decay": [0.1, -1]}, "weight_decay with -1"),
+        ({"lr": -0.1}, "does not take"),
+        ({"lr": [0.1, 0.2], "optimizer": torch.optim.SGD}, "with an optimizer that is a function"),
+        ({"lr": [0.1, 0.2], "optimizer_options": {"maximize": True}}, "optimizer_options maximize"),
+        ({"lr": 0.1, "patience": 3}, "patience=3 without validation="),
+        ({"lr": 0.1, "patience": 0, "validation": HELD}, "patience=0; expected a number of epochs"),
+        ({"lr": 0.1, "validation": [HELD] * 3}, "got 2 members with 3 parts"),
+        ({"lr": 0.1, "diverged": "ignore"}, "expected 'raise' or 'nan'"),
+        ({"lr": 0.1, "mode": [Phase(freeze=("readout",))]}, "'readout' selects no parameter"),
+    ],
+)
+def test_wrong_rates_and_ends_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        fit_ensemble(net, PART, seeds=2, steps=1, **options)
+
+
+# -- modes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["reg", "stop-first", "first-last", "reinit"])
+@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
+@pytest.mark.parametrize("own", [False, True])
+def test_modes_train_every_member_as_fit_does(mode: str, optimizer: str, own: bool) -> None:
+    lr = [0.01, 0.05] if own else [0.02, 0.02]
+    settings = {"optimizer": optimizer, "epochs": 3, "batch_size": 5, "mode": mode}
+    for build in (norm_net, chain_net):
+        together = fit_ensemble(build, PART, seeds=[2, 7], lr=lr, weight_decay=0.1, workers=1, **settings)
+        for i, seed in enumerate((2, 7)):
+            alone = build(seed)
+            fit(alone, PART, seed=seed, lr=lr[i], weight_decay=0.1, **settings).final()
+            same_weights(together.member(i), alone)
+
+
+def test_phases_that_reset_the_optimizer_or_redraw_from_fresh_networks() -> None:
+    phases = (Phase(epochs=1), Phase(train=("*.bias",), reset_optimizer=True, epochs=1), *reinit(fresh=net)[1:])
+    settings = {"optimizer": "sgd", "momentum": 0.9, "lr": 0.05, "epochs": 4, "batch_size": 6, "mode": phases}
+    together = fit_ensemble(net, PART, seeds=[5, 6], workers=2, **settings)
+    for i, seed in enumerate((5, 6)):
+        alone = net(seed)
+        fit(alone, PART, seed=seed, **settings).final()
+        same_weights(together.member(i), alone)
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", [norm_net, chain_net])
+@pytest.mark.parametrize("where", [None, HELD])
+def test_every_member_stops_by_itself(build: Callable[[int], nn.Module], where: Part | None) -> None:
+    stop = StopWhen(accuracy=0.7, loss=0.8, every=2, part=where)
+    settings = {"optimizer": "adam", "epochs": 30, "batch_size": 8, "stop": stop}
+    lr = [0.03, 0.01, 0.1, 1e-4]
+    seen: list[Snapshot] = []
+    together = fit_ensemble(
+        build, PART, seeds=4, lr=lr, workers=2, snapshots=Every(3, "epoch"), on_snapshot=seen.append, **settings
+    )
+    ends = []
+    for i in range(4):
+        alone = build(i)
+        ends.append(fit(alone, PART, seed=i, lr=lr[i], **settings).final().step)
+        same_weights(together.member(i), alone)
+    assert together.steps.tolist() == ends
+    assert len(set(ends)) > 1  # the settings make them stop at different times
+    assert max(ends) == 90
+    first = ends.index(min(ends))
+    late = next(snapshot for snapshot in seen if snapshot.step >= min(ends))
+    for name, value in late.params.items():  # weights of a member that stopped do not move
+        assert torch.equal(value[first], seen[-1].params[name][first])
+
+
+def best_epoch(build: Callable[[int], nn.Module], seed: int, patience: int | None, **settings: Any) -> tuple[Snapshot, float]:
+    """The naive way: train alone, look at every epoch, keep the best."""
+    model = build(seed)
+    best: tuple[Snapshot, float] | None = None
+    since = 0
+    for snapshot in fit(model, PART, seed=seed, snapshots=Every(1, "epoch"), **settings):
+        if snapshot.step == 0:
+            continue
+        loss = evaluate(model, HELD, loss=settings.get("loss", "cross_entropy"))["loss"]
+        since += 1
+        if best is None or loss < best[1]:
+            best, since = (snapshot, loss), 0
+        if patience is not None and since >= patience:
+            break
+    assert best is not None
+    return best
+
+
+@pytest.mark.parametrize("patience", [None, 1, 3])
+@pytest.mark.parametrize("build", [norm_net, chain_net])
+def test_members_come_back_as_they_were_after_their_best_epoch(
+    build: Callable[[int], nn.Module], patience: int | None
+) -> None:
+    settings = {"optimizer": "adam", "epochs": 12, "batch_size": 8}
+    lr = [0.3, 0.05, 1e-3]
+    together = fit_ensemble(build, PART, seeds=3, lr=lr, validation=HELD, patience=patience, workers=2, **settings)
+    assert together.validation_losses is not None
+    for i in range(3):
+        snapshot, loss = best_epoch(build, i, patience, lr=lr[i], **settings)
+        assert int(together.steps[i]) == snapshot.step
+        assert float(together.validation_losses[i]) == pytest.approx(loss, rel=1e-9)
+        for name, value in snapshot.params.items():
+            torch.testing.assert_close(together.params[name][i], value, **CLOSE)
+        for name, value in snapshot.buffers.items():
+            torch.testing.assert_close(together.buffers[name][i], value, **CLOSE)
+    assert len(set(together.steps.tolist())) > 1
+
+
+def test_each_member_may_have_its_own_validation() -> None:
+    parts = [HELD, Part(HELD.x, HELD.y.flip(0)), HELD]
+    together = fit_ensemble(net, PART, seeds=[0, 0, 0], lr=0.5, epochs=10, validation=parts, workers=1)
+    assert together.validation_losses is not None
+    assert together.validation_losses[0] == together.validation_losses[2] != together.validation_losses[1]
+    for i, part in enumerate(parts):
+        assert evaluate(together.member(i), part)["loss"] == pytest.approx(float(together.validation_losses[i]), rel=1e-9)
+
+
+def test_a_member_that_diverges_leaves_the_others_alone() -> None:
+    part = regression_part()
+    settings = {"loss": "mse", "steps": 40}
+
+    def linear(seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return nn.Linear(4, 1, dtype=torch.float64)
+
+    lr = [0.05, 1e200, 0.01]
+    with pytest.raises(NumericalError, match="of 1 members is not finite at step .* seed 1"):
+        fit_ensemble(linear, part, seeds=3, lr=lr, workers=1, **settings)
+    together = fit_ensemble(linear, part, seeds=3, lr=lr, workers=1, diverged="nan", **settings)
+    assert together.diverged is not None
+    assert together.diverged.tolist() == [False, True, False]
+    assert bool(together(part.x)[1].isnan().all())
+    for i in (0, 2):
+        alone = linear(i)
+        fit(alone, part, seed=i, lr=lr[i], **settings).final()
+        same_weights(together.member(i), alone)
+
+
+# -- augmentation -----------------------------------------------------------------------------------------------------
+
+IMAGES = Part(torch.randn(14, 2, 6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(14) % 3)
+
+
+def image_net(seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).double()
+
+
+@pytest.mark.parametrize("augment", [Translate(2), Translate(1, fill=(0.5, -1.0)), CropFlip(padding=1)])
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_members_are_augmented_as_fit_augments(augment: Any, batch_size: int | None) -> None:
+    settings = {"lr": 0.1, "epochs": 3, "batch_size": batch_size, "augment": augment}
+    for parts in (IMAGES, [IMAGES, Part(-IMAGES.x, IMAGES.y)]):
+        together = fit_ensemble(image_net, parts, seeds=[3, 8], workers=1, **settings)
+        for i, seed in enumerate((3, 8)):
+            alone = image_net(seed)
+            fit(alone, parts if isinstance(parts, Part) else parts[i], seed=seed, **settings).final()
+            same_weights(together.member(i), alone)
+    plain = fit_ensemble(image_net, IMAGES, seeds=[3, 8], workers=1, **{**settings, "augment": None})
+    assert not torch.equal(plain.params["0.weight"], together.params["0.weight"])
+
+
+# -- networks that vmap cannot run ------------------------------------------------------------------------------------
+
+
+class Branching(nn.Module):
+    """Looks at its numbers, which `vmap` does not allow."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.inner = norm_net(seed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * (2.0 if float(x.detach().abs().max()) > 0 else 1.0)
+
+
+def test_what_vmap_cannot_run_is_trained_one_member_after_the_other() -> None:
+    settings = {"optimizer": "adam", "epochs": 3, "batch_size": 8}
+    lr = [0.01, 0.1]
+    together = fit_ensemble(Branching, PART, seeds=2, lr=lr, validation=HELD, workers=1, **settings)
+    assert not together.vectorised
+    assert "one after the other: vmap failed" in together.notes[0]
+    for i in range(2):
+        snapshot, _ = best_epoch(Branching, i, None, lr=lr[i], **settings)
+        for name, value in snapshot.params.items():
+            torch.testing.assert_close(together.params[name][i], value, **CLOSE)
+    assert together(PART.x).shape == (2, len(PART), 3)
+    assert fit_ensemble(net, PART, seeds=2, lr=0.1, steps=1).notes == ()
+
+
+class Tangent(nn.Module):
+    """f(w₀, x) + J(x) u, the network at w₀ made linear in its parameters: an example of a module that computes a `jvp`."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.inner = net(seed).requires_grad_(False)
+        self.u = nn.ParameterList([nn.Parameter(torch.zeros_like(p)) for p in self.inner.parameters()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        names = [name for name, _ in self.inner.named_parameters()]
+        start = {name: p.detach() for name, p in self.inner.named_parameters()}
+        out, moved = torch.func.jvp(
+            lambda params: torch.func.functional_call(self.inner, params, (x,)), (start,), (dict(zip(names, self.u)),)
+        )
+        return out + moved
+
+
+def test_linearised_networks_are_members_too() -> None:
+    settings = {"optimizer": "sgd", "momentum": 0.9, "epochs": 3, "batch_size": 8}
+    lr = [0.01, 0.1]
+    together = fit_ensemble(Tangent, PART, seeds=2, lr=lr, workers=1, **settings)
+    for i in range(2):
+        alone = Tangent(i)
+        fit(alone, PART, seed=i, lr=lr[i], **settings).final()
+        same_weights(together.member(i), alone)
+
+
+# -- stores -----------------------------------------------------------------------------------------------------------
+
+
+class Killed(Exception):
+    pass
+
+
+STORED: dict[str, dict[str, Any]] = {
+    "own rates": {"lr": [0.01, 0.05, 0.02], "weight_decay": [0.0, 0.1, 0.0], "optimizer": "adam"},
+    "validation and a mode": {
+        "lr": [0.3, 0.05, 0.001],
+        "optimizer": "adadelta",
+        "validation": HELD,
+        "patience": 4,
+        "mode": "reinit",
+    },
+    "stop and momentum": {"lr": [0.5, 0.1, 0.01], "momentum": 0.9, "stop": StopWhen(accuracy=0.7)},
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("at", [3, 8])
+def test_a_killed_call_continues_to_the_same_bits(name: str, at: int, tmp_path: Path) -> None:
+    settings = {**STORED[name], "seeds": 3, "workers": 2, "epochs": 8, "batch_size": 8, "snapshots": [0, 3, 8, 15]}
+    expected = fit_ensemble(norm_net, PART, **settings)
+    whole: list[int] = []
+    kept = fit_ensemble(norm_net, PART, store=tmp_path / "whole", on_snapshot=lambda s: whole.append(s.step), **settings)
+
+    def kill(snapshot: Snapshot) -> None:
+        if snapshot.step == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fit_ensemble(norm_net, PART, store=tmp_path / "run", on_snapshot=kill, **settings)
+    seen: list[int] = []
+    resumed = fit_ensemble(norm_net, PART, store=tmp_path / "run", on_snapshot=lambda s: seen.append(s.step), **settings)
+    again = fit_ensemble(norm_net, PART, store=tmp_path / "run", **settings)
+    assert seen == whole
+    for other in (kept, resumed, again):
+        assert torch.equal(other.steps, expected.steps)
+        torch.testing.assert_close(other.losses, expected.losses, rtol=0, atol=0, equal_nan=True)
+        for stack, found in ((expected.params, other.params), (expected.buffers, other.buffers)):
+            assert all(torch.equal(found[key], stack[key]) for key in stack)
+
+
+def test_a_store_of_another_ensemble_is_refused(tmp_path: Path) -> None:
+    settings = {"seeds": 2, "steps": 3, "workers": 1, "store": tmp_path / "run"}
+    fit_ensemble(net, PART, lr=[0.1, 0.2], **settings)
+    for changes in (
+        {"lr": [0.1, 0.3]},
+        {"lr": [0.1, 0.2], "weight_decay": [0.1, 0.0]},
+        {"lr": [0.1, 0.2], "validation": HELD},
+        {"lr": [0.1, 0.2], "seeds": [0, 2]},
+        {"lr": [0.1, 0.2], "augment": lambda x, generator: x},
+    ):
+        with pytest.raises(RecordError, match="another run"):
+            fit_ensemble(net, PART, **{**settings, **changes})
+    with pytest.raises(RecordError, match="another run"):
+        fit_ensemble(lambda seed: net(seed + 1), PART, lr=[0.1, 0.2], **settings)
+    with pytest.raises(RecordError, match="data"):
+        fit_ensemble(net, HELD, lr=[0.1, 0.2], **settings)
