@@ -201,7 +201,12 @@ def outcome(seconds: dict[int, dict[str, Spread]], notes: list[str], quick: bool
             rows.append({"outputs": outputs, "step": name, "ms": times, "× LeNet": ratio(spread, spreads[NETWORK])})
         steps = ratio(spreads[OURS], spreads[NETWORK])
         checks.append(
-            Check(f"a step of LinLeNet, {outputs} outputs", f"≤ {RATIO} × LeNet's", str(steps), _holds(steps.median <= RATIO, quick))
+            Check(
+                f"a step of LinLeNet, {outputs} outputs",
+                f"≤ {RATIO} × LeNet's",
+                str(steps),
+                _holds(steps.median <= RATIO, quick),
+            )
         )
     if JACOBIAN in seconds.get(COMPARED, {}):
         slower = ratio(seconds[COMPARED][JACOBIAN], seconds[COMPARED][OURS])
@@ -213,12 +218,18 @@ def outcome(seconds: dict[int, dict[str, Spread]], notes: list[str], quick: bool
                 _holds(slower.median >= SLOWER, quick),
             )
         )
-    details = {"batch": BATCH, "device": [on_cuda(k, 20 if quick else 200) for k in OUTPUTS] if torch.cuda.is_available() else []}
-    for row in details["device"]:  # type: ignore[attr-defined]
-        notes.append(", ".join(f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()))
+    details: dict[str, Any] = {
+        "batch": BATCH,
+        "device": [on_cuda(k, 20 if quick else 200) for k in OUTPUTS] if torch.cuda.is_available() else [],
+    }
+    notes = notes + [", ".join(f"{key} {_cell(value)}" for key, value in row.items()) for row in details["device"]]
     return Outcome("Steps of a linearised network (LeNet, batch 32)", rows, checks, notes, details)
 
 
 def _holds(fulfilled: bool, quick: bool) -> bool | None:
     """One round of two steps proves nothing."""
     return None if quick else fulfilled
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

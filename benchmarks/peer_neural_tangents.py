@@ -157,19 +157,19 @@ class Kernel:
         y = jnp.asarray(np.load(targets))
         if self.step is None:
             linear = nt.linearize(self.f, self.params)
-            slope = jax.grad(lambda params: jnp.mean((linear(params, self.x) - y) ** 2))
+            slope = jax.grad(lambda params, x: jnp.mean((linear(params, x) - y) ** 2))
 
-            def one(params: Params, speed: Params) -> tuple[Params, Params]:
-                speed = jax.tree_util.tree_map(lambda v, g: MOMENTUM * v + g, speed, slope(params))
+            def one(params: Params, speed: Params, x: Any) -> tuple[Params, Params]:  # x comes anew: nothing is folded
+                speed = jax.tree_util.tree_map(lambda v, g: MOMENTUM * v + g, speed, slope(params, x))
                 return jax.tree_util.tree_map(lambda p, v: p - RATE * v, params, speed), speed
 
             self.step = jax.jit(one)
             np.save(outputs, np.asarray(linear(self.params, self.x)))
             still = jax.tree_util.tree_map(jnp.zeros_like, self.params)
-            self.state = jax.block_until_ready(self.step(self.params, still))
+            self.state = jax.block_until_ready(self.step(self.params, still, self.x))
         start = time.perf_counter()
         for _ in range(steps):
-            self.state = self.step(*self.state)
+            self.state = self.step(*self.state, self.x)
         jax.block_until_ready(self.state)
         return {"seconds": (time.perf_counter() - start) / steps}
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ntkscope as ns
-from strategies.networks import Net, randomize
 from strategies.named import used
+from strategies.networks import Net, randomize
 
 
 class Sine(torch.autograd.Function):
@@ -135,5 +135,7 @@ def jacobian(model: nn.Module, x: Tensor) -> Tensor:
     for i in range(len(x)):
         for output in model(x[i : i + 1])[0]:
             grads = torch.autograd.grad(output, parameters, retain_graph=True, allow_unused=True)
-            rows.append(torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(grads, parameters)]))
+            rows.append(
+                torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(grads, parameters)])
+            )
     return torch.stack(rows)

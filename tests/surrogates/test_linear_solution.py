@@ -18,8 +18,8 @@ import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, Part, UsageError
 from ntkscope.infinite.dynamics import dynamics
 from ntkscope.linalg import NumericalWarning
-from surrogates.linear_cases import build, jacobian, noise
 from strategies.architectures import architectures
+from surrogates.linear_cases import build, jacobian, noise
 
 ROADS = ("dense", "kernel", "lsmr", "cg")
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import ntkscope as ns
 from ntkscope.core import Part, UsageError
 from oracles.unchanged import differences, snapshot
-from surrogates.linear_cases import LARGE, SMALL, build, call, explicit_gradient, noise
 from strategies.networks import Net
+from surrogates.linear_cases import LARGE, SMALL, build, call, explicit_gradient, noise
 
 
 def moved(model: nn.Module, direction: dict[str, Tensor], length: float) -> nn.Module:
@@ -301,7 +301,9 @@ def test_fit_and_fit_ensemble_train_it() -> None:
 
 
 def test_inputs_by_name_and_gradients_by_inputs() -> None:
-    model = Net(lambda m, left, right: m.head(torch.tanh(m.body(left) * right)), body=nn.Linear(3, 4), head=nn.Linear(4, 2))
+    model = Net(
+        lambda m, left, right: m.head(torch.tanh(m.body(left) * right)), body=nn.Linear(3, 4), head=nn.Linear(4, 2)
+    )
     model = model.double().eval()
     x = {"left": noise(4, 3), "right": noise(4, 4, seed=2)}
     linear = ns.linearize(model)
@@ -345,7 +347,7 @@ def test_a_network_that_counts_its_calls_stays_as_it_was() -> None:
 
 def test_bad_arguments_say_what_was_expected() -> None:
     model, _ = build("twice")
-    with pytest.raises(UsageError, match="'u' .* or 'w'"):
+    with pytest.raises(UsageError, match=r"'u' .* or 'w'"):
         ns.linearize(model, coordinates="v")
     with pytest.raises(UsageError, match="linear already"):
         ns.linearize(ns.linearize(model))

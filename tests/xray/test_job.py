@@ -25,7 +25,7 @@ from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
 from ntkscope.xray.sections import kernel, surrogates
 from xray.small import blobs, network, trained, xrayed
 
-NAMES = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "layers", "computed"]
+NAMES = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "tangent", "layers", "computed"]
 
 
 @pytest.fixture(scope="module")

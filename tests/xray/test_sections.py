@@ -40,6 +40,10 @@ class TestKernel(SectionContract):
     name = "kernel"
 
 
+class TestTangent(SectionContract):
+    name = "tangent"
+
+
 class TestLayers(SectionContract):
     name = "layers"
 

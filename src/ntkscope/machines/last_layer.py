@@ -265,7 +265,8 @@ def _newton(rows: _Rows, before: Tensor, offset: Tensor, roots: Tensor, ridge: f
     alpha = 2 * used / total
     phi = leading.features
     problem = Problem(lambda v: phi @ v, lambda r: phi.T @ r, loss, alpha, bias=False)
-    start = torch.cat([back.T @ before, before.new_zeros(1, before.shape[1])])
+    shared = before.mean(1, keepdim=True)  # a score added to all classes changes nothing, and steps would not remove it
+    start = torch.cat([back.T @ (before - shared), before.new_zeros(1, before.shape[1])])
     found = newton(problem, start, partial(exact_preconditioner, leading, loss, alpha, False), math.inf, tol, STEPS)
     messages = []
     if not ridge and _separated(found.scores, rows.targets, roots):

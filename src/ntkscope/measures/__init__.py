@@ -10,8 +10,10 @@ from ntkscope.measures import (
     faithfulness,
     kendall,
     log_odds,
+    logistic_bounds,
     monotone,
     prediction,
+    regression_bounds,
     uncertainty,
 )
 from ntkscope.measures.datamodeling import linear_datamodeling_score
@@ -28,8 +30,10 @@ __all__ = [
     "kendall",
     "linear_datamodeling_score",
     "log_odds",
+    "logistic_bounds",
     "measure",
     "monotone",
     "prediction",
+    "regression_bounds",
     "uncertainty",
 ]

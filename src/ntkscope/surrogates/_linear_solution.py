@@ -181,8 +181,8 @@ def _fitting(shape: tuple[int, int], settings: _Settings) -> str:
         return "kernel"
     if settings.cutoff is not None:
         raise UsageError(
-            f"got cutoff={settings.cutoff} for a system of {rows:,} rows and {parameters:,} parameters, which is too large to be"
-            " decomposed within memory=; raise memory=, or use a ridge in its place"
+            f"got cutoff={settings.cutoff} for a system of {rows:,} rows and {parameters:,} parameters, which is too large"
+            " to be decomposed within memory=; raise memory=, or use a ridge in its place"
         )
     return "lsmr"
 
@@ -194,9 +194,7 @@ def _dense(system: TangentSystem, settings: _Settings) -> _Found:
     weights = system.weights.repeat_interleave(system.outputs)
     # b carries √w already, and a row of weight 0 has no say
     targets = torch.where(system.roots > 0, system.b / system.roots, 0.0)
-    found = least_squares(
-        system.dense(), targets, ridge=settings.ridge, weights=weights, rtol=settings.cutoff
-    )
+    found = least_squares(system.dense(), targets, ridge=settings.ridge, weights=weights, rtol=settings.cutoff)
     return _Found(found.solution.to(torch.float64), found.rank, found.cutoff)
 
 

@@ -39,7 +39,7 @@ class Problem:
 
 
 class TangentSystem:
-    """`A = √W J`, (n c) × p, and `b = √W (y - f₀)` (plus `√W J w₀` where the unknown is w); row `i c + k` is output k of item i.
+    """`A = √W J`, (n c) × p, and `b = √W (y - f₀)` (plus `√W J w₀` where the unknown is w); row `i c + k`: output k of item i.
 
     A `LinearMap`: `matvec` is one forward-mode pass over the data, `rmatvec` one backward pass, both in the problem's dtype and
     returned in float64.
@@ -48,7 +48,8 @@ class TangentSystem:
     def __init__(self, problem: Problem) -> None:
         if not isinstance(problem.part, Part):
             raise UsageError(
-                f"got data of type {type(problem.part).__name__}; expected a Part, inputs with their targets: ns.core.Part(x, y)"
+                f"got data of type {type(problem.part).__name__}; expected a Part, inputs with their targets:"
+                " ntkscope.core.Part(x, y)"
             )
         if not problem.dtype.is_floating_point:
             raise UsageError(f"got dtype={problem.dtype}; expected a floating-point one such as torch.float64")
@@ -72,7 +73,9 @@ class TangentSystem:
         self.weights = torch.ones(len(problem.part)) if scale is None else scale
         self.weights = self.weights.detach().to(self.where, torch.float64)
         if not bool(torch.isfinite(self.weights).all() and (self.weights >= 0).all() and (self.weights > 0).any()):
-            raise UsageError("got item weights that are not finite, negative or all zero; expected finite ones, some above 0")
+            raise UsageError(
+                "got item weights that are not finite, negative or all zero; expected finite ones, some above 0"
+            )
         self.roots: Float[Tensor, " rows"] = self.weights.sqrt().repeat_interleave(self.outputs)
         targets = regression_targets(problem.part.y, self.outputs).to(self.where)
         start = self._outputs() if problem.offset else torch.zeros_like(targets)
@@ -153,7 +156,9 @@ def regression_targets(y: Tensor, outputs: int) -> Float[Tensor, "n c"]:
     """Targets as rows of numbers in float64: class labels become one-hot rows, a single column may be (n,)."""
     if not y.is_floating_point():
         if y.dim() != 1:
-            raise UsageError(f"got class labels of shape {tuple(y.shape)}; expected (n,), or floating-point targets (n, c)")
+            raise UsageError(
+                f"got class labels of shape {tuple(y.shape)}; expected (n,), or floating-point targets (n, c)"
+            )
         low, high = int(y.min()), int(y.max())
         if outputs == 1:
             raise UsageError(
@@ -171,4 +176,3 @@ def regression_targets(y: Tensor, outputs: int) -> Float[Tensor, "n c"]:
     if not bool(torch.isfinite(rows).all()):
         raise NumericalError("targets hold NaN or infinity; drop those items")
     return rows.to(torch.float64)
-

@@ -21,9 +21,7 @@ from ntkscope.tangent.subject import UNCOPIED, Selection, select
 COORDINATES = ("u", "w")
 
 
-def linearize(
-    model: nn.Module, *, params: Selection = None, coordinates: str = "u", offset: bool = True
-) -> Linearized:
+def linearize(model: nn.Module, *, params: Selection = None, coordinates: str = "u", offset: bool = True) -> Linearized:
     """`f(w₀, x) + J(x) u`: the first-order Taylor expansion of `model` in its parameters, at the values they have now.
 
     The result is a module of the same inputs and outputs whose parameters are u (zeros at first), so that any optimiser trains
@@ -239,7 +237,7 @@ def _own_copy(model: nn.Module) -> nn.Module:
         made = copy.deepcopy(model)
     except UNCOPIED as error:
         raise UsageError(
-            f"{type(model).__name__} cannot be copied ({error}); a linearised network keeps a copy, so that w₀ stays what it was:"
+            f"{type(model).__name__} cannot be copied ({error}); a linearised network keeps a copy, so that w₀ stays as it was:"
             " remove what cannot be copied (tensors with a graph, locks, open files) from the model"
         ) from error
     for parameter in made.parameters():

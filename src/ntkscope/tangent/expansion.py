@@ -33,7 +33,9 @@ NEITHER = (
 )
 
 
-def expand(network: nn.Module, direction: Params, batch: Batch, road: str, *, restore: bool = False) -> tuple[Tensor, Tensor]:
+def expand(
+    network: nn.Module, direction: Params, batch: Batch, road: str, *, restore: bool = False
+) -> tuple[Tensor, Tensor]:
     """`f(w₀, x)` and `J(x) u`, (n, c) each, for w₀ the network's own parameters and u = `direction`.
 
     Differentiable by u, and on the forward road by whatever the inputs require. `road`: a name in `ROADS`. With `restore`, what

@@ -18,7 +18,7 @@ from ntkscope.core import UsageError, generator
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.guards import OUTPUTS, differs
 from ntkscope.tangent.readout import Locator, Readout, locate
-from ntkscope.tangent.rules.conv import channels_outermost, sides, spread, unfold
+from ntkscope.tangent.rules.convolution import channels_outermost, sides, spread, unfold
 from ntkscope.tangent.subject import Subject, duplicate
 
 TIED = (
@@ -142,15 +142,18 @@ def _separated(locator: Locator, readout: Readout, model: str) -> tuple[Tensor, 
     if float(apart.abs().max()) > tolerance * float(slope.abs().max()):
         raise UsageError(
             f"the outputs of {model} combine the results of its readout ({', '.join(readout.names)}) differently at"
-            f" different positions ({prod(shape) // results} of them); expected a sum or mean over positions, or one position: pool before"
-            " the outputs are made"
+            f" different positions ({prod(shape) // results} of them); expected a sum or mean over positions, or one"
+            " position: pool before the outputs are made"
         )
     if int(torch.linalg.matrix_rank(leading.double(), rtol=tolerance)) < leading.shape[1]:
         raise UsageError(
             f"the {leading.shape[1]} outputs of {model} are combinations of fewer than {leading.shape[1]} results of its"
             " readout; expected a readout with a result for each output: drop the outputs that follow from others"
         )
-    return weights, leading
+    scale = (
+        leading.abs().max()
+    )  # of the outputs' own: with the features it is, and the mix of a plain readout is the identity
+    return weights * scale, leading / scale
 
 
 def _check_own(locator: Locator, readout: Readout, batch: Batch) -> None:

@@ -1,0 +1,210 @@
+"""Test errors of two nested kernel machines on nested equispaced grids: the published bounds.
+
+Values are given at the M + 1 test nodes of an interval [a, b]; every `refinement`-th of them (τ) is a training node, M = τ
+N. Qadeer et al., in the PNNL report (2023), section 4. Where the report's proof or statement errs, the corrected form
+decides and the printed one stands beside it:
+
+- Lemma 4.1 (`‖g‖₁ ≤ √2 ‖g‖₀`): its proof has `Δy/2` where `Δy` is due; the result stands, and the sharp constant is `√(2 -
+1/τ)`. - Lemma 4.2 prints `‖g‖₁² ≤ 4 (‖g‖₀² + 2 (b-a)² L²/N²)`; summing its proof gives `4 (‖g‖₀² + (b-a)³ L²/N²)`. They
+agree where b - a = 2,
+  and the printed one is false on intervals longer than about 96. Theorem 4.2 inherits it.
+- Lemma 4.4 prints `1/(1-β)`; its own Eq. 42 gives the smaller `1/√(1-β²)`.
+- The step before Eq. 33 (`‖g‖₀ ≤ √τ ‖g‖₁`) is printed as an equality and is an inequality.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ntkscope.core import UsageError
+from ntkscope.measures._checks import Vector, vector
+
+VACUOUS = 1e-6  # of 1 - β: the constants exceed a million
+
+
+def trapezoid_norm(values: Any, length: float = 2.0) -> float:
+    """`‖g‖ = (h/2 Σ_j g_j² + g_{j+1}²)^½` of values at equispaced nodes of an interval of this length; O(n). Eq. 32.
+
+    >>> round(trapezoid_norm([1.0, 1.0, 1.0], length=2.0), 6)  # √2
+    1.414214
+    """
+    g = _nodes(values, 1)
+    return math.sqrt(_positive(length) / (len(g) - 1) * float((np.square(g[:-1]) + np.square(g[1:])).sum()) / 2)
+
+
+def monotone_between(values: Any, refinement: int) -> bool:
+    """Whether g is monotone, seen at the test nodes, on every interval between neighbouring training nodes.
+
+    >>> monotone_between([0.0, 1.0, 2.0, 1.0, 0.0], 2), monotone_between([0.0, 3.0, 2.0, 1.0, 0.0], 2)
+    (True, False)
+    """
+    steps = np.diff(_nodes(values, refinement)).reshape(-1, refinement)
+    return bool(((steps >= 0).all(1) | (steps <= 0).all(1)).all())
+
+
+def lipschitz_constant(values: Any, length: float = 2.0) -> float:
+    """The largest difference quotient of neighbouring nodes: the Lipschitz constant of g as far as the grid shows it.
+
+    >>> lipschitz_constant([0.0, 1.0, 3.0], length=2.0)
+    2.0
+    """
+    g = _nodes(values, 1)
+    return float(np.abs(np.diff(g)).max()) * (len(g) - 1) / _positive(length)
+
+
+def projection_share(target: Any, fitted: Any, refinement: int, length: float = 2.0) -> float:
+    """`β = ‖P f‖₀ / ‖f‖₀` on the training nodes: how much of the target the kernel's span holds. Eq. 39.
+
+    >>> projection_share([2.0, 0.0, 2.0], [1.0, 9.0, 1.0], 2)
+    0.5
+    """
+    f, p = _nodes(target, refinement)[::refinement], _nodes(fitted, refinement)[::refinement]
+    size = trapezoid_norm(f, length)
+    if size == 0:
+        raise UsageError("got a target that is zero at every training node; expected one with something to project")
+    return trapezoid_norm(p, length) / size
+
+
+@dataclass(frozen=True)
+class RegressionBounds:
+    """Errors of the conjugate kernel's machine (ck) and the tangent kernel's (ntk), and what Theorems 4.1 and 4.2 say of them.
+
+    A theorem is None where its hypotheses do not hold on this grid, else whether both its inequalities do.
+    """
+
+    refinement: int
+    train_ck: float
+    train_ntk: float
+    test_ck: float
+    test_ntk: float
+    beta: float
+    projection_error: float
+    """`|‖f‖₀² - ‖f_NTK‖₀² - ‖f - f_NTK‖₀²| / ‖f‖₀²` (Eq. 41): 0 for an orthogonal projection."""
+    ordered: bool
+    """`‖f - f_NTK‖₀ ≤ ‖f - f_CK‖₀` (Eq. 38), which both theorems use."""
+    monotone_ck: bool
+    monotone_ntk: bool
+    lipschitz_ck: float
+    lipschitz_ntk: float
+    c1: float
+    c2: float
+    """Theorem 4.1 as printed: `√(2τ)` and `√(2τ)/(1-β)`."""
+    c1_sharp: float
+    c2_sharp: float
+    """`√(2τ-1)` and `√((2τ-1)/(1-β²))`."""
+    d1: float
+    d2: float
+    """Theorem 4.2: `4τ` and `4τ/(1-β)²`."""
+    slack_ck: float
+    slack_ntk: float
+    """What Theorem 4.2 adds, corrected: `4 (b-a)³ L²/N²`."""
+    slack_ck_printed: float
+    slack_ntk_printed: float
+    """As printed: `8 (b-a)² L²/N²`."""
+    vacuous: bool
+    """1 - β is below 1e-6: the upper bounds of the conjugate kernel's error say nothing."""
+    theorem_4_1: bool | None
+    theorem_4_2: bool | None
+    theorem_4_2_printed: bool | None
+
+
+def regression_bounds(
+    target: Any,
+    ck: Any,
+    ntk: Any,
+    *,
+    refinement: int,
+    length: float = 2.0,
+    lipschitz: tuple[float, float] | None = None,
+) -> RegressionBounds:
+    """Norms, flags and constants of Theorems 4.1 and 4.2 from the target and two fits at the test nodes; O(n).
+
+    `length`: b - a. `lipschitz`: constants of `f - f_CK` and `f - f_NTK` known from a finer grid; else the test grid's own.
+
+    >>> f = np.array([0.0, 0.5, 1.0, 0.5, 0.0])
+    >>> found = regression_bounds(f, 0 * f, f / 2, refinement=2)
+    >>> found.beta, found.theorem_4_1, round(found.c1, 4), round(found.c2, 4)
+    (0.5, True, 2.0, 4.0)
+    """
+    f, from_ck, from_ntk = (_nodes(values, refinement) for values in (target, ck, ntk))
+    if not len(f) == len(from_ck) == len(from_ntk):
+        raise UsageError(
+            f"got {len(f)}, {len(from_ck)} and {len(from_ntk)} values; expected the target and both fits at the same test nodes"
+        )
+    gaps = (f - from_ck, f - from_ntk)
+    train = [trapezoid_norm(gap[::refinement], length) for gap in gaps]
+    test = [trapezoid_norm(gap, length) for gap in gaps]
+    steepest = lipschitz or tuple(lipschitz_constant(gap, length) for gap in gaps)
+    beta = projection_share(f, from_ntk, refinement, length)
+    size = trapezoid_norm(f[::refinement], length)
+    projected = trapezoid_norm(from_ntk[::refinement], length)
+    rest = max(0.0, 1 - beta)
+    tau, cells = refinement, (len(f) - 1) // refinement
+    slack = [4 * length**3 * steep**2 / cells**2 for steep in steepest]
+    printed = [8 * length**2 * steep**2 / cells**2 for steep in steepest]
+    monotone = [monotone_between(gap, refinement) for gap in gaps]
+    ordered = train[1] <= train[0]
+    c1, c2 = math.sqrt(2 * tau), _over(math.sqrt(2 * tau), rest)
+    d1, d2 = 4.0 * tau, _over(4.0 * tau, rest**2)
+
+    def second(added: list[float]) -> bool:
+        below = test[1] ** 2 <= d1 * test[0] ** 2 + added[1]
+        return below and test[0] ** 2 <= _times(d2, test[1] ** 2) + added[0]
+
+    return RegressionBounds(
+        refinement=tau,
+        train_ck=train[0],
+        train_ntk=train[1],
+        test_ck=test[0],
+        test_ntk=test[1],
+        beta=beta,
+        projection_error=abs(size**2 - projected**2 - train[1] ** 2) / size**2,
+        ordered=ordered,
+        monotone_ck=monotone[0],
+        monotone_ntk=monotone[1],
+        lipschitz_ck=steepest[0],
+        lipschitz_ntk=steepest[1],
+        c1=c1,
+        c2=c2,
+        c1_sharp=math.sqrt(2 * tau - 1),
+        c2_sharp=_over(math.sqrt(2 * tau - 1), math.sqrt(max(0.0, 1 - beta**2))),
+        d1=d1,
+        d2=d2,
+        slack_ck=slack[0],
+        slack_ntk=slack[1],
+        slack_ck_printed=printed[0],
+        slack_ntk_printed=printed[1],
+        vacuous=rest < VACUOUS,
+        theorem_4_1=(test[1] <= c1 * test[0] and test[0] <= _times(c2, test[1])) if ordered and all(monotone) else None,
+        theorem_4_2=second(slack) if ordered else None,
+        theorem_4_2_printed=second(printed) if ordered else None,
+    )
+
+
+def _nodes(values: Any, refinement: int) -> Vector:
+    """Values at M + 1 nodes, M a multiple of the refinement, which is at least 1."""
+    g = vector(values, "values at the nodes")
+    if refinement < 1 or len(g) < 2 or (len(g) - 1) % refinement:
+        raise UsageError(
+            f"got {len(g)} nodes with refinement={refinement}; expected τN + 1 of them for some N ≥ 1 and refinement τ ≥ 1"
+        )
+    return g
+
+
+def _positive(length: float) -> float:
+    if not (math.isfinite(length) and length > 0):
+        raise UsageError(f"got an interval of length {length}; expected b - a > 0")
+    return length
+
+
+def _over(a: float, b: float) -> float:
+    return a / b if b > 0 else math.inf
+
+
+def _times(a: float, b: float) -> float:
+    """The product; an infinite constant bounds everything, zero included."""
+    return math.inf if math.isinf(a) else a * b
