@@ -131,9 +131,7 @@ def evaluate_stacked(
     total = torch.zeros(data.members, dtype=torch.float64, device=data.part.y.device)
     right = torch.zeros_like(total)
     counts = loss.names_classes(data.targets)
-    forward = each_member(
-        lambda p, b, x: outputs_of(template, p, b, x), (0, 0, data.axis), vectorised
-    )
+    forward = each_member(lambda p, b, x: outputs_of(template, p, b, x), (0, 0, data.axis), vectorised)
     each = each_member(loss.each, (0, data.axis), vectorised)
     correct = each_member(loss.right, (0, data.axis), vectorised)
     checked = False
