@@ -1,6 +1,7 @@
 """Experiments: one published result per file, each with a smoke and a paper scale, verdicts on its claims and figures."""
 
 from ntkscope.experiments import attribution_quality as attribution_quality
+from ntkscope.experiments import binary_mnist as binary_mnist
 from ntkscope.experiments import cntk as cntk
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
 from ntkscope.experiments import kernel_cost as kernel_cost

@@ -12,6 +12,7 @@ import torch
 
 from ntkscope.core import Record, UsageError
 from ntkscope.experiments._drawing import save_figures
+from ntkscope.experiments._legs import LEGS
 from ntkscope.experiments.registry import EXPERIMENTS, Experiment
 
 SCALES = ("smoke", "paper")
@@ -36,7 +37,9 @@ def run(
     experiment = EXPERIMENTS[name]
     config = configured(experiment, scale, overrides)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    described = {"scale": scale, **dataclasses.asdict(config)}
+    settings = dataclasses.asdict(config)
+    settings.pop(LEGS, None)  # which measurements this run makes, no setting of the experiment
+    described = {"scale": scale, **settings}
     shared: dict[str, Any] = {"config": described, "seeds": {"seed": seed}, "device": where}
     if (Path(out) / "record.json").exists():
         record = Record.resume(out, **shared)
