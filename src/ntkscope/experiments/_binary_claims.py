@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ntkscope.core import Claim, Record
 from ntkscope.experiments import _binary_readings as read
 from ntkscope.experiments._legs import not_run
 from ntkscope.experiments._published import Published
+from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
 from ntkscope.experiments._tangent_ridge import interpolating
 
 NAME = "binary-mnist"
@@ -137,28 +138,7 @@ PUBLISHED = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """What a statement is judged by: what was measured, whether its check holds, a word on it; or the legs it lacks."""
-
-    measured: Any
-    holds: bool | None = None
-    note: str = ""
-    lacks: tuple[str, ...] = ()
-
-
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement; what was not measured says which command measures it."""
-    for key, published in PUBLISHED.items():
-        reading = table_reading(key, record) if key[:2] in TABLES else READINGS[key](config, record)
-        if reading.lacks:
-            yield published.judged(None, None, note=not_run(NAME, reading.lacks))
-        else:
-            scale = "" if key in ("99-9983", "solver-memory") else difference
-            yield published.judged(reading.measured, reading.holds, difference=scale, note=reading.note)
-
-
-def table_reading(key: str, record: Record) -> Reading:
+def table_reading(key: str, config: Any, record: Record) -> Reading:
     """A row of a table: the widths that were measured, against the check for them."""
     table, model, where = key.split("-")
     task = TASK[table]
@@ -170,15 +150,14 @@ def table_reading(key: str, record: Record) -> Reading:
         kind = "linear" if model == "lin" else "network"
         found = read.descent(record, task, kind, where)
         lacks = [f"sgd/{task}/{width}/{kind}" for width in ("x1", "x2", "x5") if width not in found]
-        note = _widths_note(found, TABLES[table][model][where], f"sgd/{task}/{{}}/{kind}")
+        lacks += [f"sgd/{task}/{width}/{kind}" for width in ("x10", "x25", "x60") if width not in found]
+        note = ""
     if not found:
-        return Reading(None, lacks=tuple(lacks))
+        return lacking(*lacks)
     holds = all(_row_holds(key, width, value) for width, value in found.items())
     if model == "lin" and key != "t2-lin-train":
         holds = holds and never_falls(found)
-    if lacks:
-        note = "; ".join(text for text in (note, not_run(NAME, lacks)) if text)
-    return Reading(_rounded(found), holds, note)
+    return Reading(_rounded(found), holds, note, lacks=tuple(lacks))
 
 
 def _row_holds(key: str, width: str, value: float) -> bool:
@@ -227,11 +206,6 @@ def _solver_note(record: Record, task: str) -> str:
     )
 
 
-def _widths_note(found: Mapping[str, float], published: Mapping[str, float], key: str) -> str:
-    missing = [key.format(width) for width in published if width not in found and width not in ("x1", "x2", "x5")]
-    return not_run(NAME, missing) if missing else ""
-
-
 def _rounded(values: Mapping[str, float], digits: int = 4) -> dict[str, float]:
     return {key: round(value, digits) for key, value in values.items()}
 
@@ -241,13 +215,13 @@ def _rounded(values: Mapping[str, float], digits: int = 4) -> dict[str, float]:
 
 def _one_error(config: Any, record: Record) -> Reading:
     value = 100 * 59999 / 60000
-    return Reading(round(value, 5), f"{value:.4f}" == "99.9983")
+    return Reading(round(value, 5), f"{value:.4f}" == "99.9983", exact=True)
 
 
 def _setting(config: Any, record: Record) -> Reading:
     pairs = {f"{task} {width}": same for task in TASK.values() for width, same in read.paired(record, task).items()}
     if not pairs:
-        return Reading(None, lacks=("sgd/standard/x1", "sgd/shifted/x1"))
+        return lacking("sgd/standard/x1", "sgd/shifted/x1")
     measured = {"lr": config.lr, "epochs": config.epochs, "outputs": 1, "pairs": pairs}
     note = "targets ±1, the side of 0 decides; weight decay 5e-5; shifts redrawn each epoch for SGD, fixed for the solver"
     return Reading(measured, all(pairs.values()) and config.lr == 0.01 and config.epochs == 200, note)
@@ -257,7 +231,7 @@ def _agree(config: Any, record: Record) -> Reading:
     lin, net = (read.descent(record, "standard", kind, "test") for kind in ("linear", "network"))
     wide = [width for width in lin if width in net and float(width[1:]) >= 5]
     if not wide:
-        return Reading(None, lacks=("sgd/standard/x5",))
+        return lacking("sgd/standard/x5")
     found = {width: net[width] - lin[width] for width in wide}
     return Reading(_rounded(found), all(value <= 0.15 for value in found.values()))
 
@@ -265,7 +239,7 @@ def _agree(config: Any, record: Record) -> Reading:
 def _lin60(config: Any, record: Record) -> Reading:
     lin, net = (read.descent(record, "standard", kind, "test") for kind in ("linear", "network"))
     if "x60" not in lin or not net:
-        return Reading(None, lacks=("sgd/standard/x60/linear",))
+        return lacking("sgd/standard/x60/linear")
     train = read.descent(record, "standard", "linear", "train")["x60"]
     gap = max(abs(lin["x60"] - value) for value in net.values())
     return Reading({"test": lin["x60"], "train": train, "largest difference": round(gap, 4)}, gap <= 0.06 and train >= 99.99)
@@ -276,7 +250,7 @@ def _gap(config: Any, record: Record) -> Reading:
     for task in TASK.values():
         net, lin = (read.descent(record, task, kind, "train").get("x1") for kind in ("network", "linear"))
         if net is None or lin is None:
-            return Reading(None, lacks=("sgd/standard/x1", "sgd/shifted/x1"))
+            return lacking("sgd/standard/x1", "sgd/shifted/x1")
         found[f"{task} x1"] = net - lin
     return Reading(_rounded(found), found["shifted x1"] > found["standard x1"] > 0.2)
 
@@ -285,7 +259,7 @@ def _below(config: Any, record: Record) -> Reading:
     train, test = (read.descent(record, "shifted", "linear", where) for where in ("train", "test"))
     net = read.descent(record, "shifted", "network", "train")
     if not train or not net:
-        return Reading(None, lacks=("sgd/shifted/x1",))
+        return lacking("sgd/shifted/x1")
     found = {width: test[width] - train[width] for width in train}
     holds = all(value > -0.15 for value in found.values()) and all(value < 100 for value in net.values())
     note = "shifts redrawn every epoch, training accuracy on a draw that was not trained on; the solver, on one draw, fits it"
@@ -296,7 +270,7 @@ def _perfect(config: Any, record: Record) -> Reading:
     found = {f"{task} {width}": value for task in TASK.values() for width, value in read.solver(record, task, "train").items()}
     lacks = [f"solver/{task}/{width}" for task in TASK.values() for width in ("x1", "x2", "x5") if f"{task} {width}" not in found]
     if lacks:
-        return Reading(None, lacks=tuple(lacks))
+        return lacking(*lacks)
     return Reading(_rounded(found), all(value >= 99.99 for value in found.values()))
 
 
@@ -306,7 +280,7 @@ def _overfits(config: Any, record: Record) -> Reading:
         sgd = read.descent(record, task, "linear", "test").get("x1")
         solved = read.solver(record, task, "test").get("x1")
         if sgd is None or solved is None:
-            return Reading(None, lacks=tuple(f"{leg}/{t}/x1" for t in TASK.values() for leg in ("solver", "sgd")))
+            return lacking("solver/standard/x1", "solver/shifted/x1", "sgd/standard/x1", "sgd/shifted/x1")
         found[task] = sgd - solved
         holds = holds and found[task] > least
     return Reading(_rounded(found), holds)
@@ -322,20 +296,20 @@ def _fine(config: Any, record: Record) -> Reading:
                 continue
             found[f"{task} {width}"] = solved[width] - other[width]
             holds = holds and abs(found[f"{task} {width}"]) <= most
-    return Reading(None, lacks=tuple(lacks)) if lacks else Reading(_rounded(found), holds)
+    return lacking(*lacks) if lacks else Reading(_rounded(found), holds)
 
 
 def _memory(config: Any, record: Record) -> Reading:
     parameters = {"x1": 60_941, "x2": 242_841, "x5": 1_514_301, "x10": 6_052_601}
     found = {width: round(60_000 * p * 4 / 1e9, 1) for width, p in parameters.items()}
     note = "the Gram matrix that is used here instead is 29 GB in double precision at every width"
-    return Reading({"float32_GB": found}, found["x10"] > 1000, note)
+    return Reading({"float32_GB": found}, found["x10"] > 1000, note, exact=True)
 
 
 def _regularised(config: Any, record: Record) -> Reading:
     runs = read.solver_runs(record, "standard", "x1")
     if not runs:
-        return Reading(None, lacks=("solver/standard/x1",))
+        return lacking("solver/standard/x1")
     train, test = (read.ridge_curve(runs[0], where) for where in ("train", "test"))
     good = [ridge for ridge in test if test[ridge] >= 99.4 and train[ridge] < 100]
     measured = {f"{ridge:g}": {"train": train[ridge], "test": test[ridge]} for ridge in test}
@@ -345,7 +319,7 @@ def _regularised(config: Any, record: Record) -> Reading:
 def _digits(config: Any, record: Record) -> Reading:
     others = [digit for digit in config.digits if digit]
     if not others:
-        return Reading(None, lacks=("sgd/standard/x1",))
+        return lacking("sgd/standard/x1")
     digit = others[0]
     solved = read.solver(record, "standard", "test", digit)
     lin, net = (read.descent(record, "standard", kind, "test", digit) for kind in ("linear", "network"))
@@ -355,7 +329,7 @@ def _digits(config: Any, record: Record) -> Reading:
     if "x1" in solved and "x5" in solved:
         note = f"by the solver alone; {not_run(NAME, ['sgd/standard/x1', 'sgd/standard/x5'])}"
         return Reading(measured, solved["x1"] < solved["x5"], note)
-    return Reading(None, lacks=("sgd/standard/x1", "sgd/standard/x5"))
+    return lacking("sgd/standard/x1", "sgd/standard/x5")
 
 
 def _monotone(config: Any, record: Record) -> Reading:
@@ -364,12 +338,13 @@ def _monotone(config: Any, record: Record) -> Reading:
         for where in ("train", "test"):
             row = read.descent(record, task, "linear", where)
             if len(row) < 2:
-                return Reading(None, lacks=tuple(f"sgd/{t}/{w}/linear" for t in TASK.values() for w in ("x1", "x2", "x5")))
+                return lacking(*(f"sgd/{t}/{w}/linear" for t in TASK.values() for w in ("x1", "x2", "x5")))
             found[f"{task} {where}"] = _rounded(row)
     return Reading(found, all(never_falls(row) for row in found.values()))
 
 
-READINGS: Mapping[str, Callable[[Any, Record], Reading]] = {
+READINGS: Mapping[str, Read] = {
+    **{key: partial(table_reading, key) for key in CHECKS},
     "99-9983": _one_error,
     "binary-setting": _setting,
     "binary-agree-from-x5": _agree,
@@ -384,3 +359,8 @@ READINGS: Mapping[str, Callable[[Any, Record], Reading]] = {
     "other-digits": _digits,
     "lin-monotone-width": _monotone,
 }
+
+
+def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
+    """One claim for each statement."""
+    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)

@@ -54,7 +54,8 @@ def _ridges(record: Record) -> Any:
         axis.set_xlabel("ridge / mean diagonal of the kernel", fontsize=9)
         axis.set_ylabel("accuracy, percent (training: dotted)", fontsize=9)
         axis.set_title(task, fontsize=9)
-        axis.legend(fontsize=7, frameon=False)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=7, frameon=False)
     return figure
 
 

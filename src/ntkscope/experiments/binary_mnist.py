@@ -33,9 +33,9 @@ class BinaryMnist:
     test_items: int | None = None
     solver_widths: tuple[int, ...] = (1, 2, 5, 10, 25)
     initialisations: int = 3
-    ridges: tuple[float, ...] = (0.0, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-    wide_ridges: tuple[float, ...] = (0.0, 1e-11, 1e-9, 1e-7, 1e-5)
-    jacobian_ridges: tuple[float, ...] = (1e-7, 1e-20)
+    ridges: tuple[float, ...] = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+    wide_ridges: tuple[float, ...] = (0.0, 1e-8, 1e-4, 1e-2)
+    jacobian_ridges: tuple[float, ...] = (1e-6, 1e-18)
     fractions: tuple[float, ...] = (0.7, 0.85, 1.2, 1.41)
     sgd_widths: tuple[int, ...] = (1, 2, 5)
     optional: tuple[int, ...] = (10, 25, 60)
