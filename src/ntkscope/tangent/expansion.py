@@ -20,6 +20,7 @@ from ntkscope.core.calling import logits
 from ntkscope.core.tree import tensors
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.forward_mode import jvp
 from ntkscope.tangent.pristine import Pristine
 from ntkscope.tangent.reference import dense, pulled
 from ntkscope.tangent.subject import Subject, quiet, swapped
@@ -53,8 +54,7 @@ def expand(
 def _by_forward_mode(network: nn.Module, direction: Params, batch: Batch) -> tuple[Tensor, Tensor]:
     own = dict(network.named_parameters())
     start = {name: own[name].detach() for name in direction}
-    made = torch.func.jvp(lambda state: _outputs(network, state, batch), (start,), (dict(direction),))
-    return made[0], made[1]
+    return jvp(lambda state: _outputs(network, state, batch), start, direction)
 
 
 def _by_two_backward_passes(network: nn.Module, direction: Params, batch: Batch) -> tuple[Tensor, Tensor]:
