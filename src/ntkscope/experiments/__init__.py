@@ -19,6 +19,7 @@ from ntkscope.experiments import surrogate_kernels as surrogate_kernels
 from ntkscope.experiments import surrogate_resnet as surrogate_resnet
 from ntkscope.experiments import surrogate_small as surrogate_small
 from ntkscope.experiments import surrogate_text as surrogate_text
+from ntkscope.experiments import tangent_or_last_layer as tangent_or_last_layer
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._runner import run
 from ntkscope.experiments.registry import EXPERIMENTS, Experiment, experiment

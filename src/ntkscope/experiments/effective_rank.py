@@ -95,7 +95,7 @@ class EffectiveRanks:
             dataset="digits",
             colour="digits",
             enlarge=3,
-            items=8,
+            items=10,
             large=12,
             widths=(1.0, 2.0),
             optional=(),

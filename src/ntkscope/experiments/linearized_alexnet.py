@@ -24,7 +24,7 @@ NAME = "linearized-alexnet"
 RUNS = {  # kind, learning rate, weight decay
     "network": ("network", 0.1, 5e-6),
     "linear": ("linear", 1.0, 5e-7),
-    "linear, shared": ("linear", 0.1, 5e-6),
+    "shared": ("linear", 0.1, 5e-6),
 }
 PUBLISHED = {
     key: Published(f"linearized-{key}", *rest)
@@ -155,7 +155,7 @@ def _over(config: Any, record: Record) -> Reading:
 
 
 def _rates(config: Any, record: Record) -> Reading:
-    best, shared = (rows(record, name) for name in ("linear", "linear, shared"))
+    best, shared = (rows(record, name) for name in ("linear", "shared"))
     if not best or not shared:
         return lacking("x1")
     width = next(iter(best))
