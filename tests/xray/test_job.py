@@ -22,8 +22,8 @@ from ntkscope.linalg import DenseGram
 from ntkscope.machines import KernelPair
 from ntkscope.report.certificates import Checks
 from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
-from ntkscope.xray.task import TASKS
 from ntkscope.xray.sections import kernel, surrogates
+from ntkscope.xray.task import TASKS
 from xray.small import blobs, network, trained, xrayed
 
 NAMES = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "layers", "computed"]
