@@ -92,7 +92,7 @@ class Clock:
         Starting again helps only what fits the whole budget; `smaller` says what else, of all seconds there are.
 
         >>> print(Clock(60.0, reserved=3.0).too_short_for(90.0))
-        it was expected to take 1 min 30 s, and 57.0 s of 1 min 00 s were left; it does not fit 1 min 00 s however often
+        it was expected to take 1 min 30 s, and 5... s of 1 min 00 s were left; it does not fit 1 min 00 s however often
         this X-ray is started: in a new folder, allow more than 1 min 33 s (--time)
         """
         left = max(0.0, self.left())
