@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, Part, UsageError
 from ntkscope.infinite.dynamics import dynamics
 from ntkscope.linalg import NumericalWarning
+from ntkscope.tangent import Jacobian
 from strategies.architectures import architectures
 from surrogates.linear_cases import build, jacobian, noise
 
@@ -206,6 +208,24 @@ def test_wrong_use_says_what_was_expected(options: dict[str, object], message: s
 def test_wrong_targets_say_what_was_expected(y: Tensor, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ns.linearize(network()).solve(Part(noise(7, 4), y))
+
+
+def test_blocks_shrink_where_the_device_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, part = network(), Part(noise(20, 4), noise(20, 3, seed=2))
+    whole = ns.linearize(model)
+    whole.solve(part, ridge=0.5, method="lsmr")
+    for name in ("jvp", "vjp"):
+        plain = getattr(Jacobian, name)
+
+        def small(self: Jacobian, value: Any, plain: Any = plain) -> Any:
+            if self.block > 8:
+                raise torch.OutOfMemoryError("too many samples")
+            return plain(self, value)
+
+        monkeypatch.setattr(Jacobian, name, small)
+    pieces = ns.linearize(model)
+    pieces.solve(part, ridge=0.5, method="lsmr")
+    torch.testing.assert_close(flat(pieces), flat(whole), rtol=1e-9, atol=1e-9)
 
 
 def test_too_few_iterations_are_reported() -> None:

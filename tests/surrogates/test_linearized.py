@@ -276,10 +276,10 @@ def test_any_optimiser_lowers_the_loss(optimizer: Any) -> None:
         loss.backward()
         return loss
 
-    first = float(closure())
+    first = closure().item()
     for _ in range(1 if optimizer is torch.optim.LBFGS else 10):
         rule.step(closure)
-    assert float(closure()) < first
+    assert closure().item() < first
     assert torch.equal(linear.origin.body.weight, model.body.weight)
 
 

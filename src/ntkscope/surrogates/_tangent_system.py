@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -19,6 +21,7 @@ from ntkscope.tangent.jacobian import Jacobian
 from ntkscope.tangent.subject import place, quiet
 from ntkscope.training.evaluation import Weights, item_weights
 
+T = TypeVar("T")
 BLOCK = {"cpu": 256, "cuda": 4096}  # samples that pass through the network at a time
 ROWS = 64  # samples whose gradients are formed at a time
 
@@ -79,7 +82,7 @@ class TangentSystem:
             )
         self.roots: Float[Tensor, " rows"] = self.weights.sqrt().repeat_interleave(self.outputs)
         targets = regression_targets(problem.part.y, self.outputs).to(self.where)
-        start = self._outputs() if problem.offset else torch.zeros_like(targets)
+        start = self._in_blocks(self._outputs) if problem.offset else torch.zeros_like(targets)
         self.gap: Float[Tensor, " rows"] = (targets - start).flatten()
         """y - f₀: what J u is to be."""
         self.b = self.roots * self.gap
@@ -110,12 +113,27 @@ class TangentSystem:
     # -- products -----------------------------------------------------------------------------------------------------
 
     def matvec(self, V: Float[Tensor, "p k"]) -> Float[Tensor, "rows k"]:
-        columns = [self.jacobian.jvp(self.unflat(column)).flatten().to(torch.float64) for column in V.T]
+        columns = [
+            self._in_blocks(partial(self.jacobian.jvp, self.unflat(column))).flatten().to(torch.float64)
+            for column in V.T
+        ]
         return self.roots[:, None] * torch.stack(columns, dim=1)
 
     def rmatvec(self, U: Float[Tensor, "rows k"]) -> Float[Tensor, "p k"]:
         weighted = (self.roots[:, None] * U).T.reshape(-1, len(self.batch), self.outputs)
-        return torch.stack([self.flat(self.jacobian.vjp(column)) for column in weighted], dim=1)
+        pulled = [self._in_blocks(partial(self.jacobian.vjp, column)) for column in weighted]
+        return torch.stack([self.flat(column) for column in pulled], dim=1)
+
+    def _in_blocks(self, work: Callable[[], T]) -> T:
+        """The work on blocks of samples, smaller ones where the device's memory does not hold them."""
+        while True:
+            try:
+                return work()
+            except torch.OutOfMemoryError:
+                if self.jacobian.block == 1:
+                    raise
+            self.jacobian.block = max(1, self.jacobian.block // 2)
+            torch.cuda.empty_cache()
 
     # -- matrices -----------------------------------------------------------------------------------------------------
 
