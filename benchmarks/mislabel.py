@@ -169,10 +169,10 @@ def run(quick: bool = False) -> Outcome:
             measure(Block("MNIST", partial(digits, 3000), 5, (MAIN, "ck"), folded=1, longer=True)),
             *_with_features(3000, 5),
         ]
-    return outcome([each for each in found if each is not None])
+    return outcome(found)
 
 
-def _with_features(n: int, seeds: int) -> Iterator[Measured | None]:
+def _with_features(n: int, seeds: int) -> Iterator[Measured]:
     """CIFAR-10 features of images the backbone was trained on, and of others; nothing where data or weights are missing."""
     for side in ("train", "test"):
         try:
@@ -200,8 +200,8 @@ def measure(block: Block) -> Measured:
 
     def enter(training: str, who: str, scores: np.ndarray, seconds: float, case: Case) -> None:
         k = int(case.planted.sum())
-        at = (precision_at(scores, case.planted, size) for size in (k, max(1, k // 2)))
-        ranked.append(Ranked(case.source, training, who, auroc(scores, case.planted), *at, seconds))
+        whole, half = (precision_at(scores, case.planted, size) for size in (k, max(1, k // 2)))
+        ranked.append(Ranked(case.source, training, who, auroc(scores, case.planted), whole, half, seconds))
         print(
             f"  {case.source}, {training}: {who}: AUROC {ranked[-1].auroc:.4f}, precision@k {ranked[-1].precision:.3f},"
             f" {seconds:.1f} s",

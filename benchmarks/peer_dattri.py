@@ -27,7 +27,7 @@ def rows(covariances: Any) -> Any:
     return {name: (a.T, s.T) for name, (a, s) in estimate_eigenvector(covariances).items()}
 
 
-class BiasAsColumn(IFAttributorEKFAC):  # type: ignore[misc]
+class BiasAsColumn(IFAttributorEKFAC):
     """Each layer's bias as the last column of its weights, not appended to them before they are cut into rows anew."""
 
     def transform_test_rep(self, ckpt_idx: int, test_rep: Tensor) -> Tensor:
