@@ -102,8 +102,8 @@ def explicit(given: Case, target: str, damping: float = DAMPING) -> Float64[np.n
 def run(quick: bool = False) -> Outcome:
     """dattri against the explicit matrix, one repair after another."""
     rows: list[dict[str, Any]] = []
-    worst: dict[Any, Any] = {}
     version = ""
+    worst: dict[str, float] = {}
     with Peer("dattri") as peer:
         for repair in REPAIRS:
             for network in NETWORKS:

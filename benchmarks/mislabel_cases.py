@@ -64,9 +64,9 @@ def _encoded(side: str) -> tuple[Part, Tensor]:
     """Features and labels of one side of CIFAR-10, with the published network's logits."""
     split = ns.data.load("cifar10", normalise="imagenet", max_train=POOL, max_test=POOL)
     part = split.train if side == "train" else split.test
-    network = pretrained(BACKBONE)
-    assert isinstance(network, nn.Sequential)
+    network = list(pretrained(BACKBONE).children())  # applied in order, the readout last
+    encoder, readout = nn.Sequential(*network[:-1]), network[-1]
     assert isinstance(part.x, Tensor)
     with torch.no_grad():
-        x = torch.cat([network[:-1](block) for block in part.x.split(250)])
-        return Part(x, part.y), network[-1](x)
+        x = torch.cat([encoder(block) for block in part.x.split(250)])
+        return Part(x, part.y), readout(x)

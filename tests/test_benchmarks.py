@@ -186,7 +186,7 @@ def test_every_comparison_has_a_run() -> None:
         assert callable(importlib.import_module(f"benchmarks.{name}").run)
 
 
-@pytest.mark.parametrize("name", ["timing", "outcome", "gpu_trace_ntk", "precision", "store", "trust"])
+@pytest.mark.parametrize("name", ["timing", "outcome", "gpu_trace_ntk", "precision", "store", "trust", "mislabel"])
 def test_the_examples_in_docstrings(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert (failed, tried > 0) == (0, True)
@@ -198,3 +198,31 @@ def test_an_unknown_comparison_is_refused() -> None:
     )
     assert done.returncode == 2
     assert "there are trace_ntk" in done.stderr
+
+
+def test_the_explicit_fisher_matrix_is_damped_to_products_of_gradients() -> None:
+    """λ ≫ F: influences are plain products over λ; the next term, -F / λ², is what the factors are for."""
+    from benchmarks import ekfac
+
+    given = ekfac.case("with biases")
+    params = list(given.model.parameters())
+
+    def gradients(x: torch.Tensor, y: torch.Tensor, target: str) -> torch.Tensor:
+        each = ekfac.values(given.model(x), y, target)
+        rows = [torch.autograd.grad(one, params, retain_graph=True) for one in each]
+        return torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
+
+    plain = gradients(given.x, given.y, "loss") @ gradients(given.x_test, given.y_test, "margin").T
+    damped = 1e6 * ekfac.explicit(given, "margin", 1e6)
+    np.testing.assert_allclose(damped, plain.detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert np.abs(ekfac.explicit(given, "margin", 1e-3) - 1e3 * plain.detach().numpy()).max() > 1
+
+
+def test_the_score_of_an_xray_is_the_one_that_is_promised() -> None:
+    from benchmarks.mislabel import EARLY, OURS, TARGET, Block, Measured, Ranked, outcome
+
+    block = Block("MNIST", lambda seed: None, 2, (), folded=0)  # type: ignore[return-value]
+    for worse, holds in ((0.0, True), (0.01, False)):
+        found = [Ranked("MNIST", EARLY, who, TARGET - worse, 1.0, 1.0, 1.0) for who in (OURS, "loss ranking")] * 2
+        (check,) = outcome([Measured(block, "MNIST", 10, found, {EARLY: [0.9]})]).checks
+        assert check.holds is holds

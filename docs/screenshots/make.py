@@ -9,15 +9,15 @@ from pathlib import Path
 from PIL import Image
 
 HERE = Path(__file__).parent
-# name, width, part of the page, theme
+# name, width, part of the page, theme; the explorer is shown with the first item that the network gets wrong
 PICTURES = (
     ("summary-desktop", 1280, None, "light"),
-    ("explorer-desktop", 1280, "s-explain", "light"),
-    ("explorer-dark", 1280, "s-explain", "dark"),
+    ("explorer-desktop", 1280, "explorer-panels", "light"),
+    ("explorer-dark", 1280, "explorer-panels", "dark"),
     ("problems-desktop", 1280, "s-problems", "light"),
     ("kernel-desktop", 1280, "s-kernel", "light"),
     ("summary-phone", 390, None, "light"),
-    ("explorer-phone", 390, "explorer", "light"),
+    ("explorer-phone", 390, "explorer-panels", "light"),
 )
 
 
@@ -31,6 +31,9 @@ def main(page_file: str) -> None:
         for name, width, part, theme in PICTURES:
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
             page.goto(Path(page_file).resolve().as_uri())
+            if name.startswith("explorer"):
+                page.locator(".findings a", has_text="wrong prediction").click()
+                page.wait_for_timeout(800)  # it scrolls there smoothly
             page.evaluate(
                 "id => id && document.getElementById(id).scrollIntoView({ behavior: 'instant', block: 'start' })", part
             )

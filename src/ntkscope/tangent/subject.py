@@ -24,6 +24,7 @@ from ntkscope.core.calling import logits
 from ntkscope.core.random import kept_randomness
 from ntkscope.tangent.arithmetic import Kinds
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.precision import tensor_cores
 from ntkscope.tangent.pristine import Pristine
 
 Selection: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None
@@ -391,12 +392,13 @@ def _all_names(model: nn.Module) -> dict[int, list[str]]:
 
 @contextlib.contextmanager
 def quiet(device: torch.device) -> Iterator[None]:
-    """Gradients on, mixed precision off; the caller's random states and settings are kept, whatever happens inside."""
+    """Gradients on, mixed precision and TF32 off; the caller's random states and settings are kept, whatever happens inside."""
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     with (
         kept_randomness([device] if device.type == "cuda" else []),
         torch.inference_mode(False),
         torch.enable_grad(),
+        tensor_cores(False),
         torch.autocast(device.type, enabled=False),  # threads of their own know nothing of the caller's
         warnings.catch_warnings(),  # here, for threads that would set filters side by side lose the caller's
     ):

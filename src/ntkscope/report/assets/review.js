@@ -85,7 +85,7 @@
     const flagged = item.near.filter(([i]) => train(i).doubtful).length;
     const evidence = item.near.length
       ? [make("h4", {}, "The most similar training items"),
-        make("p", { class: "soft small" }, `${agree} of ${item.near.length} are labelled `, name(item.suggested), `, ${same} are labelled `, name(item.label),
+        make("p", { class: "soft small" }, `${agree} of ${item.near.length} ${agree === 1 ? "is" : "are"} labelled `, name(item.suggested), `, ${same} ${same === 1 ? "is" : "are"} labelled `, name(item.label),
           flagged ? `; ${flagged} of them ${flagged === 1 ? "is itself" : "are themselves"} doubtful, so count less.` : ". Dashed: not the suggested label."),
         shelf(null, item.near, { expected: item.suggested, worth: (v) => shown(v, 2) })]
       : [make("p", { class: "soft small" }, "This record does not hold the most similar items; X-ray the network again to see them.")];
