@@ -19,7 +19,7 @@ def corner_instances(count: int, seed: int) -> dict[str, Any]:
     """Fits of degree 1 and 2 to half-planes with flipped labels: how often the corner condition holds, and both theorems.
 
     Where a network separates the classes its signed score is largest beside the boundary, inside a cell. So training labels
-    are flipped at random, which leaves misclassified corners, and the other test nodes have the labels the first fit gives them.
+    are flipped at random, which leaves misclassified corners; the other test nodes have the labels the first fit gives them.
     """
     random = numpy_generator(seed, "corner instances")
     axes = [np.linspace(-1, 1, n * t + 1) for n, t in zip(CELLS, TAU)]

@@ -134,7 +134,7 @@ def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
 
     def needs(name: str, networks: tuple[str, ...], check: Callable[..., Claim]) -> Claim:
         wanted = cells(config.targets, networks)
-        rows = {cell: one for cell, one in measured_cells(record, "errors", wanted)}
+        rows = dict(measured_cells(record, "errors", wanted))
         missing = [str(cell) for cell in wanted if cell not in rows]
         if missing:
             return say(name, None, None, f"not run: {', '.join(missing)}; run it with --set 'only={missing}'")
@@ -272,9 +272,9 @@ def evolution(config: Any, record: Record, cell: Cell) -> dict[str, np.ndarray]:
     if not all(key in record.metrics for key in keys):
         return {}
     found = [record.metrics[key] for key in keys]
-    return {
-        name: np.exp([np.mean(np.log(one[name])) for one in found]) for name in ("network", "ntk", "ck", "ckj")
-    } | {"steps": np.asarray(config.moments)}
+    return {name: np.exp([np.mean(np.log(one[name])) for one in found]) for name in ("network", "ntk", "ck", "ckj")} | {
+        "steps": np.asarray(config.moments)
+    }
 
 
 def _decay(config: Any, record: Record, say: Say) -> Claim:
@@ -398,4 +398,3 @@ def _setting(config: Any, record: Record, rows: dict[str, Rows], say: Say) -> Cl
         " at (N + 1) ε; CKJ by SVD"
     )
     return say("regression-setting", measured, holds, note)
-

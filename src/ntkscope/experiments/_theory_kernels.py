@@ -75,7 +75,11 @@ def conjugate_formula(trials: int, seed: int) -> dict[str, Any]:
         formula = max(formula, _largest(last @ last.T - ck) / _largest(ck))
         earlier = tuple(name for name, _ in model.named_parameters() if name not in READOUT)
         others = jacobian(model, x, earlier)
-        rest = max(rest, _largest(ntk - ck - others @ others.T) / _largest(ntk), _largest(every @ every.T - ntk) / _largest(ntk))
+        rest = max(
+            rest,
+            _largest(ntk - ck - others @ others.T) / _largest(ntk),
+            _largest(every @ every.T - ntk) / _largest(ntk),
+        )
         values = torch.linalg.eigvalsh((ntk - ck + (ntk - ck).T) / 2)
         least = min(least, float(values[0] / ntk.trace()))
     return {"CK against autograd": formula, "NTK - CK against E": rest, "least eigenvalue over the trace": least}
@@ -208,7 +212,7 @@ def logistic_forms(trials: int, seed: int) -> dict[str, Any]:
         random = numpy_generator(seed, "logistic forms", s)
         phi = random.normal(size=(40, 6))
         labels = (phi @ random.normal(size=6) + random.normal(size=40) > 0).astype(int)
-        kernel, scores = _logistic(phi, labels)
+        scores = _logistic(phi, labels)[1]
         linear = LogisticRegression(
             C=1 / (2 * RIDGE), fit_intercept=False, solver="newton-cholesky", tol=1e-12, max_iter=1000
         ).fit(phi, labels)
