@@ -120,7 +120,7 @@ def test_features_come_in_blocks() -> None:
     model, x, y = seeded(mlp), random(3000, 36), random(3000, 3, seed=1)
     found = ns.retrain_last_layer(model, Part(x, y))
     with torch.no_grad():
-        phi = torch.cat([model[:2](x), torch.ones(3000, 1)], 1)  # type: ignore[index]
+        phi = torch.cat([model[:2](x), torch.ones(3000, 1)], 1)
         best = torch.linalg.lstsq(phi, y).solution
         assert_close(found(x), phi @ best, rtol=1e-8, atol=1e-9)
 
@@ -224,7 +224,7 @@ class Map(nn.Module):
 
 def normed() -> nn.Module:
     model = mlp()
-    nn.utils.parametrizations.weight_norm(model[2])  # type: ignore[index]
+    nn.utils.parametrizations.weight_norm(model[2])
     return model
 
 
@@ -283,7 +283,7 @@ def test_inputs_and_outputs_that_are_not_finite() -> None:
     with pytest.raises(NumericalError, match="inputs hold NaN or infinity in 12 samples"):
         ns.retrain_last_layer(model, Part(X * torch.nan, Y))
     with torch.no_grad():
-        model[0].weight.fill_(torch.nan)  # type: ignore[index, union-attr]
+        model[0].weight.fill_(torch.nan)
     with pytest.raises(NumericalError, match="the first layer to do so is Linear"):
         ns.retrain_last_layer(model, Part(X, Y))
 

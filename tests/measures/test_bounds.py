@@ -169,7 +169,7 @@ def test_theorems_of_classification_hold(seed: int, t1: int, t2: int) -> None:
     if random.random() < 0.5:  # rough ones
         scores = [score + random.normal(size=shape) for score in scores]
     scores.sort(key=lambda s: -summed_cross_entropy(signed_scores(s, labels)[::t1, ::t2]))
-    found = logistic_bounds(*scores, labels, refinement=(t1, t2))
+    found = logistic_bounds(scores[0], scores[1], labels, refinement=(t1, t2))
     assert found.ordered
     assert found.omega >= 1  # Eq. 63 follows from Eq. 52
     assert found.train_ck <= found.omega * found.train_ntk * (1 + 1e-12)  # Eq. 64

@@ -135,7 +135,11 @@ def _smallest_eigenvalue(matrix: Tensor, block: int | None) -> float:
         return float(torch.linalg.eigvalsh(matrix)[0])
     norm = float(top_eigenpairs(matrix, 1, by="magnitude", tolerance=1e-3)[0].abs())
     flipped = OperatorGram(
-        tuple(matrix.shape), lambda v: norm * v - matrix @ v, dtype=matrix.dtype, device=matrix.device, symmetric=True
+        (len(matrix), len(matrix)),
+        lambda v: norm * v - matrix @ v,
+        dtype=matrix.dtype,
+        device=matrix.device,
+        symmetric=True,
     )
     return norm - float(top_eigenpairs(flipped, 1, tolerance=1e-3)[0])
 

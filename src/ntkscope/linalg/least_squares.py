@@ -169,7 +169,7 @@ def _full_rank(r: Tensor, cutoff: float) -> bool:
     most, least = (
         float(top_eigenpairs(operator, 1, tolerance=1e-3)[0])
         for operator in (
-            OperatorGram(tuple(r.shape), f, dtype=r.dtype, device=r.device, symmetric=True) for f in (gram, inverse)
+            OperatorGram((len(r), len(r)), f, dtype=r.dtype, device=r.device, symmetric=True) for f in (gram, inverse)
         )
     )
     return math.isfinite(least) and math.sqrt(most * least) * cutoff < 0.5
