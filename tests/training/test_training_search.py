@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 from contracts.training_problems import classes_part, regression_part
 from ntkscope import models
 from ntkscope.core import Part, UsageError, derive_seed
-from ntkscope.training import evaluate, fit, folds, search
+from ntkscope.training import Ensemble, evaluate, fit, fit_ensemble, folds, search
 
 
 def build(seed: int, width: int = 4) -> nn.Module:
@@ -65,6 +67,50 @@ def test_a_setting_that_diverges_scores_nan_and_is_never_best() -> None:
         linear, part, {"lr": [0.05]}, folds_count=4, steps=2, loss="mse", score=lambda m, p: 1.0, larger_is_better=True
     )
     assert own.best.mean == 1.0
+
+
+def test_a_vectorised_search_has_the_scores_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = classes_part(61, dtype=torch.float64)  # folds of 20 and 21 items: parts of two lengths
+    grid = {"lr": [0.01, 0.5], "model.width": [2, 8], "weight_decay": [0.0, 0.1], "batch_size": [None, 16]}
+    calls = []
+
+    def counted(*args: Any, **options: Any) -> Ensemble:
+        calls.append(len(options["seeds"]))
+        return fit_ensemble(*args, **options)
+
+    monkeypatch.setattr(sys.modules["ntkscope.training.search"], "fit_ensemble", counted)
+
+    def double(seed: int, width: int) -> nn.Module:
+        return build(seed, width).double()
+
+    settings = {"folds_count": 3, "epochs": 2, "seed": 7, "optimizer": "adam", "score": "loss"}
+    loop, together = (search(double, part, grid, vectorised=v, **settings) for v in (False, True))
+    assert [row.options for row in loop.rows] == [row.options for row in together.rows]
+    for one, other in zip(loop.rows, together.rows, strict=True):
+        assert other.scores == pytest.approx(one.scores, rel=1e-8)
+    assert loop.best.options == together.best.options
+    # two widths, two batch sizes, two lengths of folds; two rates and two decays on one or two folds at once
+    assert sorted(calls) == [4] * 4 + [8] * 4
+    accuracy = {"folds_count": 3, "epochs": 2, "lr": 0.1}
+    scores = [
+        search(double, part, {"model.width": [4]}, vectorised=v, **accuracy).rows[0].scores for v in (False, True)
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_a_vectorised_search_scores_what_diverges_nan() -> None:
+    part = regression_part(20)
+
+    def linear(seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return nn.Linear(4, 1, dtype=torch.float64)
+
+    settings = {"folds_count": 4, "steps": 20, "loss": "mse", "score": "loss"}
+    loop, together = (search(linear, part, {"lr": [1e200, 0.05]}, vectorised=v, **settings) for v in (False, True))
+    assert all(math.isnan(score) for score in together.rows[0].scores)
+    assert together.rows[1].scores == pytest.approx(loop.rows[1].scores, rel=1e-9)
+    assert together.best.options == {"lr": 0.05}
 
 
 def test_errors() -> None:

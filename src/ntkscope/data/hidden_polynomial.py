@@ -25,7 +25,7 @@ def polynomial(v: Float[Tensor, " n"], roots: Float[Tensor, " degree"], leading:
 def choose_roots(
     roots: str | Sequence[Real], degree: int, root_range: tuple[Real, Real], seed: int
 ) -> Float[Tensor, " degree"]:
-    """`degree` roots in `root_range`, ascending: "equispaced" with both ends, "uniform" or "stratified" at random, or those given.
+    """`degree` roots in `root_range`, ascending: "equispaced" with both ends, "uniform" or "stratified" at random, or given.
 
     "stratified": one root in each of `degree` equal cells of a range (-r, r), uniform over its middle half, so a quarter of a
     cell from its walls at least; those below 0 mirror those above, so at even degrees p′(0) = 0, and at odd ones 0 is a root.
@@ -44,13 +44,17 @@ def choose_roots(
         return (low + (high - low) * drawn).sort().values
     if roots == "stratified":
         if low != -high:
-            raise UsageError(f'roots="stratified" with root_range={root_range}; expected (-r, r): roots are mirrored about 0')
+            raise UsageError(
+                f'roots="stratified" with root_range={root_range}; expected (-r, r): roots are mirrored about 0'
+            )
         cell, half = 2 * float(high) / degree, degree // 2
         inside = 0.25 + 0.5 * torch.rand(half, generator=generator(seed, "roots", "stratified"), dtype=torch.float64)
         above = cell * (torch.arange(half) + 0.5 * (degree % 2) + inside)
         return torch.cat([-above.flip(0), torch.zeros(degree % 2, dtype=torch.float64), above])
     if isinstance(roots, str):
-        raise UsageError(f'roots={roots!r}; expected "equispaced", "uniform", "stratified" or a list of {degree} numbers')
+        raise UsageError(
+            f'roots={roots!r}; expected "equispaced", "uniform", "stratified" or a list of {degree} numbers'
+        )
     given = torch.tensor([float(root) for root in roots], dtype=torch.float64).sort().values
     if len(given) != degree or not ((low <= given) & (given <= high)).all():
         raise UsageError(f"roots={tuple(roots)}; expected {degree} numbers (the degree) from {low} to {high}")
@@ -105,7 +109,9 @@ def hidden_polynomial(
     if len(w) != dimension or not w.norm() > 0:
         raise UsageError(f"direction has {len(w)} entries, norm {float(w.norm()):g}; expected {dimension}, not all 0")
     if target not in ("raw", "unit"):
-        raise UsageError(f'target={target!r}; expected "raw" or "unit", the polynomial divided by its standard deviation')
+        raise UsageError(
+            f'target={target!r}; expected "raw" or "unit", the polynomial divided by its standard deviation'
+        )
     chosen = choose_roots(roots, degree, (-bound, bound) if root_range is None else root_range, seed)
 
     sizes = {"train": train, "validation": validation, "test": test}
@@ -121,7 +127,9 @@ def hidden_polynomial(
     if target == "unit":
         unit = float(polynomial((inputs["train"] @ w * scale).clamp(-bound, bound), chosen, leading).std(correction=0))
         if not unit > 0:
-            raise UsageError(f'target="unit" with {train} training targets that do not vary; expected a variance: use "raw"')
+            raise UsageError(
+                f'target="unit" with {train} training targets that do not vary; expected a variance: use "raw"'
+            )
 
     def part(name: str) -> Part:
         x = inputs[name] * scale

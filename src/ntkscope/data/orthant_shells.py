@@ -67,7 +67,9 @@ def _swapped(which: Sequence[int], empties: Tensor, orthants: int, classes: int)
             f" ones are {empties.tolist()}: leave them out"
         )
     if len(listed) and classes != 2:
-        raise UsageError(f"swapped={tuple(which)} with {classes} radii; expected two classes, whose labels are exchanged")
+        raise UsageError(
+            f"swapped={tuple(which)} with {classes} radii; expected two classes, whose labels are exchanged"
+        )
     return listed
 
 

@@ -1,6 +1,6 @@
 """Augmentations: batches changed at random, on the device they are on.
 
-One that is a function of a batch and a generator draws for the batch; an `ItemAugmentation` draws for each item from its number,
+A function of a batch and a generator draws for the batch; an `ItemAugmentation` draws for each item, from its number,
 so that an item is changed alike in any batch, on any device, and in an ensemble with the batches of all members at once.
 """
 
@@ -36,7 +36,7 @@ class ItemAugmentation(ABC):
 
 @dataclass(frozen=True)
 class Translate(ItemAugmentation):
-    """Every image moved by (down, right), each uniform over -max_shift … max_shift, drawn anew each epoch; what enters is `fill`.
+    """Every image moved by (down, right), each uniform over -max_shift … max_shift and drawn anew each epoch; `fill` enters.
 
     Whole pixels, gathered on the device the images are on. In epoch e of a run with seed s an item moves as
     `ns.data.translate(part, max_shift, derive_seed(s, "augment"), epoch=e)` moves the item at its position (that transform

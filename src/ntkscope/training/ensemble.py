@@ -182,9 +182,7 @@ def _check_patience(patience: int | None, validation: Part | Sequence[Part] | No
         raise UsageError(f"patience={patience!r}; expected a number of epochs, at least 1")
 
 
-def _prepared(
-    part: Part | Sequence[Part], members: int, settings: Settings, where: torch.device
-) -> tuple[Part, ...]:
+def _prepared(part: Part | Sequence[Part], members: int, settings: Settings, where: torch.device) -> tuple[Part, ...]:
     """The part of each member, with nothing but what training needs, where the networks are; the same one stays the same."""
     parts = [part] if isinstance(part, Part) else list(part)
     if len(parts) not in (1, members) or len({len(p) for p in parts}) != 1:

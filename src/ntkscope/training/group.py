@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -37,6 +38,8 @@ from ntkscope.training.recording import Recorder
 from ntkscope.training.run import LOOK_EVERY
 from ntkscope.training.stacked import MemberData, each_member, evaluate_stacked, outputs_of
 from ntkscope.training.watch import Watch
+
+_DRAWING = threading.Lock()  # networks are drawn from the global generator, one at a time
 
 
 class Group:
@@ -100,10 +103,10 @@ class Group:
         """Every member must give the outputs of its own network on a few inputs; a chain that does not is not used, and what
         `vmap` cannot do is done one network after the other."""
         if self.chain is not None:
-            few = self._few(0)
+            few, axis = self._few(0), self._axis
             with torch.no_grad():
-                found = self.chain.forward(few, shared=self.data.shared)
-            alone = [outputs_alone(m, member_inputs(few, self.data.axis, i))[0] for i, m in enumerate(models)]
+                found = self.chain.forward(few, shared=axis is None)
+            alone = [outputs_alone(m, member_inputs(few, axis, i))[0] for i, m in enumerate(models)]
             if alike(found, torch.stack(alone)):
                 return
             self.chain = None
@@ -131,9 +134,14 @@ class Group:
                 return
         raise UsageError(f"the network of seed {self.seeds[left[0]]} {UNLIKE}")
 
+    @property
+    def _axis(self) -> int | None:
+        """The axis along which the members' batches lie; None where all see the same."""
+        return None if self.data.shared and self.orders[0].full and self.plan.settings.augment is None else 0
+
     def _few(self, start: int) -> Any:
-        """The inputs of a few items, of each member where members have their own."""
-        if self.data.shared:
+        """The inputs of a few items, along the axis along which the members' batches will lie."""
+        if self._axis is None:
             return few_inputs(self.data.part.x, 0, start)
         index = few_inputs(torch.arange(self.data.items, device=self.data.owner.device), 0, start)
         return self.data.rows(index.expand(len(self.seeds), -1)).x
@@ -143,7 +151,7 @@ class Group:
 
         At weights other than the networks' own: a forward pass that holds on to one of them does not follow.
         """
-        axis = self.data.axis
+        axis = self._axis
         params = {name: (p.detach() * SHAKEN).requires_grad_(p.requires_grad) for name, p in self.params.items()}
         buffers = {name: tensor.clone() for name, tensor in self.buffers.items()}
         try:
@@ -190,7 +198,9 @@ class Group:
 
     def _update(self, batch: Part, axis: int | None) -> Tensor:
         """One update of all members, and their losses before it."""
-        losses, slopes = self._by_autograd(batch, axis) if self.chain is None else self._by_hand(self.chain, batch, axis)
+        losses, slopes = (
+            self._by_autograd(batch, axis) if self.chain is None else self._by_hand(self.chain, batch, axis)
+        )
         self.updates.step(slopes)
         if self.device.type != "cpu":  # noted there, so that nothing waits for the device
             self._clock.add_(1)
@@ -198,7 +208,9 @@ class Group:
             self._bad.copy_(torch.where(wrong, self._clock, self._bad))
         return losses
 
-    def _by_hand(self, chain: StackedChain, batch: Part, axis: int | None) -> tuple[Tensor, Mapping[str, Tensor | None]]:
+    def _by_hand(
+        self, chain: StackedChain, batch: Part, axis: int | None
+    ) -> tuple[Tensor, Mapping[str, Tensor | None]]:
         """The losses of the members; gradients by hand, but for the loss itself."""
         outputs = chain.forward(batch.x, shared=axis is None).detach().requires_grad_()
         weights = batch.extras.get("weights")
@@ -243,7 +255,8 @@ class Group:
             drawn: set[str] = set()
             for i, seed in enumerate(self.seeds if phase.reinit else ()):
                 self._wear(i)
-                drawn = redraw_(self.template, phase, derive_seed(seed, "phase", current))
+                with _DRAWING:
+                    drawn = redraw_(self.template, phase, derive_seed(seed, "phase", current))
                 own = dict(self.template.named_parameters())
                 with torch.no_grad():
                     for name in drawn:

@@ -40,7 +40,7 @@ class Recorder:
         self._slots.clear()
 
     def run(self, batch: Part, axis: int | None, constant: bool) -> Tensor:
-        """One step, and the losses before it, to be read before the next; `constant`: the same batch in the same memory always."""
+        """One step, and the losses before it, to be read before the next; `constant`: always this batch, in this memory."""
         if self.note:
             return self._step(batch, axis)
         key = (axis, tuple(batch.y.shape), id(batch) if constant else None)
@@ -53,13 +53,14 @@ class Recorder:
             slot.warm += 1
             return self._aside(slot, axis)
         if slot.graph is None:
-            graph = torch.cuda.CUDAGraph()
+            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
             try:
                 with torch.cuda.graph(graph):
                     slot.losses = self._step(slot.batch, axis)
             except RuntimeError as error:
                 self.note = f"steps are not recorded as CUDA graphs: {str(error).strip().splitlines()[0]}"
                 self._slots.clear()
+                torch.cuda.set_stream(stream)  # a recording that fails to end leaves its own
                 torch.cuda.synchronize()
                 return self._step(batch, axis)
             slot.graph = graph

@@ -129,7 +129,9 @@ def search(
     runs = [as_settings(settings, _without_model({**options, **point})) for point in points]
     seed = runs[0].seed
     pairs = list(folds(part, folds_count, seed))
-    grids = [{key.removeprefix(MODEL): value for key, value in point.items() if key.startswith(MODEL)} for point in points]
+    grids = [
+        {key.removeprefix(MODEL): value for key, value in point.items() if key.startswith(MODEL)} for point in points
+    ]
     jobs = [
         _Job(at, number, partial(build, **grids[at]), replace(run, seed=derive_seed(seed, "fold", number)))
         for at, run in enumerate(runs)

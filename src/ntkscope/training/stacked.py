@@ -114,11 +114,10 @@ class MemberData:
     def slices(self, size: int) -> Iterator[Part]:
         """All items, `size` at a time, in order."""
         for start in range(0, self.items, size):
-            at = slice(start, min(start + size, self.items))
-            if self.shared:
-                yield self._mapped(lambda leaf, at=at: leaf[at])
-            else:
-                yield self._mapped(lambda leaf, at=at: leaf[:, at][self.owner])
+            yield self._slice(slice(start, min(start + size, self.items)))
+
+    def _slice(self, at: slice) -> Part:
+        return self._mapped(lambda leaf: leaf[at] if self.shared else leaf[:, at][self.owner])
 
     def _mapped(self, function: Callable[[Tensor], Tensor]) -> Part:
         return Part(*map_leaves(function, (self.part.x, self.part.y, dict(self.part.extras))))
@@ -131,9 +130,7 @@ def evaluate_stacked(
     total = torch.zeros(data.members, dtype=torch.float64, device=data.part.y.device)
     right = torch.zeros_like(total)
     counts = loss.names_classes(data.targets)
-    forward = each_member(
-        lambda p, b, x: outputs_of(template, p, b, x), (0, 0, data.axis), vectorised
-    )
+    forward = each_member(lambda p, b, x: outputs_of(template, p, b, x), (0, 0, data.axis), vectorised)
     each = each_member(loss.each, (0, data.axis), vectorised)
     correct = each_member(loss.right, (0, data.axis), vectorised)
     checked = False

@@ -105,6 +105,10 @@ class Watch:
         for name in COUNTED:
             setattr(self, name, state[name].clone().cpu())
         self.params, self.buffers = (
-            {key.removeprefix(prefix): value.clone().to(device) for key, value in state.items() if key.startswith(prefix)}
+            {
+                key.removeprefix(prefix): value.clone().to(device)
+                for key, value in state.items()
+                if key.startswith(prefix)
+            }
             for prefix in KEPT.values()
         )

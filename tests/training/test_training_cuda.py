@@ -1,0 +1,196 @@
+"""Ensembles on a GPU: recorded steps give the numbers of plain ones, and of `fit`. Skipped without CUDA.
+
+On a machine with one: pytest -q -m "" tests/training/test_training_cuda.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from contracts.training_problems import ALL_OPTIMIZERS, classes_part, norm_net
+from ntkscope import models
+from ntkscope.core import NumericalError, Part, Snapshot, derive_seed, generator
+from ntkscope.data import translate
+from ntkscope.training import CropFlip, Ensemble, Every, StopWhen, Translate, Triangular, fit, fit_ensemble
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+PART = classes_part(dtype=torch.float64)
+HELD = Part(PART.x.flip(0) + 0.3, PART.y.flip(0))
+CLOSE = {"rtol": 1e-7, "atol": 1e-9}  # other kernels, same double arithmetic; adam divides by small numbers
+
+
+def chain_net(seed: int) -> nn.Module:
+    return models.build("mlp", in_features=5, classes=3, widths=[7], activation="tanh", seed=seed).double()
+
+
+def same(a: Ensemble, b: Ensemble) -> None:
+    """Equal to the last digits of double precision: the same kernels, launched one by one or as a graph."""
+    for one, two in ((a.params, b.params), (a.buffers, b.buffers)):
+        for name in one:
+            torch.testing.assert_close(one[name], two[name], rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(a.losses, b.losses, rtol=1e-12, atol=1e-13, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
+@pytest.mark.parametrize("build", [norm_net, chain_net])
+@pytest.mark.parametrize("own", [False, True])
+def test_recorded_steps_are_plain_ones_and_those_of_fit(
+    name: str, build: Callable[[int], nn.Module], own: bool
+) -> None:
+    settings = {**ALL_OPTIMIZERS[name], "optimizer": name, "epochs": 12, "schedule": Triangular(), "device": "cuda"}
+    settings["batch_size"] = None if name == "gd" else 7  # the last batch of an epoch is shorter
+    lr = settings.pop("lr")
+    rates = [lr, lr / 3, lr / 2] if own else [lr] * 3
+    recorded, plain = (
+        fit_ensemble(build, PART, seeds=[3, 1, 4], lr=rates, capture=capture, **settings) for capture in (True, False)
+    )
+    if name == "adagrad":  # its steps are counted on the host
+        assert "not recorded as CUDA graphs" in recorded.notes[0]
+    else:
+        assert recorded.notes == ()
+    same(recorded, plain)
+    for i, seed in enumerate((3, 1, 4)):
+        alone = build(seed)
+        fit(alone, PART, seed=seed, lr=rates[i], **settings).final()
+        for a, b in zip(recorded.member(i).state_dict().values(), alone.state_dict().values(), strict=True):
+            torch.testing.assert_close(a, b, **CLOSE)
+
+
+@pytest.mark.parametrize("mode", ["reg", "stop-first", "first-last", "reinit"])
+@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
+def test_modes(mode: str, optimizer: str) -> None:
+    settings = {"optimizer": optimizer, "epochs": 6, "batch_size": 5, "mode": mode, "device": "cuda"}
+    for build in (norm_net, chain_net):
+        recorded, plain = (
+            fit_ensemble(build, PART, seeds=2, lr=[0.01, 0.03], capture=capture, **settings)
+            for capture in (True, False)
+        )
+        same(recorded, plain)
+        assert recorded.notes == ()
+        for i, lr in enumerate((0.01, 0.03)):
+            alone = build(i)
+            fit(alone, PART, seed=i, lr=lr, **settings).final()
+            for a, b in zip(recorded.member(i).parameters(), alone.parameters(), strict=True):
+                torch.testing.assert_close(a, b, **CLOSE)
+
+
+def test_stops_validation_and_divergence() -> None:
+    settings = {"optimizer": "adam", "epochs": 30, "batch_size": 8, "device": "cuda"}
+    lr = [0.03, 0.01, 0.1, 1e-4]
+    stop = StopWhen(accuracy=0.7, loss=0.8, every=2)
+    together = fit_ensemble(chain_net, PART, seeds=4, lr=lr, stop=stop, **settings)
+    ends = [fit(chain_net(i), PART, seed=i, lr=lr[i], stop=stop, **settings).final().step for i in range(4)]
+    assert together.steps.tolist() == ends
+    kept = [
+        fit_ensemble(chain_net, PART, seeds=4, lr=lr, validation=HELD, patience=3, capture=capture, **settings)
+        for capture in (True, False)
+    ]
+    assert torch.equal(kept[0].steps, kept[1].steps)
+    same(*kept)
+    regression = Part(PART.x, PART.x[:, :3])
+    with pytest.raises(NumericalError, match=r"of 1 members is not finite at step .* seed 1"):
+        fit_ensemble(chain_net, regression, seeds=3, lr=[0.1, 1e200, 0.1], loss="mse", steps=90, device="cuda")
+    marked = fit_ensemble(
+        chain_net, regression, seeds=3, lr=[0.1, 1e200, 0.1], loss="mse", steps=90, device="cuda", diverged="nan"
+    )
+    assert marked.diverged is not None
+    assert marked.diverged.tolist() == [False, True, False]
+    assert bool(marked(PART.x.cuda())[[0, 2]].isfinite().all())
+
+
+def test_a_step_that_cannot_be_recorded_is_run_as_it_is() -> None:
+    class Waits(nn.Module):
+        """Waits for the device, which a recording cannot."""
+
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            self.inner = chain_net(seed)
+
+        def forward(self, x: Tensor) -> Tensor:
+            torch.cuda.synchronize()
+            return self.inner(x)
+
+    settings = {"lr": 0.1, "epochs": 5, "batch_size": 8, "device": "cuda"}
+    recorded, plain = (fit_ensemble(Waits, PART, seeds=2, capture=capture, **settings) for capture in (True, False))
+    assert "not recorded as CUDA graphs" in recorded.notes[0]
+    same(recorded, plain)
+
+
+def image_net(seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)).double()
+
+
+def test_augmentation_on_the_device() -> None:
+    x = torch.randn(14, 2, 6, 5, generator=generator(0, "images"), dtype=torch.float64)
+    part, augment = Part(x, torch.arange(14) % 3), Translate(2, fill=0.5)
+    items = torch.tensor([3, 13, 0], device="cuda")
+    keys = torch.tensor([augment.keys(4, 1)] * 3, device="cuda")
+    expected = translate(part, 2, derive_seed(4, "augment"), epoch=1, fill=0.5).x
+    assert torch.equal(augment.apply(x.cuda()[items], items, keys).cpu(), expected[items.cpu()])
+    settings = {"lr": 0.1, "epochs": 6, "batch_size": 5}
+    for chosen in (augment, CropFlip(padding=1)):
+        on = fit_ensemble(image_net, part, seeds=[3, 8], augment=chosen, device="cuda", **settings)
+        for i, seed in enumerate((3, 8)):
+            alone = image_net(seed)
+            fit(alone, part, seed=seed, augment=chosen, device="cuda", **settings).final()
+            for a, b in zip(on.member(i).parameters(), alone.parameters(), strict=True):
+                torch.testing.assert_close(a, b, **CLOSE)
+    here = fit_ensemble(
+        image_net, part, seeds=[3, 8], augment=augment, **settings
+    )  # shifts do not depend on the device
+    there = fit_ensemble(image_net, part, seeds=[3, 8], augment=augment, device="cuda", **settings)
+    for name in here.params:
+        torch.testing.assert_close(there.params[name].cpu(), here.params[name], **CLOSE)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "adadelta", "adagrad"])
+def test_a_killed_call_continues_to_the_same_numbers(optimizer: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"seeds": 3, "epochs": 8, "batch_size": 8, "snapshots": Every(5), "device": "cuda"}
+    settings |= {"lr": [0.01, 0.05, 0.02], "optimizer": optimizer, "validation": HELD}
+    expected = fit_ensemble(chain_net, PART, **settings)
+
+    def kill(snapshot: Snapshot) -> None:
+        if snapshot.step == 10:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fit_ensemble(chain_net, PART, store=tmp_path / "run", on_snapshot=kill, **settings)
+    same(fit_ensemble(chain_net, PART, store=tmp_path / "run", **settings), expected)
+
+
+@pytest.mark.nightly
+def test_a_hundred_networks_take_half_a_millisecond_a_step() -> None:
+    """7-128-128-128-1, batch 32, Adam: the bound for an H200; printed, so that other devices can be compared."""
+    x = torch.randn(25_400, 7, generator=generator(0, "speed"))
+    part = Part(x, (x.norm(dim=1) > 2.5).float())
+
+    def build(seed: int) -> nn.Module:
+        return models.build("mlp", in_features=7, classes=1, widths=128, depth=3, activation="relu", seed=seed)
+
+    def seconds(steps: int, capture: bool) -> float:
+        settings = {"optimizer": "adam", "lr": [1e-3] * 50 + [1e-4] * 50, "loss": "bce", "batch_size": 32}
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        fit_ensemble(build, part, seeds=100, steps=steps, device="cuda", capture=capture, **settings)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    seconds(50, True)
+    took = {capture: (seconds(2200, capture) - seconds(200, capture)) / 2000 for capture in (True, False)}
+    print(
+        f"\n{torch.cuda.get_device_name()}: {1e3 * took[True]:.3f} ms a step recorded, {1e3 * took[False]:.3f} ms plain"
+    )
+    assert took[True] <= 0.5e-3
