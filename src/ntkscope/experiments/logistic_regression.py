@@ -255,8 +255,8 @@ def _final(subjects: Subjects, member: int) -> dict[str, Any]:
     task = subjects.task
     subjects.machines.wear(subjects.ensemble.final, member)
     found, scores, features = measure(task, subjects.machines)
-    grids = [scores[name].reshape(task.shape) for name in ("ck", "ntk")]
-    bounds = logistic_bounds(*grids, task.labels, refinement=task.config.refinement)
+    ck, ntk = (scores[name].reshape(task.shape) for name in ("ck", "ntk"))
+    bounds = logistic_bounds(ck, ntk, task.labels, refinement=task.config.refinement)
     found |= {name: asdict(bounds)[name] for name in BOUNDS}
     # the inequalities as they stand, also where the ridge breaks Eq. 52, which the proofs use
     for theorem, first, second in (("5.1", bounds.c1, bounds.c2), ("5.2", bounds.d1, bounds.d2)):
