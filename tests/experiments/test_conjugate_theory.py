@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
+from ntkscope.core import Claim, Record
 from ntkscope.experiments import _theory_grids as grids
 from ntkscope.experiments import _theory_kernels as kernels
+from ntkscope.experiments import statements
 from ntkscope.experiments._theory_claims import CLAIMS
 from ntkscope.experiments.conjugate_theory import MEASUREMENTS
 from ntkscope.measures.regression_bounds import monotone_between, trapezoid_norm
@@ -107,3 +110,12 @@ def test_the_jacobian_of_the_last_layer_is_the_hidden_layer() -> None:
     assert last[:, -1].tolist() == [1.0] * 4
     assert kernels.jacobian(model, x).shape[1] == sum(p.numel() for p in model.parameters())
     assert math.isfinite(float(last.sum()))
+
+
+def test_statements_become_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Record.create(tmp_path / "run", kind="experiment", name="conjugate-theory") as record:
+        record.claim(Claim("conjugate-x", "Eq. 1", 1, {"|a|": 0.123456}, "at most | 1", "reproduced", "two\nlines"))
+    assert statements.main([str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert "| x | at most ∣ 1 | ∣a∣: 0.1235 | reproduced | two lines |" in printed
+    assert statements.main([]) == 2
