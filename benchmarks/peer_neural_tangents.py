@@ -20,6 +20,7 @@ from jax import lax
 from benchmarks.peers import serve
 
 Params = dict[str, Any]
+RATE, MOMENTUM = 1e-3, 0.9  # of the steps on a linearised network
 NHWC = ("NHWC", "HWIO", "NHWC")
 METHODS = {
     "jacobian contraction": nt.NtkImplementation.JACOBIAN_CONTRACTION,
@@ -97,11 +98,13 @@ class Kernel:
 
     def __init__(self) -> None:
         self.compiled: dict[tuple[str, int], Any] = {}
+        self.step: Any = None
 
     def load(self, network: str, path: str) -> dict[str, Any]:
         """Read weights and inputs; answers how far this network's outputs are from those that came with them."""
         arrays = dict(np.load(path))
         self.compiled.clear()
+        self.step = None
         self.params, constants = from_torch(network, arrays)
         x = arrays["__x"]
         self.x = jnp.asarray(x.transpose(0, 2, 3, 1) if x.ndim == 4 else x)
@@ -146,7 +149,31 @@ class Kernel:
             np.save(out, K[:n, :n] * self.outputs)
         return {"seconds": seconds}
 
+    def linear_step(self, steps: int, targets: str, outputs: str) -> dict[str, Any]:
+        """Seconds per step of SGD with momentum on the linearised network, compiled; its outputs at the start go to `outputs`.
+
+        `targets` is the file of what it is trained towards. The first call compiles.
+        """
+        y = jnp.asarray(np.load(targets))
+        if self.step is None:
+            linear = nt.linearize(self.f, self.params)
+            slope = jax.grad(lambda params, x: jnp.mean((linear(params, x) - y) ** 2))
+
+            def one(params: Params, speed: Params, x: Any) -> tuple[Params, Params]:  # x comes anew: nothing is folded
+                speed = jax.tree_util.tree_map(lambda v, g: MOMENTUM * v + g, speed, slope(params, x))
+                return jax.tree_util.tree_map(lambda p, v: p - RATE * v, params, speed), speed
+
+            self.step = jax.jit(one)
+            np.save(outputs, np.asarray(linear(self.params, self.x)))
+            still = jax.tree_util.tree_map(jnp.zeros_like, self.params)
+            self.state = jax.block_until_ready(self.step(self.params, still, self.x))
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.state = self.step(*self.state, self.x)
+        jax.block_until_ready(self.state)
+        return {"seconds": (time.perf_counter() - start) / steps}
+
 
 if __name__ == "__main__":
     peer = Kernel()
-    serve({"load": peer.load, "tile": peer.tile, "kernel": peer.kernel})
+    serve({"load": peer.load, "tile": peer.tile, "kernel": peer.kernel, "linear_step": peer.linear_step})

@@ -27,7 +27,10 @@ class PeerUnavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a peer's environment is made: packages with and without their dependencies, and whether it uses our torch."""
+    """How a peer's environment is made: packages with and without their dependencies, and whether it uses our torch.
+
+    Without a folder it is ours.
+    """
 
     folder: str
     module: str
@@ -52,12 +55,18 @@ RECIPES: dict[str, Recipe] = {
     ),
     # Without dependencies: it asks for torchvision and never imports it.
     "nngeometry": Recipe(".venv-nng", "benchmarks.peer_nngeometry", bare=("nngeometry==0.4",), our_torch=True),
+    # As the libraries are: in one process, what a peer did with gigabytes of memory slows whoever comes next.
+    "ntkscope": Recipe("", "benchmarks.peer_ours"),
     "trak": Recipe(".venv-trak", "benchmarks.peer_trak", ("tqdm",), ("traker==0.3.2",), our_torch=True),
+    # Without dependencies: it asks for pretty_midi, which only its music benchmark imports.
+    "dattri": Recipe(".venv-dattri", "benchmarks.peer_dattri", ("tqdm", "pyyaml"), ("dattri==0.3.0",), our_torch=True),
 }
 
 
 def environment(recipe: Recipe) -> Path:
     """The python of the peer's environment, made first if it is not there or not complete."""
+    if not recipe.folder:
+        return Path(sys.executable)
     folder = ROOT / recipe.folder
     python, marker = folder / "bin" / "python", folder / "complete.json"
     wanted = json.dumps([sys.version.split()[0], recipe.packages, recipe.bare])
@@ -93,7 +102,7 @@ class Peer:
         self._process = subprocess.Popen(
             [str(environment(recipe)), "-m", recipe.module],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": SEARCH},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([SEARCH, *([] if recipe.folder else sys.path)])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

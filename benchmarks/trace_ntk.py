@@ -1,13 +1,14 @@
 """The exact trace-NTK on two cores: ours against torch.func, neural-tangents and nngeometry, same network and inputs.
 
 Before a peer is timed its whole kernel is compared with ours, and ours with a naive float64 one on the first inputs.
-Every peer gets its best chunk or tile from a short sweep, float32, the same cores, and its compilation for free.
+Every peer gets its best chunk or tile from a short sweep, float32, the same cores, and its compilation for free. Ours and
+the libraries each run in a process of their own.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,6 +58,7 @@ class Bout:
 
     case: Case
     n: int
+    own: Peer | None  # the process ours runs in
     timed: dict[str, Timed] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
@@ -82,11 +84,14 @@ def ours(case: Case, n: int) -> Callable[[], Tensor]:
 
 def enter_ours(bout: Bout, say: Callable[[str], None]) -> Tensor:
     """Ours, held to the naive float64 kernel on the first inputs; timed three runs at a time, being short."""
-    kernel = ours(bout.case, bout.n)
-    K = kernel()
+    K = ours(bout.case, bout.n)()
+    asked: dict[str, Any] = {"n": bout.n, "memory": MEMORY}
+    assert bout.own is not None
+    bout.own.ask("kernel", **asked)
     k = min(ORACLE_INPUTS, bout.n)
     reference = networks.oracle_trace_ntk(bout.case.model, bout.x[:k])
-    bout.enter(OURS, wall(kernel, runs=3), K[:k, :k], reference, OURS_TOLERANCE, f"memory {MEMORY}")
+    timed = bout.own.timed("kernel", **asked, runs=3)
+    bout.enter(OURS, timed, K[:k, :k], reference, OURS_TOLERANCE, f"memory {MEMORY}")
     say(f"  ours: relative error {bout.errors[OURS]:.1e} against float64")
     return K
 
@@ -95,7 +100,7 @@ def on_fewer(bout: Bout, n: int, say: Callable[[str], None]) -> Bout:
     """`bout` itself, or one of its first `n` inputs with ours in it, for a peer that would take too long on all."""
     if n == bout.n:
         return bout
-    here = Bout(bout.case, n)
+    here = Bout(bout.case, n, bout.own)
     enter_ours(here, say)
     return here
 
@@ -152,7 +157,7 @@ def enter_neural_tangents(bout: Bout, peer: Peer, folder: Path, K: Tensor, say: 
     say(f"  neural-tangents: {method}, tile {tile}, about {predicted:.3g} s for {n} inputs")
     check = n
     if predicted > SLOW:
-        here = Bout(bout.case, n, rounds=2)
+        here = Bout(bout.case, n, bout.own, rounds=2)
         enter_ours(here, say)
         check = min(n, max(tile, 128))  # its agreement is looked at on fewer inputs, its time on all
     peer.ask("kernel", method=method, tile=tile, n=check, out=str(folder / "K.npy"))
@@ -205,19 +210,28 @@ def rows_of(bout: Bout, seconds: dict[str, Spread]) -> list[dict[str, Any]]:
     return rows
 
 
-def compare(name: str, n: int, *, rounds: int, say: Callable[[str], None] = print) -> dict[str, Any]:
+LIBRARIES = {NEURAL_TANGENTS: enter_neural_tangents, NNGEOMETRY: enter_nngeometry}
+
+
+def compare(
+    name: str, n: int, *, rounds: int, libraries: Sequence[str] = tuple(LIBRARIES), say: Callable[[str], None] = print
+) -> dict[str, Any]:
     """One network: rows, ratios by method, details, and what could not be run and why."""
     case = networks.case(name, n)
     say(f"{name}: {n} inputs ({case.source}), {case.parameters:,} parameters")
-    bout, missing, rows = Bout(case, n), {}, []
+    missing: dict[str, str] = {}
+    rows: list[dict[str, Any]] = []
     ratios: dict[str, tuple[Spread, int]] = {}
     with ExitStack() as stack:
+        own = stack.enter_context(Peer(OURS))
+        own.ask("load", network=name, n=n)
+        bout = Bout(case, n, own)
         folder, bouts = Path(stack.enter_context(tempfile.TemporaryDirectory())), [bout]
         K = enter_ours(bout, say)
         enter_torch(bout, K, say)
-        for library, enter in ((NEURAL_TANGENTS, enter_neural_tangents), (NNGEOMETRY, enter_nngeometry)):
+        for library in libraries:
             try:
-                here = enter(bout, stack.enter_context(Peer(library)), folder, K, say)
+                here = LIBRARIES[library](bout, stack.enter_context(Peer(library)), folder, K, say)
                 bouts += [] if here is bout else [here]
             except PeerUnavailable as reason:
                 missing[library] = str(reason)
@@ -241,11 +255,11 @@ def promise(network: str, method: str, result: dict[str, Any]) -> Check:
     return Check(what, f"≥ {target:g}×", f"{measured}×", measured.median >= target)
 
 
-def run(quick: bool = False) -> Outcome:
+def run(quick: bool = False, libraries: Sequence[str] = tuple(LIBRARIES)) -> Outcome:
     """All three networks; `quick` takes fewer inputs and one round, so that only the machinery is tried."""
     torch.set_num_threads(THREADS)
     sizes = networks.QUICK_SIZES if quick else networks.SIZES
-    results = {name: compare(name, n, rounds=1 if quick else 3) for name, n in sizes.items()}
+    results = {name: compare(name, n, rounds=1 if quick else 3, libraries=libraries) for name, n in sizes.items()}
     checks = [promise(network, method, results[network]) for network, method in TARGETS]
     return Outcome(
         f"Exact trace-NTK, 10 outputs, {THREADS} cores, float32" + (", quick sizes" if quick else ""),

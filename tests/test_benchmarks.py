@@ -71,7 +71,7 @@ def test_a_kernel_that_disagrees_is_not_timed() -> None:
     from benchmarks.peers import PeerUnavailable
     from benchmarks.trace_ntk import Bout
 
-    bout = Bout(networks.Case("tiny", networks.mlp(2, 2), torch.ones(3, 2), "test"), 3)
+    bout = Bout(networks.Case("tiny", networks.mlp(2, 2), torch.ones(3, 2), "test"), 3, None)
     with pytest.raises(PeerUnavailable, match="relative error"):
         bout.enter("wrong", lambda: 0.0, torch.eye(3), 2 * torch.eye(3), 1e-4, "")
     bout.enter("right", lambda: 0.0, torch.eye(3), torch.eye(3), 1e-4, "")

@@ -26,7 +26,7 @@ HELPERS = {
     "models": {"registry", "check"},
     "kernels": {"registry", "costs", "tangent_machine"},
     "infinite.rules": set(),
-    "surrogates": {"registry"},
+    "surrogates": {"registry", "linearized"},
     "measures": {"registry", "faithfulness", "log_odds", "logistic_bounds", "regression_bounds", "uncertainty"},
     "report.views": {"registry"},
     "xray.sections": set(),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.linalg import Gram
     from ntkscope.machines import retrain_last_layer
     from ntkscope.storage import open_kernel
+    from ntkscope.surrogates import Linearized, linearize
     from ntkscope.xray import xray
 
     __version__: str
@@ -67,6 +68,8 @@ _NAMES = {
     "kernel": "kernels",
     "run": "experiments",
     "Gram": "linalg",
+    "Linearized": "surrogates",
+    "linearize": "surrogates",
     "retrain_last_layer": "machines",
     "open_kernel": "storage",
     "Claim": "core",
@@ -83,6 +86,7 @@ __all__ = [
     "KERNELS",
     "Claim",
     "Gram",
+    "Linearized",
     "NtkscopeError",
     "OutputSketch",
     "Record",
@@ -97,6 +101,7 @@ __all__ = [
     "kernel",
     "kernels",
     "linalg",
+    "linearize",
     "machines",
     "measures",
     "models",

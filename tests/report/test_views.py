@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from contracts.dataset import given
 from contracts.view import ViewContract, read
 from ntkscope.core import Record
 from ntkscope.report import VIEWS, Section, Source
@@ -256,11 +257,11 @@ class TestKernel(ViewContract):
 
     def test_before_and_after(self, source: Source, made: Callable[..., Path]) -> None:
         body = VIEWS["kernel"](self.section(source), source).body
-        assert "Rotation of the kernel" in body
+        assert "Rotation, not centred" in body
         assert body.count("series-") == 4  # two curves and their two keys
         without = Source(Record.open(made(initial=False)))
         body = VIEWS["kernel"](self.section(without), without).body
-        assert "Rotation of the kernel" not in body
+        assert "Rotation, not centred" not in body
         assert "Give the initial weights" in body
 
     def test_before_and_after_are_compared_on_the_same_items(self, source: Source) -> None:
@@ -326,3 +327,25 @@ def test_a_view_that_cannot_read_its_section_says_so_and_shows_the_numbers(sourc
     body = draw(Section("surrogates", data={"speed": 12}), source).body
     assert "could not be drawn as planned (KeyError: 'table')" in read(body).text[0]
     assert "speed" in body
+
+
+READINGS = [
+    {"name": "network", "loss": 0.02, "loss_low": 0.01, "loss_high": 0.03, "accuracy": 0.95, "agreement": 1.0},
+    {"name": "readout", "loss": 0.03, "loss_low": 0.02, "loss_high": 0.04, "accuracy": 0.945, "agreement": 0.98},
+]
+
+
+class TestTangent(ViewContract):
+    name = "tangent"
+    data = given(
+        readings=READINGS, items=300, parameters=1234, ridge=1e-4, refused={"tangent": "<b>no forward mode</b>"}
+    )
+
+    def test_it_says_which_reading_loses_nothing(self, source: Source) -> None:
+        said = words(VIEWS["tangent"](self.section(source), source).body)
+        assert "The last layer alone, solved outright, is as accurate as the network (within one point)." in said
+        assert "Tangent solved is missing: <b>no forward mode</b>" in said
+        assert "95.0 %" in said
+        worse = [READINGS[0], {**READINGS[1], "accuracy": 0.8}]
+        section = Section("tangent", data={**self.data, "readings": worse})
+        assert "15.0 points less accurate" in words(VIEWS["tangent"](section, source).body)

@@ -1,8 +1,10 @@
-"""Estimators on precomputed kernels: the kernel machine that stands in for a network."""
+"""What stands in for a network: estimators on precomputed kernels, and its linearisation."""
 
 from ntkscope.surrogates._checks import KernelNotFinite
+from ntkscope.surrogates._linear_solution import LinearSolution
 from ntkscope.surrogates.conjugate import ConjugateLeastSquares
 from ntkscope.surrogates.glm import KernelGLM
+from ntkscope.surrogates.linearized import Linearized, linearize
 from ntkscope.surrogates.logistic import KernelLogistic
 from ntkscope.surrogates.minimum_norm import MinimumNorm, MinimumNormClassifier
 from ntkscope.surrogates.neighbors import KernelNeighbors
@@ -22,6 +24,9 @@ __all__ = [
     "KernelRidgeClassifier",
     "KernelRidgeLOO",
     "KernelSVM",
+    "LinearSolution",
+    "Linearized",
     "MinimumNorm",
     "MinimumNormClassifier",
+    "linearize",
 ]

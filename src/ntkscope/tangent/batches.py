@@ -65,7 +65,7 @@ def as_batch(x: Any, model: nn.Module, *, graph: bool = False) -> Batch:
             f"got inputs of type {type(x).__name__}; expected a tensor, a tuple or mapping of tensors, a Dataset or a"
             " DataLoader (stack a list of tensors with torch.stack; turn text into token ids with the model's tokenizer)"
         )
-    batch = _checked(Batch(*arguments(model, x)))
+    batch = checked(Batch(*arguments(model, x)))
     return batch if graph else batch.map(_plain)
 
 
@@ -74,7 +74,8 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.is_inference() else tensor.detach()
 
 
-def _checked(batch: Batch) -> Batch:
+def checked(batch: Batch) -> Batch:
+    """The batch, if it has samples and the same number in every tensor."""
     tensors = batch.tensors()
     if not tensors:
         raise UsageError("got inputs without any tensor; expected at least one, samples along its first axis")

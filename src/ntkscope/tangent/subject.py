@@ -185,6 +185,11 @@ class Subject:
         return max(table.get(kind, otherwise) for kind in kinds)
 
     @property
+    def writes(self) -> frozenset[str]:
+        """The tensors of its own that the model was seen to write to during a forward pass."""
+        return self._written or frozenset()
+
+    @property
     def parameters(self) -> int:
         """How many numbers the chosen parameters hold."""
         return sum(p.numel() for p in self.leaves.values())

@@ -1,0 +1,58 @@
+"""A reading: what a record says about one published statement, or which legs it lacks to say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ntkscope.core import Claim, Record
+from ntkscope.experiments._legs import not_run
+from ntkscope.experiments._published import Published
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What was measured, whether the check holds, a word on it; or the legs that are missing.
+
+    `exact`: arithmetic, which no scale makes a stand-in. `seeds`: how many networks were measured, where that matters.
+    """
+
+    measured: Any
+    holds: bool | None = None
+    note: str = ""
+    lacks: tuple[str, ...] = ()
+    exact: bool = False
+    seeds: int | None = None
+
+
+Read = Callable[[Any, Record], Reading]
+
+
+def lacking(*legs: str) -> Reading:
+    """Of a statement whose measurement is not in the record."""
+    return Reading(None, lacks=legs)
+
+
+def verdicts(
+    name: str,
+    published: Mapping[str, Published],
+    readings: Mapping[str, Read],
+    config: Any,
+    record: Record,
+    difference: str,
+) -> Iterator[Claim]:
+    """One claim for each statement of the experiment `name`; what was not measured says which command measures it."""
+    for key, statement in published.items():
+        reading = readings[key](config, record)
+        if reading.lacks and reading.measured is None:
+            yield statement.judged(None, None, note=not_run(name, reading.lacks))
+            continue
+        words = [reading.note, not_run(name, reading.lacks) if reading.lacks else ""]
+        yield statement.judged(
+            reading.measured,
+            reading.holds,
+            difference="" if reading.exact else difference,
+            note="; ".join(word for word in words if word),
+            seeds=reading.seeds,
+        )

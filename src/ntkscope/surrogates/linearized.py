@@ -1,0 +1,253 @@
+"""A network linearised in its parameters: a module that any optimiser trains, and that can be solved outright."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor, nn
+
+from ntkscope.core import Params, Part, UsageError
+from ntkscope.core.calling import arguments
+from ntkscope.surrogates._linear_solution import LinearSolution, Problem, solve
+from ntkscope.tangent.batches import Batch, checked
+from ntkscope.tangent.expansion import FAILED, ROADS, admit, expand, is_transformed
+from ntkscope.tangent.guards import check_mode
+from ntkscope.tangent.subject import UNCOPIED, Selection, select
+
+COORDINATES = ("u", "w")
+
+
+def linearize(model: nn.Module, *, params: Selection = None, coordinates: str = "u", offset: bool = True) -> Linearized:
+    """`f(w₀, x) + J(x) u`: the first-order Taylor expansion of `model` in its parameters, at the values they have now.
+
+    The result is a module of the same inputs and outputs whose parameters are u (zeros at first), so that any optimiser trains
+    it: one forward-mode pass forward, one backward pass back, at 5/3 of the arithmetic of the network's own step whatever the
+    number of outputs. The model is copied and never changed. `params`: which parameters move, as in `ns.kernel`.
+    `coordinates`: "u" holds the displacement, "w" the weights `w₀ + u` themselves; both are the same function, but weight decay
+    (and the ridge of `solve`) pulls u to 0 in one and w to 0 in the other. `offset=False` leaves out `f(w₀, x)`.
+
+    Models without a Jacobian per sample (active dropout, batch statistics, chance) are refused as `ns.kernel` refuses them,
+    the mode when the model is linearised, the rest at the first inputs. Operations without forward mode are noticed there too
+    and differentiated by two backward passes instead. Samarin, Roth & Belius (2022), Eq. 2 and 3.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> with torch.no_grad():
+    ...     _ = model.weight.copy_(torch.tensor([[1.0, 2.0]]))
+    >>> linear = linearize(model)
+    >>> with torch.no_grad():
+    ...     _ = linear.u.weight.copy_(torch.tensor([[0.5, 0.0]]))
+    >>> linear(torch.tensor([[2.0, 1.0]])).tolist()  # 4 + 1
+    [[5.0]]
+    """
+    return Linearized(model, params=params, coordinates=coordinates, offset=offset)
+
+
+@final
+class Linearized(nn.Module):
+    """What `linearize` returns. Its parameters are `u` (or `w`); w₀ and the rest of the network are among its buffers.
+
+    `.to` moves and casts both, `state_dict` holds both. `.train()` changes nothing: the network stays in the mode in which it
+    was linearised, so neither dropout nor BatchNorm wakes. A tied parameter is one parameter, under its first name.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, params: Selection = None, coordinates: str = "u", offset: bool = True
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
+        if isinstance(model, Linearized):
+            raise UsageError("got a linearised network, which is linear already; expected the network itself")
+        if coordinates not in COORDINATES:
+            raise UsageError(f"got coordinates={coordinates!r}; expected 'u' (displacement) or 'w' (weights)")
+        if isinstance(params, str) and params == "last":
+            raise UsageError(
+                "got params='last' without inputs, which tell the last layer; expected names: pass those of the readout, such"
+                " as params='readout.*'"
+            )
+        super().__init__()
+        check_mode(model)
+        chosen = select(model, params)
+        self.coordinates, self.offset = coordinates, offset
+        self.names = tuple(name for name, p in chosen.items() if p.numel())
+        self._trainable = tuple(name for name, p in model.named_parameters() if p.requires_grad)
+        self._admitted: dict[Any, tuple[str, bool]] = {}
+        self.origin = _own_copy(model)
+        tree = nn.Module()
+        for name, start in self._start().items():
+            _put(tree, name, nn.Parameter(start.clone() if coordinates == "w" else torch.zeros_like(start)))
+        self.add_module(coordinates, tree)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        if kwargs and not args:
+            args, kwargs = arguments(self.origin, kwargs)
+        batch = checked(Batch(args, kwargs))
+        key, (road, restore) = self._road(batch)
+        try:
+            values, moved = expand(self.origin, self.displacement(), batch, road, restore=restore)
+        except torch.OutOfMemoryError:
+            raise
+        except FAILED:
+            last = list(ROADS)[-1]
+            if road == last or is_transformed(batch.tensors()):
+                raise
+            values, moved = expand(self.origin, self.displacement(), batch, last, restore=restore)
+            self._admitted[key] = last, restore  # remembered: these inputs take an operation without forward mode
+        return values + moved if self.offset else moved
+
+    def displacement(self) -> Params:
+        """u by the names of the network's parameters; differentiable."""
+        own = dict(getattr(self, self.coordinates).named_parameters())
+        if self.coordinates == "u":
+            return {name: own[name] for name in self.names}
+        start = self._start()
+        return {name: own[name] - start[name] for name in self.names}
+
+    def network(self) -> nn.Module:
+        """The network itself at `w₀ + u`: a copy, which trains as the original did."""
+        made = _own_copy(self.origin)
+        own = dict(made.named_parameters())
+        with torch.no_grad():
+            for name, moved in self.displacement().items():
+                own[name].add_(moved.to(own[name]))
+        return _unfrozen(made, self._trainable)
+
+    def solve(
+        self,
+        part: Part,
+        *,
+        ridge: float = 0.0,
+        weights: Tensor | str | None = None,
+        method: str = "auto",
+        cutoff: float | None = None,
+        rtol: float = 1e-8,
+        max_iter: int = 1000,
+        dtype: torch.dtype = torch.float64,
+        memory: str | int | float = "2GiB",
+        store: str | os.PathLike[str] | None = None,
+        progress: bool = False,
+    ) -> LinearSolution:
+        """Set u to the minimum of `Σ_i w_i ‖f_lin(x_i) - y_i‖² + ridge ‖u‖²`, of minimum norm where there are many.
+
+        Class labels become one-hot rows; floating-point targets are taken as they are. The sum runs over items and outputs: a
+        ridge λ beside a loss that is a mean over n items and c outputs is `ridge = n c λ` here. In coordinates "w", ridge and
+        norm are those of w. `method`: "dense" forms the Jacobian, (n c) × p, and takes its SVD or QR; "kernel" solves the
+        system of the empirical NTK, (n c) × (n c); "lsmr" and "cg" (on that kernel) use products with the Jacobian alone, to
+        `rtol` or `max_iter` iterations; "auto" takes the first of dense, kernel and lsmr that fits `memory` and time. `cutoff`:
+        singular values up to this part of the largest count as zero (None: rounding of `dtype`). `store` keeps the kernel of
+        "kernel" and "cg" on disk.
+        """
+        start = self._start()
+        problem = Problem(
+            model=self._at_start(),
+            names=self.names,
+            part=part,
+            weights=weights,
+            offset=self.offset,
+            origin=start if self.coordinates == "w" else None,
+            dtype=dtype,
+        )
+        found, solution = solve(
+            problem,
+            method,
+            ridge=ridge,
+            cutoff=cutoff,
+            rtol=rtol,
+            max_iter=max_iter,
+            memory=memory,
+            store=store,
+            progress=progress,
+        )
+        own = dict(getattr(self, self.coordinates).named_parameters())
+        with torch.no_grad():
+            for name, value in found.items():
+                own[name].copy_(value.to(own[name]))
+        return solution
+
+    # -- what makes it a module ---------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Note the mode; the network keeps the one in which it was linearised."""
+        self.training = mode
+        getattr(self, self.coordinates).train(mode)
+        return self
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """u (or w) alone."""
+        if recurse:
+            inner = f"{prefix}.{self.coordinates}" if prefix else self.coordinates
+            yield from getattr(self, self.coordinates).named_parameters(inner, True, remove_duplicate)
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """w₀, parameters that do not move, and the network's own buffers."""
+        if recurse:
+            inner = f"{prefix}.origin" if prefix else "origin"
+            yield from self.origin.named_parameters(inner, True, remove_duplicate)
+            yield from self.origin.named_buffers(inner, True, remove_duplicate)
+
+    def extra_repr(self) -> str:
+        count = sum(p.numel() for p in self.parameters())
+        return f"{count} parameters, coordinates={self.coordinates!r}, offset={self.offset}"
+
+    def _start(self) -> Params:
+        own = dict(self.origin.named_parameters())
+        return {name: own[name].detach() for name in self.names}
+
+    def _at_start(self) -> nn.Module:
+        """The network at w₀, its moving parameters differentiable, sharing the numbers of this one."""
+        shared: dict[int, Any] = {
+            id(p): nn.Parameter(p.detach(), requires_grad=False) for p in self.origin.parameters()
+        }
+        return _unfrozen(copy.deepcopy(self.origin, shared), self.names)
+
+    def _road(self, batch: Batch) -> tuple[Any, tuple[str, bool]]:
+        """How to differentiate for inputs like these, found out when such inputs first come."""
+        check_mode(self.origin)
+        if is_transformed((batch.tensors(), list(self.origin.parameters()), list(self.parameters()))):
+            known = next(iter(self._admitted.values()), (next(iter(ROADS)), False))
+            return None, known
+        where = next(self.origin.parameters())
+        key = (where.device, where.dtype, *((tuple(t.shape[1:]), t.dtype, t.device) for t in batch.tensors()))
+        if key not in self._admitted:
+            self._admitted[key] = admit(self._at_start(), self.names, batch)
+        return key, self._admitted[key]
+
+
+def _put(tree: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Register a parameter under a dotted name: `tree.conv1.weight`."""
+    first, _, rest = name.partition(".")
+    if not rest:
+        tree.register_parameter(first, parameter)
+        return
+    if first not in tree._modules:
+        tree.add_module(first, nn.Module())
+    _put(tree.get_submodule(first), rest, parameter)
+
+
+def _own_copy(model: nn.Module) -> nn.Module:
+    """A copy with numbers of its own, frozen and without gradients."""
+    try:
+        made = copy.deepcopy(model)
+    except UNCOPIED as error:
+        raise UsageError(
+            f"{type(model).__name__} cannot be copied ({error}); a linearised network keeps a copy, so that w₀ stays as it was:"
+            " remove what cannot be copied (tensors with a graph, locks, open files) from the model"
+        ) from error
+    for parameter in made.parameters():
+        parameter.requires_grad_(False)
+        parameter.grad = None
+    return made
+
+
+def _unfrozen(model: nn.Module, names: tuple[str, ...]) -> nn.Module:
+    chosen = set(names)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in chosen)
+    return model

@@ -1,0 +1,175 @@
+"""The first-order expansion of a network in its parameters, `f(w₀, x)` and `J(x) u`, as a differentiable function of u.
+
+By forward mode: one pass carries the outputs and how they move along u, and since w₀ stands still, autograd follows the
+moving part alone, whose backward pass is `Jᵀ r`. So a step costs what the network's own step costs, one more forward pass and
+one more product per layer, whatever the number of outputs. Where an operation has no forward mode, `J u` is the derivative of
+`Jᵀ v` by v (two backward passes), and `Jᵀ r` one backward pass through the graph that is there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ntkscope.core import NtkscopeError, Params, UsageError, generator
+from ntkscope.core.calling import logits
+from ntkscope.core.tree import tensors
+from ntkscope.tangent import guards
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.forward_mode import jvp
+from ntkscope.tangent.pristine import Pristine
+from ntkscope.tangent.reference import dense, pulled
+from ntkscope.tangent.subject import Subject, quiet, swapped
+
+Road: TypeAlias = Callable[[nn.Module, Params, Batch], tuple[Tensor, Tensor]]
+FAILED = (NotImplementedError, RuntimeError, TypeError, AttributeError, AssertionError)
+SAMPLES = 3
+NEITHER = (
+    "J u cannot be computed for {model}: an operation of it has neither forward mode nor second derivatives ({error}); expected"
+    " at least one of them: write the operation with PyTorch's own functions, or give its autograd.Function a jvp"
+)
+
+
+def expand(
+    network: nn.Module, direction: Params, batch: Batch, road: str, *, restore: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`f(w₀, x)` and `J(x) u`, (n, c) each, for w₀ the network's own parameters and u = `direction`.
+
+    Differentiable by u, and on the forward road by whatever the inputs require. `road`: a name in `ROADS`. With `restore`, what
+    the pass changed in the network's attributes is put back.
+    """
+    before = Pristine(network, classes=False) if restore else None
+    try:
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention has first derivatives alone
+            return ROADS[road](network, direction, batch)
+    finally:
+        if before is not None:
+            before.restore(numbers=False)
+
+
+def _by_forward_mode(network: nn.Module, direction: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+    own = dict(network.named_parameters())
+    start = {name: own[name].detach() for name in direction}
+    return jvp(lambda state: _outputs(network, state, batch), start, direction)
+
+
+def _by_two_backward_passes(network: nn.Module, direction: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+    if torch.is_grad_enabled() and any(t.requires_grad for t in batch.tensors()):
+        raise UsageError(
+            "got inputs that require a gradient for a linearised network with an operation that has no forward mode; expected"
+            " inputs without: pass x.detach()"
+        )
+    values, moved = _TwoBackwardPasses.apply(network, batch, tuple(direction), *direction.values())
+    return values, moved
+
+
+class _TwoBackwardPasses(torch.autograd.Function):
+    """The outputs and `J u`; the gradient of u is `Jᵀ r`, through the graph of the outputs."""
+
+    @staticmethod
+    def forward(ctx: Any, network: nn.Module, batch: Batch, names: tuple[str, ...], *direction: Tensor) -> Any:
+        own = dict(network.named_parameters())
+        leaves = {name: own[name].detach().requires_grad_() for name in names}
+        with torch.enable_grad():
+            values = _outputs(network, leaves, batch)
+            weights = torch.zeros_like(values, requires_grad=True)
+            grads = torch.autograd.grad(values, list(leaves.values()), weights, create_graph=True, allow_unused=True)
+            pairs = [(g.to_dense(), u) for g, u in zip(grads, direction) if g is not None and g.requires_grad]
+            if pairs:
+                (moved,) = torch.autograd.grad(
+                    [g for g, _ in pairs], [weights], [u.detach() for _, u in pairs], retain_graph=True
+                )
+            else:
+                moved = torch.zeros_like(values)
+        ctx.values, ctx.leaves = values, list(leaves.values())
+        outputs = values.detach()
+        ctx.mark_non_differentiable(outputs)
+        return outputs, moved.detach()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, _: Tensor, cotangent: Tensor) -> Any:
+        grads = torch.autograd.grad(ctx.values, ctx.leaves, cotangent, retain_graph=True, allow_unused=True)
+        return None, None, None, *(dense(grad, leaf) for grad, leaf in zip(grads, ctx.leaves))
+
+
+def _outputs(network: nn.Module, state: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    with swapped(network, state):
+        return logits(network(*batch.args, **batch.kwargs))
+
+
+ROADS: dict[str, Road] = {"forward mode": _by_forward_mode, "two backward passes": _by_two_backward_passes}
+
+
+def is_transformed(x: Any) -> bool:
+    """Whether a tensor of `x` belongs to a transformation (`vmap`, `grad`): its numbers cannot be looked at."""
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors(x))
+
+
+def admit(model: nn.Module, names: tuple[str, ...], batch: Batch) -> tuple[str, bool]:
+    """The first road that agrees with plain autograd on a few samples, and whether the model changes its own attributes.
+
+    The guards of a kernel come first: a model whose samples depend on each other or on chance has no Jacobian. Then outputs,
+    `J v` along a random v and `Jᵀ r` of random r are compared with reverse mode on the model itself; that catches forward
+    modes that see more than it does (`torch.no_grad` inside a model) or are wrong.
+    """
+    guards.check_mode(model)
+    subject = Subject(model, params=set(names).__contains__)
+    few = batch[: min(SAMPLES, len(batch))].map(lambda t: t.detach().clone())
+    with quiet(subject.device):
+        guards.check_inputs_finite(few)
+        outputs = guards.first_outputs(subject, few)
+        guards.check_differentiable(subject, outputs)
+        guards.check_used(subject, few)
+        guards.check_chance(subject, few, outputs)
+        guards.check_independence(subject, few, outputs)
+        if subject.writes:
+            raise UsageError(
+                f"the model writes to {', '.join(sorted(subject.writes))} during a forward pass, so it has no fixed point to be"
+                " linearised at; expected a forward pass that leaves tensors alone: move the update out of forward"
+            )
+        restore = bool(subject.changes)
+        problem = "its results do not agree with plain autograd"
+        for road in ROADS:
+            try:
+                if _agrees(subject, few, road, restore):
+                    return road, restore
+            except NtkscopeError:
+                raise
+            except torch.OutOfMemoryError:
+                raise
+            except FAILED as error:
+                problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    raise UsageError(NEITHER.format(model=type(model).__name__, error=problem))
+
+
+def _agrees(subject: Subject, few: Batch, road: str, restore: bool) -> bool:
+    """Whether outputs, `J v` and `Jᵀ r` by this road are those of plain autograd."""
+    tolerance = 10 * subject.loosest(guards.OUTPUTS)
+    draw = generator(0, "linearised", road)
+
+    def drawn(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=draw, dtype=torch.float64).to(like)
+
+    leaves = subject.leaves
+    direction = {name: drawn(leaf.detach()).requires_grad_() for name, leaf in leaves.items()}
+    values, moved = expand(subject.model, direction, few.map(torch.clone), road, restore=restore)
+    if not moved.requires_grad:
+        return False
+    weights = drawn(moved.detach())
+    found = torch.autograd.grad(moved, list(direction.values()), weights, allow_unused=True)
+    outputs, expected = pulled(subject, few, lambda f: f, weights)
+    if guards.differs(values.detach(), outputs, tolerance):
+        return False
+    wanted = [dense(g, leaf).double() for g, leaf in zip(expected, leaves.values())]
+    made = [dense(g, leaf).double() for g, leaf in zip(found, leaves.values())]
+    size = torch.stack([w.norm() for w in wanted]).norm()
+    gap = torch.stack([(w - m).norm() for w, m in zip(wanted, made)]).norm()
+    right = sum(float((w * v.detach().double()).sum()) for w, v in zip(wanted, direction.values()))
+    terms = weights.double() * moved.detach().double()
+    scale = float(terms.norm()) + abs(right)
+    return bool(gap <= tolerance * size) and abs(float(terms.sum()) - right) <= tolerance * (scale or 1.0)
