@@ -31,7 +31,7 @@ HELPERS = {
     "report.views": {"registry"},
     "xray.sections": set(),
     "tangent.rules": {"registry"},
-    "experiments": {"registry", "figures"},
+    "experiments": {"registry", "figures", "statements"},
 }
 
 

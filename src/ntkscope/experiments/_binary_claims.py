@@ -223,7 +223,9 @@ def _setting(config: Any, record: Record) -> Reading:
     if not pairs:
         return lacking("sgd/standard/x1", "sgd/shifted/x1")
     measured = {"lr": config.lr, "epochs": config.epochs, "outputs": 1, "pairs": pairs}
-    note = "targets ±1, the side of 0 decides; weight decay 5e-5; shifts redrawn each epoch for SGD, fixed for the solver"
+    note = (
+        "targets ±1, the side of 0 decides; weight decay 5e-5; shifts redrawn each epoch for SGD, fixed for the solver"
+    )
     return Reading(measured, all(pairs.values()) and config.lr == 0.01 and config.epochs == 200, note)
 
 
@@ -242,7 +244,9 @@ def _lin60(config: Any, record: Record) -> Reading:
         return lacking("sgd/standard/x60/linear")
     train = read.descent(record, "standard", "linear", "train")["x60"]
     gap = max(abs(lin["x60"] - value) for value in net.values())
-    return Reading({"test": lin["x60"], "train": train, "largest difference": round(gap, 4)}, gap <= 0.06 and train >= 99.99)
+    return Reading(
+        {"test": lin["x60"], "train": train, "largest difference": round(gap, 4)}, gap <= 0.06 and train >= 99.99
+    )
 
 
 def _gap(config: Any, record: Record) -> Reading:
@@ -267,8 +271,17 @@ def _below(config: Any, record: Record) -> Reading:
 
 
 def _perfect(config: Any, record: Record) -> Reading:
-    found = {f"{task} {width}": value for task in TASK.values() for width, value in read.solver(record, task, "train").items()}
-    lacks = [f"solver/{task}/{width}" for task in TASK.values() for width in ("x1", "x2", "x5") if f"{task} {width}" not in found]
+    found = {
+        f"{task} {width}": value
+        for task in TASK.values()
+        for width, value in read.solver(record, task, "train").items()
+    }
+    lacks = [
+        f"solver/{task}/{width}"
+        for task in TASK.values()
+        for width in ("x1", "x2", "x5")
+        if f"{task} {width}" not in found
+    ]
     if lacks:
         return lacking(*lacks)
     return Reading(_rounded(found), all(value >= 99.99 for value in found.values()))

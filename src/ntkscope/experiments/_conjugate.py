@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def computing(record: Record, workers: int) -> Iterator[Callable[[Sequence[Job]]
 
         def here(jobs: Sequence[Job]) -> None:
             for job in jobs:
-                once(record, job.key, lambda job=job: job.compute(*job.arguments))
+                once(record, job.key, partial(job.compute, *job.arguments))
 
         yield here
         return
@@ -195,8 +196,7 @@ def computing(record: Record, workers: int) -> Iterator[Callable[[Sequence[Job]]
             lacking = [job for job in jobs if job.key not in record.metrics]
             running = {pool.submit(_timed, job): job for job in lacking}
             for future in as_completed(running):
-                value = future.result()
-                once(record, running[future].key, lambda value=value: value)
+                once(record, running[future].key, future.result)
 
         yield there
 

@@ -13,7 +13,7 @@ TAU, CELLS, WIDE, NARROW = 3, 6, 3, 2
 
 
 def monotone_instances(count: int, seed: int) -> dict[str, Any]:
-    """Polynomials of degree 1 and 2 fitted to random smooth targets: how many have monotone residuals, how tight the theorem is.
+    """Polynomials of degree 1 and 2 fitted to random targets: how many have monotone residuals, how tight the theorem is.
 
     The projections are exact to rounding (least squares on orthonormal columns), β is far below 1.
     """

@@ -90,7 +90,7 @@ def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
 
     def needs(name: str, networks: tuple[str, ...], check: Callable[..., Claim]) -> Claim:
         wanted = cells(config.boundaries, networks)
-        rows = {cell: one for cell, one in measured_cells(record, "runs", wanted)}
+        rows = dict(measured_cells(record, "runs", wanted))
         missing = [str(cell) for cell in wanted if cell not in rows]
         if missing:
             return say(name, None, None, f"not run: {', '.join(missing)}; run it with --set 'only={missing}'")
@@ -140,7 +140,9 @@ def _gap(name: str, config: Any, rows: dict[str, Rows], say: Say) -> Claim:
         cell: digits(float(np.mean(np.asarray(one["ntk loss"]) < np.asarray(one["ck loss"]))))
         for cell, one in rows.items()
     }
-    note = f"ridge {config.ridge:g} in the kernel's norm; share of runs with a lower NTK cross-entropy than CK's: {ahead}"
+    note = (
+        f"ridge {config.ridge:g} in the kernel's norm; share of runs with a lower NTK cross-entropy than CK's: {ahead}"
+    )
     return say(name, measured, holds, note, _count(rows))
 
 
@@ -204,8 +206,8 @@ def _separable(config: Any, rows: dict[str, Rows], say: Say) -> Claim:
         },
     }
     note = (
-        f"where classes are separable the loss falls to 0 and no minimum exists, so all fits have a ridge of {config.ridge:g} in"
-        " the kernel's norm; the NTK's features contain the CK's and separate them too"
+        f"where classes are separable the loss falls to 0 and no minimum exists, so every fit has a ridge of {config.ridge:g}"
+        " in the kernel's norm; the NTK's features contain the CK's and separate them too"
     )
     holds = all(bool((one <= LEAST_MARGIN).all()) for one in margins.values())
     return say("logistic-minimiser-missing", measured, holds, note)
@@ -252,7 +254,10 @@ def _second_theorem(record: Record, rows: dict[str, Rows], say: Say) -> Claim:
 
 
 def _setting(config: Any, record: Record, rows: dict[str, Rows], say: Say) -> Claim:
-    epochs = {cell: [int(np.min(one["epochs"])), median(one["epochs"]), int(np.max(one["epochs"]))] for cell, one in rows.items()}
+    epochs = {
+        cell: [int(np.min(one["epochs"])), median(one["epochs"]), int(np.max(one["epochs"]))]
+        for cell, one in rows.items()
+    }
     stopped = _flat(rows, "epochs")
     reached = [
         accuracy >= config.accuracy or count == config.epochs

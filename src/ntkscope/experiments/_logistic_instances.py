@@ -19,12 +19,12 @@ def corner_instances(count: int, seed: int) -> dict[str, Any]:
     """Fits of degree 1 and 2 to half-planes with flipped labels: how often the corner condition holds, and both theorems.
 
     Where a network separates the classes its signed score is largest beside the boundary, inside a cell. So training labels
-    are flipped at random, which leaves misclassified corners, and the other test nodes have the labels the first fit gives them.
+    are flipped at random, which leaves misclassified corners; the other test nodes have the labels the first fit gives them.
     """
     random = numpy_generator(seed, "corner instances")
     axes = [np.linspace(-1, 1, n * t + 1) for n, t in zip(CELLS, TAU)]
     x1, x2 = np.meshgrid(*axes, indexing="ij")
-    found = []
+    found: list[LogisticBounds] = []
     while len(found) < count:
         angle, shift = random.uniform(0, 2 * np.pi), random.uniform(-0.7, 0.7)
         labels = np.cos(angle) * x1 + np.sin(angle) * x2 > shift
@@ -55,4 +55,4 @@ def _fitted(x1: np.ndarray, x2: np.ndarray, own_labels: np.ndarray) -> LogisticB
         scores.append(fitted.decision_function(torch.from_numpy(phi @ own.T)).reshape(x1.shape))
     labels = (scores[0] > 0).astype(int)
     labels[NODES] = own_labels
-    return logistic_bounds(*scores, labels, refinement=TAU)
+    return logistic_bounds(scores[0], scores[1], labels, refinement=TAU)

@@ -1,4 +1,4 @@
-"""Function regression: what was published, and the checks on what a record holds."""
+"""Function regression: the checks on what a record holds."""
 
 from __future__ import annotations
 
@@ -8,120 +8,13 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Claim, Record
-from ntkscope.experiments._conjugate import Cell, cells, digits, measured_cells, median, training_seconds
-from ntkscope.experiments._published import Published
+from ntkscope.experiments._conjugate import Cell, cells, digits, joined, measured_cells, median, training_seconds
+from ntkscope.experiments._regression_published import PUBLISHED
 
-PREFIX = "conjugate-"
 SMOOTH, WIDE, KINKED = "tanh-128", "tanh-256", "relu-128"
 GAINED = ("f1", "f2")  # targets on which CKJ has to gain a factor 100
 SEPARATION, ORDERS, APART = 10.0, 100.0, 0.5
 VACUOUS = 1e-6
-
-PUBLISHED = {
-    claim.id.removeprefix(PREFIX): claim
-    for claim in (
-        Published(
-            "conjugate-regression-setting",
-            "Section 6, Eq. 71",
-            {"N": 200, "M": 600, "hidden layers": 3, "width": 128, "epochs": 2400, "lr": 1e-3, "runs": 100},
-            "201 training and 601 test nodes, 33,409 parameters, 100 networks of each architecture",
-        ),
-        Published(
-            "conjugate-fig3-separation",
-            "Figure 3",
-            "NTK and CK test errors are clearly below the network's for all three targets",
-            "median network/CK >= 10 for each target",
-            seeds=5,
-        ),
-        Published(
-            "conjugate-fig3-ntk-ck-similar",
-            "Figure 3",
-            "NTK and CK are close to each other compared with their distance from the network",
-            "median |log10 NTK/CK| < 0.5 median log10 network/CK for each target",
-            seeds=5,
-        ),
-        Published(
-            "conjugate-fig3-ckj-orders-better",
-            "Figure 3",
-            "solving with the CK's features instead of its Gram matrix gains several orders of magnitude",
-            "median CK/CKJ >= 100 on f1 and f2; f3 reported",
-            seeds=5,
-        ),
-        Published(
-            "conjugate-fig4-faster-decay",
-            "Figure 4",
-            "kernel errors fall faster than the network's, CKJ fastest; mean of ten runs",
-            "at epoch 400 NTK and CK are below a third of the network's; CKJ < CK at every checkpoint after 200",
-            seeds=5,
-        ),
-        Published(
-            "conjugate-fig5-width-256",
-            "Figure 5",
-            "the same at width 256, where 257 features face 201 points",
-            "the three checks of Figure 3 at width 256",
-            seeds=5,
-        ),
-        Published(
-            "conjugate-fig6-relu",
-            "Figure 6",
-            "with ReLU the separation vanishes; NTK tests worst, CK is slightly better than the network",
-            "median network/CK < 10 and median NTK test error >= median CK test error, for each target",
-            seeds=5,
-        ),
-        Published(
-            "conjugate-fig7-relu-evolution",
-            "Figure 7",
-            "the ReLU order persists through training; mean of ten runs",
-            "NTK test error >= CK test error at 80 % of the checkpoints or more, over all targets",
-            seeds=5,
-        ),
-        Published(
-            "conjugate-relu-ntk-overfits",
-            "Section 6",
-            "with ReLU the NTK machine fits training data far better than test data; its features are discontinuous",
-            "median test/train larger for NTK than for CK; across a kink NTK features jump, CK features do not",
-            seeds=5,
-        ),
-        Published(
-            "conjugate-activation-agnostic-network",
-            "Section 8",
-            "the network's own error hardly depends on the activation, the kernel machines' errors do",
-            "median error tanh/ReLU within 0.1 ... 10 for the network and outside for CK, for each target",
-            seeds=5,
-        ),
-        Published(
-            "conjugate-network-in-ck-span",
-            "Eq. 26, 27, Section 8",
-            "training errors are ordered NTK <= CK <= network",
-            "NTK <= CK (1 + 1e-6) + 1e-4 and CKJ <= network, training errors of every run",
-        ),
-        Published(
-            "conjugate-beta-below-one-is-empty",
-            "Eq. 39, Theorem 4.1",
-            "most targets have β < 1",
-            "the median of 1 - β is at least 1e-6 for each target, below which the constants exceed a million",
-        ),
-        Published(
-            "conjugate-theorem-4-1",
-            "Theorem 4.1, Eq. 45-47",
-            "with piecewise monotone residuals: NTK <= √(2τ) CK and CK <= √(2τ)/(1-β) NTK",
-            "holds on every run and instance whose residuals are monotone between training nodes",
-        ),
-        Published(
-            "conjugate-theorem-4-2",
-            "Theorem 4.2, Eq. 48-51",
-            "with Lipschitz residuals: NTK² <= 4τ CK² + 8(b-a)² L²/N² and CK² <= 4τ/(1-β)² NTK² + 8(b-a)² L²/N²",
-            "both inequalities with the corrected slack 4(b-a)³ L²/N² on every run",
-        ),
-        Published(
-            "conjugate-retrain-last-layer",
-            "Section 8",
-            "solving only the last layer of a trained tanh network is a cheap way to a large gain",
-            "lower test error than the network on at least 95 % of the tanh networks of each target",
-            seeds=5,
-        ),
-    )
-}
 Rows = dict[str, list[Any]]
 Say = Callable[..., Claim]
 
@@ -134,7 +27,7 @@ def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
 
     def needs(name: str, networks: tuple[str, ...], check: Callable[..., Claim]) -> Claim:
         wanted = cells(config.targets, networks)
-        rows = {cell: one for cell, one in measured_cells(record, "errors", wanted)}
+        rows = dict(measured_cells(record, "errors", wanted))
         missing = [str(cell) for cell in wanted if cell not in rows]
         if missing:
             return say(name, None, None, f"not run: {', '.join(missing)}; run it with --set 'only={missing}'")
@@ -142,7 +35,7 @@ def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
 
     for name, networks, check in (
         ("fig3-separation", (SMOOTH,), lambda rows, say: _separation("fig3-separation", rows, say)),
-        ("fig3-ntk-ck-similar", (SMOOTH,), _similar),
+        ("fig3-ntk-ck-similar", (SMOOTH,), lambda rows, say: _similar(config, record, rows, say)),
         ("fig3-ckj-orders-better", (SMOOTH,), _orders),
         ("fig5-width-256", (WIDE,), _wide),
         ("fig6-relu", (KINKED,), _relu),
@@ -199,12 +92,27 @@ def _closeness(rows: dict[str, Rows]) -> dict[str, list[float]]:
     }
 
 
-def _similar(rows: dict[str, Rows], say: Say) -> Claim:
+def _similar(config: Any, record: Record, rows: dict[str, Rows], say: Say) -> Claim:
     found = _closeness(rows)
     holds = all(near < APART * far for near, far in found.values())
-    note = f"median NTK/CK {_medians(rows, 'ntk', 'ck')}"
-    measured = {"median |log10 NTK/CK|, median log10 network/CK": found}
+    note = f"median NTK/CK {_medians(rows, 'ntk', 'ck')}; cut-off (N + 1) ε; by cut-off over the watched networks"
+    measured = {
+        "median |log10 NTK/CK|, median log10 network/CK": found,
+        "cut-offs at which it holds": {cell: _similar_at(config, record, cell, one) for cell, one in rows.items()},
+    }
     return say("fig3-ntk-ck-similar", measured, holds, note, _count(rows))
+
+
+def _similar_at(config: Any, record: Record, cell: str, rows: Rows) -> list[float]:
+    """The cut-offs of the pseudo-inverse at which NTK and CK are close to each other, over the watched networks."""
+    by_cutoff = joined(record, f"cutoffs/{cell}")
+    held = []
+    for i, cutoff in enumerate(config.cutoffs if by_cutoff else ()):
+        ntk, ck = (np.asarray(by_cutoff[name])[:, i] for name in ("ntk", "ck"))
+        network = np.asarray(rows["network"][: len(ck)])
+        if median(np.abs(np.log10(ntk / ck))) < APART * median(np.log10(network / ck)):
+            held.append(cutoff)
+    return held
 
 
 def _gains(rows: dict[str, Rows]) -> tuple[dict[str, float], bool]:
@@ -272,9 +180,9 @@ def evolution(config: Any, record: Record, cell: Cell) -> dict[str, np.ndarray]:
     if not all(key in record.metrics for key in keys):
         return {}
     found = [record.metrics[key] for key in keys]
-    return {
-        name: np.exp([np.mean(np.log(one[name])) for one in found]) for name in ("network", "ntk", "ck", "ckj")
-    } | {"steps": np.asarray(config.moments)}
+    return {name: np.exp([np.mean(np.log(one[name])) for one in found]) for name in ("network", "ntk", "ck", "ckj")} | {
+        "steps": np.asarray(config.moments)
+    }
 
 
 def _decay(config: Any, record: Record, say: Say) -> Claim:
@@ -398,4 +306,3 @@ def _setting(config: Any, record: Record, rows: dict[str, Rows], say: Say) -> Cl
         " at (N + 1) ε; CKJ by SVD"
     )
     return say("regression-setting", measured, holds, note)
-

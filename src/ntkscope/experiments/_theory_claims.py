@@ -77,7 +77,7 @@ CLAIMS = (
         "equals ln(1 + exp ∓ψ) of Eq. 23 to 1e-12",
         "summed losses",
         lambda f: f["Eq. 11 against 23"] <= 1e-12 and f["without the bracket"] > 0.1,
-        "the minus sign is printed before the first term alone; it covers both (relative differences; the second is as printed)",
+        "the minus sign is printed before the first term alone; it covers both (relative differences, the second as printed)",
         ("Eq. 11 against 23", "without the bracket"),
     ),
     _claim(
@@ -87,7 +87,7 @@ CLAIMS = (
         "training residual of weighted least squares on the features, to 1e-8",
         "kernel machines",
         lambda f: f["training residual"] <= 1e-8,
-        "Gaussian features, fewer and more than points; for networks the cut-off decides: errors against it in function-regression",
+        "Gaussian features, fewer and more than points; for networks the cut-off decides: see function-regression",
         ("training residual",),
     ),
     _claim(
@@ -197,7 +197,7 @@ CLAIMS = (
         "lemma-4-2",
         "Lemma 4.2, Eq. 37",
         "‖g‖₁² <= 4 (‖g‖₀² + 2 (b-a)² L²/N²)",
-        "printed on [-1, 1]; corrected, 4 (‖g‖₀² + (b-a)³ L²/N²), on every interval; printed fails on tents for b - a = 100, 200",
+        "printed on [-1, 1]; 4 (‖g‖₀² + (b-a)³ L²/N²) on every interval; the printed one fails on tents, b - a = 100, 200",
         "lemma 4.2",
         lambda f: (
             max(f["worst on [-1, 1], printed"], f["worst on any interval, corrected"]) <= TINY

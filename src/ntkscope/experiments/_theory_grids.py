@@ -243,7 +243,9 @@ def lemma_5_2(trials: int, seed: int) -> dict[str, Any]:
     for _ in range(trials):
         a, b, c, d = random.normal(size=4) * 2
         psi = 10 ** random.uniform(-1, 1) * np.sin(a * x1 + b * x2 + c) + d
-        labels = (random.normal() * x1 + random.normal() * x2 + 0.5 * random.normal() * x1 * x2 > random.normal() / 2).astype(int)
+        labels = (
+            random.normal() * x1 + random.normal() * x2 + 0.5 * random.normal() * x1 * x2 > random.normal() / 2
+        ).astype(int)
         if not labels_match(labels, TAU):
             continue
         grown = math.exp(min(700.0, h * corner_lipschitz(psi, TAU)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,7 @@ def _points(seed: int, count: int, inputs: int = 2) -> Tensor:
 
 
 def _largest(values: Tensor | np.ndarray) -> float:
-    return float(abs(values).max())
+    return float(torch.as_tensor(values).abs().max())
 
 
 def jacobian(model: nn.Module, x: Tensor, names: tuple[str, ...] | None = None) -> Tensor:
@@ -75,7 +76,11 @@ def conjugate_formula(trials: int, seed: int) -> dict[str, Any]:
         formula = max(formula, _largest(last @ last.T - ck) / _largest(ck))
         earlier = tuple(name for name, _ in model.named_parameters() if name not in READOUT)
         others = jacobian(model, x, earlier)
-        rest = max(rest, _largest(ntk - ck - others @ others.T) / _largest(ntk), _largest(every @ every.T - ntk) / _largest(ntk))
+        rest = max(
+            rest,
+            _largest(ntk - ck - others @ others.T) / _largest(ntk),
+            _largest(every @ every.T - ntk) / _largest(ntk),
+        )
         values = torch.linalg.eigvalsh((ntk - ck + (ntk - ck).T) / 2)
         least = min(least, float(values[0] / ntk.trace()))
     return {"CK against autograd": formula, "NTK - CK against E": rest, "least eigenvalue over the trace": least}
@@ -164,6 +169,10 @@ def ranges(trials: int, seed: int) -> dict[str, Any]:
     return {"projectors": worst, "ranks agree": bool(ranks)}
 
 
+def _norm(values: np.ndarray) -> float:
+    return float(np.linalg.norm(values))
+
+
 def nested_projections(trials: int, seed: int) -> dict[str, Any]:
     """Lemmas 4.3 and 4.4 on random nested subspaces: the largest left side over its right side."""
     random = numpy_generator(seed, "nested")
@@ -176,11 +185,11 @@ def nested_projections(trials: int, seed: int) -> dict[str, Any]:
         f = random.normal(size=n) + basis @ random.normal(size=wide) * 10 ** random.uniform(-2, 2)
         in_wide = basis @ (basis.T @ f)
         in_narrow = basis[:, :narrow] @ (basis[:, :narrow].T @ f)
-        beta = np.linalg.norm(in_wide) / np.linalg.norm(f)
-        ck, ntk = np.linalg.norm(f - in_narrow), np.linalg.norm(f - in_wide)
-        third = max(third, np.linalg.norm(in_wide - in_narrow) / (beta * ck))
+        beta = _norm(in_wide) / _norm(f)
+        ck, ntk = _norm(f - in_narrow), _norm(f - in_wide)
+        third = max(third, _norm(in_wide - in_narrow) / (beta * ck))
         fourth = max(fourth, ck / (ntk / (1 - beta)))
-        sharper = max(sharper, ck / (ntk / np.sqrt(1 - beta**2)))
+        sharper = max(sharper, ck / (ntk / math.sqrt(1 - beta**2)))
         order = max(order, ntk / ck)
     return {"4.3": third, "4.4": fourth, "4.4 with 1/√(1-β²)": sharper, "NTK over CK": order, "trials": trials}
 
@@ -208,7 +217,7 @@ def logistic_forms(trials: int, seed: int) -> dict[str, Any]:
         random = numpy_generator(seed, "logistic forms", s)
         phi = random.normal(size=(40, 6))
         labels = (phi @ random.normal(size=6) + random.normal(size=40) > 0).astype(int)
-        kernel, scores = _logistic(phi, labels)
+        scores = _logistic(phi, labels)[1]
         linear = LogisticRegression(
             C=1 / (2 * RIDGE), fit_intercept=False, solver="newton-cholesky", tol=1e-12, max_iter=1000
         ).fit(phi, labels)

@@ -81,9 +81,7 @@ def solver(config: BinaryMnist, task: Task, width: float, seed: int, device: tor
 def from_jacobian(config: BinaryMnist, task: Task, seed: int, device: torch.device) -> dict[str, Any]:
     """The same at width 1 from the Jacobian."""
     fixed = task.fixed()
-    return by_jacobian(
-        task.lenet(1, 1, seed), fixed, task.test, config.jacobian_ridges, task.classes, device=device
-    )
+    return by_jacobian(task.lenet(1, 1, seed), fixed, task.test, config.jacobian_ridges, task.classes, device=device)
 
 
 def descent(config: BinaryMnist, task: Task, width: int, kind: str, seed: int, device: torch.device) -> dict[str, Any]:

@@ -273,7 +273,9 @@ def judge(config: EffectiveRanks, record: Record, difference: str) -> Iterator[C
 def draw(record: Record) -> dict[str, Any]:
     """Effective ranks by width, and the spectra."""
     figure, axes = drawing.canvas(1, 2, width=5.0)
-    for i, (prefix, label) in enumerate((("lenet/standard/", "MNIST"), ("lenet/shifted/", "shifted"), ("alexnet/", "AlexNet"))):
+    for i, (prefix, label) in enumerate(
+        (("lenet/standard/", "MNIST"), ("lenet/shifted/", "shifted"), ("alexnet/", "AlexNet"))
+    ):
         rows = by_width(record, prefix)
         for axis, reading in zip(axes, ("of the Jacobian", "of the kernel")):
             at, values = [float(w[1:]) for w in rows], [row[reading] for row in rows.values()]

@@ -28,8 +28,9 @@ from ntkscope.experiments._conjugate import (
     trained,
 )
 from ntkscope.experiments._conjugate_instances import monotone_instances
-from ntkscope.experiments._regression_claims import PUBLISHED, judge
+from ntkscope.experiments._regression_claims import judge
 from ntkscope.experiments._regression_figures import draw
+from ntkscope.experiments._regression_published import PUBLISHED
 from ntkscope.experiments._results import once
 from ntkscope.experiments.registry import experiment
 from ntkscope.linalg import NumericalWarning

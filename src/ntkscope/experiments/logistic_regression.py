@@ -178,7 +178,7 @@ def log_odds(model: nn.Module) -> nn.Module:
 
 
 def newton(task: Task, kernel: Tensor, ridge: float) -> tuple[np.ndarray, bool]:
-    """Eq. 15 with a ridge, by Newton's method: scores at the test nodes, and whether its objective is within 1e-8 of the minimum."""
+    """Eq. 15 with a ridge, by Newton's method: scores at the test nodes, and whether the minimum was reached to 1e-8."""
     own = kernel[task.nodes]
     alpha = 2 * ridge / len(own)  # the mean of the losses plus α/2 of the squared norm
     solver = KernelLogistic(alpha, multi_class="ovr", fit_intercept=False, max_iter=NEWTON_STEPS)
@@ -190,7 +190,7 @@ def newton(task: Task, kernel: Tensor, ridge: float) -> tuple[np.ndarray, bool]:
 
 
 def margin(features: Tensor, labels: np.ndarray) -> float:
-    """`max_β min_i ±β·u_i` over |β_k| ≤ 1, u the left singular vectors of the features: positive where they separate the classes.
+    """`max_β min_i ±β·u_i` over |β_k| ≤ 1, u the features' left singular vectors: positive where they separate the classes.
 
     A linear programme; the result is computed again from its solution.
     """
@@ -255,8 +255,8 @@ def _final(subjects: Subjects, member: int) -> dict[str, Any]:
     task = subjects.task
     subjects.machines.wear(subjects.ensemble.final, member)
     found, scores, features = measure(task, subjects.machines)
-    grids = [scores[name].reshape(task.shape) for name in ("ck", "ntk")]
-    bounds = logistic_bounds(*grids, task.labels, refinement=task.config.refinement)
+    ck, ntk = (scores[name].reshape(task.shape) for name in ("ck", "ntk"))
+    bounds = logistic_bounds(ck, ntk, task.labels, refinement=task.config.refinement)
     found |= {name: asdict(bounds)[name] for name in BOUNDS}
     # the inequalities as they stand, also where the ridge breaks Eq. 52, which the proofs use
     for theorem, first, second in (("5.1", bounds.c1, bounds.c2), ("5.2", bounds.d1, bounds.d2)):

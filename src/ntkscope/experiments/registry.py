@@ -44,7 +44,9 @@ class Experiment:
     judge: Judge
     draw: Draw
     free: tuple[str, ...] = field(default=())  # settings that may differ from paper() without making it a stand-in
-    legs: tuple[str, ...] = field(default=())  # settings that say what one call computes: no part of the record's config
+    legs: tuple[str, ...] = field(
+        default=()
+    )  # settings that say what one call computes: no part of the record's config
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__doc__", self.func.__doc__)  # what `ntkscope list` shows

@@ -175,9 +175,7 @@ def arrivals(record: Record) -> dict[str, dict[str, Any]]:
 def _arrival(epochs: Mapping[str, Any]) -> dict[str, Any]:
     numbers = sorted(map(int, epochs))
     final = epochs[str(numbers[-1])]["network"]
-    first = {
-        which: next((e for e in numbers if epochs[str(e)][which]["test"] >= final - NEAR), None) for which in READ
-    }
+    first = {which: next((e for e in numbers if epochs[str(e)][which]["test"] >= final - NEAR), None) for which in READ}
     return {"network": final, **first}
 
 
@@ -220,7 +218,9 @@ def draw(record: Record) -> dict[str, Any]:
     for axis, name in zip(axes, names):
         steps = record.metrics[name]["epochs"]
         at = [int(e) for e in steps]
-        axis.plot(at, [s["network"] for s in steps.values()], "o-", color=drawing.COLOURS[0], label="network", markersize=4)
+        axis.plot(
+            at, [s["network"] for s in steps.values()], "o-", color=drawing.COLOURS[0], label="network", markersize=4
+        )
         for i, (which, label) in enumerate(READ.items(), start=1):
             values = [s[which]["test"] for s in steps.values()]
             axis.plot(at, values, "s--", color=drawing.COLOURS[i], label=label, markersize=4)

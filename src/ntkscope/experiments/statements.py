@@ -1,0 +1,69 @@
+"""A table of the statements in a record, with what was measured and the verdicts, in Markdown:
+
+python -m ntkscope.experiments.statements DIR ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ntkscope.core import Record
+
+PREFIXES = ("conjugate-", "ntkreview-", "surrogate-", "linearized-")
+
+
+def main(folders: Sequence[str]) -> int:
+    """Print the table of every folder; exit status 2 when none was given."""
+    if not folders:
+        print("usage: python -m ntkscope.experiments.statements DIR ...", file=sys.stderr)
+        return 2
+    print("\n\n".join(table(Record.open(folder)) for folder in folders))
+    return 0
+
+
+def table(record: Record) -> str:
+    """One row per claim: its name, the check, what was measured, the verdict and the note."""
+    figures = sorted(name for name in record.metrics.get("figures", ()) if name.endswith(".png"))
+    links = " ".join(f"[{Path(name).stem}]({record.name}/{name})" for name in figures)
+    lines = [
+        f"## {record.name}",
+        "",
+        f"[record]({record.name}/record.json)" + (f" · figures: {links}" if links else ""),
+        "",
+        "| claim | check | measured | verdict | note |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for claim in record.claims:
+        name = next((claim.id.removeprefix(start) for start in PREFIXES if claim.id.startswith(start)), claim.id)
+        cells = (name, claim.tolerance, claim.measured, claim.verdict, claim.note)
+        lines.append("| " + " | ".join(_cell(value) for value in cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    """As the text of one cell: a bar would end it.
+
+    >>> _cell({"|a|": [1.23456, 2], "b": {"c": True}})
+    '∣a∣: [1.235, 2]; b: (c: True)'
+    """
+    return _words(value, outer=True).replace("|", "∣").replace("\n", " ")
+
+
+def _words(value: Any, *, outer: bool = False) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        inner = "; ".join(f"{key}: {_words(item)}" for key, item in value.items())
+        return inner if outer else f"({inner})"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_words(item) for item in value) + "]"
+    return str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
