@@ -104,7 +104,7 @@ def ridge_path(system: System, ridges: Sequence[float], classes: int) -> dict[st
         "mean diagonal": unit,
         "largest eigenvalue": top,
         "single precision": SINGLE**2 * top / unit,
-        "gram seconds": round(system.seconds, 2),
+        "kernel_seconds": round(system.seconds, 2),
         "ridges": found,
     }
 

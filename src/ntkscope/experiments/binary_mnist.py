@@ -110,7 +110,7 @@ def descent(config: BinaryMnist, task: Task, width: int, kind: str, seed: int, d
         "digits": found,
         "weights": made.weights[0],
         "batches": made.batches[0],
-        "training seconds": round(made.seconds, 1),
+        "fit_seconds": round(made.seconds, 1),
         "notes": list(made.notes),
     }
 

@@ -138,7 +138,7 @@ def trained(setup: Setup, name: str, width: int, kind: str, variant: str = "") -
         "curve": curve,
         "weights": made.weights,
         "batches": made.batches,
-        "training seconds": round(made.seconds, 1),
+        "fit_seconds": round(made.seconds, 1),
         "notes": list(made.notes),
     }
 
@@ -196,7 +196,7 @@ def grid(setup: Setup, name: str, kind: str) -> dict[str, Any]:
             for (lr, decay), validation, test in zip(points, *scores)
         ],
         "epochs": config.grid_epochs,
-        "training seconds": round(made.seconds, 1),
+        "fit_seconds": round(made.seconds, 1),
         "notes": list(made.notes),
     }
 

@@ -136,7 +136,7 @@ def compared(config: TangentOrLastLayer, task: Task, width: int, seed: int, devi
             "readout": chosen(readouts, held, task.test),
             "tangent": chosen(tangents, held, task.test),
         }
-    return {"epochs": found, "training seconds": round(made.seconds, 1), "notes": list(made.notes)}
+    return {"epochs": found, "fit_seconds": round(made.seconds, 1), "notes": list(made.notes)}
 
 
 def solved_tangent(model: nn.Module, part: Part, ridge: float, steps: int) -> nn.Module:
