@@ -34,7 +34,14 @@ CPU = torch.device("cpu")
 class TestBinaryMnist(ExperimentContract):
     name = "binary-mnist"
     tiny = given(
-        enlarge=2, train_items=30, test_items=20, solver_widths=(1,), ridges=(0.0, 1e-3), fractions=(0.5,), optional=(), epochs=1
+        enlarge=2,
+        train_items=30,
+        test_items=20,
+        solver_widths=(1,),
+        ridges=(0.0, 1e-3),
+        fractions=(0.5,),
+        optional=(),
+        epochs=1,
     )
     kept = "solver/standard/x1/0"
     identities = ("linearized-99-9983", "linearized-solver-memory")
@@ -61,7 +68,9 @@ def test_outputs_are_those_of_a_naive_ridge_regression(seed: int, ridge: float) 
     unit = float((J * J).sum(1).mean())
     gaps = signs(train.y, 3).numpy() - start
     u = np.linalg.lstsq(
-        np.vstack([J, np.sqrt(ridge * unit) * np.eye(J.shape[1])]), np.vstack([gaps, np.zeros((J.shape[1], 3))]), rcond=None
+        np.vstack([J, np.sqrt(ridge * unit) * np.eye(J.shape[1])]),
+        np.vstack([gaps, np.zeros((J.shape[1], 3))]),
+        rcond=None,
     )[0]
     expected = {"train": (start + J @ u, train.y), "test": (start_test + J_test @ u, test.y)}
     system = make_system(model, train, test, device=CPU, memory="1GiB")
@@ -111,7 +120,9 @@ def test_tasks_shift_test_images_once_and_training_images_on_request() -> None:
     assert plain.fixed(1) is plain.train
 
 
-def table(accuracies: dict[str, float], task: str = "standard", kind: str = "linear", where: str = "test") -> dict[str, Any]:
+def table(
+    accuracies: dict[str, float], task: str = "standard", kind: str = "linear", where: str = "test"
+) -> dict[str, Any]:
     return {
         f"sgd/{task}/{width}/{kind}": {
             "digits": {"0": {"train": value, "test": value}},

@@ -10,7 +10,15 @@ import ntkscope as ns
 from ntkscope.core import RecordError, UsageError
 from ntkscope.experiments._legs import Leg, chosen
 
-OPTIONS = {"device": "cpu", "items": 10, "large": 12, "widths": (0.5,), "large_widths": (), "alexnet_widths": (), "enlarge": 2}
+OPTIONS = {
+    "device": "cpu",
+    "items": 10,
+    "large": 12,
+    "widths": (0.5,),
+    "large_widths": (),
+    "alexnet_widths": (),
+    "enlarge": 2,
+}
 
 
 def test_runs_of_different_legs_fill_one_record_and_other_settings_are_refused(tmp_path: Path) -> None:

@@ -20,4 +20,4 @@ def test_images_are_enlarged_in_the_model() -> None:
     model = enlarged_alexnet(0.05, 0, side=64, channels=1)
     x = torch.rand(2, 1, 16, 16)
     large = torch.nn.functional.interpolate(x, size=(64, 64), mode="bilinear", align_corners=False)
-    torch.testing.assert_close(model(x), model[1](large))  # type: ignore[index]
+    torch.testing.assert_close(model(x), model[1](large))

@@ -18,7 +18,13 @@ from ntkscope.core import Part
 from ntkscope.experiments import _linearized_claims as claims
 from ntkscope.experiments import _linearized_readings as read
 from ntkscope.experiments._linearized_identities import identities
-from ntkscope.experiments._paired_training import Recipe, batches_fingerprint, one_hot, train_members, weights_fingerprint
+from ntkscope.experiments._paired_training import (
+    Recipe,
+    batches_fingerprint,
+    one_hot,
+    train_members,
+    weights_fingerprint,
+)
 from ntkscope.models import build
 from ntkscope.training import Translate
 
@@ -70,7 +76,8 @@ def test_a_pair_has_the_same_weights_and_batches_and_another_seed_has_not() -> N
         return build("lenet", classes=3, image_size=16, width=0.3, seed=seed)
 
     network, linear = (
-        train_members(kind, make, part, recipe, [4, 5], augment=Translate(2), device=CPU) for kind in ("network", "linear")
+        train_members(kind, make, part, recipe, [4, 5], augment=Translate(2), device=CPU)
+        for kind in ("network", "linear")
     )
     assert network.weights == linear.weights
     assert network.batches == linear.batches
@@ -108,7 +115,9 @@ def test_the_linear_member_is_gradient_descent_on_the_linearised_network() -> No
     torch.testing.assert_close(made.outputs(part.x)[0], start + J @ u, rtol=1e-9, atol=1e-10)
 
 
-def put(record: ns.Record, task: str, width: int, network: list[float], linear: list[float], spread: float = 0.1) -> None:
+def put(
+    record: ns.Record, task: str, width: int, network: list[float], linear: list[float], spread: float = 0.1
+) -> None:
     for kind, values in (("network", network), ("linear", linear)):
         runs: list[dict[str, Any]] = [{"test": v, "train": v, "train loss": 0.1} for v in values]
         shift = 0.0 if kind == "network" else spread
@@ -138,6 +147,10 @@ def test_gaps_are_judged_by_their_bands_and_must_shrink(tmp_path: Path) -> None:
 
 
 def test_a_point_of_the_grid_that_diverged_is_never_the_best() -> None:
-    points = [{"validation": None, "test": None}, {"validation": 12.0, "test": 50.0}, {"validation": 11.0, "test": 60.0}]
+    points = [
+        {"validation": None, "test": None},
+        {"validation": 12.0, "test": 50.0},
+        {"validation": 11.0, "test": 60.0},
+    ]
     assert read.best_point(points, "validation")["test"] == 50.0
     assert read.best_point(points, "test")["test"] == 60.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from ntkscope.core import Claim, Record
@@ -14,7 +15,7 @@ from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
 from ntkscope.experiments._tangent_ridge import interpolating
 
 NAME = "binary-mnist"
-TABLES = {
+TABLES: dict[str, dict[str, dict[str, dict[str, float]]]] = {
     "t1": {
         "solver": {"test": {"x1": 97.8, "x2": 99.86, "x5": 99.89}, "train": {"x1": 100, "x2": 100, "x5": 100}},
         "lin": {
@@ -185,7 +186,7 @@ def _row_holds(key: str, width: str, value: float) -> bool:
 def never_falls(found: Mapping[str, float], slack: float = 0.05) -> bool:
     """Whether accuracies by width never fall by more than `slack` points."""
     values = list(found.values())
-    return all(later >= earlier - slack for earlier, later in zip(values, values[1:]))
+    return all(later >= earlier - slack for earlier, later in pairwise(values))
 
 
 def _solver_note(record: Record, task: str) -> str:
@@ -201,8 +202,8 @@ def _solver_note(record: Record, task: str) -> str:
     return (
         f"x1: least ridge that could be factorised {name} of the mean diagonal, {one['rank']:,} independent rows of"
         f" {runs[0]['rows']:,} for {runs[0]['parameters']:,} parameters; {len(runs)} initialisations"
-        f" {min(spread):.2f} ... {max(spread):.2f}; {published} is nearest at ridge {near:g} ({curve[near]:.2f}), the cut-off of"
-        f" single precision is a ridge of about {runs[0]['single precision']:.1g}; widths beyond x5 have no published figure"
+        f" {min(spread):.2f} ... {max(spread):.2f}; {published} is nearest at ridge {near:g} ({curve[near]:.2f}), the cut-off"
+        f" of single precision is a ridge of about {runs[0]['single precision']:.1g}; widths beyond x5 have no published figure"
     )
 
 
@@ -223,7 +224,9 @@ def _setting(config: Any, record: Record) -> Reading:
     if not pairs:
         return lacking("sgd/standard/x1", "sgd/shifted/x1")
     measured = {"lr": config.lr, "epochs": config.epochs, "outputs": 1, "pairs": pairs}
-    note = "targets ±1, the side of 0 decides; weight decay 5e-5; shifts redrawn each epoch for SGD, fixed for the solver"
+    note = (
+        "targets ±1, the side of 0 decides; weight decay 5e-5; shifts redrawn each epoch for SGD, fixed for the solver"
+    )
     return Reading(measured, all(pairs.values()) and config.lr == 0.01 and config.epochs == 200, note)
 
 
@@ -242,7 +245,9 @@ def _lin60(config: Any, record: Record) -> Reading:
         return lacking("sgd/standard/x60/linear")
     train = read.descent(record, "standard", "linear", "train")["x60"]
     gap = max(abs(lin["x60"] - value) for value in net.values())
-    return Reading({"test": lin["x60"], "train": train, "largest difference": round(gap, 4)}, gap <= 0.06 and train >= 99.99)
+    return Reading(
+        {"test": lin["x60"], "train": train, "largest difference": round(gap, 4)}, gap <= 0.06 and train >= 99.99
+    )
 
 
 def _gap(config: Any, record: Record) -> Reading:
@@ -267,8 +272,17 @@ def _below(config: Any, record: Record) -> Reading:
 
 
 def _perfect(config: Any, record: Record) -> Reading:
-    found = {f"{task} {width}": value for task in TASK.values() for width, value in read.solver(record, task, "train").items()}
-    lacks = [f"solver/{task}/{width}" for task in TASK.values() for width in ("x1", "x2", "x5") if f"{task} {width}" not in found]
+    found = {
+        f"{task} {width}": value
+        for task in TASK.values()
+        for width, value in read.solver(record, task, "train").items()
+    }
+    lacks = [
+        f"solver/{task}/{width}"
+        for task in TASK.values()
+        for width in ("x1", "x2", "x5")
+        if f"{task} {width}" not in found
+    ]
     if lacks:
         return lacking(*lacks)
     return Reading(_rounded(found), all(value >= 99.99 for value in found.values()))

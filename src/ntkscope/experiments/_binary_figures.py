@@ -28,8 +28,17 @@ def _tables(record: Record) -> Any:
         for i, ((label, row), model) in enumerate(zip(rows.items(), ("solver", "lin", "lenet"))):
             published = TABLES[table][model]["test"]
             colour = drawing.COLOURS[i]
-            axis.plot([float(w[1:]) for w in published], [100 - v for v in published.values()], "--", color=colour, alpha=0.6)
-            axis.plot([float(w[1:]) for w in row], [100 - v for v in row.values()], "o-", color=colour, label=label, markersize=4)
+            axis.plot(
+                [float(w[1:]) for w in published], [100 - v for v in published.values()], "--", color=colour, alpha=0.6
+            )
+            axis.plot(
+                [float(w[1:]) for w in row],
+                [100 - v for v in row.values()],
+                "o-",
+                color=colour,
+                label=label,
+                markersize=4,
+            )
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xlabel("width factor", fontsize=9)

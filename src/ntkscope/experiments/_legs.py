@@ -38,7 +38,9 @@ def chosen(legs: Sequence[Leg], names: Iterable[str]) -> list[Leg]:
     wanted = tuple(names)
     for name in wanted:
         if not any(_begins(leg.key, name) for leg in legs):
-            raise UsageError(f"got legs={name!r}; expected the beginning of one of: {', '.join(leg.key for leg in legs)}")
+            raise UsageError(
+                f"got legs={name!r}; expected the beginning of one of: {', '.join(leg.key for leg in legs)}"
+            )
     if not wanted:
         return [leg for leg in legs if not leg.optional]
     return [leg for leg in legs if any(_begins(leg.key, name) for name in wanted)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from ntkscope import models
@@ -12,11 +13,20 @@ from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
 
 NAME = "linearized-lenet"
-GAPS = {"mnist": {"x1": 4.67, "x60": 0.48}, "shifted": {"x1": 27.65, "x60": 3.91}, "cifar10": {"x1": 20.22, "x60": 13.17}}
+GAPS = {
+    "mnist": {"x1": 4.67, "x60": 0.48},
+    "shifted": {"x1": 27.65, "x60": 3.91},
+    "cifar10": {"x1": 20.22, "x60": 13.17},
+}
 TITLES = {"mnist": "MNIST", "shifted": "shifted MNIST", "cifar10": "CIFAR-10"}
 STATEMENTS = (
     ("eq1-ntk", "Eq. 1", "Θ is the sum over parameters of products of derivatives", "explicit sum to 1e-5, relative"),
-    ("eq2-linearisation", "Eq. 2", "f(w₀) + J u", "f at u = 0; linear in u to 1e-5; error falls by 3 to 5 when u is halved"),
+    (
+        "eq2-linearisation",
+        "Eq. 2",
+        "f(w₀) + J u",
+        "f at u = 0; linear in u to 1e-5; error falls by 3 to 5 when u is halved",
+    ),
     ("eq3-gradient", "Eq. 3", "2 Σ ∇f (f_lin − y)", "autograd on u equals the formula to 1e-5, relative"),
     ("nearest-onehot", "Section 3", "the nearest one-hot vector is the argmax", "on all of 1,000 random outputs"),
     ("lenet-params", "Section 3", {"x1": 60000, "x2": 240000}, "exact counts within 5 % of 60,000 · factor²"),
@@ -44,7 +54,12 @@ STATEMENTS = (
         {"lr": 0.1, "weight_decay": 5e-5},
         "at x1 on MNIST within 0.5 points of the best point of the grid, chosen by validation",
     ),
-    ("mnist-gap", "Figure 2", GAPS["mnist"], "x1 in 3 ... 7 points; shrinks with width; x25 at most 2, x60 at most 1.5"),
+    (
+        "mnist-gap",
+        "Figure 2",
+        GAPS["mnist"],
+        "x1 in 3 ... 7 points; shrinks with width; x25 at most 2, x60 at most 1.5",
+    ),
     (
         "mnist-lenet-flat",
         "Figure 2",
@@ -80,7 +95,10 @@ STATEMENTS = (
     (
         "gap-grows-with-difficulty",
         "Sections 1, 4.1, 5",
-        {"x1": {"MNIST": 4.67, "shifted": 27.65, "CIFAR-10": 20.22}, "x60": {"MNIST": 0.48, "shifted": 3.91, "CIFAR-10": 13.17}},
+        {
+            "x1": {"MNIST": 4.67, "shifted": 27.65, "CIFAR-10": 20.22},
+            "x60": {"MNIST": 0.48, "shifted": 3.91, "CIFAR-10": 13.17},
+        },
         "MNIST smallest at every width; shifted below CIFAR-10 at the widest only, as the figures say and the prose does not",
     ),
     (
@@ -131,7 +149,11 @@ def table(record: Record, task: str) -> dict[str, Any]:
     found = {}
     for width in read.widths(record, task):
         gap = read.gaps(record, task, width)
-        means = {kind: sum(v) / len(v) for kind in ("network", "linear") for v in [read.accuracies(record, task, width, kind)]}
+        means = {
+            kind: sum(v) / len(v)
+            for kind in ("network", "linear")
+            for v in [read.accuracies(record, task, width, kind)]
+        }
         found[f"x{width}"] = {
             "LeNet": round(means["network"], 2),
             "LinLeNet": round(means["linear"], 2),
@@ -216,7 +238,9 @@ def _grid(config: Any, record: Record) -> Reading:
     if lacks:
         return lacking(*lacks)
     found = {kind: len(record.metrics[f"grid/mnist/{kind}"]["points"]) for kind in ("network", "linear")}
-    return Reading(found, all(count == 20 for count in found.values()), "20 epochs at x1; other widths use lr 0.1, 5e-5")
+    return Reading(
+        found, all(count == 20 for count in found.values()), "20 epochs at x1; other widths use lr 0.1, 5e-5"
+    )
 
 
 def _best(config: Any, record: Record) -> Reading:
@@ -239,7 +263,7 @@ def _best(config: Any, record: Record) -> Reading:
 
 def shrinks(found: Mapping[str, Mapping[str, float]]) -> bool:
     values = [row["gap"] for row in found.values()]
-    return all(later < earlier for earlier, later in zip(values, values[1:]))
+    return all(later < earlier for earlier, later in pairwise(values))
 
 
 def _gap_reading(task: str) -> Read:

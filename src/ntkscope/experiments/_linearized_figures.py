@@ -61,7 +61,9 @@ def _training(record: Record) -> Any:
                 values = [curve[epoch][0]["test"] for epoch in curve]
                 shown = [float("nan") if value is None else value for value in values]
                 colour = drawing.COLOURS[i % len(drawing.COLOURS)]
-                axis.plot(at, shown, style, color=colour, markersize=3, label=f"x{width}" if kind == "network" else None)
+                axis.plot(
+                    at, shown, style, color=colour, markersize=3, label=f"x{width}" if kind == "network" else None
+                )
         axis.set_xscale("symlog", linthresh=1)
         axis.set_xlabel("epoch", fontsize=9)
         axis.set_ylabel("test accuracy, percent (linearisation: dashed)", fontsize=9)

@@ -35,7 +35,12 @@ def lacking(*legs: str) -> Reading:
 
 
 def verdicts(
-    name: str, published: Mapping[str, Published], readings: Mapping[str, Read], config: Any, record: Record, difference: str
+    name: str,
+    published: Mapping[str, Published],
+    readings: Mapping[str, Read],
+    config: Any,
+    record: Record,
+    difference: str,
 ) -> Iterator[Claim]:
     """One claim for each statement of the experiment `name`; what was not measured says which command measures it."""
     for key, statement in published.items():

@@ -187,4 +187,3 @@ def interpolating(path: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         raise UsageError("no ridge of the path could be factorised; expected larger ones among ridges=")
     name = min(solved, key=float)
     return name, solved[name]
-

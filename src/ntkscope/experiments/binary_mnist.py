@@ -24,8 +24,8 @@ TASKS = {"standard": False, "shifted": True}
 
 @dataclass(frozen=True)
 class BinaryMnist:
-    """`ridges` of the solver at width 1 and at fractional widths, in units of the mean squared length of a gradient; `wide_ridges`
-    at other widths. `jacobian_ridges`: those that are solved from the Jacobian as well. Widths in `optional` run when named."""
+    """`ridges` of the solver at width 1 and at fractional widths, in units of the mean squared length of a gradient;
+    `wide_ridges` at other widths. `jacobian_ridges`: those that are solved from the Jacobian as well. Widths in `optional` run when named."""
 
     dataset: str = "mnist"
     enlarge: int = 1
@@ -81,9 +81,7 @@ def solver(config: BinaryMnist, task: Task, width: float, seed: int, device: tor
 def from_jacobian(config: BinaryMnist, task: Task, seed: int, device: torch.device) -> dict[str, Any]:
     """The same at width 1 from the Jacobian."""
     fixed = task.fixed()
-    return by_jacobian(
-        task.lenet(1, 1, seed), fixed, task.test, config.jacobian_ridges, task.classes, device=device
-    )
+    return by_jacobian(task.lenet(1, 1, seed), fixed, task.test, config.jacobian_ridges, task.classes, device=device)
 
 
 def descent(config: BinaryMnist, task: Task, width: int, kind: str, seed: int, device: torch.device) -> dict[str, Any]:
@@ -123,11 +121,14 @@ def legs(config: BinaryMnist, tasks: Mapping[str, Task], seed: int, device: torc
             for s in range(seed, seed + (config.initialisations if width == 1 else 1)):
                 compute = partial(solver, config, task, width, s, device)
                 found.append(Leg(f"solver/{name}/x{width:g}/{s - seed}", compute))
-    for width in config.fractions:
-        for name, task in tasks.items():
-            found.append(Leg(f"fraction/{name}/x{width:g}", partial(solver, config, task, width, seed, device)))
-    for name, task in tasks.items():
-        found.append(Leg(f"jacobian/{name}/x1", partial(from_jacobian, config, task, seed, device)))
+    found += [
+        Leg(f"fraction/{name}/x{fraction:g}", partial(solver, config, task, fraction, seed, device))
+        for fraction in config.fractions
+        for name, task in tasks.items()
+    ]
+    found += [
+        Leg(f"jacobian/{name}/x1", partial(from_jacobian, config, task, seed, device)) for name, task in tasks.items()
+    ]
     for width in (*config.sgd_widths, *(w for w in config.optional if w not in config.sgd_widths)):
         for name, task in tasks.items():
             for kind in KINDS:

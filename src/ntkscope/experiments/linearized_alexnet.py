@@ -89,11 +89,22 @@ class LinearizedAlexnet:
     @classmethod
     def smoke(cls) -> LinearizedAlexnet:
         return cls(
-            dataset="digits", images=24, test_items=20, side=64, enlarge=4, widths=(0.05,), optional=(), epochs=1, drop=0, batch=8
+            dataset="digits",
+            images=24,
+            test_items=20,
+            side=64,
+            enlarge=4,
+            widths=(0.05,),
+            optional=(),
+            epochs=1,
+            drop=0,
+            batch=8,
         )
 
 
-def trained(config: LinearizedAlexnet, task: Task, width: float, run: str, seed: int, device: torch.device) -> dict[str, Any]:
+def trained(
+    config: LinearizedAlexnet, task: Task, width: float, run: str, seed: int, device: torch.device
+) -> dict[str, Any]:
     """One network, or its linearisation, with the published rates; the rate falls tenfold every `drop` epochs."""
     kind, lr, decay = RUNS[run]
     recipe = Recipe(config.epochs, lr, decay, drop=config.drop, batch=config.batch)
@@ -210,7 +221,9 @@ def draw(record: Record) -> dict[str, Any]:
         found = rows(record, name)
         for where, style in (("test", "o-"), ("train", "s:")):
             at, values = [float(w[1:]) for w in found], [row[where] for row in found.values()]
-            axis.plot(at, values, style, color=drawing.COLOURS[i], markersize=4, label=name if where == "test" else None)
+            axis.plot(
+                at, values, style, color=drawing.COLOURS[i], markersize=4, label=name if where == "test" else None
+            )
     axis.set_xlabel("width factor", fontsize=9)
     axis.set_ylabel("accuracy, percent (training: dotted)", fontsize=9)
     axis.legend(fontsize=7, frameon=False)

@@ -22,13 +22,18 @@ from ntkscope.experiments.registry import experiment
 from ntkscope.surrogates import linearize
 
 MOMENTS = (0, 1, 3, 10, 30)  # epochs at which outputs are looked at, besides the last
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "double": {"double": True},
+    "cross-entropy": {"loss": "cross_entropy"},
+}
 WATCHED = 500  # test images whose outputs are kept
 
 
 @dataclass(frozen=True)
 class LinearizedLenet:
-    """`widths` of MNIST and of shifted MNIST, `colour_widths` of CIFAR-10; those in `optional` run when named. `seeds` networks at
-    width 1, `wide_seeds` at others. `grid_*`: the search at width 1, scored on `validation` held-out training images."""
+    """`widths` of MNIST and of shifted MNIST, `colour_widths` of CIFAR-10; those in `optional` run when named. `seeds` networks
+    at width 1, `wide_seeds` at others. `grid_*`: the search at width 1, scored on `validation` held-out training images."""
 
     dataset: str = "mnist"
     colour: str = "cifar10"
@@ -102,8 +107,7 @@ class Setup:
 def trained(setup: Setup, name: str, width: int, kind: str, variant: str = "") -> dict[str, Any]:
     """Networks of one width, or their linearisations: accuracies and the outputs' statistics over training."""
     config, task = setup.config, setup.tasks[name]
-    changes = {"double": {"double": True}, "cross-entropy": {"loss": "cross_entropy"}}.get(variant, {})
-    recipe = setup.recipe(name, **changes)
+    recipe = setup.recipe(name, **VARIANTS[variant])
     count = config.seeds if width == 1 and not variant else config.wide_seeds
     seeds = [derive_seed(setup.seed, "lenet", s) for s in range(count)]
     curve: dict[str, list[dict[str, Any]]] = {}
@@ -249,7 +253,7 @@ def run(
     config: LinearizedLenet, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
     """Linearised CNNs, Figures 1 to 4: LeNet and its linearisation on MNIST, shifted MNIST and CIFAR-10, by width."""
-    sizes = {"root": root, "train": config.train_items, "test": config.test_items, "seed": seed}
+    sizes: dict[str, Any] = {"root": root, "train": config.train_items, "test": config.test_items, "seed": seed}
     tasks = {
         "mnist": load_task(config.dataset, shifted=False, enlarge=config.enlarge, **sizes),
         "shifted": load_task(config.dataset, shifted=True, enlarge=config.enlarge, **sizes),

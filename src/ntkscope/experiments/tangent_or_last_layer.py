@@ -28,13 +28,13 @@ NAME = "tangent-or-last-layer"
 READ = {"readout": "readout solved anew", "tangent": "tangent solved"}
 NEAR = 1.0  # points
 PUBLISHED = {
-    key: Published(f"own-{key}", "this project", *rest)
-    for key, *rest in (
+    key: Published(f"own-{key}", "this project", statement, check)
+    for key, statement, check in (
         (
             "tangent-reaches-network",
             "solved at an early enough epoch's weights, tangent and readout are as good as the trained network",
-            "each within one point of the trained network's test accuracy, or above it, at some measured epoch, for every task and"
-            " width",
+            "each within one point of the trained network's test accuracy, or above it, at some measured epoch, for every task"
+            " and width",
         ),
         (
             "tangent-before-readout",
@@ -150,7 +150,13 @@ def run(
     config: TangentOrLastLayer, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
     """LeNet in training: its readout solved anew and its tangent solved, at several epochs, beside the network itself."""
-    sizes = {"root": root, "train": config.images, "test": config.test_items, "enlarge": config.enlarge, "seed": seed}
+    sizes: dict[str, Any] = {
+        "root": root,
+        "train": config.images,
+        "test": config.test_items,
+        "enlarge": config.enlarge,
+        "seed": seed,
+    }
     tasks = {
         "shifted": load_task(config.dataset, shifted=True, **sizes),
         "cifar10": load_task(config.colour, shifted=False, **sizes),
@@ -175,9 +181,7 @@ def arrivals(record: Record) -> dict[str, dict[str, Any]]:
 def _arrival(epochs: Mapping[str, Any]) -> dict[str, Any]:
     numbers = sorted(map(int, epochs))
     final = epochs[str(numbers[-1])]["network"]
-    first = {
-        which: next((e for e in numbers if epochs[str(e)][which]["test"] >= final - NEAR), None) for which in READ
-    }
+    first = {which: next((e for e in numbers if epochs[str(e)][which]["test"] >= final - NEAR), None) for which in READ}
     return {"network": final, **first}
 
 
@@ -220,7 +224,9 @@ def draw(record: Record) -> dict[str, Any]:
     for axis, name in zip(axes, names):
         steps = record.metrics[name]["epochs"]
         at = [int(e) for e in steps]
-        axis.plot(at, [s["network"] for s in steps.values()], "o-", color=drawing.COLOURS[0], label="network", markersize=4)
+        axis.plot(
+            at, [s["network"] for s in steps.values()], "o-", color=drawing.COLOURS[0], label="network", markersize=4
+        )
         for i, (which, label) in enumerate(READ.items(), start=1):
             values = [s[which]["test"] for s in steps.values()]
             axis.plot(at, values, "s--", color=drawing.COLOURS[i], label=label, markersize=4)
