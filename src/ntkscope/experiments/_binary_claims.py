@@ -40,6 +40,10 @@ TABLES: dict[str, dict[str, dict[str, dict[str, float]]]] = {
     },
 }
 TASK = {"t1": "standard", "t2": "shifted"}
+SOLVER_BANDS: dict[str, dict[str, tuple[float, float]]] = {
+    "t1": {"x1": (96, 99), "x2": (99.76, 100), "x5": (99.79, 100)},
+    "t2": {"x1": (78, 93), "x2": (98.2, 99.2), "x5": (98.67, 99.5)},
+}
 CHECKS = {
     "t1-solver-test": "x1 in 96 ... 99, x2 and x5 within 0.1 of the published",
     "t1-solver-train": "every width at least 99.99",
@@ -167,11 +171,7 @@ def _row_holds(key: str, width: str, value: float) -> bool:
     if model == "solver":
         if where == "train":
             return value >= 99.99
-        bands = {
-            "t1": {"x1": (96, 99), "x2": (99.76, 100), "x5": (99.79, 100)},
-            "t2": {"x1": (78, 93), "x2": (98.2, 99.2), "x5": (98.67, 99.5)},
-        }[table]
-        low, high = bands.get(width, (0, 100))  # beyond x5 the document has no figure
+        low, high = SOLVER_BANDS[table].get(width, (0, 100))  # beyond x5 the document has no figure
         return low <= value <= high
     if model == "lenet":
         low, high = {"t1-lenet-test": (99.8, 99.95), "t1-lenet-train": (99.98, 100)}.get(key, (99.6, 100))

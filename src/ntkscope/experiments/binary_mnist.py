@@ -25,7 +25,8 @@ TASKS = {"standard": False, "shifted": True}
 @dataclass(frozen=True)
 class BinaryMnist:
     """`ridges` of the solver at width 1 and at fractional widths, in units of the mean squared length of a gradient;
-    `wide_ridges` at other widths. `jacobian_ridges`: those that are solved from the Jacobian as well. Widths in `optional` run when named."""
+    `wide_ridges` at other widths. `jacobian_ridges`: those that are solved from the Jacobian as well. Widths in `optional` run
+    when named."""
 
     dataset: str = "mnist"
     enlarge: int = 1

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from ntkscope.core import Record, Snapshot, derive_seed
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._lenet_tasks import Task, load_task
-from ntkscope.experiments._linearized_claims import PUBLISHED, judge
+from ntkscope.experiments._linearized_claims import judge
 from ntkscope.experiments._linearized_figures import draw
 from ntkscope.experiments._linearized_identities import identities
+from ntkscope.experiments._linearized_statements import PUBLISHED
 from ntkscope.experiments._logistic_pixels import pixel_regression
 from ntkscope.experiments._paired_training import KINDS, Recipe, Trained, one_hot, stacked_outputs, train_members
 from ntkscope.experiments.registry import experiment
