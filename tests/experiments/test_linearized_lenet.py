@@ -34,7 +34,17 @@ HOMES = ("linearized-lenet", "binary-mnist", "effective-rank", "linearized-alexn
 
 class TestLinearizedLenet(ExperimentContract):
     name = "linearized-lenet"
-    tiny = given(enlarge=2, train_items=40, test_items=20, seeds=1, epochs=1, optional=(), validation=20, lsmr_steps=2)
+    tiny = given(
+        enlarge=2,
+        train_items=40,
+        test_items=20,
+        seeds=1,
+        epochs=1,
+        optional=(),
+        validation=20,
+        lsmr_steps=2,
+        legs=("identities", "pixels", "train/mnist", "grid/mnist/linear", "cross-entropy/mnist", "lsmr"),
+    )
     kept = "train/mnist/x1/linear"
     identities = tuple(
         f"linearized-{name}"

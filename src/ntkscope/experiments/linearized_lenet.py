@@ -19,8 +19,8 @@ from ntkscope.experiments._linearized_identities import identities
 from ntkscope.experiments._linearized_statements import PUBLISHED
 from ntkscope.experiments._logistic_pixels import pixel_regression
 from ntkscope.experiments._paired_training import KINDS, Recipe, Trained, one_hot, stacked_outputs, train_members
+from ntkscope.experiments._tangent_solve import solve_tangent
 from ntkscope.experiments.registry import experiment
-from ntkscope.surrogates import linearize
 
 MOMENTS = (0, 1, 3, 10, 30)  # epochs at which outputs are looked at, besides the last
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -210,9 +210,8 @@ def least_squares(setup: Setup, width: int) -> dict[str, Any]:
     """The linearisation's squared error on all of MNIST by LSMR: is the optimiser or the model what limits SGD?"""
     config, task = setup.config, setup.tasks["mnist"]
     model = task.lenet(width, task.classes, derive_seed(setup.seed, "lenet", 0)).to(setup.device)
-    linear = linearize(model)
     part = one_hot(task.train, task.classes).to(setup.device)
-    solution = linear.solve(part, method="lsmr", max_iter=config.lsmr_steps, rtol=1e-10, dtype=torch.float32)
+    linear, solution = solve_tangent(model, part, config.lsmr_steps)
     params = {key: value.detach()[None] for key, value in linear.named_parameters()}
     buffers = {key: value.detach()[None] for key, value in linear.named_buffers()}
     found: dict[str, Any] = {"loss": solution.loss, "iterations": solution.iterations, "norm": solution.norm}

@@ -19,10 +19,10 @@ from ntkscope.experiments._network import logits_of
 from ntkscope.experiments._paired_training import Recipe, one_hot, train_members
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._tangent_solve import solve_tangent
 from ntkscope.experiments.registry import experiment
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
-from ntkscope.surrogates import linearize
 
 NAME = "tangent-or-last-layer"
 READ = {"readout": "readout solved anew", "tangent": "tangent solved"}
@@ -128,22 +128,15 @@ def compared(config: TangentOrLastLayer, task: Task, width: int, seed: int, devi
         model.load_state_dict(kept[epoch])
         fixed = one_hot(task.fixed(epoch).take(items[config.held :]), task.classes).to(device)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NumericalWarning)  # the steps of LSMR are a setting
+            warnings.simplefilter("ignore", NumericalWarning)  # a readout with nothing left to gain stays
             readouts = {ridge: retrain_last_layer(model, fixed, ridge=ridge) for ridge in config.ridges}
-            tangents = {ridge: solved_tangent(model, fixed, ridge, config.steps) for ridge in config.ridges}
+            tangents = {ridge: solve_tangent(model, fixed, config.steps, ridge)[0] for ridge in config.ridges}
         found[str(epoch)] = {
             "network": percent(model, task.test),
             "readout": chosen(readouts, held, task.test),
             "tangent": chosen(tangents, held, task.test),
         }
     return {"epochs": found, "fit_seconds": round(made.seconds, 1), "notes": list(made.notes)}
-
-
-def solved_tangent(model: nn.Module, part: Part, ridge: float, steps: int) -> nn.Module:
-    """The linearisation of `model` at the minimum of its squared error, as far as LSMR gets in `steps`."""
-    linear = linearize(model)
-    linear.solve(Part(part.x, part.y), ridge=ridge, method="lsmr", max_iter=steps, rtol=1e-10, dtype=torch.float32)
-    return linear
 
 
 def run(
