@@ -1,7 +1,7 @@
 """`python -m benchmarks [names…] [--quick] [--out FOLDER]`: run comparisons, print and write their tables.
 
-Exit status 1 when a promise fails. `gpu_trace_ntk`, which needs a CUDA device, `trace_ntk_torch`,
-`trust` and `distilled` run only when named.
+Exit status 1 when a promise fails. `trace_ntk_torch`, `gpu_trace_ntk` (on a CUDA device), `trust`, `distilled` and `ekfac` run
+only when named.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COMPARISONS = (
     "passes",
     "linearize",
 )
-ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled")
+ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled", "ekfac")
 
 
 def main(

@@ -140,9 +140,9 @@ def resnet18(how: Settings) -> Subject:
     if how.device.type != "cuda":
         recipe |= {"autocast": None, "channels_last": False}
     ns.training.fit(model, split.train, **recipe, seed=how.seed, device=how.device, measure=False).final()
-    projected = {"dim": 32 if how.quick else 512, "precision": how.precision}
+    projected = {"kind": "kronecker", "dim": 64 if how.quick else 10_240, "precision": how.precision}
     kernels: dict[str, Mapping[str, Any]] = {"ck": {}, "proj-trntk": projected}
-    notes = (f"proj-trntk: {projected['dim']} columns for each of 10 outputs, cosines.",)
+    notes = (f"proj-trntk: {projected['dim']:,} columns, Kronecker sketch, cosines.",)
     return Subject(model, _few(split.train, how.points, how), _few(split.test, how.items, how), kernels, notes)
 
 

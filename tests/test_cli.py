@@ -13,6 +13,7 @@ import pytest
 
 import ntkscope as ns
 from ntkscope.cli import VERBS, main, verb
+from ntkscope.xray.registry import SECTIONS
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -38,6 +39,7 @@ def test_help_names_every_verb(run: Run) -> None:
     code, out, _ = run("--help")
     assert code == 0
     assert all(verb in out for verb in VERBS)
+    assert all(" ".join(line.split()) in " ".join(out.split()) for _, line in VERBS.values())  # not cut off
 
 
 @pytest.mark.parametrize("word", ["--version", "--help"])
@@ -54,7 +56,7 @@ except SystemExit:
     modules = done.stderr.splitlines()
     assert done.stdout.strip()
     assert "ntkscope.cli" in modules
-    assert not {"torch", "sklearn", "numpy", "scipy", "ntkscope.core"} & set(modules)
+    assert not {"torch", "sklearn", "numpy", "scipy", "rich", "ntkscope.core"} & set(modules)
     assert len(modules) < 800  # about 0.2 s; PyTorch alone brings more than a thousand
 
 
@@ -78,6 +80,7 @@ def test_list_names_everything_there_is(run: Run) -> None:
         *ns.EXPERIMENTS,
         *ns.surrogates.SURROGATES,
         *ns.measures.MEASURES,
+        *SECTIONS,
     ]:
         assert f"  {name} " in out, f"{name} is not listed, or without a description"
 
@@ -94,7 +97,7 @@ def test_an_unknown_part_is_a_message_not_a_traceback(run: Run) -> None:
     assert (code, out) == (2, "")
     assert (
         err == "ntkscope: unknown part 'modles'; did you mean 'models'? known: datasets, experiments, kernels,"
-        " measures, models, surrogates\n"
+        " measures, models, sections, surrogates\n"
     )
 
 

@@ -26,7 +26,7 @@ from ntkscope.report.views import VIEWS
 from ntkscope.xray.registry import SECTIONS
 from ntkscope.xray.result import Result
 from ntkscope.xray.workload import Workload
-from xray.small import blobs, trained
+from xray.small import blobs, regressed, trained, waves
 
 RATES = Rates(0.1, 1e-3, 1e-5, 1e-4, 1e-10, 1e-10, 1e-8, 10_000, 10)
 
@@ -47,7 +47,29 @@ def _odd_record(folder: Path) -> Record:
     return ns.xray(model, Part(x[keep], y[keep]), test, folder, kernels=["ck"], untrained=True, progress=False)
 
 
-_MADE: dict[str, Record] = {}
+def _plain_regression(folder: Path) -> Record:
+    train, test = waves(40)
+    initial, model = regressed(train)
+    return ns.xray(model, train, test, folder, initial=initial, kernels=["ck"], progress=False)
+
+
+def _odd_regression(folder: Path) -> Record:
+    """Two outputs, one of which is the same for every item, an item twice, frozen layers, few items, no initial weights."""
+    train, test = waves(12, outputs=2)
+    train.y[:, 1], test.y[:, 1] = 7.0, 7.0
+    x, y = torch.cat([train.x, train.x[:1]]), torch.cat([train.y, train.y[:1]])
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    with torch.no_grad():
+        model[2].weight[1] = 0.0  # the second output is constant
+    return ns.xray(model, (x, y), test, folder, kernels=["ck"], untrained=True, progress=False)
+
+
+_MAKERS = {
+    "classification": {"plain": _plain_record, "odd": _odd_record},
+    "regression": {"plain": _plain_regression, "odd": _odd_regression},
+}
+_MADE: dict[tuple[str, str], Record] = {}
 
 
 class Watched(dict[str, Any]):
@@ -83,13 +105,14 @@ class SectionContract:
     """A section is done on ordinary and on odd networks, says what it means, costs more for more items, has a view."""
 
     name: ClassVar[str]
+    task: ClassVar[str] = "classification"
 
     @pytest.fixture(params=["plain", "odd"])
     def entry(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-        kind = request.param
+        kind = (self.task, request.param)
         if kind not in _MADE:
-            make = _plain_record if kind == "plain" else _odd_record
-            _MADE[kind] = make(tmp_path_factory.mktemp("section") / kind)
+            make = _MAKERS[self.task][request.param]
+            _MADE[kind] = make(tmp_path_factory.mktemp("section") / request.param)
         self.record = _MADE[kind]
         return copy.deepcopy(_MADE[kind].metrics[f"section:{self.name}"])
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import product
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
@@ -39,3 +44,17 @@ def small_net(
         torch.manual_seed(seed)
         layers = [nn.Linear(5, 7), nn.BatchNorm1d(7) if norm else nn.Identity(), nn.Tanh(), nn.Dropout(dropout)]
         return nn.Sequential(*layers, nn.Linear(7, 3)).to(dtype)
+
+
+def norm_net(seed: int) -> nn.Module:
+    """Double precision; without a bias before the normalisation, whose gradient is rounding alone, of which adam makes steps of
+    full size."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = [nn.Linear(5, 7, bias=False), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3)]
+        return nn.Sequential(*layers).double()
+
+
+def cases(quick: list[tuple[Any, ...]], *axes: Iterable[Any]) -> list[Any]:
+    """Every combination; those that are not `quick` run with `make guard`."""
+    return [pytest.param(*case, marks=() if case in quick else pytest.mark.guard) for case in product(*axes)]

@@ -24,7 +24,7 @@ def zero_biases(width: int) -> nn.Sequential:
 def test_trained_zero_biases_keep_their_gradient_or_are_refused() -> None:
     net = drawn(zero_biases, 64, 0)
     with pytest.raises(UsageError, match=r"biases of Dense \(at '0'\) are zero and trained.*standard"):
-        infinite.kernel(net, X, init="measured")
+        infinite.kernel(net, X, init="measured", parametrization="ntk")
     assert infinite.kernel(net, X, init="measured", kind="nngp").shape == (2, 2)
     options = {"init": "measured", "parametrization": "standard"}
     trained = infinite.kernel(net, 0 * X, **options).dense()
@@ -36,7 +36,7 @@ def test_trained_zero_biases_keep_their_gradient_or_are_refused() -> None:
     assert float(infinite.kernel(leaky, 0 * X, parametrization="standard").dense()[0, 1]) == pytest.approx(expected)
     net[0].bias.requires_grad_(False)
     net[2].bias.requires_grad_(False)
-    assert infinite.kernel(net, X, init="measured").shape == (2, 2)
+    assert infinite.kernel(net, X, init="measured", parametrization="ntk").shape == (2, 2)
 
 
 @pytest.mark.parametrize(

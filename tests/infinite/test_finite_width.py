@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 import ntkscope as ns
 from contracts.infinite_layer import FINITE_WIDTH, STANDARD_ERRORS, LayerContract, check_limit, empirical
 from ntkscope import infinite
+from ntkscope.core import UsageError
 from ntkscope.infinite import (
     AvgPool,
     Concat,
@@ -201,6 +203,76 @@ def test_ntk_layers_of_the_model_room() -> None:
     allowed = STANDARD_ERRORS * stacked.std(0) / math.sqrt(12) + FINITE_WIDTH / 256 * expected.abs().max()
     assert bool(((stacked.mean(0) - expected).abs() <= allowed).all())
     assert not torch.allclose(expected, K)
+
+
+def _he(seed: int, zero: bool) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(5, 200), nn.ReLU(), nn.Linear(200, 150), nn.ReLU(), nn.Linear(150, 1)).double()
+        for layer in (net[0], net[2], net[4]):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias) if zero else nn.init.normal_(layer.bias, std=0.3)
+    return net
+
+
+def _conv(seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = [nn.Conv2d(2, 96, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 1)]
+        return nn.Sequential(*layers).double()
+
+
+def _mlp(seed: int, **options: Any) -> nn.Module:
+    return ns.models.build("mlp", in_features=5, classes=1, widths=[200, 150], seed=seed, **options).double()
+
+
+OWN: dict[str, tuple[Any, dict[str, Any]]] = {
+    "PyTorch's default": (_mlp, {}),
+    "convolution": (_conv, {}),
+    "He": (lambda seed: _he(seed, False), {"init": "measured"}),
+    "He, biases that start at zero": (lambda seed: _he(seed, True), {"init": "measured"}),
+    "scales inside the weights": (lambda seed: _mlp(seed, sigma_w=1.3, sigma_b=0.2), {"init": "measured"}),
+    "NTK parametrisation": (lambda seed: _mlp(seed, ntk=True, sigma_w=1.3, sigma_b=0.2), {}),
+}
+
+
+def _of_draws(name: str, expected: Tensor, x: Tensor) -> Tensor:
+    """How far the mean over draws of the module's own empirical NTK is from `expected`, as a share of what is allowed."""
+    build, options = OWN[name]
+    draws = torch.stack([empirical(build(seed), x) for seed in range(20)])
+    scales = 0.05 if options else 0.0  # of measured scales: √(2 / 750) in the smallest layer's variance
+    width = 96 if name == "convolution" else 150
+    allowed = STANDARD_ERRORS * draws.std(0) / math.sqrt(20) + (FINITE_WIDTH / width + scales) * expected.abs().max()
+    return (draws.mean(0) - expected).abs() / allowed
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_module_has_the_ntk_of_its_own_parametrisation(name: str) -> None:
+    """Without being told which: the mean of the empirical NTK over draws of that module."""
+    build, options = OWN[name]
+    x = images(2, 2, 4, 4) if name == "convolution" else vectors(3, 5)
+    K = infinite.kernel(build(0), x, **options)
+    assert K.meta["parametrization"] == ("ntk" if name.startswith("NTK") else "standard")
+    assert float(_of_draws(name, K.dense(), x).max()) <= 1
+    if name in ("PyTorch's default", "He"):  # canary: the other parametrisation is another kernel
+        other = infinite.kernel(build(0), x, parametrization="ntk", **options).dense()
+        assert float(_of_draws(name, other, x).max()) > 2
+
+
+def test_a_module_of_both_parametrisations_is_asked_about() -> None:
+    first = ns.models.build("mlp", in_features=5, classes=4, widths=[8], ntk=True)
+    both = nn.Sequential(first, nn.ReLU(), nn.Linear(4, 1))
+    x = vectors(2, 5)
+    with pytest.raises(UsageError, match=r'parametrization="ntk" or "standard"'):
+        infinite.kernel(both, x)
+    for said in ("ntk", "standard"):
+        assert infinite.kernel(both, x, parametrization=said).meta["parametrization"] == said
+    assert infinite.kernel(both, x, kind="nngp").shape == (2, 2)
+
+
+def test_he_weights_are_asked_about() -> None:
+    with pytest.raises(UsageError, match='init="measured"'):
+        infinite.kernel(_he(0, True), vectors(2, 5))
 
 
 def test_identity_is_nothing() -> None:

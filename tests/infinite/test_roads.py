@@ -185,7 +185,9 @@ def test_modules_and_vocabulary_are_one_network() -> None:
         Dense(w, w / 8),
     )
     x = noise(3, 2, 5, 5)
-    assert_kernel_close(infinite.kernel(module, x).dense(), infinite.kernel(net, x).dense(), SAME)
+    limit = infinite.kernel(module, x, parametrization="ntk")
+    assert_kernel_close(limit.dense(), infinite.kernel(net, x).dense(), SAME)
+    assert infinite.kernel(module, x).meta["parametrization"] == "standard"
     measured: Any = infinite.from_module(module, init="measured").layers[0]
     assert measured.W_std == pytest.approx(w, rel=0.1)
     assert measured.W_std != w

@@ -126,6 +126,16 @@ class TestR2Logits(Logits):
             MEASURES[self.name](surrogate, np.ones_like(network))
 
 
+class TestR2Outputs(MeasureContract):
+    name = "r2-outputs"
+
+    def arguments(self, seed: int) -> tuple[np.ndarray, ...]:
+        return logits(seed)
+
+    def perfect(self) -> tuple[np.ndarray, ...]:
+        return logits(0)[0], logits(0)[0]
+
+
 class TestKernelTargetAlignment(MeasureContract):
     name = "kernel-target-alignment"
 

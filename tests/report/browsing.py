@@ -34,3 +34,43 @@ def saved(page: Any, button: Any) -> tuple[str, list[list[str]]]:
         button.click()
     content = Path(download.value.path()).read_bytes().decode("utf-8-sig")
     return download.value.suggested_filename, list(csv.reader(io.StringIO(content)))
+
+
+# Text that cannot be read where it stands: outside the window, cut by a box that does not scroll, or beyond its own table cell.
+CLIPPED = """() => {
+  const width = document.documentElement.clientWidth, found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const element = node.parentElement;
+    if (!node.textContent.trim() || !element.checkVisibility({ visibilityProperty: true })) continue;
+    if (element.closest(".hidden, .skip, svg, [role=listbox]")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const boxes = [...range.getClientRects()].filter((box) => box.width > 1);
+    if (!boxes.length) continue;
+    const left = Math.min(...boxes.map((box) => box.left)), right = Math.max(...boxes.map((box) => box.right));
+    const tell = (why) => found.push(`${why}: ${node.textContent.trim().slice(0, 40)}`);
+    const cell = element.closest("td, th");
+    if (cell && right > cell.getBoundingClientRect().right + 1) tell("beyond its cell");
+    if (cell?.classList.contains("wide") && right > width + 1) tell("sentences that have to be scrolled");
+    for (let box = element; ; box = box.parentElement) {
+      if (!box) {
+        if (left < -1 || right > width + 1) tell("outside the window");
+        break;
+      }
+      const style = getComputedStyle(box);
+      if (["auto", "scroll"].includes(style.overflowX) || style.textOverflow === "ellipsis") break;
+      if (["hidden", "clip"].includes(style.overflowX)) {
+        const inside = box.getBoundingClientRect();
+        if (left < inside.left - 1 || right > inside.right + 1) tell("cut");
+        break;
+      }
+    }
+  }
+  return found;
+}"""
+
+
+def clipped(page: Any) -> list[str]:
+    """Texts that cannot be read where they stand; what a table or a list shows when it is scrolled is not among them."""
+    return list(page.evaluate(CLIPPED))

@@ -257,11 +257,11 @@ class TestKernel(ViewContract):
 
     def test_before_and_after(self, source: Source, made: Callable[..., Path]) -> None:
         body = VIEWS["kernel"](self.section(source), source).body
-        assert "Rotation of the kernel" in body
+        assert "Rotation, not centred" in body
         assert body.count("series-") == 4  # two curves and their two keys
         without = Source(Record.open(made(initial=False)))
         body = VIEWS["kernel"](self.section(without), without).body
-        assert "Rotation of the kernel" not in body
+        assert "Rotation, not centred" not in body
         assert "Give the initial weights" in body
 
     def test_before_and_after_are_compared_on_the_same_items(self, source: Source) -> None:
@@ -348,4 +348,4 @@ class TestTangent(ViewContract):
         assert "95.0 %" in said
         worse = [READINGS[0], {**READINGS[1], "accuracy": 0.8}]
         section = Section("tangent", data={**self.data, "readings": worse})
-        assert "15 points less accurate" in words(VIEWS["tangent"](section, source).body)
+        assert "15.0 points less accurate" in words(VIEWS["tangent"](section, source).body)

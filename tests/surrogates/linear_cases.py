@@ -29,7 +29,7 @@ class Sine(torch.autograd.Function):
 
 class SineModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return Sine.apply(x)  # type: ignore[no-any-return]
+        return Sine.apply(x)
 
 
 def smooth(model: nn.Module) -> nn.Module:
@@ -58,9 +58,11 @@ def resnet20() -> tuple[nn.Module, Any]:
 def tied() -> tuple[nn.Module, Any]:
     """One matrix, as a layer and transposed in the readout."""
     parts = {"first": nn.Linear(4, 4), "second": nn.Linear(4, 3)}
-    model = Net(lambda m, x: m.second(torch.tanh(F.linear(torch.tanh(m.first(x)), m.again.weight.T))), **parts)
-    model.again = nn.Linear(4, 4, bias=False)
-    model.again.weight = model.first.weight
+    again = nn.Linear(4, 4, bias=False)
+    again.weight = parts["first"].weight
+    model = Net(
+        lambda m, x: m.second(torch.tanh(F.linear(torch.tanh(m.first(x)), m.again.weight.T))), again=again, **parts
+    )
     return randomize(model), noise(5, 4)
 
 

@@ -118,8 +118,10 @@ class TestContrast:
         x = torch.randn(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         part = Part(x, x[:, :1].sin())
         made = ns.retrain_last_layer(ns.models.contrast(model), part)
+        K = ns.kernel("ck", model, x)
+        assert isinstance(K, FactoredGram)
+        phi = K.left
         with torch.no_grad():
-            phi = ns.kernel("ck", model, x).left
             best = phi @ torch.linalg.lstsq(phi, part.y, driver="gelsd").solution
             assert_close(made(x), best, rtol=1e-6, atol=1e-6)
 

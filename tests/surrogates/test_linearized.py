@@ -24,7 +24,7 @@ def moved(model: nn.Module, direction: dict[str, Tensor], length: float) -> nn.M
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if name in direction:
-                parameter += length * direction[name]
+                parameter.add_(length * direction[name])
     return made
 
 
@@ -331,12 +331,14 @@ def test_a_network_that_counts_its_calls_stays_as_it_was() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body, self.calls, self.seen = nn.Linear(3, 2), 0, None
+            self.body, self.calls = nn.Linear(3, 2), 0
+            self.seen: Tensor | None = None
 
         def forward(self, x: Tensor) -> Tensor:
             self.calls += 1
-            self.seen = self.body(x)
-            return self.seen
+            answer = self.body(x)
+            self.seen = answer
+            return answer
 
     linear, x = ns.linearize(Counting().eval()), torch.randn(4, 3)
     linear(x)

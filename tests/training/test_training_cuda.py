@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.training_problems import ALL_OPTIMIZERS, classes_part
+from contracts.training_problems import ALL_OPTIMIZERS, classes_part, norm_net
 from ntkscope import models
 from ntkscope.core import NumericalError, Part, Snapshot, derive_seed, generator
 from ntkscope.data import translate
@@ -24,13 +24,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUD
 PART = classes_part(dtype=torch.float64)
 HELD = Part(PART.x.flip(0) + 0.3, PART.y.flip(0))
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}  # other kernels, same double arithmetic; adam divides by small numbers
-
-
-def norm_net(seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layers = [nn.Linear(5, 7, bias=False), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3)]
-        return nn.Sequential(*layers).double()
 
 
 def chain_net(seed: int) -> nn.Module:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable
-from itertools import product
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from contracts.training_problems import ALL_OPTIMIZERS, classes_part, regression_part, small_net
+from contracts.training_problems import ALL_OPTIMIZERS, cases, classes_part, norm_net, regression_part, small_net
 from ntkscope import models
-from ntkscope.core import NumericalError, Part, RecordError, Snapshot, UsageError
+from ntkscope.core import NumericalError, Part, Snapshot, UsageError, generator
 from ntkscope.training import (
     CropFlip,
     Every,
     Phase,
-    SnapshotStore,
     StopWhen,
     Translate,
     Triangular,
@@ -42,24 +34,11 @@ def net(seed: int) -> nn.Module:
     return small_net(seed, dtype=torch.float64)
 
 
-def norm_net(seed: int) -> nn.Module:
-    """Without a bias before the normalisation: its gradient is rounding alone, of which adam makes steps of full size."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layers = [nn.Linear(5, 7, bias=False), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3)]
-        return nn.Sequential(*layers).double()
-
-
 def chain_net(seed: int) -> nn.Module:
     return models.build("mlp", in_features=5, classes=3, widths=[7], activation="tanh", seed=seed).double()
 
 
 BUILDS: dict[str, Callable[[int], nn.Module]] = {"net": net, "norm": norm_net, "chain": chain_net}
-
-
-def cases(quick: list[tuple[Any, ...]], *axes: Iterable[Any]) -> list[Any]:
-    """Every combination; those that are not `quick` run with `make guard`."""
-    return [pytest.param(*case, marks=() if case in quick else pytest.mark.guard) for case in product(*axes)]
 
 
 def same_weights(member: nn.Module, alone: nn.Module) -> None:
@@ -148,6 +127,33 @@ def test_modes_train_every_member_as_fit_does(mode: str, optimizer: str, own: bo
             alone = build(seed)
             fit(alone, PART, seed=seed, lr=lr[i], weight_decay=0.1, **settings).final()
             same_weights(together.member(i), alone)
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("mode", ["reg", "stop-first", "first-last", "reinit"])
+@pytest.mark.parametrize("optimizer", ["adam", "adadelta"])
+def test_members_agree_with_fit_after_200_steps_in_single_precision(mode: str, optimizer: str) -> None:
+    x = torch.randn(640, 7, generator=generator(0, "single"))
+    part = Part(x, (x.norm(dim=1) > 2.5).float())
+
+    def build(seed: int) -> nn.Module:
+        return models.build("mlp", in_features=7, classes=1, widths=128, depth=3, activation="relu", seed=seed)
+
+    settings = {"optimizer": optimizer, "loss": "bce", "steps": 200, "batch_size": 32, "mode": mode}
+    lr, decay = ([1e-4, 1e-3] if optimizer == "adam" else [0.1, 1.0]), [0.0, 1e-3]
+    together = fit_ensemble(build, part, seeds=2, lr=lr, weight_decay=decay, **settings)(x)
+    for i in range(2):
+        alone = build(i)
+        fit(alone, part, seed=i, lr=lr[i], weight_decay=decay[i], measure=False, **settings).final()
+        with torch.no_grad():
+            torch.testing.assert_close(together[i], alone(x), rtol=1e-5, atol=1e-5)
+
+
+def test_reinitialised_members_do_not_depend_on_the_threads() -> None:
+    settings = {"lr": 0.0, "epochs": 2, "mode": "reinit", "seeds": 8}
+    drawn = [fit_ensemble(net, PART, workers=workers, **settings).params["4.weight"] for workers in (1, 8)]
+    assert torch.equal(*drawn)
+    assert not torch.equal(drawn[0][0], drawn[0][1])
 
 
 def test_phases_that_reset_the_optimizer_or_redraw_from_fresh_networks() -> None:
@@ -326,10 +332,10 @@ class Tangent(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         names = [name for name, _ in self.inner.named_parameters()]
         start = {name: p.detach() for name, p in self.inner.named_parameters()}
-        out, moved = torch.func.jvp(
+        found: tuple[Tensor, ...] = torch.func.jvp(
             lambda params: torch.func.functional_call(self.inner, params, (x,)), (start,), (dict(zip(names, self.u)),)
         )
-        return out + moved
+        return found[0] + found[1]
 
 
 def test_linearised_networks_are_members_too() -> None:
@@ -340,105 +346,3 @@ def test_linearised_networks_are_members_too() -> None:
         alone = Tangent(i)
         fit(alone, PART, seed=i, lr=lr[i], **settings).final()
         same_weights(together.member(i), alone)
-
-
-# -- stores -----------------------------------------------------------------------------------------------------------
-
-
-class Killed(Exception):
-    pass
-
-
-STORED: dict[str, dict[str, Any]] = {
-    "own rates": {"lr": [0.01, 0.05, 0.02], "weight_decay": [0.0, 0.1, 0.0], "optimizer": "adam"},
-    "validation and a mode": {
-        "lr": [0.3, 0.05, 0.001],
-        "optimizer": "adadelta",
-        "validation": HELD,
-        "patience": 4,
-        "mode": "reinit",
-    },
-    "stop and momentum": {"lr": [0.5, 0.1, 0.01], "momentum": 0.9, "stop": StopWhen(accuracy=0.7)},
-}
-
-
-@pytest.mark.parametrize(("name", "at"), cases([("validation and a mode", 8)], STORED, [3, 8]))
-def test_a_killed_call_continues_to_the_same_bits(name: str, at: int, tmp_path: Path) -> None:
-    settings = {**STORED[name], "seeds": 3, "workers": 2, "epochs": 8, "batch_size": 8, "snapshots": [0, 3, 8, 15]}
-    expected = fit_ensemble(norm_net, PART, **settings)
-    whole: list[int] = []
-    kept = fit_ensemble(
-        norm_net, PART, store=tmp_path / "whole", on_snapshot=lambda s: whole.append(s.step), **settings
-    )
-
-    def kill(snapshot: Snapshot) -> None:
-        if snapshot.step == at:
-            raise Killed
-
-    with pytest.raises(Killed):
-        fit_ensemble(norm_net, PART, store=tmp_path / "run", on_snapshot=kill, **settings)
-    seen: list[int] = []
-    resumed = fit_ensemble(
-        norm_net, PART, store=tmp_path / "run", on_snapshot=lambda s: seen.append(s.step), **settings
-    )
-    again = fit_ensemble(norm_net, PART, store=tmp_path / "run", **settings)
-    assert seen == whole
-    for other in (kept, resumed, again):
-        assert torch.equal(other.steps, expected.steps)
-        torch.testing.assert_close(other.losses, expected.losses, rtol=0, atol=0, equal_nan=True)
-        for stack, found in ((expected.params, other.params), (expected.buffers, other.buffers)):
-            assert all(torch.equal(found[key], stack[key]) for key in stack)
-
-
-def test_a_store_of_another_ensemble_is_refused(tmp_path: Path) -> None:
-    settings = {"seeds": 2, "steps": 3, "workers": 1, "store": tmp_path / "run"}
-    fit_ensemble(net, PART, lr=[0.1, 0.2], **settings)
-    for changes in (
-        {"lr": [0.1, 0.3]},
-        {"lr": [0.1, 0.2], "weight_decay": [0.1, 0.0]},
-        {"lr": [0.1, 0.2], "validation": HELD},
-        {"lr": [0.1, 0.2], "seeds": [0, 2]},
-        {"lr": [0.1, 0.2], "augment": lambda x, generator: x},
-    ):
-        with pytest.raises(RecordError, match="another run"):
-            fit_ensemble(net, PART, **{**settings, **changes})
-    with pytest.raises(RecordError, match="another run"):
-        fit_ensemble(lambda seed: net(seed + 1), PART, lr=[0.1, 0.2], **settings)
-    with pytest.raises(RecordError, match="data"):
-        fit_ensemble(net, HELD, lr=[0.1, 0.2], **settings)
-
-
-SCRIPT = """
-import sys, time
-sys.path[:0] = {path!r}
-import torch
-from contracts.training_problems import classes_part, small_net
-from ntkscope.training import fit_ensemble
-torch.set_num_threads(1)
-def slow(x, generator):
-    time.sleep(float(sys.argv[2]))
-    return x
-fit_ensemble(small_net, classes_part(), seeds=3, lr=[0.01, 0.02, 0.05], optimizer="adam", epochs=300, batch_size=6,
-             store=sys.argv[1], checkpoint_seconds=0.05, augment=slow)
-"""
-
-
-@pytest.mark.guard
-def test_a_process_that_is_killed_continues_to_the_same_bits(tmp_path: Path) -> None:
-    path = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
-    command = [sys.executable, "-c", SCRIPT.format(path=path)]
-    process = subprocess.Popen([*command, str(tmp_path / "run"), "0.002"])
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "run" / "latest.safetensors").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    store = SnapshotStore(tmp_path / "run")
-    latest = store.latest()
-    assert latest is not None
-    assert 0 < latest.step < 1200
-    for folder in ("run", "whole"):
-        subprocess.run([*command, str(tmp_path / folder), "0"], check=True)
-    ends = [SnapshotStore(tmp_path / folder)[1200] for folder in ("run", "whole")]
-    assert all(torch.equal(ends[0].params[name], ends[1].params[name]) for name in ends[0].params)
-    assert not (tmp_path / "run" / "latest.safetensors").exists()

@@ -34,6 +34,35 @@ def trained(train: Part, classes: int = 3, seed: int = 0) -> tuple[nn.Module, nn
     return initial, model
 
 
+def waves(n: int = 60, outputs: int = 1, seed: int = 0) -> tuple[Part, Part]:
+    """Real targets of five inputs: smooth, not linear, a little noisy; (n,) for one output. The second has another unit."""
+    draw = generator(seed, "waves")
+    x = torch.randn(2 * n, 5, generator=draw)
+    y = torch.sin(x[:, :1]) + 0.5 * x[:, 1:2] * x[:, 2:3] + 0.05 * torch.randn(2 * n, 1, generator=draw)
+    if outputs == 2:
+        y = torch.cat([y, 100 + 20 * x[:, 3:4]], dim=1)
+    y = y[:, 0] if outputs == 1 else y
+    return Part(x[:n], y[:n]), Part(x[n:], y[n:])
+
+
+def regressed(train: Part, width: int = 24, steps: int = 150, seed: int = 0) -> tuple[nn.Module, nn.Module]:
+    """A network that predicts these targets, before and after a short training."""
+    y = (train.y[:, None] if train.y.ndim == 1 else train.y).float()
+    model = ns.models.build("mlp", in_features=5, classes=y.shape[1], widths=width, depth=1, seed=seed)
+    initial = copy.deepcopy(model)
+    mean, spread = y.mean(0), y.std(0).clamp_min(1e-6)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ((model(train.x) * spread + mean - y) / spread).square().mean().backward()
+        optimizer.step()
+    for net in (initial, model):
+        with torch.no_grad():  # the unit of the targets goes into the last layer
+            net.readout.weight *= spread[:, None]
+            net.readout.bias.mul_(spread).add_(mean)
+    return initial, model
+
+
 def xrayed(folder: Path, **options: Any) -> Record:
     """The X-ray of such a network."""
     train, test = blobs()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset
 
 import ntkscope as ns
@@ -57,3 +59,20 @@ def test_they_follow_the_items_into_the_record(tmp_path: Path) -> None:
     originals = [int(i) for i in record.arrays["originals.train"]]
     assert list(record.metrics["ids"]["train"]) == [f"item {i}" for i in originals]
     assert record.metrics["kernel_names"]["trntk"] == "trace NTK, normalised"
+
+
+def test_files_of_an_image_folder_are_their_ids(tmp_path: Path) -> None:
+    for part, count in (("train", 3), ("test", 2)):
+        for name in ("cat", "dog"):
+            (tmp_path / part / name).mkdir(parents=True)
+            for i in range(count):
+                image = Image.fromarray(np.full((4, 4, 3), 40 * i, dtype=np.uint8))
+                image.save(tmp_path / part / name / f"{name[0]}{i}.png")
+    split = ns.data.load("image-folder", root=tmp_path)
+    train, test = collect_both(split.train, split.test)
+    assert train.ids == tuple(f"train/{name}/{name[0]}{i}.png" for name in ("cat", "dog") for i in range(3))
+    assert test.take(torch.tensor([3])).ids == ("test/dog/d1.png",)
+    few = ns.data.load("image-folder", root=tmp_path, classes=["dog"], max_per_class=1)
+    (path,) = few.train.extras["path"]
+    assert path.startswith("train/dog/")
+    assert float(few.train.x[0].sum()) == pytest.approx(float(split.train.x[train.ids.index(path)].sum()))

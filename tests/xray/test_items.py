@@ -179,7 +179,8 @@ def test_loaders_of_texts(keys: tuple[str, str] | None) -> None:
     ("data", "message"),
     [
         (Split(Part(X, Y), Part(X, Y)), "pass split.train"),
-        ((X, torch.rand(6)), "one class number per item"),
+        ((X, torch.rand(6, 2, 2)), r"expected real numbers, \(n,\) or \(n, outputs\)"),
+        ((X, torch.eye(6)), "expected one class number per item"),
         ({"input_ids": X}, "expected a label among them"),
         (3, "is a int"),
         ((X, Y[:4]), "6 inputs and 4 labels"),

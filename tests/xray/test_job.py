@@ -23,6 +23,7 @@ from ntkscope.machines import KernelPair
 from ntkscope.report.certificates import Checks
 from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
 from ntkscope.xray.sections import kernel, surrogates
+from ntkscope.xray.task import TASKS
 from xray.small import blobs, network, trained, xrayed
 
 NAMES = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "tangent", "layers", "computed"]
@@ -413,10 +414,13 @@ def test_labels_beyond_the_network_are_refused(tmp_path: Path) -> None:
 
 def test_order() -> None:
     assert [section.name for section in on_the_page()] == NAMES
-    ran = [section.name for section in in_order()]
-    for section in SECTIONS.values():
-        assert all(ran.index(before.name) < ran.index(section.name) for before in section.after)
-    assert ran[-1] == "computed"
+    for task in TASKS:
+        ran = [section.name for section in in_order(task)]
+        assert sorted(ran) == sorted(section.name for section in SECTIONS.values() if task in section.tasks)
+        for section in on_the_page(task):
+            needed = [before.name for before in section.after if task in before.tasks]
+            assert all(ran.index(before) < ran.index(section.name) for before in needed)
+        assert ran[-1] == "computed"
 
 
 def test_kernels_over_some_parameters(tmp_path: Path) -> None:

@@ -52,6 +52,34 @@ class TestComputed(SectionContract):
     name = "computed"
 
 
+class OfRegression(SectionContract):
+    task = "regression"
+
+
+class TestOutputSummary(OfRegression):
+    name = "output_summary"
+
+
+class TestOutputSurrogates(OfRegression):
+    name = "output_surrogates"
+
+
+class TestOutputExplain(OfRegression):
+    name = "output_explain"
+
+
+class TestOutputProblems(OfRegression):
+    name = "output_problems"
+
+
+class TestKernelOfRegression(OfRegression):
+    name = "kernel"
+
+
+class TestLayersOfRegression(OfRegression):
+    name = "layers"
+
+
 def test_canary_a_field_that_is_none_is_noticed() -> None:
     @dataclass(frozen=True)
     class Row(Result):
@@ -69,7 +97,8 @@ def test_only_a_sections_own_file_names_it() -> None:
         f"{file.name}: {name}"
         for file in [*room.glob("*.py"), *room.glob("sections/*.py")]
         for name in SECTIONS
-        if file.stem not in (name, "__init__") and re.search(f"[\"']({name}|section:{name})[\"']", file.read_text())
+        if file.stem not in (name, "__init__")
+        and re.search(f"(?<!method=)[\"']({name}|section:{name})[\"']", file.read_text())
     }
     assert named == set()
 

@@ -29,7 +29,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "kernel:kernel",
         "Compute a kernel into a folder of tiles; stopped or killed, the same command computes only what is missing.",
     ),
-    "list": ("list:list_parts", "List the data sets, models, kernels, surrogates, measures and experiments there are."),
+    "list": (
+        "list:list_parts",
+        "List the data sets, models, kernels, surrogates, measures, sections of an X-ray and experiments there are.",
+    ),
     "report": ("report:report", "Make a page of a record; of many records, a page each and an index over them."),
     "run": ("run:run", "Run an experiment and print the verdicts on its claims."),
     "show": ("show:show", "Print the record in a folder: what ran, how far it came, what it found."),
@@ -40,6 +43,7 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+MARKUP = app.rich_markup_mode
 
 
 def verb(name: str) -> Callable[..., Any]:
@@ -59,7 +63,7 @@ def _not_imported() -> None:
 
 
 for _name, (_, _line) in VERBS.items():
-    app.command(_name, help=_line)(_not_imported)
+    app.command(_name, help=_line, short_help=_line)(_not_imported)
 
 
 def _print_version(wanted: bool) -> bool:
@@ -86,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else [*arguments]
     name = next((word for word in words if not word.startswith("-")), None)
     try:
+        app.rich_markup_mode = None if name is None else MARKUP  # drawing boxes takes half of the time of --help
         if name is None:  # --help or --version, which need nothing else
             app(args=words, prog_name="ntkscope")
             return

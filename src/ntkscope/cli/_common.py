@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import ntkscope as ns
-from ntkscope.cli._factories import imported, options
 from ntkscope.core import UsageError
-from ntkscope.core.identity import identity
 from ntkscope.core.interrupts import Terminated
 from ntkscope.core.printable import printable
 from ntkscope.report.certificates import Checks
-from ntkscope.xray.sections import problems, summary, surrogates
+from ntkscope.xray.sections import output_problems, output_summary, output_surrogates, problems, summary, surrogates
 
 TIME, MEMORY = "10m", "2GiB"
 CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
-CHOICE = "package.module:factory, or a name `ntkscope list` knows"
 
-MODEL = typer.Option(help=f"The network: {CHOICE}.")  # these two are needed by one verb and optional in another
-DATA = typer.Option(help=f"The data: {CHOICE}; makes a Split, (train, test) or a LightningDataModule.")
-
-Weights = Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt, .pth, .ckpt).")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
 Memory = Annotated[str, typer.Option(help="Most memory besides model and data, on each machine that computes.")]
 ParamGlobs = Annotated[
@@ -35,9 +27,6 @@ Certify = Annotated[
     str,
     typer.Option(help="Blocks of gradients that are checked against autograd: every, sampled (one in eight) or none."),
 ]
-ModelOptions = Annotated[list[str] | None, typer.Option(help="key=value for the network's factory; repeatable.")]
-DataOptions = Annotated[list[str] | None, typer.Option(help="key=value for the data's factory; repeatable.")]
-DataRoot = Annotated[Path | None, typer.Option(help="Where real data lie; $NTKSCOPE_DATA unless given.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 
 
@@ -46,16 +35,6 @@ def certified(certify: str) -> str | bool:
     if certify not in CERTIFY:
         raise UsageError(f"got --certify {certify!r}; expected one of {', '.join(CERTIFY)}")
     return CERTIFY[certify]
-
-
-def made_with(model: str, model_option: list[str] | None) -> dict[str, Any]:
-    """What the command line makes a network with: the factory, its code and its options; another one is another network."""
-    factory = identity(imported(model, "model")) if ":" in model else ""
-    return {
-        "factory": model,
-        "code": factory,
-        **{f"model {key}": value for key, value in options(model_option).items()},
-    }
 
 
 @contextmanager
@@ -87,6 +66,7 @@ def in_short(record: ns.Record) -> list[str]:
     metrics = record.metrics
     found, rated = summary.SECTION.read(metrics), surrogates.SECTION.read(metrics)
     lines = ["", f"X-ray of {metrics['model']['name']} on {metrics['data']['name'] or 'its data'}"]
+    lines += _regression_in_short(metrics)
     if found is not None:
         lines.append(f"verdict: {found.verdict}. {found.why}")
         lines.append(f"network accuracy: {100 * found.network_accuracy:.2f} % ({found.wrong:,} wrong predictions)")
@@ -110,3 +90,21 @@ def in_short(record: ns.Record) -> list[str]:
         lines.append(f"kernels: {checks.state}. {' '.join(checks.lines())}")
     lines += [f"{entry['title']}: {entry['status']} ({entry['why']})" for entry in sections(record) if entry["why"]]
     return [*map(printable, lines), f"record: {record.folder} ({record.wall_seconds:.0f} s)"]
+
+
+def _regression_in_short(metrics: Mapping[str, Any]) -> list[str]:
+    """The same lines for a regression; none for a classifier."""
+    found, rated = output_summary.SECTION.read(metrics), output_surrogates.SECTION.read(metrics)
+    lines = []
+    if found is not None:
+        lines.append(f"verdict: {found.verdict}. {found.why}")
+        lines += [f"network, {one.name}: R² {one.r2:.3f}, RMSE {one.rmse:.4g}" for one in found.outputs[:10]]
+        lines.append(f"trust in the explanations: {found.trust}. {found.trust_why}")
+    if rated is not None:
+        lines.append(f"{'surrogate':>12} {'fitted to':>10} {'R²':>10} {'Kendall τ':>10} {'R² targets':>11}")
+        for row in rated.table:
+            lines.append(f"{row.kernel:>12} {row.target:>10} {row.r2:>10.3f} {row.tau:>10.3f} {row.r2_targets:>11.3f}")
+    doubts = output_problems.SECTION.read(metrics)
+    if doubts is not None:
+        lines.append(f"doubtful targets: {doubts.doubtful}, near-duplicates: {len(doubts.duplicates)}")
+    return lines

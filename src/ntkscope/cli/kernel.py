@@ -4,35 +4,43 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 import ntkscope as ns
 from ntkscope.cli._common import (
-    DATA,
     MEMORY,
-    MODEL,
     Certify,
-    DataOptions,
-    DataRoot,
     Device,
     Memory,
-    ModelOptions,
     ParamGlobs,
     Seed,
-    Weights,
     certified,
-    made_with,
     stoppable,
 )
-from ntkscope.cli._factories import data_of, model_of, options
+from ntkscope.cli._factories import options
+from ntkscope.cli._subject import (
+    DATA,
+    MODEL,
+    DataOptions,
+    DataRoot,
+    ModelOptions,
+    Subject,
+    Tokenizer,
+    Weights,
+    subject_of,
+)
 from ntkscope.core import Part, UsageError
+from ntkscope.core.calling import LABEL_KEYS
 from ntkscope.core.progress import duration
+from ntkscope.core.tree import length, take
+from ntkscope.xray.items import collect_inputs
 
 PARTS = ("train", "test")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -60,6 +68,7 @@ def kernel(
         str | None, typer.Option(help="A Dask scheduler's address, such as tcp://host:8786; its workers do the work.")
     ] = None,
     certify: Certify = "every",
+    tokenizer: Tokenizer = None,
     option: Annotated[list[str] | None, typer.Option(help="key=value for the kernel; repeatable.")] = None,
     model_option: ModelOptions = None,
     data_option: DataOptions = None,
@@ -68,20 +77,26 @@ def kernel(
 ) -> None:
     """Compute a kernel into a folder of tiles; stopped or killed, the same command computes only what is missing."""
     checked = certified(certify)
-    network = model_of(model, options(model_option))
-    network.made_with = made_with(model, model_option)  # part of its identity, by which a store knows it again
-    if weights is not None:
-        ns.models.load_weights(network, weights)
-    root = None if data_root is None else str(data_root)
-    train, test, _ = data_of(data, options(data_option), root, seed)
-    sides = dict(zip(PARTS, (train, test)))
+    about = subject_of(
+        model,
+        weights,
+        data,
+        model_option=model_option,
+        data_option=data_option,
+        data_root=data_root,
+        tokenizer=tokenizer,
+        seed=seed,
+    )
+    network = about.network
+    network.made_with = dict(about.made_with)  # part of its identity, by which a store knows it again
+    rows, columns = _sides(about, (part, limit), (against, against_limit))
     more = options(option) | ({} if precision is None else {"precision": precision})
     with stoppable():
         gram = ns.kernel(
             name,
             network.eval(),
-            _chosen(sides, "part", part, limit),
-            None if against is None else _chosen(sides, "against", against, against_limit),
+            rows,
+            columns,
             outputs=_numbers(outputs),
             params=params or None,
             dtype=_dtype(dtype),
@@ -123,21 +138,47 @@ def _size(store: str) -> str:
     return f", {sum(file.stat().st_size for file in folder.rglob('*') if file.is_file()) / 2**20:,.1f} MiB"
 
 
-def _chosen(sides: dict[str, Any], what: str, name: str, limit: int | None) -> Any:
+def _sides(about: Subject, rows: tuple[str, int | None], columns: tuple[str | None, int | None]) -> tuple[Any, Any]:
+    """Inputs of the rows and of the columns; None for columns that are the rows."""
+    sides = dict(zip(PARTS, (about.train, about.test)))
+    for what, name in (("part", rows[0]), ("against", columns[0])):
+        if name is None:
+            continue
+        if name not in sides:
+            raise UsageError(f"--{what} {name!r} came; expected one of {', '.join(PARTS)}")
+        if sides[name] is None:
+            raise UsageError(f"--{what} {name} came, and the data have no such part; expected one that is there")
+    wanted = {name: sides[name] for name in (rows[0], columns[0]) if name is not None}
+    if about.tokenizer is not None or any(_labelled(data, limit) for data, limit in _limits(sides, rows, columns)):
+        wanted = dict(zip(wanted, collect_inputs(wanted, about.tokenizer)))
+    first = _first(wanted[rows[0]], rows[1])
+    return first, None if columns[0] is None else _first(wanted[columns[0]], columns[1])
+
+
+def _limits(sides: dict[str, Any], *chosen: tuple[str | None, int | None]) -> list[tuple[Any, int | None]]:
+    return [(sides[name], limit) for name, limit in chosen if name is not None]
+
+
+def _labelled(data: Any, limit: int | None) -> bool:
+    """Whether inputs have to be told from labels as an X-ray does: (inputs, labels), a mapping with labels, some of a loader.
+
+    A kernel leaves out the labels of a Part, a Dataset or a whole DataLoader by itself.
+    """
+    if isinstance(data, Mapping):
+        return any(key in data for key in LABEL_KEYS)
+    return (isinstance(data, tuple | list) and len(data) == 2) or (isinstance(data, DataLoader) and limit is not None)
+
+
+def _first(items: Any, limit: int | None) -> Any:
     """The first items of one part of the data."""
-    if name not in sides:
-        raise UsageError(f"--{what} {name!r} came; expected one of {', '.join(PARTS)}")
-    items = sides[name]
-    if items is None:
-        raise UsageError(f"--{what} {name} came, and the data have no such part; expected one that is there")
     if limit is None:
         return items
     if isinstance(items, Part):
         return items.take(list(range(min(limit, len(items)))))
     if isinstance(items, Dataset) and not isinstance(items, Tensor):
         return Subset(items, range(min(limit, len(items))))  # type: ignore[arg-type]
-    if isinstance(items, Tensor):
-        return items[:limit]
+    if isinstance(items, Tensor | tuple | Mapping):
+        return take(items, slice(0, min(limit, length(items))))
     raise UsageError(f"--limit came for data of type {type(items).__name__}; expected a Part, a tensor or a Dataset")
 
 

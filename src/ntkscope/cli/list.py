@@ -9,6 +9,9 @@ from typing import Annotated, Any
 import typer
 
 import ntkscope as ns
+import ntkscope.xray.sections
+from ntkscope.xray.registry import SECTIONS, Section
+from ntkscope.xray.task import TASKS
 
 PARTS: dict[str, Callable[[], Mapping[str, Any]]] = {
     "datasets": lambda: ns.data.DATASETS,
@@ -16,6 +19,7 @@ PARTS: dict[str, Callable[[], Mapping[str, Any]]] = {
     "kernels": lambda: ns.KERNELS,
     "surrogates": lambda: ns.surrogates.SURROGATES,
     "measures": lambda: ns.measures.MEASURES,
+    "sections": lambda: SECTIONS,
     "experiments": lambda: ns.EXPERIMENTS,
 }
 
@@ -23,7 +27,7 @@ PARTS: dict[str, Callable[[], Mapping[str, Any]]] = {
 def list_parts(
     part: Annotated[str | None, typer.Argument(help=f"One of {', '.join(PARTS)}; all when left out.")] = None,
 ) -> None:
-    """List the data sets, models, kernels, surrogates, measures and experiments there are."""
+    """List the data sets, models, kernels, surrogates, measures, sections of an X-ray and experiments there are."""
     known = ns.Registry[Callable[[], Mapping[str, Any]]]("part")
     for name, registry in PARTS.items():
         known.add(name, registry)
@@ -43,5 +47,8 @@ def lines(title: str, entries: Mapping[str, Any]) -> list[str]:
 
 def first_line(entry: Any) -> str:
     """The first line of what documents an entry: its docstring, that of its function, or that of its class."""
+    if isinstance(entry, Section):
+        tasks = "" if entry.tasks == TASKS else f" ({', '.join(entry.tasks)})"
+        return f"{entry.title}{tasks}: {entry.meaning.partition('. ')[0].rstrip('.')}."
     text = inspect.getdoc(getattr(entry, "func", entry)) or ""
     return text.strip().splitlines()[0] if text.strip() else ""

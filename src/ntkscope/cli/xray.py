@@ -9,25 +9,28 @@ import typer
 
 import ntkscope as ns
 from ntkscope.cli._common import (
-    DATA,
     MEMORY,
-    MODEL,
     TIME,
     Certify,
-    DataOptions,
-    DataRoot,
     Device,
     Memory,
-    ModelOptions,
     ParamGlobs,
     Seed,
-    Weights,
     certified,
-    made_with,
     show,
     stoppable,
 )
-from ntkscope.cli._factories import data_of, model_of, options, tokenizer_of
+from ntkscope.cli._factories import options
+from ntkscope.cli._subject import (
+    DATA,
+    MODEL,
+    DataOptions,
+    DataRoot,
+    ModelOptions,
+    Tokenizer,
+    Weights,
+    subject_of,
+)
 from ntkscope.cli.demo import demo_folder, demo_xray
 from ntkscope.core import UsageError
 from ntkscope.core.printable import printable
@@ -56,8 +59,10 @@ def xray(
     ] = None,
     params: ParamGlobs = None,
     certify: Certify = "every",
-    tokenizer: Annotated[
-        str | None, typer.Option(help="For texts: a folder save_pretrained wrote, or package.module:factory.")
+    tokenizer: Tokenizer = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="classification or regression; unless given, labels that are not whole are real targets."),
     ] = None,
     model_option: ModelOptions = None,
     data_option: DataOptions = None,
@@ -71,8 +76,8 @@ def xray(
     checked = certified(certify)
     chosen = None if kernels is None else [name.strip() for name in kernels.split(",")]
     if demo:
-        if model or weights or data or initial_weights:
-            raise UsageError("--demo came with a model, weights or data of your own; expected one or the other")
+        if model or weights or data or initial_weights or task:
+            raise UsageError("--demo came with a model, weights, data or task of your own; expected one or the other")
         limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device, "certify": checked}
         if params:
             limits["params"] = params
@@ -91,35 +96,38 @@ def xray(
             f"--model {model} came without --weights, so its weights are random; expected --weights with those of its training,"
             " or --untrained to X-ray it as it is"
         )
-    told = made_with(model, model_option)
-    network, words = model_of(model, options(model_option)), tokenizer_of(tokenizer)
-    if isinstance(network, tuple) and len(network) == 2:  # a factory may bring the tokenizer along
-        network, words = network[0], words or network[1]
-    if weights is not None:
-        ns.models.load_weights(network, weights)
-    root = None if data_root is None else str(data_root)
-    train, test, classes = data_of(data, options(data_option), root, seed)
+    about = subject_of(
+        model,
+        weights,
+        data,
+        model_option=model_option,
+        data_option=data_option,
+        data_root=data_root,
+        tokenizer=tokenizer,
+        seed=seed,
+    )
     with stoppable():
         record = ns.xray(
-            network,
-            train,
-            test,
+            about.network,
+            about.train,
+            about.test,
             "xray/" if out is None else out,
             initial=initial_weights,
             budget={"time": None if time == "none" else time, "memory": memory},
             device=device,
             seed=seed,
-            classes=classes or None,
-            tokenizer=words,
+            classes=about.classes or None,
+            tokenizer=about.tokenizer,
             max_train=max_train,
             max_test=max_test,
             kernels=chosen,
             params=params or None,
             certify=checked,
             untrained=untrained,
+            task=task,
             name=model,
             data_name=data,
-            options=told | {f"data {key}": value for key, value in options(data_option).items()},
+            options={**about.made_with} | {f"data {key}": value for key, value in options(data_option).items()},
             say=lambda line: typer.echo(printable(line)),
         )
     show(record)

@@ -113,8 +113,9 @@ def image_folder(
     """An image folder: x float32 (n, 3, h, w), y the place of the class folder in the order of names.
 
     `folder` is looked for below `root`, $NTKSCOPE_DATA and the cache. Without `image_size` all images must be of one
-    size. `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All
-    images are held in memory, 3 bytes per pixel while reading, then 12.
+    size. Each part's `extras["path"]` has the file of every image below the folder, `train/snake/a.png`.
+    `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All images are held
+    in memory, 3 bytes per pixel while reading, then 12.
     """
     choose("resize", resize, ["crop", "stretch"])
     for option, value in (("image_size", image_size), ("max_per_class", max_per_class)):
@@ -129,8 +130,8 @@ def image_folder(
         )
     kept = resolve_classes(classes, names)
 
-    def read(which: str, files: dict[str, list[Path]]) -> Labelled:
-        paths, labels = [], []
+    def read(which: str, files: dict[str, list[Path]]) -> tuple[Labelled, list[Path]]:
+        paths, labels = list[Path](), list[int]()
         for label in kept:
             of_class = files.get(names[label], [])
             if max_per_class is not None and max_per_class < len(of_class):
@@ -138,22 +139,32 @@ def image_folder(
                 of_class = [of_class[i] for i in sorted(order[:max_per_class])]
             paths += of_class
             labels += [label] * len(of_class)
-        return _stack(paths, image_size, resize, max_pixels), np.array(labels, np.int64)
+        return (_stack(paths, image_size, resize, max_pixels), np.array(labels, np.int64)), paths
 
+    (of_train, train_paths), (of_test, test_paths) = read("train", train), read("test", test)
     made = image_split(
         "image-folder",
-        read("train", train),
-        read("test", test),
+        of_train,
+        of_test,
         names,
         standard=IMAGENET,
         seed=seed,
         classes=classes,
         normalise=normalise,
+        extras={
+            which: {"path": np.array([_named(path, train_folder.parent) for path in paths], dtype=np.str_)}
+            for which, paths in (("train", train_paths), ("test", test_paths))
+        },
     )
     return made.replace(
         options={"seed": seed, "folder": folder, "classes": classes, "max_per_class": max_per_class}
         | {"image_size": image_size, "resize": resize, "normalise": normalise}
     )
+
+
+def _named(path: Path, folder: Path) -> str:
+    """The path below `folder`, the same on every system; bytes that are no text become question marks."""
+    return path.relative_to(folder).as_posix().encode("utf-8", "replace").decode()
 
 
 def _stack(paths: Sequence[Path], size: int | None, resize: str, max_pixels: int) -> UInt8[np.ndarray, "n 3 h w"]:

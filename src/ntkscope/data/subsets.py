@@ -115,7 +115,7 @@ def image_split(
 ) -> Split:
     """Select classes and samples while the images are bytes, then make float32 images of what is left.
 
-    `extras` gives, for `"train"` and `"test"`, arrays with one entry per image. The `Split`'s own extras hold `mean`
+    `extras` gives, for `"train"` and `"test"`, arrays with one number or text per image. The `Split`'s own extras hold `mean`
     and `std`, with which `x * std + mean` are the images in [0, 1].
     """
     kept = resolve_classes(classes, names)
@@ -125,7 +125,7 @@ def image_split(
         index, renamed = keep_classes(y, kept)
         sample = stratified(renamed, limit, seed, name, which)
         index, renamed = index[sample], renamed[sample]
-        more = {key: torch.from_numpy(value[index]) for key, value in (extras or {}).get(which, {}).items()}
+        more = {key: _entries(value[index]) for key, value in (extras or {}).get(which, {}).items()}
         chosen = images[index]
         x = torch.from_numpy(chosen).float() if normalise is None else to_float(chosen, mean, std)
         return Part(x, torch.from_numpy(renamed), more)
@@ -144,6 +144,11 @@ def image_split(
         },
         extras={"mean": mean, "std": std},
     )
+
+
+def _entries(values: np.ndarray) -> Any:
+    """Numbers as a tensor, texts as a list."""
+    return values.tolist() if values.dtype.kind == "U" else torch.from_numpy(values)
 
 
 def class_subset(name: str, loader: Callable[..., Split], classes: tuple[int, ...], doc: str) -> Callable[..., Split]:

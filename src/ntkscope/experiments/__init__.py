@@ -3,11 +3,14 @@
 from ntkscope.experiments import attribution_quality as attribution_quality
 from ntkscope.experiments import binary_mnist as binary_mnist
 from ntkscope.experiments import cntk as cntk
+from ntkscope.experiments import conjugate_theory as conjugate_theory
 from ntkscope.experiments import effective_rank as effective_rank
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
+from ntkscope.experiments import function_regression as function_regression
 from ntkscope.experiments import kernel_cost as kernel_cost
 from ntkscope.experiments import linearized_alexnet as linearized_alexnet
 from ntkscope.experiments import linearized_lenet as linearized_lenet
+from ntkscope.experiments import logistic_regression as logistic_regression
 from ntkscope.experiments import max_learning_rate as max_learning_rate
 from ntkscope.experiments import optimal_depth as optimal_depth
 from ntkscope.experiments import poisoning as poisoning

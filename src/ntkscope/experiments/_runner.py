@@ -12,7 +12,6 @@ import torch
 
 from ntkscope.core import Record, UsageError
 from ntkscope.experiments._drawing import save_figures
-from ntkscope.experiments._legs import LEGS
 from ntkscope.experiments.registry import EXPERIMENTS, Experiment
 
 SCALES = ("smoke", "paper")
@@ -32,13 +31,13 @@ def run(
     """Run the experiment `name` at `scale` ("smoke" or "paper"), some settings overridden, into the folder `out`.
 
     Called again with the same arguments, it resumes: what is in the record is not computed again. A record made with
-    other settings is refused. `device`: a GPU if there is one. `root`: the folder of the real data ($NTKSCOPE_DATA).
+    other settings is refused; settings that only say which part to compute now (an experiment's `legs`) may differ, so that
+    several calls fill one record. `device`: a GPU if there is one. `root`: the folder of the real data ($NTKSCOPE_DATA).
     """
     experiment = EXPERIMENTS[name]
     config = configured(experiment, scale, overrides)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    settings = dataclasses.asdict(config)
-    settings.pop(LEGS, None)  # which measurements this run makes, no setting of the experiment
+    settings = {key: value for key, value in dataclasses.asdict(config).items() if key not in experiment.legs}
     described = {"scale": scale, **settings}
     shared: dict[str, Any] = {"config": described, "seeds": {"seed": seed}, "device": where}
     if (Path(out) / "record.json").exists():

@@ -163,5 +163,6 @@ experiment(
     published=PUBLISHED.values(),
     judge=judge,
     draw=draw,
-    free=("legs", "memory", "initialisations", "optional"),
+    legs=("legs",),
+    free=("memory", "initialisations", "optional"),
 )(run)

@@ -311,5 +311,6 @@ experiment(
     published=PUBLISHED.values(),
     judge=judge,
     draw=draw,
-    free=("legs", "memory", "optional", "alexnet_optional"),
+    legs=("legs",),
+    free=("memory", "optional", "alexnet_optional"),
 )(run)

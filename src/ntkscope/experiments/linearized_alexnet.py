@@ -236,5 +236,6 @@ experiment(
     published=PUBLISHED.values(),
     judge=judge,
     draw=draw,
-    free=("legs", "optional"),
+    legs=("legs",),
+    free=("optional",),
 )(run)

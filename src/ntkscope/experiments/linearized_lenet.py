@@ -268,5 +268,6 @@ experiment(
     published=PUBLISHED.values(),
     judge=judge,
     draw=draw,
-    free=("legs", "seeds", "wide_seeds", "optional", "colour_optional", "lsmr_steps"),
+    legs=("legs",),
+    free=("seeds", "wide_seeds", "optional", "colour_optional", "lsmr_steps"),
 )(run)

@@ -44,6 +44,7 @@ class Experiment:
     judge: Judge
     draw: Draw
     free: tuple[str, ...] = field(default=())  # settings that may differ from paper() without making it a stand-in
+    legs: tuple[str, ...] = field(default=())  # settings that say what one call computes: no part of the record's config
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__doc__", self.func.__doc__)  # what `ntkscope list` shows
@@ -56,7 +57,7 @@ class Experiment:
     def difference(self, config: Any) -> str:
         """How `config` differs from the paper scale, in words; empty if it does not."""
         paper = self.config.paper()
-        names = [f.name for f in fields(config) if f.name not in self.free]
+        names = [f.name for f in fields(config) if f.name not in (*self.free, *self.legs)]
         other = [n for n in names if getattr(config, n) != getattr(paper, n)]
         return ", ".join(f"{n}={getattr(config, n)!r} instead of {getattr(paper, n)!r}" for n in other)
 
@@ -73,11 +74,13 @@ def experiment(
     judge: Judge,
     draw: Draw,
     free: Iterable[str] = (),
+    legs: Iterable[str] = (),
 ) -> Callable[[F], F]:
     """Decorator: register the function that runs an experiment, with everything that belongs to it."""
 
     def register(func: F) -> F:
-        EXPERIMENTS.add(name, Experiment(name, func, config, tuple(published), judge, draw, tuple(free)))
+        made = Experiment(name, func, config, tuple(published), judge, draw, tuple(free), tuple(legs))
+        EXPERIMENTS.add(name, made)
         return func
 
     return register

@@ -17,6 +17,7 @@ from ntkscope.infinite.pair_blocks import PairBlocks, refuse_not_finite
 from ntkscope.infinite.pairs import Network
 from ntkscope.infinite.registry import INITS, Step, Translator
 from ntkscope.infinite.replay import hold_to_network
+from ntkscope.infinite.rules.conv import Conv
 from ntkscope.infinite.rules.dense import Dense
 from ntkscope.infinite.rules.flatten import Flatten
 from ntkscope.infinite.rules.identity import Identity
@@ -64,6 +65,19 @@ def _translated(module: nn.Module, init: str) -> tuple[Serial, list[Step]]:
     return Serial((translator(module),)), translator.steps
 
 
+def _own(steps: list[Step]) -> str:
+    """The parametrisation of the modules that were translated; that of this room's own layers is "ntk"."""
+    affine = [(step, step.layer.module) for step in steps if isinstance(step.layer, Dense | Conv)]
+    scaled = [step.path for step, module in affine if module is not None and module.outside is not None]
+    plain = [step.path for step, module in affine if module is not None and module.outside is None]
+    if scaled and plain:
+        raise UsageError(
+            f"got a network with layers in the NTK parametrisation (at {scaled[0]!r}) and in the standard one (at"
+            f' {plain[0]!r}); expected one of them, or parametrization="ntk" or "standard" to say which one is meant for all'
+        )
+    return "standard" if plain else "ntk"
+
+
 def _vectors(layers: Serial) -> int | None:
     """The dimension of the inputs a translated network takes, where it begins with a fully connected layer."""
     first = next((each for each in layers.layers if not isinstance(each, Flatten | Identity)), None)
@@ -76,7 +90,7 @@ def kernel(
     x2: Any = None,
     kind: str = "ntk",
     *,
-    parametrization: str = "ntk",
+    parametrization: str | None = None,
     init: str = "checked",
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
@@ -92,11 +106,12 @@ def kernel(
 
     `net`: a tree of modules, or layers of this room; images are (n, channels, h, w). `parametrization`: "ntk" puts the
     scales outside the parameters and has a limit; "standard", what PyTorch's layers do, counts gradients of the layers'
-    actual widths. `init`: where the scales of a module's weights come from: PyTorch's default law, "checked" against the
-    values or not ("default"), or the values ("measured"). `dtype`: float64, or float32 for speed (relative error about
-    1e-6, and 5e-3 at pairs of nearly equal inputs). `memory`: bytes held besides inputs and result.
-    `store`, `executor`: a folder or URL to keep the kernel in, tile by tile, and whose workers compute the tiles, as for
-    `ns.kernel`.
+    actual widths. By default a module's own: "standard" for `nn.Linear` and convolutions, "ntk" for `models.mlp(ntk=True)`,
+    so that this is the mean of the empirical NTK over draws of the module; "ntk" for layers of this room. `init`: where the
+    scales of a module's weights come from: PyTorch's default law, "checked" against the values or not ("default"), or the
+    values ("measured"). `dtype`: float64, or float32 for speed (relative error about 1e-6, and 5e-3 at pairs of nearly equal
+    inputs). `memory`: bytes held besides inputs and result. `store`, `executor`: a folder or URL to keep the kernel in, tile
+    by tile, and whose workers compute the tiles, as for `ns.kernel`.
 
     Differentiable in the inputs when they require gradients (in one tile then). O(n m) per layer, times positions for
     images, times pairs of positions when they are pooled.
@@ -116,7 +131,7 @@ def kernels(
     x1: Any,
     x2: Any = None,
     *,
-    parametrization: str = "ntk",
+    parametrization: str | None = None,
     init: str = "checked",
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
@@ -133,7 +148,7 @@ def _compute(
     x1: Any,
     x2: Any,
     wanted: tuple[str, ...],
-    parametrization: str,
+    parametrization: str | None,
     init: str,
     dtype: torch.dtype,
     device: torch.device | str | None,
@@ -144,8 +159,11 @@ def _compute(
 ) -> dict[str, Gram]:
     if store is None and executor is not None:
         raise UsageError("got executor= without store=; expected a folder that the workers write tiles to: pass store=")
-    if parametrization not in PARAMETRIZATIONS:
-        raise UsageError(f"got parametrization={parametrization!r}; expected one of {', '.join(PARAMETRIZATIONS)}")
+    if parametrization is not None and parametrization not in PARAMETRIZATIONS:
+        raise UsageError(
+            f"got parametrization={parametrization!r}; expected one of {', '.join(PARAMETRIZATIONS)}, or None for"
+            " the network's own"
+        )
     if dtype not in (torch.float64, torch.float32):
         raise UsageError(f"got dtype={dtype}; expected torch.float64 or torch.float32")
     if isinstance(net, nn.Module):
@@ -161,6 +179,8 @@ def _compute(
     if left.shape[1:] != right.shape[1:]:
         raise UsageError(f"got inputs of shapes {tuple(left.shape)} and {tuple(right.shape)}; expected samples alike")
     shape = Shape(left.shape[1], tuple(left.shape[2:]))
+    if parametrization is None:
+        parametrization = _own(steps) if "ntk" in wanted else "ntk"  # the NNGP has the same in both
     network = Network.of(layers, shape, "ntk" in wanted, parametrization == "standard")
     if isinstance(net, nn.Module):
         hold_to_network(net, layers, steps, [left[:2], right[-1:]])

@@ -71,8 +71,8 @@ def lsmr(
     Algorithm 1.
 
     >>> found = lsmr(torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]), torch.tensor([2.0, 2.0, 5.0]))
-    >>> found.solution, found.converged
-    (tensor([1., 1.], dtype=torch.float64), True)
+    >>> found.solution.round(decimals=9).tolist(), found.converged
+    ([1.0, 1.0], True)
     """
     if not (math.isfinite(ridge) and ridge >= 0):
         raise UsageError(f"got ridge={ridge}; expected a finite number ≥ 0")

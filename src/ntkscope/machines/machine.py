@@ -17,10 +17,17 @@ from ntkscope.core import UsageError
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.machines.pair import KernelPair
 from ntkscope.measures.log_odds import centred_logits, probabilities
+from ntkscope.measures.regression import two_outputs
 from ntkscope.surrogates import SURROGATES
 
 ABSENT = -50.0  # the logit of a class without a training input: a probability of practically zero
-TARGETS = {"labels": "glm", "probabilities": "ridge-loo", "logits": "ridge-loo"}  # what is fitted, by which surrogate
+TARGETS = {  # what is fitted, by which surrogate
+    "labels": "glm",
+    "probabilities": "ridge-loo",
+    "logits": "ridge-loo",
+    "targets": "ridge-loo",
+    "outputs": "ridge-loo",
+}
 LEAST = 1e-12  # a probability that the fit made smaller than this, or negative
 
 
@@ -30,6 +37,7 @@ class KernelMachine:
 
     `target`: what it was fitted to, the training "labels", or the network's own "probabilities" or "logits" of the training
     inputs. Labels say which *labels* carry a prediction, the network's outputs which training *inputs* carry its function.
+    Of a regression: its real "targets", or the network's own "outputs" for them.
     `alpha` is the strength of the ridge; `edge` says "smallest" or "largest" if that is an end of the strengths tried.
     """
 
@@ -69,7 +77,8 @@ def fit_machine(
 
     `target`: "labels" fits the training labels `y` (by default a kernel GLM); "logits" the network's own logits of the
     training inputs, `network` (n, classes), centred over classes, and "probabilities" their softmax (by default ridge
-    regression whose strength has the least leave-one-out error); these do not read `y`.
+    regression whose strength has the least leave-one-out error); these do not read `y`. For a network that predicts real
+    values: "targets" fits `y`, (n,) or (n, outputs), and "outputs" the network's own outputs, neither of them centred.
 
     `classes`: how many classes the network has; one without a training input gets a logit of -50 for every input where labels
     are fitted. By default the classes are those in `y`. A fit that stops early says so in `converged`, not in a warning.
@@ -94,7 +103,7 @@ def fit_machine(
             wanted = y
         else:
             warnings.simplefilter("ignore", NumericalWarning)
-            wanted = _network_targets(pair, network, target, classes)
+            wanted = _network_targets(pair, y if target == "targets" else network, target, classes)
             if not is_regressor(estimator):
                 raise UsageError(
                     f"got the surrogate {surrogate!r} for target={target!r}; expected a regression, such as 'ridge-loo'"
@@ -126,13 +135,20 @@ def fit_machine(
 
 
 def _network_targets(pair: KernelPair, network: Any, target: str, classes: int | None) -> Float64[np.ndarray, "n c"]:
-    """What is fitted of the network: its logits, centred over classes, or its probabilities."""
+    """What ridge regression fits: the network's logits, centred over classes, its probabilities, or real values as they are."""
     if network is None:
-        raise UsageError(
-            f"got target={target!r} without network=; expected the network's logits of the training inputs"
-        )
-    values = centred_logits(network) if target == "logits" else probabilities(network)
+        name, meant = ("y", "the targets") if target == "targets" else ("network", "the network's outputs")
+        raise UsageError(f"got target={target!r} without {name}=; expected {meant} of the training inputs")
+    if target in ("targets", "outputs"):
+        values = two_outputs(network, network)[0]
+    else:
+        values = centred_logits(network) if target == "logits" else probabilities(network)
     expected = (pair.train.shape[0], values.shape[1] if classes is None else classes)
+    if values.shape != expected and target in ("targets", "outputs"):
+        raise UsageError(
+            f"got {target} of shape {values.shape}; expected {expected}: one row per training input of the kernel and one"
+            " column per output"
+        )
     if values.shape != expected:
         raise UsageError(
             f"got the network's logits of shape {values.shape}; expected {expected}: one row per training input of the kernel"

@@ -13,6 +13,7 @@ from ntkscope.measures import (
     logistic_bounds,
     monotone,
     prediction,
+    regression,
     regression_bounds,
     uncertainty,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "measure",
     "monotone",
     "prediction",
+    "regression",
     "regression_bounds",
     "uncertainty",
 ]

@@ -14,6 +14,7 @@ Of = Literal[
     "logits and labels",
     "two logits",
     "two logits and labels",
+    "two outputs",
     "kernel and labels",
     "two kernels",
     "two changes",

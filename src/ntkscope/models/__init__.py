@@ -12,7 +12,7 @@ from ntkscope.models._activations import ACTIVATIONS, Erf, Normalised, Quadratic
 from ntkscope.models._contrast import Contrast, contrast
 from ntkscope.models._ntk_linear import NTKLinear
 from ntkscope.models._scale import Scale
-from ntkscope.models._weights import load_weights, read_weights, save_weights, without_prefix
+from ntkscope.models._weights import load_weights, read_weights, save_tensors, save_weights, without_prefix
 
 # One line per architecture file: importing it registers what it defines.
 from ntkscope.models.alexnet import alexnet
@@ -52,6 +52,7 @@ __all__ = [
     "resnet20",
     "resnet34",
     "resnet56",
+    "save_tensors",
     "save_weights",
     "small_cnn",
     "text",

@@ -25,9 +25,14 @@ SHOWN = 8  # names an error lists before it counts the rest
 
 def save_weights(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write the state dict of `model` to a safetensors file, atomically; tied tensors are written twice."""
+    save_tensors(model.state_dict(), path)
+
+
+def save_tensors(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
+    """Write tensors by name to a safetensors file, atomically, where `read_weights` finds them."""
     if Path(path).suffix != ".safetensors":
         raise UsageError(f"got {path} for weights; expected a name that ends in .safetensors")
-    state = {key: value.detach().cpu().clone().contiguous() for key, value in model.state_dict().items()}
+    state = {key: value.detach().cpu().clone().contiguous() for key, value in tensors.items()}
     with atomic_file(path) as handle:
         handle.write(safetensors.torch.save(state))
 

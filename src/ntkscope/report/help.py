@@ -40,28 +40,36 @@ def tau(value: Any) -> Markup:
     )
 
 
-def popover() -> Markup:
+def popover(regression: bool = False) -> Markup:
     """The text that opens; one per page."""
+    ranked = (
+        "by the network's output and by the surrogate's"
+        if regression
+        else "by how confident the network is of the true class and by how confident the surrogate is"
+    )
+    read = (
+        "Read it together with R² of the outputs, which scale and offset count for, and with the trust mark."
+        if regression
+        else "Read it together with the agreement on the items the network gets wrong, and with the trust mark."
+    )
+    hidden = (
+        "It needs no agreement in scale: a surrogate whose outputs are all too small can have τ = 1."
+        if regression
+        else "Most test items are easy and predicted correctly. A high τ can hide that both differ on the few wrong ones."
+    )
     return tag(
         "div",
         tag("h3", "How to read τ"),
         tag("p", id=f"{POPOVER}-said", class_="strong"),
         tag(
             "p",
-            "Kendall's τ compares two rankings of the test items, by how confident the network is of the true class and by how"
-            " confident the surrogate is: 1 is the same order, 0 no relation, −1 the reverse. The share of pairs in the same"
-            " order is (1 + τ) / 2.",
+            f"Kendall's τ compares two rankings of the test items, {ranked}: 1 is the same order, 0 no relation, −1 the"
+            " reverse. The share of pairs in the same order is (1 + τ) / 2.",
         ),
         tag(
             "ul",
-            tag(
-                "li",
-                "Most test items are easy and predicted correctly. A high τ can hide that both differ on the few wrong ones.",
-            ),
-            tag(
-                "li",
-                "Read it together with the agreement on the items the network gets wrong, and with the trust mark.",
-            ),
+            tag("li", hidden),
+            tag("li", read),
             tag("li", "Its interval covers the choice of test items, not another training run."),
             tag("li", "Compare τ only between surrogates of one network on the same items."),
         ),

@@ -112,18 +112,20 @@ def _page(folder: Path, entries: Sequence[Entry]) -> Markup:
 
 
 def _xray(entry: Entry, record: Record) -> list[Cell]:
-    about = Section.read("summary", record.metrics.get("section:summary")).data
-    faithful = Section.read("surrogates", record.metrics.get("section:surrogates")).data.get("table")
+    model, data = mapping(record.metrics.get("model")), mapping(record.metrics.get("data"))
+    real = data.get("task") == "regression"
+    names = ("output_summary", "output_surrogates") if real else ("summary", "surrogates")
+    about, found = (Section.read(name, record.metrics.get(f"section:{name}")).data for name in names)
+    faithful, right = found.get("table"), about.get("r2" if real else "network_accuracy")
     rated = [mapping(row) for row in faithful] if isinstance(faithful, list) else []
     proper = [row for row in rated if not field_of(row, "trivial")] or rated
     best: Mapping[str, Any] = max(proper, key=lambda row: as_float(row.get("tau")), default={})
-    model, data = mapping(record.metrics.get("model")), mapping(record.metrics.get("data"))
     return [
         Cell(entry.link(), entry.where, kind="strong"),
         Cell.of(model.get("name")),
         Cell.of(data.get("name")),
         Cell.of(about.get("verdict")),
-        Cell(percent(about.get("network_accuracy")), _simple(about.get("network_accuracy")), True),
+        Cell(f"R² {number(right)}" if real else percent(right), _simple(right), True),
         Cell.of(best.get("kernel")),
         Cell(number(best.get("tau")), _simple(best.get("tau")), True),
         Cell(duration(record.wall_seconds), record.wall_seconds, True),
@@ -138,7 +140,7 @@ def _experiment(entry: Entry, record: Record) -> list[Cell]:
         Cell(entry.link(), entry.where, kind="strong"),
         Cell(record.name, record.name),
         Cell.of(record.config.get("scale")),
-        Cell(join(pills), counts[0]),
+        Cell(join(pills), counts[0], kind="pills"),
         Cell(duration(record.wall_seconds), record.wall_seconds, True),
         Cell.of(record.status),
     ]
@@ -160,7 +162,7 @@ _HEADS = {
 
 def _rows(kind: str, entries: Sequence[Entry]) -> Markup | None:
     name, heads = _HEADS[kind]
-    return table(heads, [entry.row for entry in entries], name=name) if entries else None
+    return table(heads, [entry.row for entry in entries], name=name, kind=f"records {kind}s") if entries else None
 
 
 def _simple(value: Any) -> Any:

@@ -17,7 +17,7 @@ def items_data(source: Source) -> dict[str, Any]:
     Called after all views, since they decide which items are shown.
     """
     labels, suggested = source.array("labels.train"), source.array("problems.suggested")
-    shares = source.array("problems.share")
+    shares, targets = source.array("problems.share"), source.array("targets.train")
     return {
         "classes": source.classes,
         "columns": COLUMNS,
@@ -26,6 +26,7 @@ def items_data(source: Source) -> dict[str, Any]:
             i: {
                 "slot": source.items.slot("train", i),
                 "label": _at(labels, i),
+                "target": _row(targets, i),
                 "text": source.items.text("train", i),
                 "number": source.items.number("train", i),
                 "id": source.items.identifier("train", i),
@@ -41,6 +42,11 @@ def items_data(source: Source) -> dict[str, Any]:
 
 def _at(values: np.ndarray | None, index: int) -> Any:
     return None if values is None or values.ndim != 1 or not 0 <= index < len(values) else values[index].item()
+
+
+def _row(values: np.ndarray | None, index: int) -> list[float] | None:
+    """The real targets of one item of a regression."""
+    return None if values is None or values.ndim != 2 or not 0 <= index < len(values) else values[index].tolist()
 
 
 def dialog() -> Markup:

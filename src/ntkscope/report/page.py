@@ -18,7 +18,7 @@ from ntkscope.report.result import result
 from ntkscope.report.scores import write_scores
 from ntkscope.report.source import Section, Source, mapping
 from ntkscope.report.views import draw
-from ntkscope.report.views._findings import findings
+from ntkscope.report.views._findings import findings, regression_findings
 
 FILE = "page.html"
 _STATES = {"skipped": "Left out", "failed": "This part failed", "waiting": "Not computed yet"}
@@ -93,7 +93,7 @@ def _xray(record: Record, files: tuple[str, ...] = ()) -> Markup:
     data["items"] = items_data(source)
     return document(
         f"{_title(source)} – ntkscope",
-        [_header(source), *shown, popover(), dialog()],
+        [_header(source), *shown, popover(source.regression), dialog()],
         links=[(_anchor(section.name), section.title) for section in sections],
         data=data,
         style=source.items.style(),
@@ -115,7 +115,7 @@ def _header(source: Source) -> Markup:
     model = mapping(source.metrics.get("model"))
     facts = [
         ("Parameters", number(model.get("parameters"))),
-        ("Classes", number(len(source.classes) or model.get("outputs"))),
+        ("Outputs" if source.regression else "Classes", number(len(source.classes) or model.get("outputs"))),
         ("Training items", _of(data.get("train_items"), data.get("train_total"))),
         ("Test items", _of(data.get("test_items"), data.get("test_total"))),
         ("Took", duration(record.wall_seconds)),
@@ -138,6 +138,8 @@ def _header(source: Source) -> Markup:
 def _findings(source: Source) -> Markup | None:
     """What to act on; a record may hold anything, so a page without its findings is better than none."""
     try:
+        if source.regression:
+            return regression_findings(source.section("output_summary").data, source)
         return findings(source.section("summary").data, source)
     except (ArithmeticError, AttributeError, LookupError, NtkscopeError, OSError, TypeError, ValueError):
         return None

@@ -85,6 +85,8 @@ class Source:
         self.data = mapping(self.metrics.get("data"))
         classes = self.data.get("classes")
         self.classes = [str(name) for name in classes] if isinstance(classes, (list, tuple)) else []
+        outputs = self.data.get("outputs")
+        self.outputs = [str(name) for name in outputs] if isinstance(outputs, (list, tuple)) else []  # of a regression
         self.items = Items(self.array, mapping(self.metrics.get("texts")), mapping(self.metrics.get("ids")))
         self._kernels = mapping(self.metrics.get("kernel_names"))
         self.files: tuple[str, ...] = ()  # written beside the page
@@ -135,6 +137,17 @@ class Source:
         if isinstance(label, (int, np.integer)) and 0 <= int(label) < len(self.classes):
             return self.classes[int(label)]
         return str(label)
+
+    def output_name(self, output: Any) -> str:
+        """The name of a regression's output, or its number if it has no name."""
+        if isinstance(output, (int, np.integer)) and 0 <= int(output) < len(self.outputs):
+            return self.outputs[int(output)]
+        return str(output)
+
+    @property
+    def regression(self) -> bool:
+        """Whether the network predicts real values."""
+        return self.data.get("task") == "regression"
 
     def class_mark(self, label: Any) -> Markup:
         """The name of a class as markup, isolated from the direction of the text around it."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ntkscope.core import Params, UsageError
 from ntkscope.core.budget import over_budget
-from ntkscope.core.progress import progress as progress_bar
+from ntkscope.core.progress import counter
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.linalg import cholesky_solve, conjugate_gradient, least_squares, lsmr, minimum_norm_solve
 from ntkscope.linalg.system import EIGENVECTORS, FLOAT64_BELOW
@@ -219,7 +219,7 @@ def _kernel(system: TangentSystem, settings: _Settings) -> _Found:
 
 
 def _lsmr(system: TangentSystem, settings: _Settings) -> _Found:
-    with progress_bar(total=settings.max_iter, label="LSMR", enabled=settings.progress) as bar:
+    with counter(settings.max_iter, "LSMR", settings.progress) as bar:
         found = lsmr(
             system,
             system.b[:, None],
@@ -234,7 +234,7 @@ def _lsmr(system: TangentSystem, settings: _Settings) -> _Found:
 def _cg(system: TangentSystem, settings: _Settings) -> _Found:
     stored = settings.store is not None
     gram = system.gram(settings.memory, settings.store, settings.progress) if stored else system.operator()
-    with progress_bar(total=settings.max_iter, label="conjugate gradients", enabled=settings.progress) as bar:
+    with counter(settings.max_iter, "conjugate gradients", settings.progress) as bar:
         found = conjugate_gradient(
             gram,
             system.b,

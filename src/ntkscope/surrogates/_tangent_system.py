@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -133,7 +134,7 @@ class TangentSystem:
 
     def gram(self, memory: int, store: str | os.PathLike[str] | None, progress: bool) -> Gram:
         """`A Aᵀ`, the weighted empirical NTK, computed entry by entry."""
-        how = {"memory": memory, "store": store, "progress": progress}
+        how: dict[str, Any] = {"memory": memory, "store": store, "progress": progress}
         return kernel("entk", self.problem.model, self.problem.part.x, **self._how(), **how).scaled(self.roots)
 
     def operator(self) -> Gram:
@@ -147,7 +148,7 @@ class TangentSystem:
             device=self.where,
         )
 
-    def _how(self) -> dict[str, object]:
+    def _how(self) -> dict[str, Any]:
         names = set(self.problem.names)
         return {"params": names.__contains__, "dtype": self.problem.dtype, "device": self.where}
 

@@ -20,6 +20,7 @@ from ntkscope.core.calling import logits
 from ntkscope.core.tree import tensors
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.forward_mode import jvp
 from ntkscope.tangent.pristine import Pristine
 from ntkscope.tangent.reference import dense, pulled
 from ntkscope.tangent.subject import Subject, quiet, swapped
@@ -53,8 +54,7 @@ def expand(
 def _by_forward_mode(network: nn.Module, direction: Params, batch: Batch) -> tuple[Tensor, Tensor]:
     own = dict(network.named_parameters())
     start = {name: own[name].detach() for name in direction}
-    values, moved = torch.func.jvp(lambda state: _outputs(network, state, batch), (start,), (dict(direction),))
-    return values, moved
+    return jvp(lambda state: _outputs(network, state, batch), start, direction)
 
 
 def _by_two_backward_passes(network: nn.Module, direction: Params, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -91,7 +91,7 @@ class _TwoBackwardPasses(torch.autograd.Function):
         return outputs, moved.detach()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, _: Tensor, cotangent: Tensor) -> Any:
         grads = torch.autograd.grad(ctx.values, ctx.leaves, cotangent, retain_graph=True, allow_unused=True)
         return None, None, None, *(dense(grad, leaf) for grad, leaf in zip(grads, ctx.leaves))

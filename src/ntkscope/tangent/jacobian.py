@@ -19,6 +19,7 @@ from ntkscope.linalg import OperatorGram
 from ntkscope.tangent import guards
 from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch, as_batch
+from ntkscope.tangent.forward_mode import jvp
 from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.reference import dense, pulled
 from ntkscope.tangent.subject import Selection, Subject, place, quiet
@@ -152,7 +153,7 @@ class Jacobian:
         if self._forward:
             leaves = {name: leaf.detach() for name, leaf in self.subject.leaves.items()}
             try:
-                pushed = torch.func.jvp(lambda state: self.heads(self.subject(batch, state)), (leaves,), (moving,))[1]
+                pushed = jvp(lambda state: self.heads(self.subject(batch, state)), leaves, moving)[1]
                 if rows.start in self._pushed or self._adjoint(batch, moving, pushed):
                     self._pushed.add(rows.start)
                     return pushed.detach()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -37,6 +38,8 @@ from ntkscope.training.recording import Recorder
 from ntkscope.training.run import LOOK_EVERY
 from ntkscope.training.stacked import MemberData, each_member, evaluate_stacked, outputs_of
 from ntkscope.training.watch import Watch
+
+_DRAWING = threading.Lock()  # networks are drawn from the global generator, one at a time
 
 
 class Group:
@@ -252,7 +255,8 @@ class Group:
             drawn: set[str] = set()
             for i, seed in enumerate(self.seeds if phase.reinit else ()):
                 self._wear(i)
-                drawn = redraw_(self.template, phase, derive_seed(seed, "phase", current))
+                with _DRAWING:
+                    drawn = redraw_(self.template, phase, derive_seed(seed, "phase", current))
                 own = dict(self.template.named_parameters())
                 with torch.no_grad():
                     for name in drawn:

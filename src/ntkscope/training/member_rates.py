@@ -191,8 +191,8 @@ def cannot_record(updates: Updates, settings: Settings) -> str | None:
 
 
 def _uniform(settings: Settings, lr: tuple[float, ...] | None, weight_decay: tuple[float, ...] | None) -> Settings:
-    changes = {name: values[0] for name, values in (("lr", lr), ("weight_decay", weight_decay)) if values is not None}
-    return replace(settings, **changes) if changes else settings
+    rate = settings.lr if lr is None else lr[0]
+    return replace(settings, lr=rate, weight_decay=settings.weight_decay if weight_decay is None else weight_decay[0])
 
 
 def _tangled(settings: Settings) -> str | None:

@@ -114,11 +114,10 @@ class MemberData:
     def slices(self, size: int) -> Iterator[Part]:
         """All items, `size` at a time, in order."""
         for start in range(0, self.items, size):
-            at = slice(start, min(start + size, self.items))
-            if self.shared:
-                yield self._mapped(lambda leaf, at=at: leaf[at])
-            else:
-                yield self._mapped(lambda leaf, at=at: leaf[:, at][self.owner])
+            yield self._slice(slice(start, min(start + size, self.items)))
+
+    def _slice(self, at: slice) -> Part:
+        return self._mapped(lambda leaf: leaf[at] if self.shared else leaf[:, at][self.owner])
 
     def _mapped(self, function: Callable[[Tensor], Tensor]) -> Part:
         return Part(*map_leaves(function, (self.part.x, self.part.y, dict(self.part.extras))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,14 +86,25 @@ class Clock:
     def spent(self) -> float:
         return time.perf_counter() - self.began
 
-    def too_short_for(self, expected: float) -> str | None:
-        """Why something expected to take so many seconds does not fit any more, in a sentence; None if it does."""
-        if expected <= max(0.0, self.left()):
+    def too_short_for(self, expected: float, smaller: Callable[[float], str] | None = None) -> str | None:
+        """Why something expected to take so many seconds does not fit any more, in a sentence; None if it does.
+
+        Starting again helps only what fits the whole budget; `smaller` says what else, of all seconds there are.
+
+        >>> print(Clock(60.0, reserved=3.0).too_short_for(90.0))
+        it was expected to take 1 min 30 s, and 57.0 s of 1 min 00 s were left; it does not fit 1 min 00 s however often
+        this X-ray is started: in a new folder, allow more than 1 min 33 s (--time)
+        """
+        left = max(0.0, self.left())
+        if expected <= left or self.seconds is None:
             return None
+        said = f"it was expected to take {duration(expected)}, and {duration(left)} of {duration(self.seconds)} were left; "
+        if expected <= self.seconds - self.reserved:
+            return f"{said}start the same X-ray again to compute it, or allow more time in a new folder"
+        more = "" if smaller is None else smaller(self.seconds - self.reserved)
         return (
-            f"it was expected to take {duration(expected)}, and {duration(max(0.0, self.left()))} of"
-            f" {duration(self.seconds or 0.0)} were left; start the same X-ray again to compute it, or allow more time in"
-            " a new folder"
+            f"{said}it does not fit {duration(self.seconds)} however often this X-ray is started: in a new folder, allow more"
+            f" than {duration(expected + self.reserved)} (--time){more}"
         )
 
 

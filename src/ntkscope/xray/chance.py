@@ -13,11 +13,15 @@ from torch import nn
 
 from ntkscope.core import UsageError
 from ntkscope.data.subsets import stratified
+from ntkscope.measures.regression import r_squared
 from ntkscope.xray.items import Items
 from ntkscope.xray.network import class_logits, outputs
 
 ASKED = 256  # items of each side on which the network is asked
 SLIGHT = 0.1  # of the way from chance to perfect: random weights get up to 0.09 on scikit-learn's digits, in 120 draws
+
+
+USELESS = 0.05  # R² of the best output up to which a regression predicts no better than the mean
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,9 @@ class Standing:
 
 def check_trained(model: nn.Module, train: Items, test: Items, *, seed: int, device: Any) -> None:
     """Raise an error if the network is at chance on training items and on test items alike; a few of each are asked."""
+    if train.y.is_floating_point():
+        _check_regression(model, train, test, seed=seed, device=device)
+        return
     found = []
     for what, items in (("training", train), ("test", test)):
         y = items.y.numpy()
@@ -71,4 +78,23 @@ def check_trained(model: nn.Module, train: Items, test: Items, *, seed: int, dev
         f"got a network that is right on {said}; expected a trained one: load its weights (on the command line --weights),"
         " check that inputs are prepared as in its training and classes are numbered in the order of its outputs, or X-ray it"
         " as it is with untrained=True (--untrained)"
+    )
+
+
+def _check_regression(model: nn.Module, train: Items, test: Items, *, seed: int, device: Any) -> None:
+    """The same for real targets: an error if no output is predicted better than by its mean, on training and on test items."""
+    found = []
+    for what, items in (("training", train), ("test", test)):
+        rows = stratified(items.strata, ASKED, seed, "xray", "chance", what)
+        taken = items.take(torch.from_numpy(rows))
+        values = r_squared(outputs(model, taken.x, device), taken.y)
+        best = float(np.nanmax(values)) if not np.isnan(values).all() else math.nan
+        if best > USELESS:
+            return
+        found.append(f"R² {best:.2f} on {len(rows)} {what} items")
+    raise UsageError(
+        f"got a network that predicts the targets no better than their mean ({' and '.join(found)}"
+        f"{', of its best output' if train.y.shape[1] > 1 else ''}); expected a trained one: load its weights (on the command"
+        " line --weights), check that inputs are prepared as in its training and that the targets have the unit, the scale and"
+        " the order of its outputs, or X-ray it as it is with untrained=True (--untrained)"
     )

@@ -17,6 +17,7 @@ from ntkscope.core.record_id import record_id
 from ntkscope.measures.alignment import centred_alignment
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import explain, kernel, problems, summary, surrogates
+from ntkscope.xray.task import REGRESSION
 
 KIND = "comparison"
 LISTED = 200
@@ -154,6 +155,10 @@ def _opened(record: Record | str | Path) -> Record:
     found = record if isinstance(record, Record) else Record.open(record)
     if found.kind != "xray":
         raise UsageError(f"{found.folder} holds a record of kind {found.kind!r}; expected an X-ray")
+    if found.config.get("task") == REGRESSION:
+        raise UsageError(
+            f"{found.folder} holds the X-ray of a regression; expected one of a classifier: only these are compared"
+        )
     return found
 
 

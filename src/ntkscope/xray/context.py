@@ -19,15 +19,17 @@ from torch import Tensor, nn
 from ntkscope.core import Part, Record
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import KERNELS
+from ntkscope.kernels.costs import Rates
 from ntkscope.machines import KernelMachine, KernelPair, fit_machine
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Clock
 from ntkscope.xray.items import Items
 from ntkscope.xray.network import Params, class_logits, outputs
 from ntkscope.xray.pairs import Pairs, cosines
-from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, kernel_step, section_step
-from ntkscope.xray.registry import OutOfTime, Section
+from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, fewer_items, kernel_step, section_step
+from ntkscope.xray.registry import OutOfTime, Section, Skip
 from ntkscope.xray.result import R
+from ntkscope.xray.task import CLASSIFICATION, REGRESSION
 from ntkscope.xray.workload import DECOMPOSED
 
 Array = NDArray[Any]
@@ -36,6 +38,8 @@ TARGETS = ("logits", "labels")  # what surrogates are fitted to: the network's o
 FIT: dict[str, dict[str, Any]] = {
     "labels": {"alpha": ALPHA, "tol": 1e-5, "max_iter": 100},
     "logits": {"rows": DECOMPOSED},
+    "outputs": {"rows": DECOMPOSED},  # the same of a regression
+    "targets": {"rows": DECOMPOSED},
 }
 
 
@@ -45,7 +49,7 @@ def _nobody(step: str) -> None:
 
 @dataclass(eq=False)
 class Context:
-    """One X-ray in progress."""
+    """One X-ray in progress; `classes` are the names of the classes, in a regression those of the outputs."""
 
     record: Record
     model: nn.Module
@@ -69,6 +73,7 @@ class Context:
     @cached_property
     def network_logits(self) -> Float64[np.ndarray, "m c"]:
         """The network's logits of the test items, (m, classes)."""
+        self._needs(CLASSIFICATION)
         return self._kept(
             "network.test_logits", lambda: class_logits(outputs(self.model, self.test.x, self.device)).numpy()
         )
@@ -76,17 +81,62 @@ class Context:
     @cached_property
     def network_train_logits(self) -> Float64[np.ndarray, "n c"]:
         """The network's logits of the training items."""
+        self._needs(CLASSIFICATION)
         return self._kept(
             "network.train_logits", lambda: class_logits(outputs(self.model, self.train.x, self.device)).numpy()
         )
 
+    @cached_property
+    def network_outputs(self) -> Float64[np.ndarray, "m d"]:
+        """The network's outputs for the test items of a regression."""
+        self._needs(REGRESSION)
+        return self._kept("network.test_outputs", lambda: outputs(self.model, self.test.x, self.device).numpy())
+
+    @cached_property
+    def network_train_outputs(self) -> Float64[np.ndarray, "n d"]:
+        """The network's outputs for the training items of a regression."""
+        self._needs(REGRESSION)
+        return self._kept("network.train_outputs", lambda: outputs(self.model, self.train.x, self.device).numpy())
+
+    @property
+    def task(self) -> str:
+        return REGRESSION if self.train.y.is_floating_point() else CLASSIFICATION
+
+    def _needs(self, task: str) -> None:
+        """Skip the section that asks for what networks of another task do not have."""
+        if self.task != task:
+            missing = "classes" if task == CLASSIFICATION else "real targets"
+            raise Skip(f"not for {self.task}: it needs {missing}, which this network's data do not have")
+
     @property
     def y_train(self) -> Int64[np.ndarray, " n"]:
+        self._needs(CLASSIFICATION)
         return self.train.y.numpy()
 
     @property
     def y_test(self) -> Int64[np.ndarray, " m"]:
+        self._needs(CLASSIFICATION)
         return self.test.y.numpy()
+
+    @property
+    def targets_train(self) -> Float64[np.ndarray, "n d"]:
+        """The real targets of the training items of a regression."""
+        self._needs(REGRESSION)
+        return self.train.y.numpy()
+
+    @property
+    def targets_test(self) -> Float64[np.ndarray, "m d"]:
+        self._needs(REGRESSION)
+        return self.test.y.numpy()
+
+    @property
+    def aim_train(self) -> Array:
+        """What a kernel should be aligned with: the labels (n,), or the targets (n, outputs), each with mean 0, variance 1."""
+        if self.task == CLASSIFICATION:
+            return self.y_train
+        centred = self.targets_train - self.targets_train.mean(0)
+        spread = centred.std(0)
+        return centred / np.where(spread > 0, spread, 1.0)
 
     # -- what other sections found -------------------------------------------------------------------------------------
 
@@ -129,7 +179,19 @@ class Context:
 
     def too_short_for(self, step: str) -> str | None:
         """Why a step of the plan does not fit the time any more; None if it does."""
-        return self.clock.too_short_for(self._pace * self.plan.steps.get(step, 0.0))
+        pace = self._pace
+
+        def smaller(seconds: float) -> str:
+            try:
+                rates = Rates(**self.record.metrics.get("rates", {}))
+            except TypeError:  # of another version
+                return ""
+            found = fewer_items(step, self.plan, rates, seconds / pace, self.task)
+            if found is None:
+                return ", choose fewer parameters (--params) or a faster device; fewer items would not be enough"
+            return f", or use about {found:,} training items, which would fit (--max-train), or fewer parameters (--params)"
+
+        return self.clock.too_short_for(pace * self.plan.steps.get(step, 0.0), smaller)
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -174,15 +236,20 @@ class Context:
     def initial_rows(self) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " m"]]:
         """Which training and test items the initial network is compared on: a stratified part of those in use."""
         return (
-            stratified(self.y_train, self.plan.initial_train, self.seed, "xray", "initial", "train"),
-            stratified(self.y_test, self.plan.initial_test, self.seed, "xray", "initial", "test"),
+            stratified(self.train.strata, self.plan.initial_train, self.seed, "xray", "initial", "train"),
+            stratified(self.test.strata, self.plan.initial_test, self.seed, "xray", "initial", "test"),
         )
 
     # -- surrogates ---------------------------------------------------------------------------------------------------
 
-    def fitted(self, pair: KernelPair, y: Int64[np.ndarray, " n"], target: str = "labels") -> KernelMachine:
-        """The X-ray's surrogate on a scaled kernel, one logit per class of the network; not stored."""
-        network = self.network_train_logits if target == "logits" else None
+    def fitted(self, pair: KernelPair, y: Array, target: str = "labels") -> KernelMachine:
+        """The X-ray's surrogate on a scaled kernel, one logit per class of the network; not stored.
+
+        `y`: labels or targets of the rows of that kernel; fits of logits and outputs are of all training items.
+        """
+        network = None
+        if target in ("logits", "outputs"):
+            network = self.network_train_logits if target == "logits" else self.network_train_outputs
         how: dict[str, Any] = {"target": target, "network": network, "classes": len(self.classes), "seed": self.seed}
         return fit_machine(pair, y, **how, **FIT[target])
 
@@ -193,7 +260,8 @@ class Context:
         if key not in self.record.arrays or fit not in self.record.metrics.get("surrogate_fits", {}):
             pair = self.pair(name).scaled()
             with self.timed(f"surrogate {fit}"):
-                made = self.fitted(pair, self.y_train, target)
+                y = self.y_train if self.task == CLASSIFICATION else self.targets_train
+                made = self.fitted(pair, y, target)
                 fits = dict(self.record.metrics.get("surrogate_fits", {}))
                 kept = ("seconds", "converged", "iterations", "alpha", "edge")
                 fits[fit] = {field: getattr(made, field) for field in kept}

@@ -64,13 +64,42 @@ def class_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...]:
     return tuple(map(str, classes))
 
 
+def output_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """The names of a regression's outputs; numbers if they have none.
+
+    >>> output_names(None, 1), output_names(None, 2), output_names(["price"], 1)
+    (('output',), ('output 0', 'output 1'), ('price',))
+    """
+    if not names:
+        return ("output",) if count == 1 else tuple(f"output {k}" for k in range(count))
+    if len(names) != count:
+        raise UsageError(f"got {len(names)} names (classes=) for a network of {count} outputs; expected one per output")
+    return tuple(map(str, names))
+
+
+def check_targets(train: Items, test: Items, count: int) -> None:
+    """Refuse real targets that are not one per output of the network, or that do not vary."""
+    for what, items in (("train", train), ("test", test)):
+        if items.y.shape[1] != count:
+            raise UsageError(
+                f"{what} has {items.y.shape[1]} real targets per item, and the network has {count} outputs; expected one target"
+                " per output. If these are labels of classes, pass class numbers or task='classification' (--task"
+                " classification)"
+            )
+        if len(items) < 2:
+            raise UsageError(f"{what} has 1 item; expected at least 2: rankings of the items are compared")
+        if not bool((items.y != items.y[0]).any()):
+            raise UsageError(f"{what} has the same target for every item; expected targets that vary")
+
+
 def check_labels(train: Items, test: Items, count: int) -> None:
     for what, items in (("train", train), ("test", test)):
         low, high = int(items.y.min()), int(items.y.max())
         if low < 0 or high >= count:
             raise UsageError(
                 f"{what} has labels {low} to {high}, and the network has {count} classes; expected 0 to {count - 1}:"
-                " number the classes from 0, in the order of the network's outputs"
+                " number the classes from 0, in the order of the network's outputs; if these are values to predict, pass"
+                " task='regression' (--task regression)"
             )
     if len(test) < 2:
         raise UsageError("test has 1 item; expected at least 2: rankings of the test items are compared")

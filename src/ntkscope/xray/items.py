@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset
@@ -17,6 +18,7 @@ from ntkscope.core.calling import LABEL_KEYS
 from ntkscope.core.loading import collect, joined
 from ntkscope.core.tree import length, take, tensors
 from ntkscope.xray.item_ids import ids_of
+from ntkscope.xray.task import CLASSIFICATION, checked_task, real_targets, strata, told_by
 
 TEXT_KEYS = ("text", "texts", "sentence", "sentences")
 Tokenizer = Callable[..., Any]
@@ -24,7 +26,10 @@ Tokenizer = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Inputs a model can be called with, one label each, their positions in the data, and texts and ids if there are any."""
+    """Inputs a model can be called with, one label each, their positions in the data, and texts and ids if there are any.
+
+    `y`: class numbers (n,), or the real targets (n, outputs) of a regression, in double precision.
+    """
 
     x: Inputs
     y: Tensor
@@ -41,6 +46,11 @@ class Items:
         return Items(take(self.x, index), self.y[index], self.original[index], texts, ids)
 
     @property
+    def strata(self) -> Int64[np.ndarray, " n"]:
+        """What samples are stratified by: the class, or the tenth of the items that the target lies in."""
+        return strata(self.y)
+
+    @property
     def tensors(self) -> list[Tensor]:
         """Every input tensor."""
         return tensors(self.x)
@@ -54,34 +64,63 @@ class Items:
         return "image" if image and self.x.is_floating_point() else "vector"
 
 
-def collect_both(train: Any, test: Any, tokenizer: Tokenizer | None = None) -> tuple[Items, Items]:
-    """Both sides as `Items`; texts are tokenised together, so that they have one length."""
-    raw = [_raw(train, "train"), _raw(test, "test")]
-    if set(torch.cat([y for _, y, _ in raw]).unique().tolist()) == {-1, 1}:
-        raw = [(x, (y + 1) // 2, words) for x, y, words in raw]
-    texts = [_texts_of(x) for x, _, _ in raw]
-    if texts[0] is not None and texts[1] is not None:
-        if tokenizer is None:
-            raise UsageError(
-                "train and test hold texts, but got no tokenizer; pass tokenizer=, the one the model was trained with"
-            )
-        encoded = _tokenised(tokenizer, [*texts[0], *texts[1]])
-        n = len(texts[0])
-        raw[0] = (take(encoded, slice(0, n)), raw[0][1], texts[0])
-        raw[1] = (take(encoded, slice(n, None)), raw[1][1], texts[1])
+def collect_both(
+    train: Any, test: Any, tokenizer: Tokenizer | None = None, task: str | None = None
+) -> tuple[Items, Items]:
+    """Both sides as `Items`; texts are tokenised together, so that they have one length.
+
+    `task`: "classification", "regression", or None for what the labels show.
+    """
+    sides = ("train", "test")
+    raw = _collected({"train": train, "test": test}, tokenizer)
+    if (checked_task(task) or told_by([y for _, y, _ in raw])) == CLASSIFICATION:
+        raw = [(x, _class_numbers(y, what), words) for (x, y, words), what in zip(raw, sides)]
+        if set(torch.cat([y for _, y, _ in raw]).unique().tolist()) == {-1, 1}:
+            raw = [(x, (y + 1) // 2, words) for x, y, words in raw]
+    else:
+        raw = [(x, real_targets(y, what), words) for (x, y, words), what in zip(raw, sides)]
     made = []
-    for (x, y, words), what, data in zip(raw, ("train", "test"), (train, test)):
-        if not isinstance(x, Tensor | tuple | Mapping):
-            raise UsageError(
-                f"{what} has inputs of type {type(x).__name__}; expected tensors, or texts and a tokenizer"
-            )
+    for (x, y, words), what, data in zip(raw, sides, (train, test)):
         texts_of = None if words is None else tuple(words)
         made.append(Items(x, y, torch.arange(len(y)), texts_of, ids_of(data, len(y))))
         _check_finite(made[-1], what)
     return _same_length(*made)
 
 
-def _raw(data: Any, what: str) -> tuple[Any, Tensor, Sequence[str] | None]:
+def collect_inputs(parts: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> list[Inputs]:
+    """The inputs of each of some labelled parts, as an X-ray would take them; their labels are not looked at.
+
+    >>> [x] = collect_inputs({"train": (torch.zeros(3, 2), ["a", "b", "c"])})
+    >>> x.shape
+    torch.Size([3, 2])
+    """
+    return [x for x, _, _ in _collected(parts, tokenizer, labels=False)]
+
+
+def _collected(parts: Mapping[str, Any], tokenizer: Tokenizer | None, labels: bool = True) -> list[Any]:
+    """Inputs, labels and texts of each part; all texts are tokenised together, so that they have one length."""
+    raw = [_raw(data, what, labels) for what, data in parts.items()]
+    texts = [_texts_of(x) for x, _, _ in raw]
+    if any(words is not None for words in texts):
+        if tokenizer is None:
+            raise UsageError(
+                f"{' and '.join(parts)} hold texts, but got no tokenizer; pass tokenizer=, the one the model was trained with"
+            )
+        if None not in texts:
+            encoded, start = _tokenised(tokenizer, [text for words in texts for text in words or ()]), 0
+            for place, words in enumerate(texts):
+                stop = start + len(words or ())
+                raw[place] = (take(encoded, slice(start, stop)), raw[place][1], words)
+                start = stop
+    for (x, _, _), what in zip(raw, parts):
+        if not isinstance(x, Tensor | tuple | Mapping):
+            raise UsageError(
+                f"{what} has inputs of type {type(x).__name__}; expected tensors, or texts and a tokenizer"
+            )
+    return raw
+
+
+def _raw(data: Any, what: str, labels: bool = True) -> tuple[Any, Any, Sequence[str] | None]:
     """Inputs, labels and texts of one side."""
     if isinstance(data, Split):
         raise UsageError(f"{what} is a whole Split; expected one part of it: pass split.train and split.test")
@@ -105,7 +144,7 @@ def _raw(data: Any, what: str) -> tuple[Any, Tensor, Sequence[str] | None]:
         )
     if isinstance(x, np.ndarray):
         x = torch.from_numpy(x)
-    return x, _labels(y, what), texts
+    return x, _labels(y, what) if labels else y, texts
 
 
 def _read(data: Dataset[Any] | DataLoader[Any], what: str) -> tuple[Any, Tensor, Any]:
@@ -171,15 +210,19 @@ def _labels(y: Any, what: str) -> Tensor:
             f"{what} has labels of type {type(y).__name__} that are not numbers ({error}); expected class numbers from 0 on,"
             " and their names as classes="
         ) from error
-    if not len(y):
+    if not y.ndim or not len(y):
         raise UsageError(f"{what} is empty; expected at least one item")
+    return y
+
+
+def _class_numbers(y: Tensor, what: str) -> Int64[Tensor, " n"]:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     whole = y.ndim == 1 and (not y.is_floating_point() or bool((y == y.round()).all()))
     if not whole:
         raise UsageError(
-            f"{what} has labels of shape {tuple(y.shape)} and dtype {y.dtype}; expected one class number per item: an X-ray"
-            " needs a classifier"
+            f"{what} has labels of shape {tuple(y.shape)} and dtype {y.dtype}; expected one class number per item, or"
+            " task='regression' (--task regression) for a network that predicts real values"
         )
     return y.to(torch.int64)
 

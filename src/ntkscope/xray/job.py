@@ -32,6 +32,7 @@ from ntkscope.xray.items import Items, Tokenizer, collect_both
 from ntkscope.xray.network import chosen_parameters, class_logits, initial_network
 from ntkscope.xray.plan import Plan, check_choice, make_plan, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_page
+from ntkscope.xray.task import CLASSIFICATION, REGRESSION, STRATA
 from ntkscope.xray.thumbnails import channel_range, thumbnails
 
 SCHEMA = 1
@@ -58,14 +59,17 @@ def xray(
     params: Any = None,
     certify: str | bool = "every",
     untrained: bool = False,
+    task: str | None = None,
     name: str = "",
     data_name: str = "",
     options: Mapping[str, Any] | None = None,
     say: Say | None = None,
 ) -> Record:
-    """X-ray a trained classifier: which kernel machine it is, how far to trust that, what supports each prediction.
+    """X-ray a trained network: which kernel machine it is, how far to trust that, what supports each prediction.
 
     `train`, `test`: a `Part`, (inputs, labels), a mapping with labels, a Dataset or a DataLoader; texts with `tokenizer=`.
+    `task`: "classification" or "regression"; by default real labels that are not whole numbers, (n,) or (n, outputs), are the
+    targets of a regression, and all others class numbers. `classes`: names of the classes, or of a regression's outputs.
     `initial`: the network before training (a module, a state dict or a weights file), without which there is no verdict on
     how lazy it was. `budget`: `Budget("10m", "2GiB")` or a time; a probe of a few items finds what fits, `say` gets the
     plan before the run starts (default: printed unless `progress=False`), and items are sampled, class by class, only if
@@ -89,12 +93,13 @@ def xray(
     where = given.device(device)
     clock = Clock(limits.seconds, began, reserved=RESERVED)
     chosen = chosen_parameters(model, params)
-    everything, held = collect_both(train, test, tokenizer)
+    everything, held = collect_both(train, test, tokenizer, task)
+    regression = everything.y.is_floating_point()
     with evaluating(model):
         few, _ = (given.tried(model, items, what, where) for items, what in ((everything, "train"), (held, "test")))
-        count = class_logits(few).shape[1]
-        names = given.class_names(classes, count)
-        given.check_labels(everything, held, count)
+        count = few.shape[1] if regression else class_logits(few).shape[1]
+        names = (given.output_names if regression else given.class_names)(classes, count)
+        (given.check_targets if regression else given.check_labels)(everything, held, count)
         first = initial_network(model, initial, everything.x)
         config = {
             "model": name or type(model).__name__,
@@ -112,12 +117,13 @@ def xray(
             "classes": list(names),
             "certify": certify,
             **({} if chosen is None else {"params": chosen if isinstance(chosen, str) else list(chosen)}),
+            **({"task": REGRESSION} if regression else {}),
         }
         answers = resuming.answers(model, held, where)
 
         def prepared(record: Record, plan: Plan) -> Context:
-            rows = stratified(everything.y.numpy(), plan.train, seed, "xray", "train")
-            columns = stratified(held.y.numpy(), plan.test, seed, "xray", "test")
+            rows = stratified(everything.strata, plan.train, seed, "xray", "train")
+            columns = stratified(held.strata, plan.test, seed, "xray", "test")
             return Context(
                 record=record,
                 model=model,
@@ -160,13 +166,14 @@ def xray(
                     limits,
                     train=len(everything),
                     test=len(held),
-                    classes=count,
+                    classes=max(count, STRATA) if regression else count,
                     initial=first is not None,
                     max_train=max_train,
                     max_test=max_test,
                     kernels=kernels,
                     params=chosen,
                     spent=clock.spent(),
+                    task=REGRESSION if regression else CLASSIFICATION,
                 )
 
             context = prepared(record, _plan(record, rated, planned, limits, tell))
@@ -211,11 +218,10 @@ def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers:
 
 
 def _finished(found: Record) -> bool:
-    entries = [found.metrics.get(section.key, {}) for section in on_the_page()]
+    sections = on_the_page(str(found.config.get("task", CLASSIFICATION)))
+    entries = [found.metrics.get(section.key, {}) for section in sections]
     skipped = [entry.get("status") == "skipped" and not entry.get("late") for entry in entries]
-    return found.status == "done" and all(
-        gone or _done(section, found) for section, gone in zip(on_the_page(), skipped)
-    )
+    return found.status == "done" and all(gone or _done(section, found) for section, gone in zip(sections, skipped))
 
 
 def _done(section: Section[Any], record: Record) -> bool:
@@ -261,7 +267,7 @@ def _plan(
 def _describe(context: Context, train: Items, test: Items, config: dict[str, Any], outputs_count: int) -> None:
     """Model, data and what the views show of single items."""
     record, plan = context.record, context.plan
-    sections, metrics = on_the_page(), record.metrics
+    sections, metrics = on_the_page(context.task), record.metrics
     kept = {each.key: metrics.get(each.key, each.entry("waiting", why="not reached yet")) for each in sections}
     parameters = sum(p.numel() for p in context.model.parameters())
     told: dict[str, Any] = {
@@ -280,27 +286,30 @@ def _describe(context: Context, train: Items, test: Items, config: dict[str, Any
             "train_total": len(train),
             "test_items": plan.test,
             "test_total": len(test),
-            "classes": list(context.classes),
+            "classes": list(context.classes) if context.task == CLASSIFICATION else [],
             "subsampled": plan.subsampled,
             "kind": context.train.kind,
+            **({} if context.task == CLASSIFICATION else {"task": REGRESSION, "outputs": list(context.classes)}),
         },
         sections=[section.name for section in sections],
         **told,
         **kept,
     )
-    if "labels.train" in record.arrays:
+    labels = "labels" if context.task == CLASSIFICATION else "targets"
+    if f"{labels}.train" in record.arrays:
         return
-    logits = context.network_logits
-    context.keep("network.test_probabilities", probabilities(logits).astype(np.float32))
-    context.keep("network.test_prediction", logits.argmax(1))
+    if context.task == CLASSIFICATION:
+        logits = context.network_logits
+        context.keep("network.test_probabilities", probabilities(logits).astype(np.float32))
+        context.keep("network.test_prediction", logits.argmax(1))
     if context.train.kind == "image":
         low, high = channel_range(context.train.x)
         context.keep("thumbs.train", thumbnails(context.train.x, low, high))
         context.keep("thumbs.test", thumbnails(context.test.x, low, high))
     context.keep("originals.train", context.train.original)
     context.keep("originals.test", context.test.original)
-    context.keep("labels.test", context.test.y)
-    context.keep("labels.train", context.train.y)
+    context.keep(f"{labels}.test", context.test.y)
+    context.keep(f"{labels}.train", context.train.y)
 
 
 # -- the run --------------------------------------------------------------------------------------------------------------
@@ -316,7 +325,7 @@ def _run(context: Context, tell: Say) -> None:
             bar.advance(shares.pop(step, 0))
 
         context.step_done = step_done
-        for section in in_order():
+        for section in in_order(context.task):
             if section.every_attempt or not _done(section, record):
                 bar.message(section.title)
                 entry = _look(section, context)

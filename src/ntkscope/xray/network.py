@@ -35,9 +35,7 @@ def outputs(model: nn.Module, x: Inputs, device: Any = None) -> Float[Tensor, "n
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2:
-        raise UsageError(
-            f"the model gives outputs of shape {tuple(values.shape)}; expected (n, classes): an X-ray needs a classifier"
-        )
+        raise UsageError(f"the model gives outputs of shape {tuple(values.shape)}; expected (n, outputs)")
     if not bool(torch.isfinite(values).all()):
         raise UsageError("the network's outputs hold NaN or infinity; expected a trained network and finite inputs")
     return values

@@ -14,6 +14,7 @@ from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Budget
 from ntkscope.xray.network import Params
 from ntkscope.xray.registry import on_the_page
+from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.workload import Workload
 
 MAIN = "trntk"  # the kernel an X-ray is about: what is explained, decomposed and taken apart by layers
@@ -113,6 +114,7 @@ def make_plan(
     kernels: Sequence[str] | None = None,
     params: Params = None,
     spent: float = 0.0,
+    task: str = CLASSIFICATION,
 ) -> Plan:
     """All kernels on all items if that fits; else fewer kernels; else, as a last resort, fewer items.
 
@@ -124,7 +126,7 @@ def make_plan(
     asked_test = min(test, max(max_test or test, classes))
     memory_train = int((budget.bytes / COPIES) ** 0.5)
     n = min(max(min(asked_train, memory_train), LEAST_TRAIN, classes), asked_train)
-    work = _workload(n, asked_test, classes, initial, rates)
+    work = _workload(n, asked_test, classes, initial, rates, task)
     limit = float("inf") if budget.seconds is None else SAFETY * (budget.seconds - work.page()) - spent
     kept = list(chosen)
     while kernels is None and len(kept) > 2 and _total(work, kept) > limit:
@@ -134,7 +136,7 @@ def make_plan(
         fraction *= 0.9
         smaller = max(int(n * fraction), min(n, max(LEAST_TRAIN, 2 * classes)))
         fewer = max(int(asked_test * fraction), min(asked_test, max(LEAST_TEST, classes)))
-        work = _workload(smaller, fewer, classes, initial, rates)
+        work = _workload(smaller, fewer, classes, initial, rates, task)
     steps = _steps(work, kept)
     why = _reasons(train, test, work, asked_train, asked_test, memory_train, budget)
     made = Plan(
@@ -155,9 +157,9 @@ def make_plan(
     return replace(made, text=tuple(text))
 
 
-def _workload(n: int, m: int, classes: int, initial: bool, rates: Rates) -> Workload:
+def _workload(n: int, m: int, classes: int, initial: bool, rates: Rates, task: str) -> Workload:
     first = (min(n, max(INITIAL_TRAIN, classes)), min(m, max(INITIAL_TEST, classes))) if initial else (0, 0)
-    return Workload(n, m, *first, classes, rates)
+    return Workload(n, m, *first, classes, rates, task=task)
 
 
 def _steps(work: Workload, kernels: Sequence[str]) -> dict[str, float]:
@@ -166,7 +168,27 @@ def _steps(work: Workload, kernels: Sequence[str]) -> dict[str, float]:
     steps = {kernel_step(name): work.kernel(name) for name in kernels}
     if work.initial_train:
         steps[INITIAL_STEP] = work.initial(EXACT)
-    return steps | {section_step(section.name): section.cost(work) for section in on_the_page()}
+    return steps | {section_step(section.name): section.cost(work) for section in on_the_page(work.task)}
+
+
+def fewer_items(step: str, plan: Plan, rates: Rates, seconds: float, task: str) -> int | None:
+    """The largest number of training items for which a step of the plan fits so many seconds; None if too few do.
+
+    Test items shrink alike. Too few: less than the fewest a plan takes by itself.
+    """
+    classes, initial = rates.outputs, plan.initial_train > 0
+    low, high = LEAST_TRAIN, plan.train
+
+    def costs(n: int) -> float:
+        m = max(min(plan.test, LEAST_TEST), plan.test * n // plan.train)
+        return _steps(_workload(n, m, classes, initial, rates, task), plan.kernels).get(step, 0.0)
+
+    if high <= low or costs(low) > seconds:
+        return None
+    while high - low > max(1, low // 50):
+        middle = (low + high) // 2
+        low, high = (middle, high) if costs(middle) <= seconds else (low, middle)
+    return low
 
 
 def kernel_step(name: str) -> str:
@@ -194,8 +216,9 @@ def _reasons(
         reasons.append(f"a kernel of all would not fit {budget.memory}")
     if work.train < min(asked_train, memory_train) or work.test < asked_test:
         reasons.append(f"more would not fit {duration(budget.seconds or 0)}")
+    part = "class" if work.task == CLASSIFICATION else "range of the targets"
     return (
-        f"{work.train:,} of {train:,} training items and {work.test:,} of {test:,} test items, every class in its"
+        f"{work.train:,} of {train:,} training items and {work.test:,} of {test:,} test items, every {part} in its"
         f" proportion, because {' and '.join(reasons)}"
     )
 

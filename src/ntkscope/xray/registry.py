@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from ntkscope.core import Registry, UsageError
 from ntkscope.xray.result import R
+from ntkscope.xray.task import CLASSIFICATION, TASKS
 
 if TYPE_CHECKING:
     from ntkscope.xray.context import Context
@@ -45,7 +46,8 @@ class Section(Generic[R]):
 
     `run(context)` computes it and returns a `result` of that type. `after`: the sections whose results it uses.
     `cost(workload)`: what it is expected to take, in seconds, kernels not counted. `every_attempt`: computed after all others,
-    and again by each attempt.
+    and again by each attempt. `tasks`: of which networks a page shows it; one that asks the context for what this network
+    does not have (classes in a regression) is skipped and says so.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Section(Generic[R]):
     after: tuple[Section[Any], ...] = ()
     cost: Callable[[Workload], float] = _nothing
     every_attempt: bool = False
+    tasks: tuple[str, ...] = TASKS
 
     @property
     def key(self) -> str:
@@ -92,16 +95,18 @@ def register(section: Section[R]) -> Section[R]:
     return section
 
 
-def on_the_page() -> list[Section[Any]]:
-    """The sections in the order of the page."""
-    return sorted(SECTIONS.values(), key=lambda section: section.place)
+def on_the_page(task: str = CLASSIFICATION) -> list[Section[Any]]:
+    """The sections for networks of one task, in the order of the page."""
+    shown = (section for section in SECTIONS.values() if task in section.tasks)
+    return sorted(shown, key=lambda section: section.place)
 
 
-def in_order() -> list[Section[Any]]:
+def in_order(task: str = CLASSIFICATION) -> list[Section[Any]]:
     """The sections in an order in which each comes after those it needs, otherwise as on the page."""
-    waiting, done = on_the_page(), list[Section[Any]]()
+    waiting, done = on_the_page(task), list[Section[Any]]()
+    absent = {section.name for section in SECTIONS.values() if task not in section.tasks}
     while waiting:
-        known = {section.name for section in done}
+        known = {section.name for section in done} | absent
         ready = [section for section in waiting if all(before.name in known for before in section.after)]
         if not ready:
             missing = {before.name for section in waiting for before in section.after} - known

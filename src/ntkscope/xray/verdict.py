@@ -18,17 +18,19 @@ from torch import Tensor, nn
 
 from ntkscope.core import NumericalError
 from ntkscope.linalg import Gram
-from ntkscope.machines import KernelPair, joined
+from ntkscope.machines import joined
 from ntkscope.measures import change as measures
 from ntkscope.measures.alignment import centred_alignment, kernel_target_alignment
-from ntkscope.measures.faithfulness import agreement, kendall_tau
-from ntkscope.measures.log_odds import correct_class_log_odds
+from ntkscope.measures.regression import r_squared
 from ntkscope.tangent import Jacobian
 from ntkscope.xray.context import Context
 from ntkscope.xray.network import displacement, outputs
 from ntkscope.xray.plan import EXACT
 from ntkscope.xray.result import Result
+from ntkscope.xray.surrogate_gain import surrogate_figures
+from ntkscope.xray.task import CLASSIFICATION
 
+LEARNED = 0.05  # R² on training items from which a regression has learned something
 LAST = "ck"  # the kernel of the last layer's features
 
 
@@ -140,8 +142,8 @@ def judge(seen: Observations) -> Verdict:
         )
     if not seen.learned:
         return _undecided(
-            "On its training items the network does no better than always predicting the most frequent class: it has not"
-            " learned yet, so its regime cannot be told.",
+            "On its training items the network does no better than always predicting the most frequent class, or the mean"
+            " of the targets: it has not learned yet, so its regime cannot be told.",
             evidence,
             "Train the network further for a verdict.",
         )
@@ -278,8 +280,8 @@ def gather(context: Context, alignment_now: float | None) -> Observations:
     weights = _norm(moved) / size if size > 0 else math.inf
     rows, columns = context.initial_rows
     before, now = context.initial_pair(EXACT), context.pair(EXACT).take(rows, columns)
-    y = context.y_train[rows]
-    told = _surrogates(context, before, now)
+    y = context.aim_train[rows]
+    told = surrogate_figures(context, before, now)
     return Observations(
         linearisation=linearisation_error(
             context.initial, context.model, _probe(context), context.device, context.certify
@@ -294,7 +296,7 @@ def gather(context: Context, alignment_now: float | None) -> Observations:
         **told,
         unrelated=unrelated(start, {name: start[name] + moved[name] for name in moved}),
         still=weights < 1e-7,
-        learned=beats_guessing(context.network_train_logits.argmax(1), context.y_train),
+        learned=_learned(context),
         items=len(rows) + len(columns),
     )
 
@@ -328,6 +330,13 @@ def beats_guessing(predicted: np.ndarray, y: np.ndarray) -> bool:
     return float((predicted == y).mean()) > guess + 3 * error
 
 
+def _learned(context: Context) -> bool:
+    """Whether the network does better on its training items than a constant prediction."""
+    if context.task == CLASSIFICATION:
+        return beats_guessing(context.network_train_logits.argmax(1), context.y_train)
+    return bool(np.nanmax(r_squared(context.network_train_outputs, context.targets_train)) > LEARNED)
+
+
 def unrelated(before: dict[str, Tensor], after: dict[str, Tensor]) -> bool:
     """Whether two sets of weights look like independent draws: no correlation beyond chance, similar norms.
 
@@ -349,24 +358,6 @@ def _probe(context: Context) -> Any:
     """Training and test items of the initial subset, joined."""
     rows, columns = context.initial_rows
     return joined(context.train.take(torch.from_numpy(rows)).x, context.test.take(torch.from_numpy(columns)).x)
-
-
-def _surrogates(context: Context, before: KernelPair, now: KernelPair) -> dict[str, float]:
-    """How close the surrogates on the initial and on the trained kernel are to the network, on the same few items."""
-    rows, columns = context.initial_rows
-    y, held = context.y_train[rows], context.y_test[columns]
-    network = context.network_logits[columns]
-    found = {}
-    for key, pair in (("before", before), ("after", now)):
-        scaled = pair.scaled()
-        logits = context.fitted(scaled, y).logits(scaled.test)
-        odds = correct_class_log_odds(logits, held), correct_class_log_odds(network, held)
-        try:
-            found[f"tau_{key}"] = kendall_tau(odds[0], odds[1])
-        except NumericalError:  # one of them is constant over all items
-            continue
-        found[f"agreement_{key}"] = agreement(logits, network)
-    return found
 
 
 def _conjugate(context: Context) -> float | None:

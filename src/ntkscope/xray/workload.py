@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ntkscope.kernels.costs import Rates
 from ntkscope.machines import kernel_seconds
+from ntkscope.xray.task import CLASSIFICATION
 
 FIT_STEPS = 500  # a surrogate's fit takes about this many products with the kernel, by experience
 DECOMPOSED = 3000  # training items on which the ridge of a fit of logits is chosen; it is fitted on all
@@ -14,7 +15,7 @@ DECOMPOSED = 3000  # training items on which the ridge of a fit of logits is cho
 @dataclass(frozen=True)
 class Workload:
     """How many training and test items are used, on how many of each the initial network is compared, and how many kernels
-    get a surrogate."""
+    get a surrogate. `classes`: how many outputs; `task`: what they are."""
 
     train: int
     test: int
@@ -23,6 +24,7 @@ class Workload:
     classes: int
     rates: Rates
     fits: int = 1
+    task: str = CLASSIFICATION
 
     def kernel(self, name: str) -> float:
         """Seconds the kernel `name` is expected to take, training and test rows."""

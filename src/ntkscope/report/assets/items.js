@@ -75,6 +75,7 @@ const ntkscope = (() => {
     } else {
       const item = train(index);
       const facts = [item.label === null ? null : row("Label", name(item.label))];
+      if (item.target) facts.push(row("Target", item.target.slice(0, 10).map((value) => shown(value)).join(", ")));
       if (item.id !== null) facts.push(row("Id", make("code", {}, item.id)));
       if (item.score !== null) facts.push(row("Label score", `${shown(item.score)} (above 0: contradicted by the other items)`));
       if (item.doubtful && item.suggested !== null) facts.push(row("Suggested", name(item.suggested)));

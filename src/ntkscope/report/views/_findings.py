@@ -14,7 +14,13 @@ from ntkscope.report.numbers import as_float, number, percent
 from ntkscope.report.source import Source, field_of, mapping
 
 TRUST = {"high": "good", "medium": "neither", "do not trust": "bad"}
-TARGETS = {"logits": "the network's logits", "labels": "the labels", "probabilities": "the network's probabilities"}
+TARGETS = {
+    "logits": "the network's logits",
+    "labels": "the labels",
+    "probabilities": "the network's probabilities",
+    "outputs": "the network's outputs",
+    "targets": "the targets",
+}
 UNKNOWN = "not assessed"
 WHY_UNKNOWN = "This record was written by a version of ntkscope that did not assess it; X-ray the network again."
 
@@ -23,6 +29,30 @@ def findings(data: Mapping[str, Any], source: Source) -> Markup:
     """Wrong predictions, doubtful labels, trust: one card each."""
     cards = [_wrong(data, source), _labels(source), _trust(data, source)]
     return tag("ul", *(card for card in cards if card is not None), class_="findings")
+
+
+def regression_findings(data: Mapping[str, Any], source: Source) -> Markup:
+    """Of a regression: how much it explains, doubtful targets, trust."""
+    items = number(source.data.get("test_items"))
+    cards = [
+        _card(
+            number(data.get("r2")),
+            "R² of the network",
+            f"on {items} test items: the share of the targets' variance that it explains.",
+            href="#s-output-summary",
+        )
+    ]
+    problems = source.section("output_problems")
+    if problems.status == "done":
+        count, train = int(problems.data["doubtful"]), number(source.data.get("train_items"))
+        title = "doubtful target" if count == 1 else "doubtful targets"
+        said = f"of {train} training items: left out of training, they would be predicted far from their target."
+        cards.append(_card(number(count), title, said, href="#s-output-problems"))
+    word = str(field_of(data, "trust") or UNKNOWN)
+    link = tag("a", "Trust in the explanations: ", tag("b", word), href="#s-output-surrogates", class_="finding-head")
+    why = tag("p", str(field_of(data, "trust_why") or ""), class_="soft")
+    cards.append(tag("li", link, why, class_=f"card finding trust {TRUST.get(word, 'quiet')}"))
+    return tag("ul", *cards, class_="findings")
 
 
 def wrong_items(source: Source) -> int | None:

@@ -67,8 +67,8 @@ def _panel(count: int) -> Markup:
     words = tag(
         "p",
         "Decisions stay in this browser until you save them; ",
-        tag("code", "ntkscope.xray.read_review"),
-        " reads the saved file. Keys: A accept, R reject, U undecided, ← and →.",
+        tag("code", "from ntkscope.xray import read_review"),
+        " to read the saved file. Keys: A accept, R reject, U undecided, ← and →.",
         class_="soft small",
     )
     asks = tag(

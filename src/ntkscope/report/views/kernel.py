@@ -29,11 +29,14 @@ def kernel(section: Section, source: Source) -> Drawing:
     """Tiles of numbers, heat map and spectrum."""
     data = section.data
     initial = data.get("initial") or {}
-    tiles = [_tile(name, words, data.get(key), _was(initial, key)) for key, name, words in _TILES]
+    tiles = [_tile(name, words, data.get(key), _was(initial, key)) for key, name, words in _tiles(source)]
     tiles += [_tile(name, "another measure of the kernel and the labels", value) for name, value in _more(data).items()]
     if initial:
-        moved = "1 − cosine between the kernels before and after training; unlike their difference, growth does not touch it"
-        tiles.append(_tile("Rotation of the kernel", moved, initial.get("distance")))
+        moved = (
+            "1 − cosine between the kernels before and after training, with what all items have in common; the rotation in the"
+            " summary is without it (1 − CKA)"
+        )
+        tiles.append(_tile("Rotation, not centred", moved, initial.get("distance")))
     plots = [plot for plot in (_heat(data, source), _spectrum(source, initial)) if plot is not None]
     parts = [tag("div", *tiles, class_="tiles")]
     if not initial:
@@ -41,6 +44,13 @@ def kernel(section: Section, source: Source) -> Drawing:
             tag("p", "Give the initial weights to see how far the kernel moved during training.", class_="soft small")
         )
     return Drawing(join([*parts, tag("div", *plots, class_="panels wide"), directions(source)]))
+
+
+def _tiles(source: Source) -> list[tuple[str, str, str]]:
+    """The tiles, in the words of the task."""
+    if not source.regression:
+        return list(_TILES)
+    return [(key, name.replace("labels", "targets"), words.replace("labels", "targets")) for key, name, words in _TILES]
 
 
 def _more(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -73,10 +83,10 @@ def _heat(data: Mapping[str, Any], source: Source) -> Markup | None:
     values = source.array("kernel.heatmap")
     if values is None or values.ndim != 2 or 0 in values.shape:
         return None
-    name = str(data.get("name", "kernel"))
-    described = f"Heat map of {name} over {values.shape[0]} training items ordered by class; bright is similar"
+    name, by = str(data.get("name", "kernel")), "target" if source.regression else "class"
+    described = f"Heat map of {name} over {values.shape[0]} training items ordered by {by}; bright is similar"
     drawn = heatmap(np.asarray(values), source.array("kernel.heatmap_labels"), source.classes, describe=described)
-    shown = f"{name} of {values.shape[0]} training items, ordered by class; bright is similar"
+    shown = f"{name} of {values.shape[0]} training items, ordered by {by}; bright is similar"
     return tag("figure", tag("figcaption", shown), drawn)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import number, percent
 from ntkscope.report.source import Drawing, Section, Source
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell
+from ntkscope.report.views._problem_tables import item, number_of, pair, part, rank
 from ntkscope.report.views._review import review
 from ntkscope.report.views.registry import VIEWS
 
@@ -32,7 +33,7 @@ def problems(section: Section, source: Source) -> Drawing:
             "Nearly the same",
             "Pairs of training items the kernel can hardly tell apart; if their labels differ, at least one is wrong.",
             ["Rank", "Item", "Number", "Other", "Its number", "Similarity", "Labels", "Copy"],
-            [_pair(n, row, source) for n, row in enumerate(data.get("duplicates") or [], 1)],
+            [pair(n, row, source) for n, row in enumerate(data.get("duplicates") or [], 1)],
         ),
         (
             "Dominating",
@@ -41,7 +42,7 @@ def problems(section: Section, source: Source) -> Drawing:
             [_dominating(n, row, source) for n, row in enumerate(data.get("dominating") or [], 1)],
         ),
     ):
-        parts.append(_part(title, words, heads, rows, source, panel if not parts else None))
+        parts.append(part(title, words, heads, rows, source, panel if not parts else None))
     return Drawing(join([_files(source), *parts]), published)
 
 
@@ -60,24 +61,6 @@ def _files(source: Source) -> Markup | None:
     return tag("p", "The scores of every training item are beside this page: ", *links, ".", class_="soft small")
 
 
-def _part(
-    title: str,
-    words: str,
-    heads: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    source: Source,
-    panel: Markup | None = None,
-) -> Markup:
-    head = tag("h3", title, tag("span", f"{len(rows):,}", class_="count"))
-    if not rows:
-        return join([head, tag("p", "None were found.", class_="soft")])
-    file = f"{source.record.name}-{title}.csv".lower()
-    shown = table(heads, rows, name=title, export=file, tall=True, kind="problems")
-    if panel is not None:
-        return join([head, tag("p", words, class_="soft"), panel, tag("div", shown, class_="problems-part")])
-    return tag("div", head, tag("p", words, class_="soft"), shown, class_="problems-part")
-
-
 def _contradicted(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
     """Items whose label is not the class the surrogate predicts, with their places; the record also ranks the others."""
     return [(n, row) for n, row in enumerate(rows) if row["label"] != row["suggested"]]
@@ -88,28 +71,15 @@ def _equal_share(source: Source) -> str:
     return f"; with equal shares each would have {percent(1 / items, 2)}." if isinstance(items, int) and items else "."
 
 
-def _rank(n: int) -> Cell:
-    return Cell(str(n), n, True, "soft")
-
-
-def _item(index: int, source: Source) -> Cell:
-    return Cell(source.items.link("train", index), source.items.text("train", index, 10_000))
-
-
-def _number(row: Mapping[str, Any], key: str = "original", otherwise: str = "index") -> Cell:
-    value = int(row.get(key, row[otherwise]))
-    return Cell(f"#{value}", value, True)
-
-
 def _label(label: Any, source: Source, kind: str = "") -> Cell:
     return Cell(source.class_mark(label), source.class_name(label), kind=kind)
 
 
 def _mislabelled(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
     return [
-        _rank(n),
-        _item(int(row["index"]), source),
-        _number(row),
+        rank(n),
+        item(int(row["index"]), source),
+        number_of(row),
         _label(row["label"], source),
         _label(row["suggested"], source, "suggested"),
         Cell(number(row["score"]), row["score"], True),
@@ -117,26 +87,11 @@ def _mislabelled(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
     ]
 
 
-def _pair(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
-    same, exact = bool(row["same_label"]), "exact" if row.get("exact") else "near"
-    labels = "same" if same else "different"
-    return [
-        _rank(n),
-        _item(int(row["a"]), source),
-        _number(row, "original_a", "a"),
-        _item(int(row["b"]), source),
-        _number(row, "original_b", "b"),
-        Cell(number(row["similarity"], 5), row["similarity"], True),
-        Cell(tag("span", labels, class_="pill quiet" if same else "pill bad"), labels),
-        Cell(exact, exact),
-    ]
-
-
 def _dominating(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
     return [
-        _rank(n),
-        _item(int(row["index"]), source),
-        _number(row),
+        rank(n),
+        item(int(row["index"]), source),
+        number_of(row),
         _label(row["label"], source),
         Cell(percent(row["share"], 2), row["share"], True),
     ]

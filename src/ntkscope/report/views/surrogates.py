@@ -101,7 +101,11 @@ def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float], targets:
     target = str(field_of(row, "target") or "")
     fitted = [Cell(TARGETS.get(target, target), target), with_range("agreement_wrong", percent)] if targets else []
     return [
-        Cell(join([tag("b", name) if best else name, *pills]), row["kernel"], kind="strong"),
+        Cell(
+            join([tag("b", name) if best else name, tag("div", *pills) if pills else None]),
+            row["kernel"],
+            kind="strong",
+        ),
         *fitted,
         with_range("tau", tau),
         Cell(mark),

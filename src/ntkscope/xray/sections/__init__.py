@@ -1,5 +1,33 @@
 """The sections of an X-ray; importing this registers all of them."""
 
-from ntkscope.xray.sections import computed, confusion, explain, kernel, layers, problems, summary, surrogates, tangent
+from ntkscope.xray.sections import (
+    computed,
+    confusion,
+    explain,
+    kernel,
+    layers,
+    output_explain,
+    output_problems,
+    output_summary,
+    output_surrogates,
+    problems,
+    summary,
+    surrogates,
+    tangent,
+)
 
-__all__ = ["computed", "confusion", "explain", "kernel", "layers", "problems", "summary", "surrogates", "tangent"]
+__all__ = [
+    "computed",
+    "confusion",
+    "explain",
+    "kernel",
+    "layers",
+    "output_explain",
+    "output_problems",
+    "output_summary",
+    "output_surrogates",
+    "problems",
+    "summary",
+    "surrogates",
+    "tangent",
+]

@@ -18,6 +18,7 @@ from ntkscope.xray.plan import MAIN
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import surrogates
+from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.trust import LEVELS, item_trust, page_trust
 from ntkscope.xray.workload import Workload
 
@@ -220,5 +221,6 @@ SECTION = register(
         result=Explanations,
         after=(surrogates.SECTION,),
         cost=cost,
+        tasks=(CLASSIFICATION,),
     )
 )

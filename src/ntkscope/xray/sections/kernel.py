@@ -19,6 +19,7 @@ from ntkscope.xray.context import Context
 from ntkscope.xray.plan import EXACT, MAIN
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
+from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.workload import Workload
 
 SHOWN = 200  # rows of the heat map
@@ -57,10 +58,10 @@ class Kernel(Result):
 
 
 def run(context: Context) -> Finding[Kernel]:
-    y = context.y_train
+    y, strata = context.aim_train, context.train.strata
     K = context.pair(MAIN).train
     _heatmap(context, K)
-    rows = stratified(y, max(DECOMPOSED, len(context.classes)), context.seed, "xray", "spectrum")
+    rows = stratified(strata, max(DECOMPOSED, len(context.classes)), context.seed, "xray", "spectrum")
     values = _spectrum(K if len(rows) == len(y) else K[rows, rows])
     context.keep("kernel.eigenvalues", values)
     _directions(context, K, rows)
@@ -121,16 +122,19 @@ def leading(matrix: Float64[np.ndarray, "n n"], k: int) -> tuple[Float64[np.ndar
 
 
 def _heatmap(context: Context, K: Gram) -> None:
-    rows = stratified(context.y_train, max(SHOWN, len(context.classes)), context.seed, "xray", "heatmap")
-    rows = rows[np.argsort(context.y_train[rows], kind="stable")]
+    strata = context.train.strata
+    rows = stratified(strata, max(SHOWN, len(context.classes)), context.seed, "xray", "heatmap")
+    order = strata[rows] if context.task == CLASSIFICATION else context.targets_train[rows, 0]
+    rows = rows[np.argsort(order, kind="stable")]
     context.keep("kernel.heatmap", K[rows, rows].numpy().astype(np.float32, copy=False))
-    context.keep("kernel.heatmap_labels", context.y_train[rows])
+    if context.task == CLASSIFICATION:
+        context.keep("kernel.heatmap_labels", context.y_train[rows])
 
 
 def _initial(context: Context) -> Initial:
     """The same for the initial network, and the distance between the two, on the items both kernels share."""
     rows, columns = context.initial_rows
-    y = context.y_train[rows]
+    y = context.aim_train[rows]
     before = context.initial_pair(EXACT).to(torch.float64)
     now = context.pair(EXACT).take(rows, columns).to(torch.float64)
     unit, current = (pair.normalized(MAIN, zeros=True).train for pair in (before, now))
@@ -161,13 +165,14 @@ SECTION = register(
         title="Kernel",
         meaning=(
             "Two inputs are similar under this kernel if a training step on one changes the network's outputs on the"
-            " other. Blocks along the classes show which items the network groups together; a high alignment with the labels"
-            " means that its features already separate the classes."
+            " other. Blocks along the classes (or along the values of a real target) show which items the network groups"
+            " together; a high alignment with the labels means that its features already separate the classes, or vary with the"
+            " target."
         ),
         formula=(
             "κ(x, x′) = Σ_k ⟨∇f_k(x), ∇f_k(x′)⟩ / √(κ₀(x, x) κ₀(x′, x′)). Alignment: ⟨K, YYᵀ⟩ / (‖K‖ ‖YYᵀ‖), Y the one-hot"
-            " labels; centred: with HKH in place of K. Effective rank: exp of the entropy of the eigenvalues' shares."
-            " Distance: 1 - ⟨K₀, K₁⟩ / (‖K₀‖ ‖K₁‖)."
+            " labels, or the standardised targets; centred: with HKH in place of K. Effective rank: exp of the entropy of the"
+            " eigenvalues' shares. Distance: 1 - ⟨K₀, K₁⟩ / (‖K₀‖ ‖K₁‖)."
         ),
         run=run,
         result=Kernel,

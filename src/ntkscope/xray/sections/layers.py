@@ -52,7 +52,7 @@ class Layers(Result):
 
 
 def run(context: Context) -> Finding[Layers]:
-    rows = stratified(context.y_train, max(ITEMS, len(context.classes)), context.seed, "xray", "layers")
+    rows = stratified(context.train.strata, max(ITEMS, len(context.classes)), context.seed, "xray", "layers")
     part = subset(context.train, rows)
     gram = kernel(
         EXACT,
@@ -83,7 +83,7 @@ def run(context: Context) -> Finding[Layers]:
                 share=sum(float(values.diagonal().sum()) / total for values in parts),
                 road="+".join(dict.fromkeys(roads.get(name, "unused") for name in names)),
                 seconds=sum(float(seconds.get(name, 0.0)) for name in names),
-                centred_alignment=_alignment(sum(parts[1:], start=parts[0]), part.y.numpy()),
+                centred_alignment=_alignment(sum(parts[1:], start=parts[0]), context.aim_train[rows]),
             )
         )
     order = {_layer(name): i for i, name in enumerate(dict(context.model.named_parameters()))}
@@ -132,7 +132,7 @@ SECTION = register(
         title="Where it lives",
         meaning=(
             "The kernel is a sum over layers: a layer's share says how much of the network's response to a training"
-            " step goes through it. Alignment says which layers already separate the classes."
+            " step goes through it. Alignment says which layers already separate the classes, or vary with the targets."
         ),
         formula=(
             "κ₀(x, x′) = Σ_l κ_l(x, x′), κ_l(x, x′) = Σ_k ⟨∂f_k(x)/∂w_l, ∂f_k(x′)/∂w_l⟩. Share of l: tr K_l / tr K."

@@ -16,6 +16,7 @@ from ntkscope.xray.plan import MAIN
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import surrogates
+from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.workload import Workload
 
 LISTED, REVIEWED = 100, 1000  # items per list; doubtful labels are all listed, up to so many
@@ -74,7 +75,7 @@ class Problems(Result):
 def run(context: Context) -> Finding[Problems]:
     K, y = context.pair(MAIN).train, context.y_train
     doubtful = _mislabelled(context, K.to(torch.float64), y)
-    doubles = _duplicates(context.train, K, y)
+    doubles = duplicates(context.train, K, y)
     loud = _dominating(context)
     contradicted = int((np.asarray(context.record.arrays[SCORES]) > 0).sum())
     confidence = (
@@ -119,7 +120,7 @@ def _neighbours(K: Gram, rows: Int64[np.ndarray, " l"]) -> tuple[Int64[np.ndarra
     return index, value
 
 
-def _duplicates(items: Items, K: Gram, y: Array) -> tuple[Double, ...]:
+def duplicates(items: Items, K: Gram, y: Array) -> tuple[Double, ...]:
     """Pairs that the kernel hardly distinguishes and whose inputs are close, the most similar first."""
     rows, columns, values = [], [], []
     for start in range(0, len(K), BLOCK):
@@ -143,7 +144,7 @@ def _duplicates(items: Items, K: Gram, y: Array) -> tuple[Double, ...]:
             original_b=int(items.original[b[p]]),
             similarity=float(alike[p]),
             distance=float(distance[p]),
-            same_label=bool(y[a[p]] == y[b[p]]),
+            same_label=bool(np.all(y[a[p]] == y[b[p]])),
             exact=bool(exact[p]),
         )
         for p in near
@@ -209,5 +210,6 @@ SECTION = register(
         result=Problems,
         after=(surrogates.SECTION,),
         cost=cost,
+        tasks=(CLASSIFICATION,),
     )
 )

@@ -11,6 +11,7 @@ from ntkscope.xray.context import Context
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import kernel, surrogates
+from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.trust import page_trust
 from ntkscope.xray.verdict import Evidence, gather, judge
 from ntkscope.xray.workload import Workload
@@ -86,5 +87,6 @@ SECTION = register(
         result=Summary,
         after=(surrogates.SECTION, kernel.SECTION),
         cost=cost,
+        tasks=(CLASSIFICATION,),
     )
 )

@@ -16,6 +16,7 @@ from ntkscope.measures.faithfulness import accuracy, probabilities
 from ntkscope.xray.context import TARGETS, Context, fit_name
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
+from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.workload import Workload
 
 SPANNING = "ck"  # the network's logits are an affine function of this kernel's own features
@@ -234,5 +235,6 @@ SECTION = register(
         run=run,
         result=Surrogates,
         cost=cost,
+        tasks=(CLASSIFICATION,),
     )
 )

@@ -175,9 +175,9 @@ SECTION = register(
             " on held-out items as the network, that reading of it loses nothing; a gap is what it leaves out."
         ),
         formula=(
-            "Squared error on held-out items, mean over outputs, of the network's probabilities, of the outputs with the"
-            " readout V minimising Σ‖Vφ(x) − y‖² + λ‖V‖², and of f(w₀, x) + J(x)u with u minimising Σ‖f(w₀, x) + J(x)u − y‖² + λ‖u‖²;"
-            " y one-hot, λ = 10⁻⁴ × the mean diagonal of the empirical NTK."
+            "Squared error on held-out items, mean over outputs: of the network's probabilities; of its outputs with the"
+            " readout V that minimises Σ‖Vφ(x) − y‖² + λ‖V‖²; of f(w₀, x) + J(x)u with the u that minimises"
+            " Σ‖f(w₀, x) + J(x)u − y‖² + λ‖u‖². y is one-hot, λ = 10⁻⁴ × the mean diagonal of the empirical NTK."
         ),
         run=run,
         result=Tangent,

@@ -1,0 +1,72 @@
+"""What a command is about: a network with its weights, its tokenizer, and the data; `kernel` and `xray` read it alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import ntkscope as ns
+from ntkscope.cli._factories import data_of, imported, model_of, options, tokenizer_of
+from ntkscope.core.identity import identity
+
+CHOICE = "package.module:factory, or a name `ntkscope list` knows"
+
+MODEL = typer.Option(help=f"The network: {CHOICE}.")  # these two are needed by one verb and optional in another
+DATA = typer.Option(help=f"The data: {CHOICE}; makes a Split, (train, test) or a LightningDataModule.")
+
+Weights = Annotated[Path | None, typer.Option(help="Its trained weights (.safetensors, .pt, .pth, .ckpt).")]
+Tokenizer = Annotated[
+    str | None, typer.Option(help="For texts: a folder save_pretrained wrote, or package.module:factory.")
+]
+ModelOptions = Annotated[list[str] | None, typer.Option(help="key=value for the network's factory; repeatable.")]
+DataOptions = Annotated[list[str] | None, typer.Option(help="key=value for the data's factory; repeatable.")]
+DataRoot = Annotated[Path | None, typer.Option(help="Where real data lie; $NTKSCOPE_DATA unless given.")]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A network, data as their factory made them, and `made_with`: by what, which is part of the network's identity."""
+
+    network: Any
+    tokenizer: Any
+    train: Any
+    test: Any
+    classes: tuple[str, ...]
+    made_with: Mapping[str, Any]
+
+
+def subject_of(
+    model: str,
+    weights: Path | None,
+    data: str,
+    *,
+    model_option: list[str] | None = None,
+    data_option: list[str] | None = None,
+    data_root: Path | None = None,
+    tokenizer: str | None = None,
+    seed: int = 0,
+) -> Subject:
+    """Everything these options name, made and loaded; a network's factory may bring its tokenizer along."""
+    told = made_with(model, model_option)
+    network, words = model_of(model, options(model_option)), tokenizer_of(tokenizer)
+    if isinstance(network, tuple) and len(network) == 2:
+        network, words = network[0], words or network[1]
+    if weights is not None:
+        ns.models.load_weights(network, weights)
+    root = None if data_root is None else str(data_root)
+    train, test, classes = data_of(data, options(data_option), root, seed)
+    return Subject(network, words, train, test, classes, told)
+
+
+def made_with(model: str, model_option: list[str] | None) -> dict[str, Any]:
+    """What the command line makes a network with: the factory, its code and its options; another one is another network."""
+    factory = identity(imported(model, "model")) if ":" in model else ""
+    return {
+        "factory": model,
+        "code": factory,
+        **{f"model {key}": value for key, value in options(model_option).items()},
+    }

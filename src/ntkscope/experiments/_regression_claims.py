@@ -1,0 +1,401 @@
+"""Function regression: what was published, and the checks on what a record holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ntkscope.core import Claim, Record
+from ntkscope.experiments._conjugate import Cell, cells, digits, measured_cells, median, training_seconds
+from ntkscope.experiments._published import Published
+
+PREFIX = "conjugate-"
+SMOOTH, WIDE, KINKED = "tanh-128", "tanh-256", "relu-128"
+GAINED = ("f1", "f2")  # targets on which CKJ has to gain a factor 100
+SEPARATION, ORDERS, APART = 10.0, 100.0, 0.5
+VACUOUS = 1e-6
+
+PUBLISHED = {
+    claim.id.removeprefix(PREFIX): claim
+    for claim in (
+        Published(
+            "conjugate-regression-setting",
+            "Section 6, Eq. 71",
+            {"N": 200, "M": 600, "hidden layers": 3, "width": 128, "epochs": 2400, "lr": 1e-3, "runs": 100},
+            "201 training and 601 test nodes, 33,409 parameters, 100 networks of each architecture",
+        ),
+        Published(
+            "conjugate-fig3-separation",
+            "Figure 3",
+            "NTK and CK test errors are clearly below the network's for all three targets",
+            "median network/CK >= 10 for each target",
+            seeds=5,
+        ),
+        Published(
+            "conjugate-fig3-ntk-ck-similar",
+            "Figure 3",
+            "NTK and CK are close to each other compared with their distance from the network",
+            "median |log10 NTK/CK| < 0.5 median log10 network/CK for each target",
+            seeds=5,
+        ),
+        Published(
+            "conjugate-fig3-ckj-orders-better",
+            "Figure 3",
+            "solving with the CK's features instead of its Gram matrix gains several orders of magnitude",
+            "median CK/CKJ >= 100 on f1 and f2; f3 reported",
+            seeds=5,
+        ),
+        Published(
+            "conjugate-fig4-faster-decay",
+            "Figure 4",
+            "kernel errors fall faster than the network's, CKJ fastest; mean of ten runs",
+            "at epoch 400 NTK and CK are below a third of the network's; CKJ < CK at every checkpoint after 200",
+            seeds=5,
+        ),
+        Published(
+            "conjugate-fig5-width-256",
+            "Figure 5",
+            "the same at width 256, where 257 features face 201 points",
+            "the three checks of Figure 3 at width 256",
+            seeds=5,
+        ),
+        Published(
+            "conjugate-fig6-relu",
+            "Figure 6",
+            "with ReLU the separation vanishes; NTK tests worst, CK is slightly better than the network",
+            "median network/CK < 10 and median NTK test error >= median CK test error, for each target",
+            seeds=5,
+        ),
+        Published(
+            "conjugate-fig7-relu-evolution",
+            "Figure 7",
+            "the ReLU order persists through training; mean of ten runs",
+            "NTK test error >= CK test error at 80 % of the checkpoints or more, over all targets",
+            seeds=5,
+        ),
+        Published(
+            "conjugate-relu-ntk-overfits",
+            "Section 6",
+            "with ReLU the NTK machine fits training data far better than test data; its features are discontinuous",
+            "median test/train larger for NTK than for CK; across a kink NTK features jump, CK features do not",
+            seeds=5,
+        ),
+        Published(
+            "conjugate-activation-agnostic-network",
+            "Section 8",
+            "the network's own error hardly depends on the activation, the kernel machines' errors do",
+            "median error tanh/ReLU within 0.1 ... 10 for the network and outside for CK, for each target",
+            seeds=5,
+        ),
+        Published(
+            "conjugate-network-in-ck-span",
+            "Eq. 26, 27, Section 8",
+            "training errors are ordered NTK <= CK <= network",
+            "NTK <= CK (1 + 1e-6) + 1e-4 and CKJ <= network, training errors of every run",
+        ),
+        Published(
+            "conjugate-beta-below-one-is-empty",
+            "Eq. 39, Theorem 4.1",
+            "most targets have β < 1",
+            "the median of 1 - β is at least 1e-6 for each target, below which the constants exceed a million",
+        ),
+        Published(
+            "conjugate-theorem-4-1",
+            "Theorem 4.1, Eq. 45-47",
+            "with piecewise monotone residuals: NTK <= √(2τ) CK and CK <= √(2τ)/(1-β) NTK",
+            "holds on every run and instance whose residuals are monotone between training nodes",
+        ),
+        Published(
+            "conjugate-theorem-4-2",
+            "Theorem 4.2, Eq. 48-51",
+            "with Lipschitz residuals: NTK² <= 4τ CK² + 8(b-a)² L²/N² and CK² <= 4τ/(1-β)² NTK² + 8(b-a)² L²/N²",
+            "both inequalities with the corrected slack 4(b-a)³ L²/N² on every run",
+        ),
+        Published(
+            "conjugate-retrain-last-layer",
+            "Section 8",
+            "solving only the last layer of a trained tanh network is a cheap way to a large gain",
+            "lower test error than the network on at least 95 % of the tanh networks of each target",
+            seeds=5,
+        ),
+    )
+}
+Rows = dict[str, list[Any]]
+Say = Callable[..., Claim]
+
+
+def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
+    """Every check on the cells that were measured; a claim about others says which."""
+
+    def say(name: str, measured: Any, holds: bool | None, note: str = "", seeds: int | None = None) -> Claim:
+        return PUBLISHED[name].judged(measured, holds, difference=difference, note=note, seeds=seeds)
+
+    def needs(name: str, networks: tuple[str, ...], check: Callable[..., Claim]) -> Claim:
+        wanted = cells(config.targets, networks)
+        rows = {cell: one for cell, one in measured_cells(record, "errors", wanted)}
+        missing = [str(cell) for cell in wanted if cell not in rows]
+        if missing:
+            return say(name, None, None, f"not run: {', '.join(missing)}; run it with --set 'only={missing}'")
+        return check({str(cell): one for cell, one in rows.items()}, say)
+
+    for name, networks, check in (
+        ("fig3-separation", (SMOOTH,), lambda rows, say: _separation("fig3-separation", rows, say)),
+        ("fig3-ntk-ck-similar", (SMOOTH,), _similar),
+        ("fig3-ckj-orders-better", (SMOOTH,), _orders),
+        ("fig5-width-256", (WIDE,), _wide),
+        ("fig6-relu", (KINKED,), _relu),
+        ("relu-ntk-overfits", (KINKED,), lambda rows, say: _overfits(config, record, rows, say)),
+        ("activation-agnostic-network", (SMOOTH, KINKED), lambda rows, say: _agnostic(config, rows, say)),
+        ("fig4-faster-decay", (SMOOTH,), lambda rows, say: _decay(config, record, say)),
+        ("fig7-relu-evolution", (KINKED,), lambda rows, say: _persists(config, record, say)),
+        ("beta-below-one-is-empty", (SMOOTH,), _beta),
+        ("retrain-last-layer", (SMOOTH,), _retrained),
+        ("network-in-ck-span", config.architectures, _ordered),
+        ("theorem-4-1", config.architectures, lambda rows, say: _first_theorem(record, rows, say)),
+        ("theorem-4-2", config.architectures, lambda rows, say: _second_theorem(record, rows, say)),
+        ("regression-setting", config.architectures, lambda rows, say: _setting(config, record, rows, say)),
+    ):
+        yield needs(name, networks, check)
+
+
+def ratios(rows: Rows, over: str, under: str) -> np.ndarray:
+    found: np.ndarray = np.asarray(rows[over], dtype=float) / np.asarray(rows[under], dtype=float)
+    return found
+
+
+def _count(rows: dict[str, Rows]) -> int:
+    return min(len(one["network"]) for one in rows.values())
+
+
+def _medians(rows: dict[str, Rows], over: str, under: str) -> dict[str, float]:
+    return {cell: digits(median(ratios(one, over, under))) for cell, one in rows.items()}
+
+
+def _errors(rows: dict[str, Rows]) -> dict[str, dict[str, float]]:
+    """The median test errors, for a table."""
+    return {
+        cell: {name: digits(median(one[name])) for name in ("network", "ntk", "ck", "ckj")}
+        for cell, one in rows.items()
+    }
+
+
+def _separation(name: str, rows: dict[str, Rows], say: Say) -> Claim:
+    found = _medians(rows, "network", "ck")
+    note = f"median network/NTK {_medians(rows, 'network', 'ntk')}; cut-off of the pseudo-inverse (N + 1) ε"
+    measured = {"median network/CK": found, "median test error": _errors(rows)}
+    return say(name, measured, min(found.values()) >= SEPARATION, note, _count(rows))
+
+
+def _closeness(rows: dict[str, Rows]) -> dict[str, list[float]]:
+    """Of each cell: the median |log10 NTK/CK| and the median log10 network/CK."""
+    return {
+        cell: [
+            digits(median(np.abs(np.log10(ratios(one, "ntk", "ck"))))),
+            digits(median(np.log10(ratios(one, "network", "ck")))),
+        ]
+        for cell, one in rows.items()
+    }
+
+
+def _similar(rows: dict[str, Rows], say: Say) -> Claim:
+    found = _closeness(rows)
+    holds = all(near < APART * far for near, far in found.values())
+    note = f"median NTK/CK {_medians(rows, 'ntk', 'ck')}"
+    measured = {"median |log10 NTK/CK|, median log10 network/CK": found}
+    return say("fig3-ntk-ck-similar", measured, holds, note, _count(rows))
+
+
+def _gains(rows: dict[str, Rows]) -> tuple[dict[str, float], bool]:
+    found = _medians(rows, "ck", "ckj")
+    return found, all(value >= ORDERS for cell, value in found.items() if cell.partition("/")[0] in GAINED)
+
+
+def _orders(rows: dict[str, Rows], say: Say) -> Claim:
+    found, holds = _gains(rows)
+    trained = {cell: digits(median(one["ckj train"])) for cell, one in rows.items()}
+    note = f"median training error of CKJ {trained}: where test errors stay above it, the nodes no longer resolve the target"
+    return say("fig3-ckj-orders-better", {"median CK/CKJ": found}, holds, note, _count(rows))
+
+
+def _wide(rows: dict[str, Rows], say: Say) -> Claim:
+    apart, near, (gains, gained) = _medians(rows, "network", "ck"), _closeness(rows), _gains(rows)
+    holds = min(apart.values()) >= SEPARATION and all(a < APART * b for a, b in near.values()) and gained
+    measured = {
+        "median network/CK": apart,
+        "median |log10 NTK/CK|, median log10 network/CK": near,
+        "median CK/CKJ": gains,
+        "median test error": _errors(rows),
+    }
+    return say("fig5-width-256", measured, holds, "257 features for 201 points", _count(rows))
+
+
+def _relu(rows: dict[str, Rows], say: Say) -> Claim:
+    found, tests = _medians(rows, "network", "ck"), _errors(rows)
+    holds = max(found.values()) < SEPARATION and all(one["ntk"] >= one["ck"] for one in tests.values())
+    worst = {cell: one["ntk"] >= max(one["network"], one["ck"]) for cell, one in tests.items()}
+    note = f"NTK worst of the three: {worst}"
+    return say("fig6-relu", {"median network/CK": found, "median test error": tests}, holds, note, _count(rows))
+
+
+def _overfits(config: Any, record: Record, rows: dict[str, Rows], say: Say) -> Claim:
+    found = {
+        cell: {name: digits(median(ratios(one, name, f"{name} train"))) for name in ("ntk", "ck")}
+        for cell, one in rows.items()
+    }
+    jumps: dict[str, Any] = {}
+    holds = all(one["ntk"] > one["ck"] for one in found.values())
+    for cell in rows:
+        across = record.metrics[f"kinks/{cell}"]
+        jumps[cell] = {name: [digits(across[name][i]) for i in (0, -1)] for name in ("ntk", "ck")}
+        holds &= across["ntk"][-1] > 0.5 * across["ntk"][-2] > 0 and across["ck"][-1] < 1e-3 * across["ck"][0]
+    steps = record.metrics[f"kinks/{next(iter(rows))}"]["steps"]
+    note = f"distance of features on both sides of a kink, at steps {steps[0]:g} and {steps[-1]:g} from it"
+    measured = {"median test/train": found, "across a kink": jumps}
+    return say("relu-ntk-overfits", measured, bool(holds), note, _count(rows))
+
+
+def _agnostic(config: Any, rows: dict[str, Rows], say: Say) -> Claim:
+    found, holds = {}, True
+    for target in config.targets:
+        smooth, kinked = (rows[str(Cell(target, name))] for name in (SMOOTH, KINKED))
+        one = {name: digits(median(smooth[name]) / median(kinked[name])) for name in ("network", "ntk", "ck")}
+        holds &= 0.1 <= one["network"] <= 10 and not 0.1 <= one["ck"] <= 10
+        found[target] = one
+    return say("activation-agnostic-network", {"median tanh / median ReLU": found}, holds, "", _count(rows))
+
+
+def evolution(config: Any, record: Record, cell: Cell) -> dict[str, np.ndarray]:
+    """Geometric means over the watched networks at every checkpoint; empty where it was not measured."""
+    keys = [f"evolution/{cell}/{step}" for step in config.moments]
+    if not all(key in record.metrics for key in keys):
+        return {}
+    found = [record.metrics[key] for key in keys]
+    return {
+        name: np.exp([np.mean(np.log(one[name])) for one in found]) for name in ("network", "ntk", "ck", "ckj")
+    } | {"steps": np.asarray(config.moments)}
+
+
+def _decay(config: Any, record: Record, say: Say) -> Claim:
+    early, late = 2 * config.every, config.every
+    found: dict[str, Any] = {}
+    holds = True
+    for target in config.targets:
+        one = evolution(config, record, Cell(target, SMOOTH))
+        if not one:
+            return say("fig4-faster-decay", None, None, f"not run: evolution of {target}/{SMOOTH}")
+        at, after = list(one["steps"]).index(early), one["steps"] > late
+        better = one["ckj"][after] < one["ck"][after]
+        gains = {name: digits(one["network"][at] / one[name][at]) for name in ("ntk", "ck")}
+        found[target] = {f"network/kernel at {early}": gains, "CKJ < CK after": f"{better.sum()} of {after.sum()}"}
+        holds &= min(gains.values()) > 3 and bool(better.all())
+    watched = min(config.watched, config.networks)
+    return say("fig4-faster-decay", found, holds, f"geometric mean of {watched} networks", watched)
+
+
+def _persists(config: Any, record: Record, say: Say) -> Claim:
+    found, total, above = {}, 0, 0
+    for target in config.targets:
+        one = evolution(config, record, Cell(target, KINKED))
+        if not one:
+            return say("fig7-relu-evolution", None, None, f"not run: evolution of {target}/{KINKED}")
+        worse = one["ntk"] >= one["ck"]
+        found[target] = f"{worse.sum()} of {len(worse)}"
+        total, above = total + len(worse), above + int(worse.sum())
+    watched = min(config.watched, config.networks)
+    note = f"geometric mean of {watched} networks at every checkpoint, the start among them"
+    return say("fig7-relu-evolution", {"checkpoints with NTK >= CK": found}, above >= 0.8 * total, note, watched)
+
+
+def _beta(rows: dict[str, Rows], say: Say) -> Claim:
+    rest = {cell: 1 - np.asarray(one["beta"]) for cell, one in rows.items()}
+    found = {cell: [digits(float(q)) for q in np.quantile(one, (0, 0.5, 1))] for cell, one in rest.items()}
+    vacuous = {cell: f"{int((one < VACUOUS).sum())} of {len(one)}" for cell, one in rest.items()}
+    measured = {
+        "1 - β: least, median, largest": found,
+        "runs below 1e-6": vacuous,
+        "median rank of the NTK": {cell: median(one["ntk rank"]) for cell, one in rows.items()},
+    }
+    note = (
+        "by Eq. 41, 1 - β is about half the square of the relative training error, so a good fit makes the constants"
+        " √(2τ)/(1-β) and 4τ/(1-β)² say nothing; below about 1e-9 it is rounding, and may be negative"
+    )
+    return say("beta-below-one-is-empty", measured, all(one[1] >= VACUOUS for one in found.values()), note)
+
+
+def _retrained(rows: dict[str, Rows], say: Say) -> Claim:
+    lower = {cell: float(np.mean(ratios(one, "retrained", "network") < 1)) for cell, one in rows.items()}
+    gain = _medians(rows, "network", "retrained")
+    measured = {"share with a lower test error": lower, "median network/retrained": gain}
+    note = "`retrain_last_layer` in float64 with the trapezoid weights"
+    return say("retrain-last-layer", measured, min(lower.values()) >= 0.95, note, _count(rows))
+
+
+def _ordered(rows: dict[str, Rows], say: Say) -> Claim:
+    first, second, strict, runs = 0, 0, 0, 0
+    for one in rows.values():
+        ntk, ck, ckj, net = (np.asarray(one[f"{name} train"]) for name in ("ntk", "ck", "ckj", "network"))
+        first += int((ntk <= ck * (1 + 1e-6) + 1e-4).sum())
+        strict += int((ntk <= ck).sum())
+        second += int((ckj <= net).sum())
+        runs += len(ntk)
+    measured = {"runs": runs, "NTK <= CK up to rounding": first, "NTK <= CK": strict, "CKJ <= network": second}
+    note = "training errors; the pseudo-inverse of a Gram matrix is a projection only up to its rounding"
+    return say("network-in-ck-span", measured, first == second == runs, note)
+
+
+def _flat(rows: dict[str, Rows], name: str) -> list[Any]:
+    return [value for one in rows.values() for value in one[name]]
+
+
+def _first_theorem(record: Record, rows: dict[str, Rows], say: Say) -> Claim:
+    said = [value for value in _flat(rows, "theorem_4_1") if value is not None]
+    drawn = record.metrics["instances"]
+    measured = {
+        "runs": len(_flat(rows, "theorem_4_1")),
+        "runs with monotone residuals": len(said),
+        "of them it holds on": sum(map(bool, said)),
+        "instances with monotone residuals": drawn["monotone"],
+        "of these it holds on": drawn["hold"],
+    }
+    holds = all(said) and 0 < drawn["monotone"] == drawn["hold"]
+    note = "residuals of good fits oscillate between the nodes; instances: low polynomials on random targets, τ = 3"
+    return say("theorem-4-1", measured, holds, note)
+
+
+def _second_theorem(record: Record, rows: dict[str, Rows], say: Say) -> Claim:
+    as_stated = _flat(rows, "inequalities of 4.2")
+    said = [value for value in _flat(rows, "theorem_4_2") if value is not None]
+    printed = [value for value in _flat(rows, "theorem_4_2_printed") if value is not None]
+    drawn = record.metrics["instances"]
+    measured = {
+        "runs": len(as_stated),
+        "both inequalities hold": sum(as_stated),
+        "runs with NTK <= CK in training": len(said),
+        "of them it holds on": sum(said),
+        "of them as printed": sum(printed),
+        "instances": [drawn["4.2 said"], drawn["4.2 holds"]],
+    }
+    holds = all(as_stated) and all(said) and drawn["4.2 said"] == drawn["4.2 holds"]
+    note = "corrected slack 4(b-a)³L²/N², equal to the printed 8(b-a)²L²/N² on [-1, 1]; L from the test nodes"
+    return say("theorem-4-2", measured, holds, note)
+
+
+def _setting(config: Any, record: Record, rows: dict[str, Rows], say: Say) -> Claim:
+    width = 128
+    nodes = config.intervals + 1, config.intervals * config.refinement + 1
+    parameters = 2 * width + (config.depth - 1) * width * (width + 1) + width + 1
+    measured = {
+        "training and test nodes": list(nodes),
+        "parameters at width 128": parameters,
+        "networks": {cell: len(one["network"]) for cell, one in rows.items()},
+        "seconds": training_seconds(record, ("errors", "cutoffs", "evolution")),
+    }
+    holds = nodes == (201, 601) and parameters == 33_409 and _count(rows) == 100
+    note = (
+        "full batch, PyTorch's initialisation, float32 training with the loss of Eq. 8, float64 kernels, pseudo-inverse cut off"
+        " at (N + 1) ε; CKJ by SVD"
+    )
+    return say("regression-setting", measured, holds, note)
+

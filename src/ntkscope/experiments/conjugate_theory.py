@@ -1,0 +1,122 @@
+"""Qadeer et al., Eq. 8 to 64: norms, kernel forms, lemmas and their errata, checked on random instances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from ntkscope.core import Claim, Record
+from ntkscope.experiments import _drawing as drawing
+from ntkscope.experiments import _theory_grids as grids
+from ntkscope.experiments import _theory_kernels as kernels
+from ntkscope.experiments._conjugate import digits
+from ntkscope.experiments._results import once
+from ntkscope.experiments._theory_claims import CLAIMS
+from ntkscope.experiments.registry import experiment
+
+MEASUREMENTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # of the number of trials and the seed
+    "weighted norms": grids.weighted_norms,
+    "trapezoid order": grids.trapezoid_order,
+    "coarse by fine": grids.coarse_by_fine,
+    "monotone functions": grids.monotone_functions,
+    "lemma 4.2": grids.lemma_4_2,
+    "elementary": grids.elementary,
+    "summed losses": grids.summed_losses,
+    "lemma 5.1": grids.lemma_5_1,
+    "lemma 5.2": grids.lemma_5_2,
+    "matching": grids.matching,
+    "softmax": kernels.softmax_difference,
+    "conjugate kernel": kernels.conjugate_formula,
+    "cost": kernels.cost,
+    "kernel machines": kernels.kernel_machines,
+    "ranges": kernels.ranges,
+    "nested projections": kernels.nested_projections,
+    "training order": kernels.training_order,
+    "logistic forms": kernels.logistic_forms,
+    "nested logistic": kernels.nested_logistic,
+}
+
+
+@dataclass(frozen=True)
+class ConjugateTheory:
+    """`trials`: random instances of the cheap checks; checks that fit machines or differentiate networks take a fraction."""
+
+    trials: int = 3000
+
+    @classmethod
+    def paper(cls) -> ConjugateTheory:
+        return cls()
+
+    @classmethod
+    def smoke(cls) -> ConjugateTheory:
+        return cls(trials=100)
+
+
+def run(
+    config: ConjugateTheory, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
+) -> None:
+    """Qadeer et al., Eq. 8-64: norms on nested grids, kernel and feature forms, Lemmas 4.1 to 5.2 and their errata."""
+    total = len(MEASUREMENTS)
+    with record.stage("checks", total=total, progress="auto" if progress else False) as stage:
+        for name, compute in MEASUREMENTS.items():
+            once(record, name, partial(compute, config.trials, seed))
+            stage.advance(stage.done < total)
+
+
+def judge(config: ConjugateTheory, record: Record, difference: str) -> Iterator[Claim]:
+    """Every check on what the record holds."""
+    for claim in CLAIMS:
+        found = {key: value for key, value in record.metrics[claim.measurement].items() if key != "seconds"}
+        shown = _rounded({key: found[key] for key in claim.shown or found})
+        yield claim.published.judged(shown, bool(claim.holds(found)), difference=difference, note=claim.note)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(item) for item in value]
+    return digits(value, 4) if isinstance(value, float) else value
+
+
+def draw(record: Record) -> dict[str, Any]:
+    """The trapezoid norms' errors, Lemma 4.2 on long intervals, Lemma 5.1 where corners dominate their cells."""
+    figure, axes = drawing.canvas(1, 3, width=3.9)
+    blue, orange, green = drawing.COLOURS[:3]
+    found = record.metrics["trapezoid order"]
+    axes[0].loglog(found["N"], found["exp(3x)"], "o-", color=blue, label="exp(3x)")
+    axes[0].loglog(found["N, periodic"], found["exp(sin 2πx)"], "s-", color=orange, label="exp(sin 2πx)")
+    drawing.power_law(axes[0], found["N"], found["exp(3x)"][0], -2, "order 2")
+    axes[0].set_xlabel("N", fontsize=9)
+    axes[0].set_ylabel("error of the norm", fontsize=9)
+    axes[0].legend(fontsize=7, frameon=False)
+    tents = record.metrics["lemma 4.2"]["tents"]
+    lengths = [float(length) for length in tents]
+    for key, colour in (("over printed", orange), ("over corrected", blue)):
+        axes[1].loglog(lengths, [one[key] for one in tents.values()], "o-", color=colour, label=key)
+    axes[1].axhline(1, color="#999999", linewidth=0.8)
+    axes[1].set_xlabel("b - a", fontsize=9)
+    axes[1].set_ylabel("left side of Lemma 4.2 over its right side", fontsize=9)
+    axes[1].legend(fontsize=7, frameon=False)
+    corner = record.metrics["lemma 5.1"]
+    names = ("worst ratio", "one peak", "lattice of peaks")
+    axes[2].bar(names, [corner[name] for name in names], color=green, width=0.6)
+    for key, colour in (("printed", orange), ("safe", blue)):
+        axes[2].axhline(corner[key], color=colour, linewidth=1, linestyle="--", label=f"{key} constant")
+    axes[2].set_ylabel("test loss over training loss, Lemma 5.1", fontsize=9)
+    axes[2].tick_params(axis="x", labelrotation=15)
+    axes[2].legend(fontsize=7, frameon=False)
+    return {"theory": figure}
+
+
+experiment(
+    "conjugate-theory",
+    config=ConjugateTheory,
+    published=[claim.published for claim in CLAIMS],
+    judge=judge,
+    draw=draw,
+)(run)

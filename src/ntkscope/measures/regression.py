@@ -1,0 +1,115 @@
+"""How well real-valued outputs are predicted: R² and error of each output, and whether two networks rank the items alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.measures._checks import Matrix, finite, plain_array
+from ntkscope.measures.kendall import kendall
+from ntkscope.measures.registry import measure
+from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
+
+CONSTANT = 1e-12  # spread of an output, relative to its size, up to which it is constant: rounding alone gives so much
+
+
+@dataclass(frozen=True)
+class OutputFidelity:
+    """One output of a surrogate beside the network's: R², root mean square distance, Kendall's τ-b; NaN where undefined."""
+
+    r2: float
+    r2_low: float
+    r2_high: float
+    rmse: float
+    tau: float
+    tau_low: float
+    tau_high: float
+
+
+def r_squared(predicted: Any, true: Any) -> Float64[np.ndarray, " d"]:
+    """`1 - Σ (y - f)² / Σ (y - mean y)²` of each output, (items,) or (items, outputs); NaN for one that is constant; O(nd).
+
+    >>> r_squared([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).tolist(), r_squared([[2.0], [2.0]], [[1.0], [3.0]]).tolist()
+    ([1.0], [0.0])
+    """
+    f, y = two_outputs(predicted, true)
+    centred = y - y.mean(0)
+    missed, spread = np.square(y - f).sum(0), np.square(centred).sum(0)
+    varies = np.sqrt(spread / len(y)) > CONSTANT * np.abs(y).max(0)
+    return np.where(varies, 1 - missed / np.where(varies, spread, 1.0), math.nan)
+
+
+def rmse(predicted: Any, true: Any) -> Float64[np.ndarray, " d"]:
+    """The root of the mean squared error of each output, in the output's own unit; O(nd).
+
+    >>> rmse([1.0, 5.0], [1.0, 2.0]).round(4).tolist()
+    [2.1213]
+    """
+    f, y = two_outputs(predicted, true)
+    return np.asarray(np.sqrt(np.square(y - f).mean(0)))
+
+
+@measure("r2-outputs", of="two outputs", high=1, best=1)
+def r2_outputs(predicted: Any, true: Any) -> float:
+    """R² averaged over the outputs that vary; O(nd).
+
+    >>> r2_outputs([[1.0, 0.0], [2.0, 0.0]], [[1.0, 1.0], [2.0, -1.0]])
+    0.5
+    """
+    found = r_squared(predicted, true)
+    if np.isnan(found).all():
+        raise NumericalError("every output is the same for all items: R² is undefined; use more items")
+    return float(np.nanmean(found))
+
+
+def output_fidelity(
+    surrogate: Any, network: Any, *, bootstrap: int = 1000, seed: int = 0
+) -> tuple[OutputFidelity, ...]:
+    """Every output of a surrogate beside the network's, with 95 % intervals over items (R²: bootstrap, τ: jackknife).
+
+    >>> network = np.array([[0.0], [1.0], [2.0], [4.0]])
+    >>> (found,) = output_fidelity(network, network)
+    >>> found.r2, found.rmse, found.tau
+    (1.0, 0.0, 1.0)
+    """
+    g, f = two_outputs(surrogate, network)
+    values, errors = r_squared(g, f), rmse(g, f)
+    found = []
+    for k in range(f.shape[1]):
+        rank = kendall(g[:, k], f[:, k]) if len(f) > 1 else None
+        low, high = _interval(g[:, k], f[:, k], bootstrap, seed) if not math.isnan(values[k]) else (math.nan, math.nan)
+        tau = math.nan if rank is None else rank.tau_b
+        ends = (math.nan, math.nan) if rank is None or math.isnan(tau) else rank.interval("b")
+        found.append(OutputFidelity(float(values[k]), low, high, float(errors[k]), tau, *ends))
+    return tuple(found)
+
+
+def two_outputs(first: Any, second: Any) -> tuple[Matrix, Matrix]:
+    """Two sets of outputs of the same items as float64 matrices (items, outputs)."""
+    arrays = [plain_array(values) for values in (first, second)]
+    wide = [values[:, None] if values.ndim == 1 else values for values in arrays]
+    f, y = (finite(values, "the outputs", 2) for values in wide)
+    if f.shape != y.shape or not f.size:
+        raise UsageError(f"got outputs of shapes {f.shape} and {y.shape}; expected the same items and outputs in both")
+    return f, y
+
+
+def _interval(g: Float64[np.ndarray, " n"], f: Float64[np.ndarray, " n"], resamples: int, seed: int) -> Any:
+    if not resamples:
+        return math.nan, math.nan
+    centred = f - f.mean()  # a large mean would leave nothing of the difference of squares
+
+    def figure(means: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(1 - means[:, :1] / np.maximum(means[:, 2:] - np.square(means[:, 1:2]), 0))
+
+    drawn = bootstrap_means(
+        np.stack([np.square(f - g), centred, np.square(centred)], 1), figure, resamples=resamples, seed=seed
+    )
+    known = drawn[np.isfinite(drawn)]
+    return percentile_interval(known) if len(known) else (math.nan, math.nan)
