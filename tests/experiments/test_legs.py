@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,12 @@ def test_runs_of_different_legs_fill_one_record_and_other_settings_are_refused(t
     assert second.metrics["lenet/standard/x0.5"] == first.metrics["lenet/standard/x0.5"]
     with pytest.raises(RecordError, match="items"):
         ns.run("effective-rank", "smoke", out=tmp_path / "run", legs=["lenet/shifted"], **{**OPTIONS, "items": 11})
+
+
+def test_a_setting_called_legs_is_declared_as_such() -> None:
+    for experiment in ns.EXPERIMENTS.values():
+        names = [field.name for field in dataclasses.fields(experiment.config)]  # type: ignore[arg-type]
+        assert ("legs" in names) == ("legs" in experiment.legs), experiment.name
 
 
 def test_a_leg_that_does_not_exist_is_refused_and_a_beginning_is_a_whole_word() -> None:

@@ -231,4 +231,4 @@ def draw(record: Record) -> dict[str, Any]:
     return {"readings": figure}
 
 
-experiment(NAME, config=TangentOrLastLayer, published=PUBLISHED.values(), judge=judge, draw=draw, free=("legs",))(run)
+experiment(NAME, config=TangentOrLastLayer, published=PUBLISHED.values(), judge=judge, draw=draw, legs=("legs",))(run)
