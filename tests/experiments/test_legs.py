@@ -35,7 +35,7 @@ def test_runs_of_different_legs_fill_one_record_and_other_settings_are_refused(t
 
 def test_a_setting_called_legs_is_declared_as_such() -> None:
     for experiment in ns.EXPERIMENTS.values():
-        names = [field.name for field in dataclasses.fields(experiment.config)]  # type: ignore[arg-type]
+        names = [field.name for field in dataclasses.fields(experiment.config)]
         assert ("legs" in names) == ("legs" in experiment.legs), experiment.name
 
 
