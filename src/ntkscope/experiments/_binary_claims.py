@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from ntkscope.core import Claim, Record
@@ -14,7 +15,7 @@ from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
 from ntkscope.experiments._tangent_ridge import interpolating
 
 NAME = "binary-mnist"
-TABLES = {
+TABLES: dict[str, dict[str, dict[str, dict[str, float]]]] = {
     "t1": {
         "solver": {"test": {"x1": 97.8, "x2": 99.86, "x5": 99.89}, "train": {"x1": 100, "x2": 100, "x5": 100}},
         "lin": {
@@ -39,6 +40,10 @@ TABLES = {
     },
 }
 TASK = {"t1": "standard", "t2": "shifted"}
+SOLVER_BANDS: dict[str, dict[str, tuple[float, float]]] = {
+    "t1": {"x1": (96, 99), "x2": (99.76, 100), "x5": (99.79, 100)},
+    "t2": {"x1": (78, 93), "x2": (98.2, 99.2), "x5": (98.67, 99.5)},
+}
 CHECKS = {
     "t1-solver-test": "x1 in 96 ... 99, x2 and x5 within 0.1 of the published",
     "t1-solver-train": "every width at least 99.99",
@@ -166,11 +171,7 @@ def _row_holds(key: str, width: str, value: float) -> bool:
     if model == "solver":
         if where == "train":
             return value >= 99.99
-        bands = {
-            "t1": {"x1": (96, 99), "x2": (99.76, 100), "x5": (99.79, 100)},
-            "t2": {"x1": (78, 93), "x2": (98.2, 99.2), "x5": (98.67, 99.5)},
-        }[table]
-        low, high = bands.get(width, (0, 100))  # beyond x5 the document has no figure
+        low, high = SOLVER_BANDS[table].get(width, (0, 100))  # beyond x5 the document has no figure
         return low <= value <= high
     if model == "lenet":
         low, high = {"t1-lenet-test": (99.8, 99.95), "t1-lenet-train": (99.98, 100)}.get(key, (99.6, 100))
@@ -185,7 +186,7 @@ def _row_holds(key: str, width: str, value: float) -> bool:
 def never_falls(found: Mapping[str, float], slack: float = 0.05) -> bool:
     """Whether accuracies by width never fall by more than `slack` points."""
     values = list(found.values())
-    return all(later >= earlier - slack for earlier, later in zip(values, values[1:]))
+    return all(later >= earlier - slack for earlier, later in pairwise(values))
 
 
 def _solver_note(record: Record, task: str) -> str:
@@ -201,8 +202,8 @@ def _solver_note(record: Record, task: str) -> str:
     return (
         f"x1: least ridge that could be factorised {name} of the mean diagonal, {one['rank']:,} independent rows of"
         f" {runs[0]['rows']:,} for {runs[0]['parameters']:,} parameters; {len(runs)} initialisations"
-        f" {min(spread):.2f} ... {max(spread):.2f}; {published} is nearest at ridge {near:g} ({curve[near]:.2f}), the cut-off of"
-        f" single precision is a ridge of about {runs[0]['single precision']:.1g}; widths beyond x5 have no published figure"
+        f" {min(spread):.2f} ... {max(spread):.2f}; {published} is nearest at ridge {near:g} ({curve[near]:.2f}), the cut-off"
+        f" of single precision is a ridge of about {runs[0]['single precision']:.1g}; widths beyond x5 have no published figure"
     )
 
 

@@ -46,9 +46,9 @@ def paired(record: Record, task: str) -> dict[str, bool]:
     """Whether the network and its linearisation began at the same weights and saw the same batches, by width."""
     found: dict[str, bool] = {}
     for width in widths_of(record, f"sgd/{task}/"):
-        runs = [record.metrics.get(f"sgd/{task}/{width}/{kind}") for kind in ("network", "linear")]
-        if None not in runs:
-            one, two = runs
+        keys = [f"sgd/{task}/{width}/{kind}" for kind in ("network", "linear")]
+        if all(key in record.metrics for key in keys):
+            one, two = (record.metrics[key] for key in keys)
             found[width] = all(one[key] == two[key] for key in ("weights", "batches"))
     return found
 

@@ -13,8 +13,6 @@ from typing import Any
 from ntkscope.core import Record, UsageError
 from ntkscope.experiments._results import once
 
-LEGS = "legs"
-
 
 @dataclass(frozen=True, eq=False)
 class Leg:

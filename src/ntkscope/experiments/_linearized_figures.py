@@ -7,7 +7,7 @@ from typing import Any
 from ntkscope.core import Record
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments import _linearized_readings as read
-from ntkscope.experiments._linearized_claims import GAPS, TITLES
+from ntkscope.experiments._linearized_statements import GAPS, TITLES
 from ntkscope.experiments._results import summary
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ def identities(seed: int) -> dict[str, Any]:
         "eq1": _deviation(gram, flat @ flat.T),
         "eq2 start": _deviation(start, outputs),
         "eq2 linear": max(bent),
-        "eq2 factors": [round(a / b, 3) for a, b in zip(errors, errors[1:])],
+        "eq2 factors": [round(a / b, 3) for a, b in pairwise(errors)],
         "eq3": _deviation(own, formula),
         "nearest": float((near == random.argmax(1)).double().mean()),
         "outputs": OUTPUTS,

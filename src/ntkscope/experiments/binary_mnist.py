@@ -24,8 +24,9 @@ TASKS = {"standard": False, "shifted": True}
 
 @dataclass(frozen=True)
 class BinaryMnist:
-    """`ridges` of the solver at width 1 and at fractional widths, in units of the mean squared length of a gradient; `wide_ridges`
-    at other widths. `jacobian_ridges`: those that are solved from the Jacobian as well. Widths in `optional` run when named."""
+    """`ridges` of the solver at width 1 and at fractional widths, in units of the mean squared length of a gradient;
+    `wide_ridges` at other widths. `jacobian_ridges`: those that are solved from the Jacobian as well. Widths in `optional` run
+    when named."""
 
     dataset: str = "mnist"
     enlarge: int = 1
@@ -108,7 +109,7 @@ def descent(config: BinaryMnist, task: Task, width: int, kind: str, seed: int, d
         "digits": found,
         "weights": made.weights[0],
         "batches": made.batches[0],
-        "training seconds": round(made.seconds, 1),
+        "fit_seconds": round(made.seconds, 1),
         "notes": list(made.notes),
     }
 
@@ -121,11 +122,14 @@ def legs(config: BinaryMnist, tasks: Mapping[str, Task], seed: int, device: torc
             for s in range(seed, seed + (config.initialisations if width == 1 else 1)):
                 compute = partial(solver, config, task, width, s, device)
                 found.append(Leg(f"solver/{name}/x{width:g}/{s - seed}", compute))
-    for width in config.fractions:
-        for name, task in tasks.items():
-            found.append(Leg(f"fraction/{name}/x{width:g}", partial(solver, config, task, width, seed, device)))
-    for name, task in tasks.items():
-        found.append(Leg(f"jacobian/{name}/x1", partial(from_jacobian, config, task, seed, device)))
+    found += [
+        Leg(f"fraction/{name}/x{fraction:g}", partial(solver, config, task, fraction, seed, device))
+        for fraction in config.fractions
+        for name, task in tasks.items()
+    ]
+    found += [
+        Leg(f"jacobian/{name}/x1", partial(from_jacobian, config, task, seed, device)) for name, task in tasks.items()
+    ]
     for width in (*config.sgd_widths, *(w for w in config.optional if w not in config.sgd_widths)):
         for name, task in tasks.items():
             for kind in KINDS:

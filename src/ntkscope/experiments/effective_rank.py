@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -166,11 +167,15 @@ def legs(config: EffectiveRanks, tasks: Mapping[str, Task], seed: int, device: t
         for name in ("standard", "shifted"):
             compute = partial(lenet, name, width, config.items, False)
             found.append(Leg(f"lenet/{name}/x{width:g}", compute, optional=width in config.optional))
-    for width in config.large_widths:
-        for name in ("standard", "shifted"):
-            found.append(Leg(f"lanczos/{name}/x{width:g}", partial(lenet, name, width, config.large, True)))
-    for width in (*config.alexnet_widths, *config.alexnet_optional):
-        found.append(Leg(f"alexnet/x{width:g}", partial(alexnet, width), optional=width in config.alexnet_optional))
+    found += [
+        Leg(f"lanczos/{name}/x{width:g}", partial(lenet, name, width, config.large, True))
+        for width in config.large_widths
+        for name in ("standard", "shifted")
+    ]
+    found += [
+        Leg(f"alexnet/x{width:g}", partial(alexnet, width), optional=width in config.alexnet_optional)
+        for width in (*config.alexnet_widths, *config.alexnet_optional)
+    ]
     return found
 
 
@@ -196,7 +201,7 @@ def by_width(record: Record, prefix: str) -> dict[str, Mapping[str, Any]]:
 
 
 def rises(values: list[float]) -> bool:
-    return len(values) > 1 and all(a < b for a, b in zip(values, values[1:]))
+    return len(values) > 1 and all(a < b for a, b in pairwise(values))
 
 
 def both(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -222,11 +227,12 @@ def _lenet(config: Any, record: Record) -> Reading:
     if len(both_widths) < 2:
         return lacking("lenet")
     first, last = both_widths[0], both_widths[-1]
-    measured_, holds = {"standard": both(rows), "shifted": both(shifted)}, True
+    measured_: dict[str, Any] = {"standard": both(rows), "shifted": both(shifted)}
+    holds = True
     for reading in ("of the Jacobian", "of the kernel"):
         values = [row[reading] for row in rows.values()]
         growth = {name: r[last][reading] / r[first][reading] for name, r in (("standard", rows), ("shifted", shifted))}
-        measured_[f"growth {first} to {last}, {reading}"] = {k: round(v, 3) for k, v in growth.items()}  # type: ignore[assignment]
+        measured_[f"growth {first} to {last}, {reading}"] = {k: round(v, 3) for k, v in growth.items()}
         if reading == "of the Jacobian":
             holds = rises(values) and max(values) < FULL / 2 and growth["shifted"] < growth["standard"]
     large = {name: both(by_width(record, f"lanczos/{name}/")) for name in ("standard", "shifted")}

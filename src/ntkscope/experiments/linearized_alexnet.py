@@ -122,7 +122,7 @@ def trained(
         outputs = made.outputs(part.x)[0]
         fine = bool(torch.isfinite(outputs).all())
         found[where] = round(100 * float((outputs.argmax(1) == part.y).double().mean()), 3) if fine else 0.0
-    return {**found, "training seconds": round(made.seconds, 1), "notes": list(made.notes)}
+    return {**found, "fit_seconds": round(made.seconds, 1), "notes": list(made.notes)}
 
 
 def run(

@@ -13,22 +13,28 @@ from torch import Tensor, nn
 from ntkscope.core import Record, Snapshot, derive_seed
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._lenet_tasks import Task, load_task
-from ntkscope.experiments._linearized_claims import PUBLISHED, judge
+from ntkscope.experiments._linearized_claims import judge
 from ntkscope.experiments._linearized_figures import draw
 from ntkscope.experiments._linearized_identities import identities
+from ntkscope.experiments._linearized_statements import PUBLISHED
 from ntkscope.experiments._logistic_pixels import pixel_regression
 from ntkscope.experiments._paired_training import KINDS, Recipe, Trained, one_hot, stacked_outputs, train_members
+from ntkscope.experiments._tangent_solve import solve_tangent
 from ntkscope.experiments.registry import experiment
-from ntkscope.surrogates import linearize
 
 MOMENTS = (0, 1, 3, 10, 30)  # epochs at which outputs are looked at, besides the last
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "double": {"double": True},
+    "cross-entropy": {"loss": "cross_entropy"},
+}
 WATCHED = 500  # test images whose outputs are kept
 
 
 @dataclass(frozen=True)
 class LinearizedLenet:
-    """`widths` of MNIST and of shifted MNIST, `colour_widths` of CIFAR-10; those in `optional` run when named. `seeds` networks at
-    width 1, `wide_seeds` at others. `grid_*`: the search at width 1, scored on `validation` held-out training images."""
+    """`widths` of MNIST and of shifted MNIST, `colour_widths` of CIFAR-10; those in `optional` run when named. `seeds` networks
+    at width 1, `wide_seeds` at others. `grid_*`: the search at width 1, scored on `validation` held-out training images."""
 
     dataset: str = "mnist"
     colour: str = "cifar10"
@@ -102,8 +108,7 @@ class Setup:
 def trained(setup: Setup, name: str, width: int, kind: str, variant: str = "") -> dict[str, Any]:
     """Networks of one width, or their linearisations: accuracies and the outputs' statistics over training."""
     config, task = setup.config, setup.tasks[name]
-    changes = {"double": {"double": True}, "cross-entropy": {"loss": "cross_entropy"}}.get(variant, {})
-    recipe = setup.recipe(name, **changes)
+    recipe = setup.recipe(name, **VARIANTS[variant])
     count = config.seeds if width == 1 and not variant else config.wide_seeds
     seeds = [derive_seed(setup.seed, "lenet", s) for s in range(count)]
     curve: dict[str, list[dict[str, Any]]] = {}
@@ -138,7 +143,7 @@ def trained(setup: Setup, name: str, width: int, kind: str, variant: str = "") -
         "curve": curve,
         "weights": made.weights,
         "batches": made.batches,
-        "training seconds": round(made.seconds, 1),
+        "fit_seconds": round(made.seconds, 1),
         "notes": list(made.notes),
     }
 
@@ -196,7 +201,7 @@ def grid(setup: Setup, name: str, kind: str) -> dict[str, Any]:
             for (lr, decay), validation, test in zip(points, *scores)
         ],
         "epochs": config.grid_epochs,
-        "training seconds": round(made.seconds, 1),
+        "fit_seconds": round(made.seconds, 1),
         "notes": list(made.notes),
     }
 
@@ -205,9 +210,8 @@ def least_squares(setup: Setup, width: int) -> dict[str, Any]:
     """The linearisation's squared error on all of MNIST by LSMR: is the optimiser or the model what limits SGD?"""
     config, task = setup.config, setup.tasks["mnist"]
     model = task.lenet(width, task.classes, derive_seed(setup.seed, "lenet", 0)).to(setup.device)
-    linear = linearize(model)
     part = one_hot(task.train, task.classes).to(setup.device)
-    solution = linear.solve(part, method="lsmr", max_iter=config.lsmr_steps, rtol=1e-10, dtype=torch.float32)
+    linear, solution = solve_tangent(model, part, config.lsmr_steps)
     params = {key: value.detach()[None] for key, value in linear.named_parameters()}
     buffers = {key: value.detach()[None] for key, value in linear.named_buffers()}
     found: dict[str, Any] = {"loss": solution.loss, "iterations": solution.iterations, "norm": solution.norm}
@@ -249,7 +253,7 @@ def run(
     config: LinearizedLenet, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
     """Linearised CNNs, Figures 1 to 4: LeNet and its linearisation on MNIST, shifted MNIST and CIFAR-10, by width."""
-    sizes = {"root": root, "train": config.train_items, "test": config.test_items, "seed": seed}
+    sizes: dict[str, Any] = {"root": root, "train": config.train_items, "test": config.test_items, "seed": seed}
     tasks = {
         "mnist": load_task(config.dataset, shifted=False, enlarge=config.enlarge, **sizes),
         "shifted": load_task(config.dataset, shifted=True, enlarge=config.enlarge, **sizes),

@@ -19,22 +19,22 @@ from ntkscope.experiments._network import logits_of
 from ntkscope.experiments._paired_training import Recipe, one_hot, train_members
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._tangent_solve import solve_tangent
 from ntkscope.experiments.registry import experiment
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
-from ntkscope.surrogates import linearize
 
 NAME = "tangent-or-last-layer"
 READ = {"readout": "readout solved anew", "tangent": "tangent solved"}
 NEAR = 1.0  # points
 PUBLISHED = {
-    key: Published(f"own-{key}", "this project", *rest)
-    for key, *rest in (
+    key: Published(f"own-{key}", "this project", statement, check)
+    for key, statement, check in (
         (
             "tangent-reaches-network",
             "solved at an early enough epoch's weights, tangent and readout are as good as the trained network",
-            "each within one point of the trained network's test accuracy, or above it, at some measured epoch, for every task and"
-            " width",
+            "each within one point of the trained network's test accuracy, or above it, at some measured epoch, for every task"
+            " and width",
         ),
         (
             "tangent-before-readout",
@@ -128,29 +128,28 @@ def compared(config: TangentOrLastLayer, task: Task, width: int, seed: int, devi
         model.load_state_dict(kept[epoch])
         fixed = one_hot(task.fixed(epoch).take(items[config.held :]), task.classes).to(device)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NumericalWarning)  # the steps of LSMR are a setting
+            warnings.simplefilter("ignore", NumericalWarning)  # a readout with nothing left to gain stays
             readouts = {ridge: retrain_last_layer(model, fixed, ridge=ridge) for ridge in config.ridges}
-            tangents = {ridge: solved_tangent(model, fixed, ridge, config.steps) for ridge in config.ridges}
+            tangents = {ridge: solve_tangent(model, fixed, config.steps, ridge)[0] for ridge in config.ridges}
         found[str(epoch)] = {
             "network": percent(model, task.test),
             "readout": chosen(readouts, held, task.test),
             "tangent": chosen(tangents, held, task.test),
         }
-    return {"epochs": found, "training seconds": round(made.seconds, 1), "notes": list(made.notes)}
-
-
-def solved_tangent(model: nn.Module, part: Part, ridge: float, steps: int) -> nn.Module:
-    """The linearisation of `model` at the minimum of its squared error, as far as LSMR gets in `steps`."""
-    linear = linearize(model)
-    linear.solve(Part(part.x, part.y), ridge=ridge, method="lsmr", max_iter=steps, rtol=1e-10, dtype=torch.float32)
-    return linear
+    return {"epochs": found, "fit_seconds": round(made.seconds, 1), "notes": list(made.notes)}
 
 
 def run(
     config: TangentOrLastLayer, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
     """LeNet in training: its readout solved anew and its tangent solved, at several epochs, beside the network itself."""
-    sizes = {"root": root, "train": config.images, "test": config.test_items, "enlarge": config.enlarge, "seed": seed}
+    sizes: dict[str, Any] = {
+        "root": root,
+        "train": config.images,
+        "test": config.test_items,
+        "enlarge": config.enlarge,
+        "seed": seed,
+    }
     tasks = {
         "shifted": load_task(config.dataset, shifted=True, **sizes),
         "cifar10": load_task(config.colour, shifted=False, **sizes),
@@ -232,4 +231,4 @@ def draw(record: Record) -> dict[str, Any]:
     return {"readings": figure}
 
 
-experiment(NAME, config=TangentOrLastLayer, published=PUBLISHED.values(), judge=judge, draw=draw, free=("legs",))(run)
+experiment(NAME, config=TangentOrLastLayer, published=PUBLISHED.values(), judge=judge, draw=draw, legs=("legs",))(run)
