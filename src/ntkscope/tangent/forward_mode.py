@@ -1,4 +1,4 @@
-"""Forward-mode differentiation, one call at a time: PyTorch's levels of dual numbers belong to the whole process, not to a thread."""
+"""Forward-mode differentiation, one call at a time: PyTorch's levels of dual numbers belong to the process, not to a thread."""
 
 from __future__ import annotations
 
