@@ -81,32 +81,32 @@ def trained(
     watched: int = 0,
     moments: Sequence[int] = (),
     **how: Any,
-) -> Path:
+) -> None:
     """`build(seed)` for every seed in one `fit_ensemble`; the first `watched` members are kept at the steps `moments` too.
 
-    Returns the file of the weights, `networks/KEY.safetensors`; `read_trained` reads it, so that a resumed run sees the same
-    numbers.
+    The weights are written to `networks/KEY.safetensors`, where `read_trained` finds them, so that a resumed run sees the
+    same numbers.
     """
     path = weights_file(record, key)
-    if not path.exists():
-        kept: dict[str, Tensor] = {}
+    if path.exists():
+        return
+    kept: dict[str, Tensor] = {}
 
-        def keep(snapshot: Snapshot) -> None:
-            if watched and snapshot.step in moments:
-                some = {name: value[:watched].cpu() for name, value in snapshot.params.items()}
-                kept.update({f"{snapshot.step}:{name}": value.clone() for name, value in some.items()})
+    def keep(snapshot: Snapshot) -> None:
+        if watched and snapshot.step in moments:
+            some = {name: value[:watched].cpu() for name, value in snapshot.params.items()}
+            kept.update({f"{snapshot.step}:{name}": value.clone() for name, value in some.items()})
 
-        began = time.perf_counter()
-        ensemble = training.fit_ensemble(
-            build, part, seeds=list(seeds), snapshots=tuple(moments) or "final", on_snapshot=keep, **how
-        )
-        final = {f"final:{name}": value.cpu() for name, value in ensemble.params.items()}
-        seconds = round(time.perf_counter() - began, 2)
-        path.parent.mkdir(exist_ok=True)
-        models.save_tensors({**final, **kept, "steps": ensemble.steps.cpu()}, path)
-        notes = {"networks": len(ensemble), "seconds": seconds, "notes": list(ensemble.notes)}
-        once(record, f"training/{key}", lambda: notes)
-    return path
+    began = time.perf_counter()
+    ensemble = training.fit_ensemble(
+        build, part, seeds=list(seeds), snapshots=tuple(moments) or "final", on_snapshot=keep, **how
+    )
+    final = {f"final:{name}": value.cpu() for name, value in ensemble.params.items()}
+    seconds = round(time.perf_counter() - began, 2)
+    path.parent.mkdir(exist_ok=True)
+    models.save_tensors({**final, **kept, "steps": ensemble.steps.cpu()}, path)
+    notes = {"networks": len(ensemble), "seconds": seconds, "notes": list(ensemble.notes)}
+    once(record, f"training/{key}", lambda: notes)
 
 
 def read_trained(path: Path) -> Trained:
@@ -205,6 +205,11 @@ def _timed(job: Job) -> dict[str, Any]:
     began = time.perf_counter()
     value = dict(job.compute(*job.arguments))
     return {"seconds": round(time.perf_counter() - began, 3), **value}
+
+
+def lacking(record: Record, jobs: Sequence[Job]) -> bool:
+    """Whether some results are not in the record; networks need not be trained where none is."""
+    return any(job.key not in record.metrics for job in jobs)
 
 
 def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> dict[str, list[Any]]:

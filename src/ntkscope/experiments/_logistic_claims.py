@@ -9,7 +9,7 @@ import numpy as np
 
 from ntkscope import data
 from ntkscope.core import Claim, Record
-from ntkscope.experiments._conjugate import Cell, cells, digits, measured_cells, median, training_seconds
+from ntkscope.experiments._conjugate import Cell, cells, digits, joined, measured_cells, median, training_seconds
 from ntkscope.experiments._published import Published
 
 PREFIX = "conjugate-"
@@ -99,7 +99,7 @@ def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
     for name, networks, check in (
         ("fig8-logistic", (SMOOTH,), lambda rows, say: _gap("fig8-logistic", config, rows, say)),
         ("fig9-width-64", (NARROW,), lambda rows, say: _gap("fig9-width-64", config, rows, say)),
-        ("fig10-relu-logistic", (SMOOTH, KINKED), lambda rows, say: _relu(config, rows, say)),
+        ("fig10-relu-logistic", (SMOOTH, KINKED), lambda rows, say: _relu(config, record, rows, say)),
         ("fig11-evolution", (SMOOTH,), lambda rows, say: _evolution(config, record, say)),
         ("logistic-minimiser-missing", config.architectures, lambda rows, say: _separable(config, rows, say)),
         ("theorem-5-1", config.architectures, lambda rows, say: _first_theorem(record, rows, say)),
@@ -146,7 +146,17 @@ def _gap(name: str, config: Any, rows: dict[str, Rows], say: Say) -> Claim:
     return say(name, measured, holds, note, _count(rows))
 
 
-def _relu(config: Any, rows: dict[str, Rows], say: Say) -> Claim:
+def _gaps_by_ridge(config: Any, record: Record, cell: str, rows: Rows) -> dict[str, float]:
+    """The median of CK - network in accuracy for every ridge."""
+    by_ridge = joined(record, f"ridges/{cell}")
+    if not by_ridge:
+        return {}
+    own = np.asarray(rows["network accuracy"][: len(by_ridge["ck accuracy"])])
+    gaps = np.asarray(by_ridge["ck accuracy"]) - own[:, None]
+    return {f"{ridge:g}": digits(float(gap)) for ridge, gap in zip(config.ridges, np.median(gaps, axis=0))}
+
+
+def _relu(config: Any, record: Record, rows: dict[str, Rows], say: Say) -> Claim:
     found, holds = {}, True
     for boundary in config.boundaries:
         smooth, kinked = (_gaps(rows[str(Cell(boundary, name))])[0] for name in (SMOOTH, KINKED))
@@ -154,6 +164,7 @@ def _relu(config: Any, rows: dict[str, Rows], say: Say) -> Claim:
         holds &= kinked < smooth / 2
     measured = {
         "median CK - network accuracy": found,
+        "by ridge, watched networks": {cell: _gaps_by_ridge(config, record, cell, one) for cell, one in rows.items()},
         "median accuracy": _medians(rows, "accuracy"),
         "median summed cross-entropy": _medians(rows, "loss"),
         "median epochs until the stop": {cell: median(one["epochs"]) for cell, one in rows.items()},

@@ -24,10 +24,12 @@ from ntkscope.experiments._conjugate import (
     columns,
     computing,
     in_blocks,
+    lacking,
     read_trained,
     trained,
 )
 from ntkscope.experiments._conjugate_instances import monotone_instances
+from ntkscope.experiments._network import weights_file
 from ntkscope.experiments._regression_claims import judge
 from ntkscope.experiments._regression_figures import draw
 from ntkscope.experiments._regression_published import PUBLISHED
@@ -299,17 +301,19 @@ def run(
         record.stage("networks", total=len(chosen), progress=show) as stage,  # type: ignore[arg-type]
     ):
         for cell in chosen:
-            path = train(config, record, cell, device, seed, progress)
-            compute(jobs(config, cell, path))
+            work = jobs(config, cell, weights_file(record, str(cell)))
+            if lacking(record, work):
+                train(config, record, cell, device, seed, progress)
+                compute(work)
             stage.advance(stage.done < len(chosen))
 
 
 def train(
     config: FunctionRegression, record: Record, cell: Cell, device: torch.device, seed: int, progress: bool
-) -> Path:
+) -> None:
     """All networks of one cell in one ensemble."""
     evolving = cell.network in config.evolving
-    return trained(
+    trained(
         record,
         str(cell),
         lambda s: network(config, cell, s),

@@ -27,12 +27,14 @@ from ntkscope.experiments._conjugate import (
     columns,
     computing,
     in_blocks,
+    lacking,
     read_trained,
     trained,
 )
 from ntkscope.experiments._logistic_claims import PUBLISHED, judge
 from ntkscope.experiments._logistic_figures import draw
 from ntkscope.experiments._logistic_instances import corner_instances
+from ntkscope.experiments._network import weights_file
 from ntkscope.experiments._results import once
 from ntkscope.experiments.registry import experiment
 from ntkscope.linalg import NumericalWarning
@@ -306,13 +308,17 @@ def run(
         record.stage("networks", total=len(chosen), progress=show) as stage,  # type: ignore[arg-type]
     ):
         for cell in chosen:
-            compute(jobs(config, cell, *train(config, record, cell, device, seed, progress)))
+            stopped, unstopped = (weights_file(record, key) for key in (str(cell), f"{cell}/unstopped"))
+            work = jobs(config, cell, stopped, unstopped)
+            if lacking(record, work):
+                train(config, record, cell, device, seed, progress)
+                compute(work)
             stage.advance(stage.done < len(chosen))
 
 
 def train(
     config: LogisticRegression, record: Record, cell: Cell, device: torch.device, seed: int, progress: bool
-) -> tuple[Path, Path | None]:
+) -> None:
     """All networks of one cell until the stop, and the watched ones without it where their evolution is measured."""
     part, seeds = Task(config, cell.task).single, range(seed, seed + config.networks)
     watched = min(config.watched, config.networks)
@@ -328,19 +334,17 @@ def train(
         return network(config, cell, s)
 
     stop = StopWhen(accuracy=config.accuracy)
-    stopped = trained(record, str(cell), build, part, seeds=seeds, stop=stop, **how)
-    if cell.network not in config.evolving:
-        return stopped, None
-    moments = config.checkpoints
-    key = f"{cell}/unstopped"
-    return stopped, trained(record, key, build, part, seeds=seeds[:watched], watched=watched, moments=moments, **how)
+    trained(record, str(cell), build, part, seeds=seeds, stop=stop, **how)
+    if cell.network in config.evolving:
+        key, moments = f"{cell}/unstopped", config.checkpoints
+        trained(record, key, build, part, seeds=seeds[:watched], watched=watched, moments=moments, **how)
 
 
-def jobs(config: LogisticRegression, cell: Cell, stopped: Path, unstopped: Path | None) -> list[Job]:
+def jobs(config: LogisticRegression, cell: Cell, stopped: Path, unstopped: Path) -> list[Job]:
     """What is measured on the networks of one cell."""
     made = in_blocks(f"runs/{cell}", runs_of, config.networks, config, cell, stopped)
     made += in_blocks(f"ridges/{cell}", ridges_of, min(config.watched, config.networks), config, cell, stopped)
-    if unstopped is not None:
+    if cell.network in config.evolving:
         steps = config.checkpoints
         made += [Job(f"evolution/{cell}/{step}", checkpoint_of, (config, cell, unstopped, step)) for step in steps]
     return made
