@@ -31,6 +31,7 @@ from ntkscope.models import build
 CPU = torch.device("cpu")
 
 
+@pytest.mark.guard
 class TestBinaryMnist(ExperimentContract):
     name = "binary-mnist"
     tiny = given(

@@ -11,6 +11,7 @@ from ntkscope.experiments.effective_rank import rises, spectrum
 from ntkscope.linalg import effective_rank
 
 
+@pytest.mark.guard
 class TestEffectiveRank(ExperimentContract):
     name = "effective-rank"
     tiny = given(enlarge=2, widths=(0.5, 1.0))

@@ -22,6 +22,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.guard
 def test_runs_of_different_legs_fill_one_record_and_other_settings_are_refused(tmp_path: Path) -> None:
     first = ns.run("effective-rank", "smoke", out=tmp_path / "run", legs=["lenet/standard"], **OPTIONS)
     assert [key for key in first.metrics if "/" in key] == ["lenet/standard/x0.5"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from contracts.dataset import given
@@ -9,6 +10,7 @@ from contracts.experiment import ExperimentContract
 from ntkscope.experiments._alexnet import enlarged_alexnet
 
 
+@pytest.mark.guard
 class TestLinearizedAlexnet(ExperimentContract):
     name = "linearized-alexnet"
     tiny = given(images=16, test_items=10)

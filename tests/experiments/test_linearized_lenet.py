@@ -32,6 +32,7 @@ CPU = torch.device("cpu")
 HOMES = ("linearized-lenet", "binary-mnist", "effective-rank", "linearized-alexnet")
 
 
+@pytest.mark.guard
 class TestLinearizedLenet(ExperimentContract):
     name = "linearized-lenet"
     tiny = given(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.experiments.tangent_or_last_layer import _arrival
 
 
+@pytest.mark.guard
 class TestTangentOrLastLayer(ExperimentContract):
     name = "tangent-or-last-layer"
     tiny = given(enlarge=2, images=40, held=10, test_items=20, steps=2)
