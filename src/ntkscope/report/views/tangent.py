@@ -19,7 +19,7 @@ POINT = 0.01  # of accuracy: closer than that counts as the same
 def tangent(section: Section, source: Source) -> Drawing:
     """A sentence, the three readings, and why one is missing."""
     readings = section.data["readings"]
-    parts = [_sentence(readings), _table(readings, source)]
+    parts = [_sentence(readings), tag("h3", "Three readings"), _table(readings, source)]
     for name, why in section.data["refused"].items():
         parts.append(tag("p", NAMES.get(name, name), " is missing: ", why, class_="soft"))
     said = (
