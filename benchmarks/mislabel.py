@@ -321,7 +321,7 @@ def shown(values: list[float]) -> str:
     """Mean and half the 95 % interval, or the one value.
 
     >>> shown([0.5, 0.7, 0.6]), shown([0.5])
-    ('0.6000 ± 0.1434', '0.5000')
+    ('0.6000 ± 0.2484', '0.5000')
     """
     if len(values) < 2:
         return f"{np.mean(values):.4f}"

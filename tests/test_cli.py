@@ -35,7 +35,8 @@ def test_version(run: Run) -> None:
     assert run("--version") == (0, f"{ns.__version__}\n", "")
 
 
-def test_help_names_every_verb(run: Run) -> None:
+def test_help_names_every_verb(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # lines are not broken inside a word
     code, out, _ = run("--help")
     assert code == 0
     assert all(verb in out for verb in VERBS)

@@ -96,8 +96,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_every_section_is_done_or_says_why_not(two: Any) -> None:
     record, *_ = two
     found = states(record)
-    assert found.pop("confusion") == "skipped"
-    assert "not for regression" in record.metrics["section:confusion"]["why"]
+    for name in ("confusion", "tangent"):
+        assert found.pop(name) == "skipped"
+        assert "not for regression" in record.metrics[f"section:{name}"]["why"]
     assert set(found.values()) == {"done"}
     assert {"output_summary", "output_surrogates", "output_explain", "output_problems", "kernel", "layers"} <= set(
         found
@@ -203,7 +204,7 @@ def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
     _, model = trained(train)
     record = ns.xray(model, Part(train.x, train.y.double()), test, tmp_path, kernels=["ck"], progress=False)
     assert "task" not in record.config
-    names = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "layers", "computed"]
+    names = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "tangent", "layers", "computed"]
     assert list(states(record)) == names
     assert set(states(record).values()) == {"done"}
 
