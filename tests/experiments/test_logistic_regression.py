@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,19 @@ from sklearn.linear_model import LogisticRegression as Linear
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope.experiments._conjugate import Cell, Machines
+from ntkscope.core import Record
+from ntkscope.experiments._conjugate import Cell, Machines, needed
 from ntkscope.experiments._logistic_claims import LEAST_MARGIN
+from ntkscope.experiments._logistic_fits import margin, plain_newton
 from ntkscope.experiments._logistic_instances import corner_instances
-from ntkscope.experiments.logistic_regression import LogisticRegression, Task, log_odds, margin, network, newton
+from ntkscope.experiments.logistic_regression import (
+    LogisticRegression,
+    Task,
+    jobs,
+    log_odds,
+    network,
+    newton,
+)
 
 
 @pytest.mark.guard
@@ -83,3 +94,31 @@ def test_instances_have_the_corner_condition_and_not_always() -> None:
     assert 0 < found["corner"] < found["drawn"]
     assert found["5.1 holds"] == found["corner"]
     assert found["5.2 holds"] == found["matching"] > 0
+
+
+def test_newton_without_a_ridge_finds_the_minimum_where_there_is_one() -> None:
+    random = np.random.default_rng(0)
+    phi = random.normal(size=(60, 4))
+    labels = (phi @ random.normal(size=4) + 2 * random.normal(size=60) > 0).astype(int)
+    alpha, steps, slope = plain_newton(phi @ phi.T, labels)
+    linear = Linear(C=1e9, fit_intercept=False, tol=1e-12, max_iter=10_000).fit(phi, labels)
+    assert steps < 20
+    assert slope < 1e-6
+    np.testing.assert_allclose(phi.T @ alpha, linear.coef_[0], rtol=1e-3, atol=1e-3)  # lbfgs
+    apart = (phi[:, 0] > 0).astype(int)  # separable: scores grow until the gradient is small
+    scores = phi @ phi.T @ plain_newton(phi @ phi.T, apart)[0]
+    assert ((scores > 0) == apart).all()
+    assert np.abs(scores).max() > 30
+
+
+def test_networks_are_trained_as_far_as_results_need_them(tmp_path: Path) -> None:
+    record = Record.create(tmp_path / "run", kind="example")
+    made = jobs(LogisticRegression(networks=25, watched=4), Cell("F1", "tanh-8"), tmp_path, tmp_path)
+    assert needed(record, made) == 25
+    for job in made:
+        if job.key.startswith("runs/"):
+            record.put(**{job.key: {"seconds": 0.0}})
+    assert needed(record, made) == 4
+    for job in made:
+        record.put(**{job.key: {"seconds": 0.0}})
+    assert needed(record, made) == 0

@@ -88,7 +88,7 @@ def trained(
     same numbers.
     """
     path = weights_file(record, key)
-    if path.exists():
+    if path.exists() and len(read_trained(path)) >= len(seeds):
         return
     kept: dict[str, Tensor] = {}
 
@@ -160,17 +160,18 @@ class Machines:
 
 @dataclass(frozen=True)
 class Job:
-    """One result of the record: `compute(*arguments)`, which another process can do."""
+    """One result of the record: `compute(*arguments)`, which another process can do, on the first `networks` of a cell."""
 
     key: str
     compute: Callable[..., Mapping[str, Any]]
     arguments: tuple[Any, ...]
+    networks: int = 1
 
 
 def in_blocks(key: str, compute: Callable[..., Mapping[str, Any]], count: int, *arguments: Any) -> list[Job]:
     """`compute(*arguments, members)` for the members 0 … count - 1 in blocks: results `KEY/0-9`, `KEY/10-19`, …"""
     blocks = [range(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK)]
-    return [Job(f"{key}/{one[0]}-{one[-1]}", compute, (*arguments, one)) for one in blocks]
+    return [Job(f"{key}/{one[0]}-{one[-1]}", compute, (*arguments, one), one.stop) for one in blocks]
 
 
 @contextmanager
@@ -193,8 +194,7 @@ def computing(record: Record, workers: int) -> Iterator[Callable[[Sequence[Job]]
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
 
         def there(jobs: Sequence[Job]) -> None:
-            lacking = [job for job in jobs if job.key not in record.metrics]
-            running = {pool.submit(_timed, job): job for job in lacking}
+            running = {pool.submit(_timed, job): job for job in jobs if job.key not in record.metrics}
             for future in as_completed(running):
                 once(record, running[future].key, future.result)
 
@@ -207,9 +207,9 @@ def _timed(job: Job) -> dict[str, Any]:
     return {"seconds": round(time.perf_counter() - began, 3), **value}
 
 
-def lacking(record: Record, jobs: Sequence[Job]) -> bool:
-    """Whether some results are not in the record; networks need not be trained where none is."""
-    return any(job.key not in record.metrics for job in jobs)
+def needed(record: Record, jobs: Sequence[Job]) -> int:
+    """How many networks the results need that the record lacks; 0 where it has them all."""
+    return max((job.networks for job in jobs if job.key not in record.metrics), default=0)
 
 
 def columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = None) -> dict[str, list[Any]]:

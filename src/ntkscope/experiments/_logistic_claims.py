@@ -156,6 +156,19 @@ def _gaps_by_ridge(config: Any, record: Record, cell: str, rows: Rows) -> dict[s
     return {f"{ridge:g}": digits(float(gap)) for ridge, gap in zip(config.ridges, np.median(gaps, axis=0))}
 
 
+def _unridged(record: Record, rows: dict[str, Rows]) -> dict[str, Any]:
+    """Median accuracies and losses where Newton's method stops for lack of a gradient, on classes that have no minimum."""
+    found = {cell: joined(record, f"unridged/{cell}") for cell in rows}
+    return {
+        cell: {
+            key: {name: digits(median(one[f"{name} {key}"])) for name in ("network", "ntk", "ck")}
+            for key in ("accuracy", "loss")
+        }
+        for cell, one in found.items()
+        if one
+    }
+
+
 def _relu(config: Any, record: Record, rows: dict[str, Rows], say: Say) -> Claim:
     found, holds = {}, True
     for boundary in config.boundaries:
@@ -165,11 +178,15 @@ def _relu(config: Any, record: Record, rows: dict[str, Rows], say: Say) -> Claim
     measured = {
         "median CK - network accuracy": found,
         "by ridge, watched networks": {cell: _gaps_by_ridge(config, record, cell, one) for cell, one in rows.items()},
+        "Newton without a ridge, watched networks": _unridged(record, rows),
         "median accuracy": _medians(rows, "accuracy"),
         "median summed cross-entropy": _medians(rows, "loss"),
         "median epochs until the stop": {cell: median(one["epochs"]) for cell, one in rows.items()},
     }
-    note = f"ridge {config.ridge:g}; the stop at an accuracy of {config.accuracy} keeps every network's own accuracy near it"
+    note = (
+        f"ridge {config.ridge:g}: at no ridge does the gap vanish with ReLU and stay with tanh; without one the classes have no"
+        " minimum, and where Newton's method stops decides the losses"
+    )
     return say("fig10-relu-logistic", measured, holds, note, _count(rows))
 
 
@@ -202,7 +219,10 @@ def _evolution(config: Any, record: Record, say: Say) -> Claim:
             ],
         }
     watched = min(config.watched, config.networks)
-    note = f"mean of {watched} networks after {', '.join(map(str, config.checkpoints))} epochs, without the stop"
+    note = (
+        f"mean of {watched} networks after {', '.join(map(str, config.checkpoints))} epochs, without the stop; one test node is"
+        " 0.002 of the accuracy"
+    )
     return say("fig11-evolution", measured, holds, note, watched)
 
 

@@ -39,7 +39,7 @@ def _finish(axis: Any, title: str, xlabel: str, measure: str, *, drawn: bool) ->
     axis.set_xlabel(xlabel, fontsize=9)
     axis.set_ylabel(MEASURES[measure], fontsize=9)
     if drawn:
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend(fontsize=7, framealpha=0.85, edgecolor="none")
         if measure == "loss":
             axis.set_yscale("log")
     else:

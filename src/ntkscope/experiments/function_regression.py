@@ -24,7 +24,7 @@ from ntkscope.experiments._conjugate import (
     columns,
     computing,
     in_blocks,
-    lacking,
+    needed,
     read_trained,
     trained,
 )
@@ -302,23 +302,23 @@ def run(
     ):
         for cell in chosen:
             work = jobs(config, cell, weights_file(record, str(cell)))
-            if lacking(record, work):
-                train(config, record, cell, device, seed, progress)
+            if count := needed(record, work):
+                train(config, record, cell, range(seed, seed + count), device, progress)
                 compute(work)
             stage.advance(stage.done < len(chosen))
 
 
 def train(
-    config: FunctionRegression, record: Record, cell: Cell, device: torch.device, seed: int, progress: bool
+    config: FunctionRegression, record: Record, cell: Cell, seeds: range, device: torch.device, progress: bool
 ) -> None:
-    """All networks of one cell in one ensemble."""
+    """The networks of one cell in one ensemble."""
     evolving = cell.network in config.evolving
     trained(
         record,
         str(cell),
         lambda s: network(config, cell, s),
         Task(config, cell.task).single,
-        seeds=range(seed, seed + config.networks),
+        seeds=seeds,
         watched=config.watched if evolving else 0,
         moments=config.moments if evolving else (),
         optimizer="adam",
@@ -337,7 +337,8 @@ def jobs(config: FunctionRegression, cell: Cell, path: Path) -> list[Job]:
     made = in_blocks(f"errors/{cell}", errors_of, config.networks, *here)
     made += in_blocks(f"cutoffs/{cell}", cutoffs_of, min(config.watched, config.networks), *here)
     if cell.network in config.evolving:
-        made += [Job(f"evolution/{cell}/{step}", step_of, (*here, step)) for step in config.moments]
+        watched = min(config.watched, config.networks)
+        made += [Job(f"evolution/{cell}/{step}", step_of, (*here, step), watched) for step in config.moments]
     if cell.activation == KINKED:
         made.append(Job(f"kinks/{cell}", kinks_of, here))
     return made

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
@@ -27,12 +26,13 @@ from ntkscope.experiments._conjugate import (
     columns,
     computing,
     in_blocks,
-    lacking,
+    needed,
     read_trained,
     trained,
 )
 from ntkscope.experiments._logistic_claims import PUBLISHED, judge
 from ntkscope.experiments._logistic_figures import draw
+from ntkscope.experiments._logistic_fits import margin, plain_newton
 from ntkscope.experiments._logistic_instances import corner_instances
 from ntkscope.experiments._network import weights_file
 from ntkscope.experiments._results import once
@@ -191,27 +191,6 @@ def newton(task: Task, kernel: Tensor, ridge: float) -> tuple[np.ndarray, bool]:
     return fitted.decision_function(kernel), bool(fitted.converged_)
 
 
-def margin(features: Tensor, labels: np.ndarray) -> float:
-    """`max_β min_i ±β·u_i` over |β_k| ≤ 1, u the features' left singular vectors: positive where they separate the classes.
-
-    A linear programme; the result is computed again from its solution.
-    """
-    left, values, _ = torch.linalg.svd(features, full_matrices=False)
-    kept = values > max(features.shape) * torch.finfo(torch.float64).eps * values[0]
-    signed = (2 * labels - 1)[:, None] * left[:, kept].numpy()
-    count = signed.shape[1]
-    found = linprog(
-        np.append(np.zeros(count), -1.0),
-        A_ub=np.hstack([-signed, np.ones((len(signed), 1))]),
-        b_ub=np.zeros(len(signed)),
-        bounds=[(-1, 1)] * count + [(None, None)],
-        method="highs",
-    )
-    if not found.success:
-        return float("nan")
-    return float((signed @ found.x[:count]).min())
-
-
 def kernels(task: Task, machines: Machines) -> tuple[dict[str, Tensor], Tensor]:
     """NTK and CK of the log-odds between test and training nodes, and the CK's features at the test nodes."""
     features = machines.ck_features()
@@ -286,6 +265,23 @@ def ridges_of(config: LogisticRegression, cell: Cell, path: Path, members: range
     return columns(rows)
 
 
+def unridged_of(config: LogisticRegression, cell: Cell, path: Path, members: range) -> dict[str, Any]:
+    """Newton's method on Eq. 15 as it stands, without a ridge: where it stopped, test loss and accuracy of both machines."""
+    subjects = Subjects.of(config, cell, path)
+    task, machines, rows = subjects.task, subjects.machines, []
+    for member in members:
+        machines.wear(subjects.ensemble.final, member)
+        row = _named("network", task.measures(machines.outputs().numpy()))
+        for name, kernel in kernels(task, machines)[0].items():
+            scores, steps, slope = plain_newton(kernel[task.nodes].numpy(), task.train_labels)
+            row |= _named(name, task.measures(kernel.numpy() @ scores)) | {
+                f"{name} steps": steps,
+                f"{name} slope": slope,
+            }
+        rows.append(row)
+    return columns(rows)
+
+
 def checkpoint_of(config: LogisticRegression, cell: Cell, path: Path, step: int) -> dict[str, Any]:
     """Of the watched networks after some epochs."""
     subjects = Subjects.of(config, cell, path)
@@ -310,17 +306,17 @@ def run(
         for cell in chosen:
             stopped, unstopped = (weights_file(record, key) for key in (str(cell), f"{cell}/unstopped"))
             work = jobs(config, cell, stopped, unstopped)
-            if lacking(record, work):
-                train(config, record, cell, device, seed, progress)
+            if count := needed(record, work):
+                train(config, record, cell, range(seed, seed + count), device, progress)
                 compute(work)
             stage.advance(stage.done < len(chosen))
 
 
 def train(
-    config: LogisticRegression, record: Record, cell: Cell, device: torch.device, seed: int, progress: bool
+    config: LogisticRegression, record: Record, cell: Cell, seeds: range, device: torch.device, progress: bool
 ) -> None:
-    """All networks of one cell until the stop, and the watched ones without it where their evolution is measured."""
-    part, seeds = Task(config, cell.task).single, range(seed, seed + config.networks)
+    """The networks of one cell until the stop, and the watched ones without it where their evolution is measured."""
+    part = Task(config, cell.task).single
     watched = min(config.watched, config.networks)
     how: dict[str, Any] = {
         "optimizer": "adam",
@@ -335,7 +331,8 @@ def train(
 
     stop = StopWhen(accuracy=config.accuracy)
     trained(record, str(cell), build, part, seeds=seeds, stop=stop, **how)
-    if cell.network in config.evolving:
+    steps = [f"evolution/{cell}/{step}" for step in config.checkpoints]
+    if cell.network in config.evolving and not all(key in record.metrics for key in steps):
         key, moments = f"{cell}/unstopped", config.checkpoints
         trained(record, key, build, part, seeds=seeds[:watched], watched=watched, moments=moments, **how)
 
@@ -343,10 +340,14 @@ def train(
 def jobs(config: LogisticRegression, cell: Cell, stopped: Path, unstopped: Path) -> list[Job]:
     """What is measured on the networks of one cell."""
     made = in_blocks(f"runs/{cell}", runs_of, config.networks, config, cell, stopped)
-    made += in_blocks(f"ridges/{cell}", ridges_of, min(config.watched, config.networks), config, cell, stopped)
+    watched = min(config.watched, config.networks)
+    made += in_blocks(f"ridges/{cell}", ridges_of, watched, config, cell, stopped)
+    made += in_blocks(f"unridged/{cell}", unridged_of, watched, config, cell, stopped)
     if cell.network in config.evolving:
         steps = config.checkpoints
-        made += [Job(f"evolution/{cell}/{step}", checkpoint_of, (config, cell, unstopped, step)) for step in steps]
+        made += [
+            Job(f"evolution/{cell}/{step}", checkpoint_of, (config, cell, unstopped, step), watched) for step in steps
+        ]
     return made
 
 
