@@ -66,17 +66,17 @@ test: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS); tests=$$?; \
 	wait $$lint && exit $$tests
 
-# Shapes and types of what is passed are checked at run time in the second run: that makes the engine three times slower.
+# Shapes and types of what is passed are checked at run time in the second run of nightly: that makes the engine three times slower.
 SHAPED := tests/linalg tests/kernels/test_trace.py tests/kernels/test_conjugate.py tests/kernels/test_projected.py \
 	tests/tangent/test_traps.py tests/tangent/test_layer_rules.py tests/infinite/test_finite_width.py tests/measures \
 	tests/machines tests/explain tests/surrogates/test_ridge_loo.py tests/training/test_training_ensemble.py
 
 guard: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m guard tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --jaxtyping-packages=ntkscope,beartype.beartype $(SHAPED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --durations=40 -m guard tests
 
 nightly: $(VENV)/installed-test
 	HYPOTHESIS_PROFILE=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m nightly
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --jaxtyping-packages=ntkscope,beartype.beartype $(SHAPED)
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks

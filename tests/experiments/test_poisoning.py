@@ -14,7 +14,7 @@ from ntkscope.data import Trigger
 from ntkscope.experiments.poisoning import Poisoning, judge, second_trigger
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 class TestPoisoning(ExperimentContract):
     name = "poisoning"
     tiny = given(width=0.0625, train_items=150, test_items=30, epochs=1, points=30, dim=16, triggers=("square", "none"))

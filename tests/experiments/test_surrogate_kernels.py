@@ -12,7 +12,7 @@ from ntkscope.core import UsageError
 from ntkscope.experiments._kernel_pairs import SIX, kernel_pairs
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 class TestSurrogateKernels(ExperimentContract):
     name = "surrogate-kernels"
     tiny = given(

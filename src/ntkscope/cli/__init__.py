@@ -95,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(args=words, prog_name="ntkscope")
             return
         if name in VERBS:
-            app.command(name, short_help=VERBS[name][1])(verb(name))  # the last command of a name is the one that counts
+            app.command(name, short_help=VERBS[name][1])(
+                verb(name)
+            )  # the last command of a name is the one that counts
         with import_module("ntkscope.core.interrupts").terminable():
             app(args=words, prog_name="ntkscope")
     except SystemExit:  # caught first, so that leaving does not import the rooms
