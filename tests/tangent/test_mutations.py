@@ -497,7 +497,7 @@ def chance_is_not_refused(patch: pytest.MonkeyPatch) -> Case:
 
 
 def believes_the_readout(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(readout.Locator, "_holds", lambda *args: True)
+    patch.setattr(readout.Locator, "holds", lambda *args: True)
 
 
 @mutant("ck", ends="refused", control=believes_the_readout)

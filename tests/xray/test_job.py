@@ -280,7 +280,7 @@ import time
 def wait(*_):
     print("here", flush=True)
     time.sleep(60)
-problems._duplicates = wait
+problems.duplicates = wait
 xrayed(Path({folder!r}), kernels=["ck"])
 """
 
