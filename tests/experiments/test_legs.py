@@ -34,6 +34,38 @@ def test_runs_of_different_legs_fill_one_record_and_other_settings_are_refused(t
         ns.run("effective-rank", "smoke", out=tmp_path / "run", legs=["lenet/shifted"], **{**OPTIONS, "items": 11})
 
 
+@pytest.mark.guard
+def test_legs_run_into_records_of_their_own_are_gathered_with_their_environments(tmp_path: Path) -> None:
+    one = ns.run("effective-rank", "smoke", out=tmp_path / "one", legs=["lenet/standard"], **OPTIONS)
+    two = ns.run("effective-rank", "smoke", out=tmp_path / "two", legs=["lenet/shifted"], **OPTIONS)
+    whole = ns.run(
+        "effective-rank",
+        "smoke",
+        out=tmp_path / "whole",
+        legs=["lenet"],
+        gather_from=[tmp_path / "one", tmp_path / "two"],
+        **OPTIONS,
+    )
+    for part in (one, two):
+        results = {key: value for key, value in part.metrics.items() if "/" in key}
+        assert results
+        assert results.items() <= dict(whole.metrics).items()  # the seconds too: nothing was computed again
+    assert [source["legs"] for source in whole.metrics["gathered"]] == [["lenet/standard/x0.5"], ["lenet/shifted/x0.5"]]
+    assert whole.metrics["gathered"][0]["environment"] == one.environment
+
+    again = ns.run(
+        "effective-rank", "smoke", out=tmp_path / "again", legs=["lenet"], gather_from=[tmp_path / "whole"], **OPTIONS
+    )
+    assert again.metrics["gathered"] == whole.metrics["gathered"]
+
+    with pytest.raises(UsageError, match="config"):
+        ns.run(
+            "effective-rank", "smoke", out=tmp_path / "x", gather_from=[tmp_path / "one"], **{**OPTIONS, "items": 11}
+        )
+    with pytest.raises(UsageError, match="does not run in legs"):
+        ns.run("simplicity-bias", "smoke", out=tmp_path / "y", gather_from=[tmp_path / "one"])
+
+
 def test_a_setting_called_legs_is_declared_as_such() -> None:
     for experiment in ns.EXPERIMENTS.values():
         names = [field.name for field in dataclasses.fields(experiment.config)]

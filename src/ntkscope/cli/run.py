@@ -17,7 +17,7 @@ from ntkscope.core.printable import printable
 
 def run(
     name: Annotated[str, typer.Argument(help="An experiment; `ntkscope list experiments` names them.")],
-    out: Annotated[Path, typer.Option(help="Folder for the record; a run that stopped there is gone on with.")],
+    out: Annotated[Path, typer.Option(help="Folder for the record; a run that stopped there is resumed.")],
     scale: Annotated[
         str, typer.Option(help="smoke: the mechanics, in seconds; paper: the published setting.")
     ] = "smoke",
@@ -27,10 +27,24 @@ def run(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="key=value: another setting; can be repeated.")
     ] = None,
+    gather: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder of a record whose legs are taken over; can be repeated."),
+    ] = None,
 ) -> None:
     """Run an experiment and print the verdicts on its claims."""
     root = None if data_root is None else str(data_root)
-    record = ns.run(name, scale, out=out, device=device, root=root, seed=seed, progress=True, **options(set_))
+    record = ns.run(
+        name,
+        scale,
+        out=out,
+        device=device,
+        root=root,
+        seed=seed,
+        progress=True,
+        gather_from=gather or (),
+        **options(set_),
+    )
     typer.echo("\n".join(verdicts(record)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
@@ -12,6 +12,7 @@ import torch
 
 from ntkscope.core import Record, UsageError
 from ntkscope.experiments._drawing import save_figures
+from ntkscope.experiments._gather import gather
 from ntkscope.experiments.registry import EXPERIMENTS, Experiment
 
 SCALES = ("smoke", "paper")
@@ -26,15 +27,22 @@ def run(
     root: str | Path | None = None,
     seed: int = 0,
     progress: bool = False,
+    gather_from: Sequence[str | Path] = (),
     **overrides: Any,
 ) -> Record:
     """Run the experiment `name` at `scale` ("smoke" or "paper"), some settings overridden, into the folder `out`.
 
     Called again with the same arguments, it resumes: what is in the record is not computed again. A record made with
     other settings is refused; settings that only say which part to compute now (an experiment's `legs`) may differ, so that
-    several calls fill one record. `device`: a GPU if there is one. `root`: the folder of the real data ($NTKSCOPE_DATA).
+    several calls fill one record. Legs that ran side by side into records of their own are taken from the folders `gather_from`
+    before anything is computed. `device`: a GPU if there is one. `root`: the folder of the real data ($NTKSCOPE_DATA).
     """
     experiment = EXPERIMENTS[name]
+    if gather_from and not experiment.legs:
+        raise UsageError(
+            f"got folders to gather for {name}, which does not run in legs; expected one of those that do:"
+            f" {', '.join(key for key, entry in EXPERIMENTS.items() if entry.legs)}"
+        )
     config = configured(experiment, scale, overrides)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     settings = {key: value for key, value in dataclasses.asdict(config).items() if key not in experiment.legs}
@@ -45,6 +53,7 @@ def run(
     else:
         record = Record.create(out, kind="experiment", name=experiment.name, **shared)
     with record:
+        gather(record, gather_from)
         experiment.func(
             config, record, device=where, root=None if root is None else str(root), seed=seed, progress=progress
         )

@@ -1,0 +1,56 @@
+"""Legs of one experiment that were run into several records, on several machines or side by side, gathered into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ntkscope.core import Record, UsageError
+
+KEY = "gathered"
+
+
+def gather(record: Record, folders: Iterable[str | Path]) -> None:
+    """Copy the results (what `once` stored) that `record` lacks, and arrays, from the records in `folders`.
+
+    Each must be of the same experiment, with the same configuration and seeds. Where every result came from, and the
+    environment it was computed in, is listed under the metric "gathered".
+    """
+    for folder in folders:
+        other = Record.open(folder)
+        _check_same(record, other, folder)
+        # A record that gathered from others lists their environments; nothing of theirs is lost by gathering again.
+        passed_on: list[Mapping[str, Any]] = list(other.metrics.get(KEY, ()))
+        from_others = {key for source in passed_on for key in source["legs"]}
+        lacking = [key for key, value in other.metrics.items() if _is_result(value) and key not in record.metrics]
+        own = [key for key in lacking if key not in from_others]
+        arrays = [name for name in other.arrays if name not in record.arrays]
+        for name in arrays:
+            record.array(name, other.arrays[name])
+        sources = [{**source, "legs": [key for key in source["legs"] if key in lacking]} for source in passed_on]
+        sources.append({"legs": own, "environment": dict(other.environment), "seconds": other.wall_seconds})
+        sources = [source for source in sources if source["legs"]]
+        if sources:
+            record.put(
+                **{key: other.metrics[key] for key in lacking}, **{KEY: [*record.metrics.get(KEY, ()), *sources]}
+            )
+
+
+def _check_same(record: Record, other: Record, folder: str | Path) -> None:
+    for what in ("kind", "name", "config", "seeds"):
+        here, there = getattr(record, what), getattr(other, what)
+        if here != there:
+            raise UsageError(
+                f"{folder} cannot be gathered into {record.folder}: its {what} is {_short(there)}, expected {_short(here)};"
+                " run its legs with the same settings, or choose another folder"
+            )
+
+
+def _is_result(value: Any) -> bool:
+    return isinstance(value, Mapping) and "seconds" in value
+
+
+def _short(value: Any, limit: int = 300) -> str:
+    text = str(dict(value) if isinstance(value, Mapping) else value)
+    return text if len(text) <= limit else text[:limit] + "…"
