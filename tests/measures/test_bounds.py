@@ -63,8 +63,8 @@ def test_the_constants_are_attained(tau: int) -> None:
     assert trapezoid_norm(plateau) == pytest.approx(math.sqrt(2 - 1 / tau) * trapezoid_norm(plateau[::tau]))
 
 
-@pytest.mark.parametrize(("length", "printed_holds"), [(2, True), (50, True), (100, False), (200, False)])
-def test_lemma_4_2_on_long_intervals(length: int, printed_holds: bool) -> None:
+@pytest.mark.parametrize(("length", "printed_holds"), [(2.0, True), (50.0, True), (100.0, False), (200.0, False)])
+def test_lemma_4_2_on_long_intervals(length: float, printed_holds: bool) -> None:
     """Ledger conjugate-lemma-4-2: tents that vanish at the training nodes; the corrected slack holds."""
     tau, cells = 20, 50
     step = length / cells / tau

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterator
-from typing import Any, Self, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -169,7 +169,7 @@ class Linearized(nn.Module):
 
     # -- what makes it a module ---------------------------------------------------------------------------------------
 
-    def train(self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> Linearized:
         """Note the mode; the network keeps the one in which it was linearised."""
         self.training = mode
         getattr(self, self.coordinates).train(mode)
