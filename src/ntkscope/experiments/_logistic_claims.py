@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ntkscope import data
 from ntkscope.core import Claim, Record
-from ntkscope.experiments._conjugate import Cell, cells, digits, joined, measured_cells, median, training_seconds
+from ntkscope.experiments._conjugate import Cell, digits, joined, median, training_seconds
+from ntkscope.experiments._conjugate_cells import Check, Rows, Say, judge_cells, sayer
 from ntkscope.experiments._published import Published
 
 PREFIX = "conjugate-"
@@ -78,25 +79,12 @@ PUBLISHED = {
         ),
     )
 }
-Rows = dict[str, list[Any]]
-Say = Callable[..., Claim]
 
 
 def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
     """Every check on the cells that were measured; a claim about others says which."""
-
-    def say(name: str, measured: Any, holds: bool | None, note: str = "", seeds: int | None = None) -> Claim:
-        return PUBLISHED[name].judged(measured, holds, difference=difference, note=note, seeds=seeds)
-
-    def needs(name: str, networks: tuple[str, ...], check: Callable[..., Claim]) -> Claim:
-        wanted = cells(config.boundaries, networks)
-        rows = dict(measured_cells(record, "runs", wanted))
-        missing = [str(cell) for cell in wanted if cell not in rows]
-        if missing:
-            return say(name, None, None, f"not run: {', '.join(missing)}; run it with --set 'only={missing}'")
-        return check({str(cell): one for cell, one in rows.items()}, say)
-
-    for name, networks, check in (
+    say = sayer(PUBLISHED, difference)
+    checks: tuple[Check, ...] = (
         ("fig8-logistic", (SMOOTH,), lambda rows, say: _gap("fig8-logistic", config, rows, say)),
         ("fig9-width-64", (NARROW,), lambda rows, say: _gap("fig9-width-64", config, rows, say)),
         ("fig10-relu-logistic", (SMOOTH, KINKED), lambda rows, say: _relu(config, record, rows, say)),
@@ -105,8 +93,8 @@ def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
         ("theorem-5-1", config.architectures, lambda rows, say: _first_theorem(record, rows, say)),
         ("theorem-5-2", config.architectures, lambda rows, say: _second_theorem(record, rows, say)),
         ("logistic-setting", config.architectures, lambda rows, say: _setting(config, record, rows, say)),
-    ):
-        yield needs(name, networks, check)
+    )
+    yield from judge_cells(record, "runs", config.boundaries, checks, say)
     yield _grids(config, say)
 
 

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ntkscope.core import Claim, Record
-from ntkscope.experiments._conjugate import Cell, cells, digits, joined, measured_cells, median, training_seconds
+from ntkscope.experiments._conjugate import Cell, digits, joined, median, training_seconds
+from ntkscope.experiments._conjugate_cells import Check, Rows, Say, judge_cells, sayer
 from ntkscope.experiments._regression_published import PUBLISHED
 
 SMOOTH, WIDE, KINKED = "tanh-128", "tanh-256", "relu-128"
 GAINED = ("f1", "f2")  # targets on which CKJ has to gain a factor 100
 SEPARATION, ORDERS, APART = 10.0, 100.0, 0.5
 VACUOUS = 1e-6
-Rows = dict[str, list[Any]]
-Say = Callable[..., Claim]
 
 
 def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
     """Every check on the cells that were measured; a claim about others says which."""
-
-    def say(name: str, measured: Any, holds: bool | None, note: str = "", seeds: int | None = None) -> Claim:
-        return PUBLISHED[name].judged(measured, holds, difference=difference, note=note, seeds=seeds)
-
-    def needs(name: str, networks: tuple[str, ...], check: Callable[..., Claim]) -> Claim:
-        wanted = cells(config.targets, networks)
-        rows = dict(measured_cells(record, "errors", wanted))
-        missing = [str(cell) for cell in wanted if cell not in rows]
-        if missing:
-            return say(name, None, None, f"not run: {', '.join(missing)}; run it with --set 'only={missing}'")
-        return check({str(cell): one for cell, one in rows.items()}, say)
-
-    for name, networks, check in (
+    checks: tuple[Check, ...] = (
         ("fig3-separation", (SMOOTH,), lambda rows, say: _separation("fig3-separation", rows, say)),
         ("fig3-ntk-ck-similar", (SMOOTH,), lambda rows, say: _similar(config, record, rows, say)),
         ("fig3-ckj-orders-better", (SMOOTH,), _orders),
@@ -49,8 +36,8 @@ def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
         ("theorem-4-1", config.architectures, lambda rows, say: _first_theorem(record, rows, say)),
         ("theorem-4-2", config.architectures, lambda rows, say: _second_theorem(record, rows, say)),
         ("regression-setting", config.architectures, lambda rows, say: _setting(config, record, rows, say)),
-    ):
-        yield needs(name, networks, check)
+    )
+    yield from judge_cells(record, "errors", config.targets, checks, sayer(PUBLISHED, difference))
 
 
 def ratios(rows: Rows, over: str, under: str) -> np.ndarray:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import data, models
-from ntkscope.core import Part, Record
+from ntkscope.core import Part, Record, Split
 from ntkscope.experiments._conjugate import (
     Cell,
     Job,
@@ -22,12 +22,11 @@ from ntkscope.experiments._conjugate import (
     Trained,
     cells,
     columns,
-    computing,
     in_blocks,
-    needed,
     read_trained,
     trained,
 )
+from ntkscope.experiments._conjugate_cells import GridTask, run_cells
 from ntkscope.experiments._conjugate_instances import monotone_instances
 from ntkscope.experiments._network import weights_file
 from ntkscope.experiments._regression_claims import judge
@@ -105,18 +104,10 @@ class FunctionRegression:
         return tuple(range(0, self.steps + 1, self.every))
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """One target on its grids in float64: test nodes, of which every `refinement`-th is a training node."""
+class Task(GridTask):
+    """One target; every `refinement`-th test node is a training node."""
 
-    config: FunctionRegression
-    name: str
-
-    @cached_property
-    def _split(self) -> Any:
-        return self._load("float64")
-
-    def _load(self, dtype: str) -> Any:
+    def load(self, dtype: str) -> Split:
         return data.load(
             "target-function",
             function=self.name,
@@ -126,24 +117,12 @@ class Task:
         )
 
     @property
-    def single(self) -> Part:
-        """What networks are trained on, in float32."""
-        part: Part = self._load("float32").train
-        return part
-
-    @property
     def train(self) -> Part:
-        part: Part = self._split.train
-        return part
+        return self.split.train
 
     @property
     def weights(self) -> Tensor:
         return torch.as_tensor(self.train.extras["weights"])
-
-    @property
-    def inputs(self) -> Tensor:
-        x: Tensor = self._split.test.x
-        return x
 
     @property
     def nodes(self) -> Tensor:
@@ -151,7 +130,7 @@ class Task:
 
     @cached_property
     def values(self) -> np.ndarray:
-        f: np.ndarray = self._split.test.y.numpy()
+        f: np.ndarray = self.split.test.y.numpy()
         return f
 
     def errors(self, fitted: Any) -> tuple[float, float]:
@@ -295,17 +274,14 @@ def run(
     """Qadeer et al., Figures 3-7, Theorems 4.1, 4.2: networks on smooth functions against NTK, CK and CK features."""
     once(record, "instances", lambda: monotone_instances(config.instances, seed))
     chosen = cells(config.targets, config.architectures, config.only)
-    show = "auto" if progress else False
-    with (
-        computing(record, config.workers) as compute,
-        record.stage("networks", total=len(chosen), progress=show) as stage,  # type: ignore[arg-type]
-    ):
-        for cell in chosen:
-            work = jobs(config, cell, weights_file(record, str(cell)))
-            if count := needed(record, work):
-                train(config, record, cell, range(seed, seed + count), device, progress)
-                compute(work)
-            stage.advance(stage.done < len(chosen))
+    run_cells(
+        record,
+        chosen,
+        config.workers,
+        jobs=lambda cell: jobs(config, cell, weights_file(record, str(cell))),
+        train=lambda cell, count: train(config, record, cell, range(seed, seed + count), device, progress),
+        progress=progress,
+    )
 
 
 def train(

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from ntkscope import data, models
-from ntkscope.core import Part, Record
+from ntkscope.core import Record, Split
 from ntkscope.experiments._conjugate import (
     Cell,
     Job,
@@ -24,12 +24,11 @@ from ntkscope.experiments._conjugate import (
     Trained,
     cells,
     columns,
-    computing,
     in_blocks,
-    needed,
     read_trained,
     trained,
 )
+from ntkscope.experiments._conjugate_cells import GridTask, run_cells
 from ntkscope.experiments._logistic_claims import PUBLISHED, judge
 from ntkscope.experiments._logistic_figures import draw
 from ntkscope.experiments._logistic_fits import margin, plain_newton
@@ -103,18 +102,10 @@ class LogisticRegression:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """One boundary on its grids in float64: test nodes, of which some are the training nodes."""
+class Task(GridTask):
+    """One boundary."""
 
-    config: LogisticRegression
-    name: str
-
-    @cached_property
-    def _split(self) -> Any:
-        return self._load("float64")
-
-    def _load(self, dtype: str) -> Any:
+    def load(self, dtype: str) -> Split:
         return data.load(
             "logistic-boundary",
             boundary=self.name,
@@ -122,17 +113,6 @@ class Task:
             refinement=self.config.refinement,
             dtype=dtype,
         )
-
-    @property
-    def single(self) -> Part:
-        """What networks are trained on, in float32."""
-        part: Part = self._load("float32").train
-        return part
-
-    @property
-    def inputs(self) -> Tensor:
-        x: Tensor = self._split.test.x
-        return x
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -148,7 +128,7 @@ class Task:
     @cached_property
     def labels(self) -> np.ndarray:
         """Of the test nodes, on their grid."""
-        eta: np.ndarray = self._split.test.y.reshape(self.shape).numpy()
+        eta: np.ndarray = self.split.test.y.reshape(self.shape).numpy()
         return eta
 
     @property
@@ -298,18 +278,19 @@ def run(
     """Qadeer et al., Figures 8-11, Theorems 5.1, 5.2: two classes in the plane by networks and by their NTK and CK."""
     once(record, "instances", lambda: corner_instances(config.instances, seed))
     chosen = cells(config.boundaries, config.architectures, config.only)
-    show = "auto" if progress else False
-    with (
-        computing(record, config.workers) as compute,
-        record.stage("networks", total=len(chosen), progress=show) as stage,  # type: ignore[arg-type]
-    ):
-        for cell in chosen:
-            stopped, unstopped = (weights_file(record, key) for key in (str(cell), f"{cell}/unstopped"))
-            work = jobs(config, cell, stopped, unstopped)
-            if count := needed(record, work):
-                train(config, record, cell, range(seed, seed + count), device, progress)
-                compute(work)
-            stage.advance(stage.done < len(chosen))
+
+    def work(cell: Cell) -> list[Job]:
+        stopped, unstopped = (weights_file(record, key) for key in (str(cell), f"{cell}/unstopped"))
+        return jobs(config, cell, stopped, unstopped)
+
+    run_cells(
+        record,
+        chosen,
+        config.workers,
+        jobs=work,
+        train=lambda cell, count: train(config, record, cell, range(seed, seed + count), device, progress),
+        progress=progress,
+    )
 
 
 def train(
