@@ -76,7 +76,8 @@ guard: $(VENV)/installed-test
 
 nightly: $(VENV)/installed-test
 	HYPOTHESIS_PROFILE=nightly OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m nightly
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --jaxtyping-packages=ntkscope,beartype.beartype $(SHAPED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --jaxtyping-packages=ntkscope,beartype.beartype \
+		-m "not nightly and not guard and not wrong_type" $(SHAPED)
 
 bench: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks

@@ -47,7 +47,7 @@ class LSMRSolution:
 
 
 def lsmr(
-    A: LinearMap | Gram | Tensor | np.ndarray | Any,
+    A: LinearMap | Gram | Tensor | np.ndarray,
     Y: Tensor | np.ndarray,
     *,
     ridge: float = 0.0,
