@@ -67,7 +67,8 @@ class PermutationNull(Null):
         ordered = drawn.sort(descending=True).values
 
         def probability(values: Float[Tensor, " k"]) -> list[float]:
-            return ((1 + (ordered >= values[:, None]).sum(1)) / (1 + len(ordered))).tolist()
+            exceed = (ordered >= values[:, None]).sum(1).tolist()
+            return [(1 + number) / (1 + len(ordered)) for number in exceed]  # in float64: 10/200 must not exceed 0.05
 
         return float(ordered[self.rank - 1]), probability
 
@@ -99,7 +100,7 @@ class InitialNull(Null):
     def round(self, residual: Float[Tensor, "m n"], removed: int, unit: float) -> tuple[float, Probability]:
         start = self.start / unit
         itself = largest_singular_values(start[None])
-        others = permuted_values(start, self.permuted.draws, self.permuted.seed, 0)
+        others = permuted_values(start, self.permuted.draws - 1, self.permuted.seed, 0)
         return self.permuted.compared(torch.cat([itself, *others]))
 
 

@@ -108,7 +108,7 @@ def spike_test(
             f"got W0 of shape {tuple(start.shape)} for W of shape {tuple(matrix.shape)}; expected the same shape: the initial"
             " weights of the same layer"
         )
-    return find_spikes(Centred.of(matrix), InitialNull(PermutationNull(level, draws - 1, seed), start - start.mean()))
+    return find_spikes(Centred.of(matrix), InitialNull(PermutationNull(level, draws, seed), start - start.mean()))
 
 
 def checked_matrix(W: Matrix, name: str) -> Float[Tensor, "m n"]:

@@ -160,7 +160,7 @@ def classify(
     start = None if W0 is None else _start(W0, matrix)
     null: Null = NoiseNull(level) if draws == 0 else PermutationNull(level, draws, seed)
     if start is not None:
-        null = InitialNull(PermutationNull(level, (draws or DRAWS) - 1, seed), start - start.mean())
+        null = InitialNull(PermutationNull(level, draws or DRAWS, seed), start - start.mean())
     parts = Centred.of(matrix)
     spikes = find_spikes(parts, null)
     bulk = _Bulk.of(parts.values, (matrix.shape[0], matrix.shape[1]), spikes.count)
