@@ -51,15 +51,15 @@ def test_a_power_law_is_recognised() -> None:
     assert found.p_value > 0.1
     assert found.against["exponential"].ratio > 2
     assert found.against["exponential"].p < 0.01
-    assert abs(found.against["log-normal"].ratio) < 2
+    assert -2 < found.against["log-normal"].ratio <= 0
     assert found.against["truncated"].p > 0.01
     again = power_law_tail(x, resamples=40)
     assert (again.p_value, again.interval) == (found.p_value, found.interval)
 
 
 def test_what_is_none_is_told() -> None:
-    x = 1 + numpy_generator(0, "exponential").exponential(size=500)
-    found = power_law_tail(x, least=400, resamples=40)
+    x = 1 + numpy_generator(0, "exponential").exponential(size=1500)
+    found = power_law_tail(x, least=1400, resamples=30)
     assert found.p_value < 0.1
     assert found.against["exponential"].ratio < -2
     assert found.against["truncated"].p < 1e-3
@@ -69,7 +69,9 @@ def test_scale_does_not_matter() -> None:
     x = pareto(200, 3.0)
     one, other = (power_law_tail(values, resamples=0) for values in (x, x * 1e-5))
     assert one.alpha == pytest.approx(other.alpha)
-    assert one.against["log-normal"].ratio == pytest.approx(other.against["log-normal"].ratio, rel=1e-6)
+    assert one.against["log-normal"].ratio == pytest.approx(
+        other.against["log-normal"].ratio, abs=1e-3
+    )  # an optimiser's
 
 
 def test_many_values_are_thinned_not_dropped() -> None:

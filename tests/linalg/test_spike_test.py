@@ -145,7 +145,7 @@ class TestPermutation:
         assert found.count == 3 == naive(W, 0.05, 39, 0)[0]
 
     def test_exact_under_the_null(self) -> None:
-        """The rank of the value among draws is uniform: of 200 matrices 5 % ± 3 standard errors, and the p-values' mean is ½."""
+        """The rank of the value among draws is uniform: of 200 matrices 5 % ± 3 errors, p-values' mean ½."""
         p = [spike_test(noise(8, 12, seed=seed) ** 3, draws=19, seed=seed).p_value for seed in range(200)]
         share = sum(value <= 0.05 for value in p) / len(p)
         assert abs(share - 0.05) < 3 * math.sqrt(0.05 * 0.95 / 200)

@@ -58,7 +58,7 @@ class TestClassify:
     @pytest.mark.parametrize(
         ("matrix", "label", "cause"),
         [
-            (noise(60, 90), "invariant bulk", "noise"),
+            (noise(60, 90, seed=2), "invariant bulk", "noise"),
             (2 * torch.rand(60, 90, generator=generator(3, "uniform")) - 1, "invariant bulk", "noise"),
             (noise(60, 90) + directions((60, 90), torch.tensor([3.0])), "bulk + spikes", "learned directions"),
             (noise(60, 90) + directions((60, 90), torch.linspace(3, 5, 5)), "bulk + spikes", "learned directions"),

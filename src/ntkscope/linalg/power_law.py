@@ -34,7 +34,8 @@ class TailFit:
     """Share of samples from the fitted law that lie farther from their own fit; a small one speaks against a power law. NaN
     without resampling."""
     against: Mapping[str, Vuong]
-    """By rival ("log-normal", "exponential", "truncated"): a positive ratio favours the power law, a p near 1 neither."""
+    """By rival ("log-normal", "exponential", "truncated"): a positive ratio favours the power law, a p near 1 neither. The
+    power law is a limit of the log-normal and a case of the truncated one: these two fit at least as well."""
 
 
 def power_law_tail(values: Any, *, least: int = 50, resamples: int = 1000, seed: int = 0) -> TailFit:
