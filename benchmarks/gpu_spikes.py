@@ -1,6 +1,6 @@
 """How often `spike_test` errs: false alarms on pure noise, and directions found, on a CUDA device (or a CPU, in hours).
 
-False alarms at 5 % and 1 % of the default null (permuted entries, 199 draws) over ten shapes and four laws, 1,000 matrices each;
+False alarms at 5 % and 1 % of the default null (permuted entries, 199 draws), ten shapes and four laws, 1,000 matrices each;
 then directions of 2, 1.5 and 0.7 times the threshold in Gaussian noise. Draws of a matrix stop once ten of them exceed its
 value: neither level can then be reached, so decisions are those of all 199 draws. Every cell is written when it is done, and
 a run that was stopped continues with the next.

@@ -68,7 +68,7 @@ class TestMarchenkoPastur:
 
 
 def painleve(points: list[float]) -> dict[float, tuple[float, float, float]]:
-    """`F₁(s), F₂(s), F₄(s/√2)` at descending points s: Taylor series of `q'' = s q + 2 q³`, q ~ Ai, its integrals; 40 digits."""
+    """`F₁(s), F₂(s), F₄(s/√2)` at descending points s: Taylor series of `q'' = s q + 2 q³`, q ~ Ai, its integrals."""
     with mpmath.workdps(40):
         s = mpmath.mpf(12)
         airy, slope = mpmath.airyai(s), mpmath.airyai(s, derivative=1)

@@ -15,8 +15,8 @@ POINTS, ROUNDS = 63, 8  # an interval within a factor of 3 of the value is narro
 def largest_singular_values(A: Float[Tensor, "b m n"]) -> Float[Tensor, " b"]:
     """`σ₁` of every matrix of a batch, in its dtype and on its device; O(b m n min(m, n)), one batched product.
 
-    Lanczos on the smaller Gram from one start vector for all, as many steps as noise needs at its edge (`_steps`); the largest
-    eigenvalue of each tridiagonal matrix by multisection. Agrees with `svdvals` to 1e-7 on noise, where the second value is near,
+    Lanczos on the smaller Gram from one start vector for all, as many steps as noise needs at its edge; the largest
+    eigenvalue of each tridiagonal matrix by multisection. Agrees with `svdvals` to 1e-7 on noise, where the second is near,
     and to more digits elsewhere.
 
     >>> largest_singular_values(torch.tensor([[[3.0, 0.0], [4.0, 0.0]], [[1.0, 0.0], [0.0, 2.0]]])).tolist()

@@ -11,7 +11,7 @@ from ntkscope.core import UsageError
 from ntkscope.linalg.marchenko_pastur import Array, Values, elementwise
 
 LOWEST, HIGHEST = -14.0, 40.0  # below the law is 0 to 1e-40, above its complement is 0 to 1e-70
-NODES, LENGTH, CHUNK = 60, 20.0, 128  # of the quadrature: twice as many nodes change 1e-13
+NODES, LENGTH, CHUNK = 40, 20.0, 128  # of the quadrature: twice as many nodes change 1e-12
 MEAN, VARIANCE = -1.2065335745820, 1.6077810345810  # of the law with beta = 1
 
 

@@ -22,6 +22,7 @@ from ntkscope.linalg.nulls import (
     excess_kurtosis,
     upper_quantile,
 )
+from ntkscope.linalg.power_law import checked_sample, plain_tail
 from ntkscope.linalg.spike_test import Centred, checked_matrix, decompose, find_spikes
 from ntkscope.linalg.tracy_widom import MEAN
 from ntkscope.measures._checks import plain_array
@@ -67,7 +68,8 @@ class SpectrumClass:
     """Numbers and words that led there; `reason` is a sentence."""
     spikes: SpikeTest | None
     tail: TailFit | None
-    """Of the squared singular values (a Gram's eigenvalues), where values leave the bulk."""
+    """Of the squared singular values (a Gram's eigenvalues), where values leave the bulk; with bootstraps and rivals if
+    `resamples` were asked for."""
 
 
 def compare(before: Any, after: Any) -> SpectrumChange:
@@ -138,7 +140,7 @@ def classify(
     redrawn initialisations; eigenvalues that exceed the initial ones count instead of spikes: by 10 %, or by what
     redrawn initialisations differ.
 
-    `draws=0` takes the Tracy–Widom law in place of permutations of W, `resamples` are those of `power_law_tail`. Costs one
+    `draws=0` takes the Tracy–Widom law in place of permutations of W, `resamples=1000` adds bootstraps and rivals to the tail. Costs one
     eigendecomposition of the smaller Gram besides.
 
     >>> import torch
@@ -276,7 +278,10 @@ def _localised(vector: Float[Tensor, "n 1"]) -> bool:
 
 def _tail(squares: Any, resamples: int, seed: int) -> TailFit | None:
     try:
-        return power_law_tail(squares, least=max(20, len(squares) // 10), resamples=resamples, seed=seed)
+        least = max(20, len(squares) // 10)
+        if not resamples:
+            return plain_tail(checked_sample(squares, least), least)
+        return power_law_tail(squares, least=least, resamples=resamples, seed=seed)
     except (UsageError, NumericalError):  # too few positive values, or ties: there is no tail to fit
         return None
 
