@@ -106,14 +106,23 @@ def label_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = Fals
         Y = Y - Y.mean(0)
     if k is not None and not 1 <= k <= len(gram):
         raise UsageError(f"got k={k} of the eigenvectors of a kernel of {len(gram)} rows; expected 1 … {len(gram)}")
-    whole = float(Y.square().sum())
-    if whole == 0:
-        raise NumericalError("got targets that are zero (or, centred, constant): they have no power to share")
     if not np.isfinite(_norm(gram, False)):
         raise NumericalError(f"{gram!r} holds NaN or infinity; its eigenvectors are undefined")
     _, vectors = eigenpairs(gram, k)  # ascending
-    shares = (vectors.cpu().double().T @ Y).square().sum(1).flip(0) / whole
-    return np.asarray(shares.numpy())
+    return power_in(vectors.flip(1), Y)
+
+
+def power_in(vectors: Tensor, y: Any) -> Float64[np.ndarray, " e"]:
+    """`‖u_iᵀ Y‖² / ‖Y‖²` for orthonormal columns u_i of `vectors` (n, e), in their order; O(n e). See `label_power`.
+
+    >>> power_in(torch.eye(2), torch.tensor([3.0, 4.0])).round(2).tolist()
+    [0.36, 0.64]
+    """
+    Y = torch.from_numpy(_targets(y, len(vectors)))
+    whole = float(Y.square().sum())
+    if whole == 0:
+        raise NumericalError("got targets that are zero (or, centred, constant): they have no power to share")
+    return np.asarray(((vectors.detach().cpu().double().T @ Y).square().sum(1) / whole).numpy())
 
 
 def cumulative_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = False) -> Float64[np.ndarray, " e"]:
