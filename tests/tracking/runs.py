@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import ntkscope as ns
 from oracles.unchanged import bits
 
+EVERYTHING = ("weights", "ck", "trntk", "alignment")
 ALL = 1e6  # an overhead at which everything due can be afforded
 
 
@@ -39,7 +40,9 @@ def data(n: int = 24, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def tracker(model: nn.Module, out: Path, **options: Any) -> ns.Tracker:
-    options = {"total": 8, "overhead": ALL, "when": [1, 2, 3, 5, 8], **options}
+    """A tracker of what is quick to measure, for which everything due can be afforded."""
+    watch = ("weights", "ck", "alignment")
+    options = {"total": 8, "overhead": ALL, "when": [1, 2, 3, 5, 8], "watch": watch, **options}
     return ns.Tracker(model, options.pop("probe", data(12, 1)), out, **options)
 
 

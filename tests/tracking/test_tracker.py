@@ -16,17 +16,19 @@ import ntkscope as ns
 from ntkscope.core import Part, Record, RecordError, UsageError
 from ntkscope.tracking import LogSpaced
 from ntkscope.tracking.probe import as_probe
-from tracking.runs import ALL, data, network, rows, tracker, train
+from tracking.runs import ALL, EVERYTHING, data, network, rows, tracker, train
 
 # -- training is untouched ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"autocast": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, *(pytest.param(o, marks=pytest.mark.guard) for o in ({"accumulate": 2}, {"autocast": True}))], ids=str
+)
 def test_training_is_the_same_to_the_bit(tmp_path: Path, options: dict[str, Any]) -> None:
     """BatchNorm's buffers, Dropout's random states, momentum, gradients, modes and flags included."""
     expected = train(network(), **options)
     model = network()
-    with tracker(model, tmp_path / "run") as watching:
+    with tracker(model, tmp_path / "run", watch=EVERYTHING) as watching:
         found = train(model, lambda loss, _: watching.step(loss), **options)
     assert found == expected
     assert [row["step"] for row in rows(tmp_path / "run", "moments")] == [0, 1, 2, 3, 5, 8]
@@ -49,6 +51,7 @@ def test_inside_autocast_and_without_gradients(tmp_path: Path) -> None:
     assert [row["values"] for row in first] == [row["values"] for row in second]  # nothing was trained
 
 
+@pytest.mark.guard
 def test_a_compiled_network(tmp_path: Path) -> None:
     expected = network()
     train(expected, run=torch.compile(expected, backend="eager"))
@@ -112,7 +115,7 @@ def test_the_rows_are_what_the_network_was(tmp_path: Path) -> None:
         losses[step] = float(loss.detach())
 
     losses: dict[int, float] = {}
-    watching = tracker(model, tmp_path / "run")
+    watching = tracker(model, tmp_path / "run", watch=EVERYTHING)
     train(model, told)
     watching.close()
     record = Record.open(tmp_path / "run")
@@ -205,12 +208,9 @@ def test_directions_are_compared_with_singular_vectors() -> None:
     from ntkscope.tracking.weights import alignments, directions_for
 
     draw = torch.Generator().manual_seed(0)
-    W, D = (torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((7, 5), (5, 2)))
-    U, _, V = torch.linalg.svd(W)
-    expected = (V[:3] @ (D / D.norm(dim=0))).abs()
-    torch.testing.assert_close(alignments(W, D, 3), expected)
-    left = torch.randn(7, 1, generator=draw, dtype=torch.float64)
-    torch.testing.assert_close(alignments(W, left, 2), (U[:, :2].T @ left / left.norm()).abs())
+    W, D, left = (torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((7, 5), (5, 2), (7, 1)))
+    expected = [[abs(float(nn.functional.cosine_similarity(w, d, dim=0))) for d in D.T] for w in W]
+    torch.testing.assert_close(alignments(nn.functional.normalize(W, dim=1).T, D), torch.tensor(expected, dtype=torch.float64))
     chosen = {"a": W, "b": W.T.clone()}
     assert set(directions_for(D, chosen)) == {"a"}
     assert set(directions_for({"b": left}, chosen)) == {"b"}
@@ -218,6 +218,42 @@ def test_directions_are_compared_with_singular_vectors() -> None:
         directions_for(torch.ones(4), chosen)
     with pytest.raises(UsageError, match="column of zeros"):
         directions_for(torch.zeros(5), chosen)
+
+
+def test_spikes_and_their_directions(tmp_path: Path) -> None:
+    """A planted direction is found, at the right place and in the right units; a layer of few values is undecided."""
+    draw = torch.Generator().manual_seed(0)
+    beta = torch.randn(80, generator=draw)
+    model = nn.Sequential(nn.Linear(80, 60), nn.ReLU(), nn.Linear(60, 3))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.randn(60, 80, generator=draw))
+        model[2].weight.zero_()
+    probe = (torch.randn(60, 80, generator=draw), torch.arange(60) % 3)
+    watching = tracker(
+        model, tmp_path / "run", probe=probe, directions=beta, when=[1], total=1, watch=("weights", "ck")
+    )
+    with torch.no_grad():
+        model[0].weight.add_(torch.outer(torch.randn(60, generator=draw).sign(), 5 * beta / beta.norm()))
+        model[2].weight.normal_(generator=draw)
+    watching.step(1.0)
+    watching.close()
+    found = {(row["step"], row["of"]): row for row in Record.open(tmp_path / "run").series("spikes")}
+    before, after = found[0, "weights:0.weight"], found[1, "weights:0.weight"]
+    assert (before["label"], before["count"], before["alignments"]) == ("invariant bulk", 0, [])
+    assert (after["label"], after["count"]) == ("bulk + spikes", 1)
+    assert after["values"][0] == pytest.approx(float(torch.linalg.matrix_norm(model[0].weight.detach(), 2)), rel=0.01)
+    assert after["values"][0] > after["edge"] > 10
+    assert after["alignments"][0][0] == pytest.approx(after["overlaps"][0][1], abs=0.03)
+    assert (0, "weights:2.weight") not in found  # all zero: there is no test for it
+    assert found[1, "weights:2.weight"] == {
+        "moment": 1,
+        "step": 1,
+        "of": "weights:2.weight",
+        "label": "undecided",
+        "count": 0,
+    }
+    assert found[1, "ck"]["label"] == "bulk + spikes"
+    assert len(found[1, "ck"]["values"]) == found[1, "ck"]["count"] > 0
 
 
 class Writer:

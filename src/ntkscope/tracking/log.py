@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ntkscope.core import Record, RecordError, fingerprint
 from ntkscope.core.record_schema import FILE
@@ -21,6 +21,7 @@ from ntkscope.tracking.weights import directions_for
 
 KIND = "tracking"
 MOMENTS = "moments"
+INITIAL = "initial"
 SERIES = ("spectra", "spikes", "alignment")
 SYNC_SECONDS = 60.0  # between writes of record.json; rows are with the operating system at once
 SAMPLED = 1024  # entries of each parameter that tell two starts apart
@@ -109,6 +110,19 @@ class Log:
         if time.monotonic() - self._synced >= SYNC_SECONDS:
             self.record.put(moments=len(self.moments))
             self._synced = time.monotonic()
+
+    def keep_kernels(self, kernels: Mapping[str, Tensor]) -> None:
+        """Keep the kernels of moment 0, which a resumed run needs to compare later ones with."""
+        for name, K in kernels.items():
+            self.record.array(f"{INITIAL}.{name}", K.to(torch.float32))
+
+    def kernels(self) -> dict[str, Tensor]:
+        """The kernels of moment 0, as far as they are there."""
+        names = [name for name in self.record.arrays if name.startswith(f"{INITIAL}.")]
+        return {
+            name.removeprefix(f"{INITIAL}."): torch.from_numpy(self.record.arrays[name].astype("float64"))
+            for name in names
+        }
 
     def close(self, error: BaseException | None, **facts: Any) -> None:
         """End the record: done, failed or interrupted, as `error` says."""

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, NumericalError, UsageError
 from ntkscope.kernels import KERNELS, Tangent
+from ntkscope.linalg import as_gram
 from ntkscope.measures import alignment
-from ntkscope.tracking.budget import Cost
+from ntkscope.measures.spectra import classify
+from ntkscope.tracking.budget import FEWEST, Cost
 from ntkscope.tracking.probe import Probe
 from ntkscope.tracking.still import held_still
 from ntkscope.tracking.weights import DIGITS, PREFIX, directions_for, matrices, spectrum_row, spike_row, weight_rows
@@ -84,6 +86,8 @@ class Observer:
     directions: Any = None
     memory: str | int | float = "2GiB"
     seed: int = 0
+    initial: Mapping[str, Tensor] = field(default_factory=dict)
+    """The kernels of moment 0, which later ones are compared with."""
     earlier: Mapping[str, Tensor] = field(default_factory=dict)
     earlier_step: int = 0
 
@@ -138,8 +142,10 @@ class Observer:
         return Look(items, rows, kernels, Cost(items, fixed, by_items), tuple(notes))
 
     def keep(self, look: Look, step: int) -> None:
-        """Later velocities are taken from this look."""
+        """Later velocities are taken from this look; that of step 0 is what every later kernel is compared with."""
         self.earlier, self.earlier_step = look.kernels, step
+        if step == 0:
+            self.initial = look.kernels
 
     def _weights(self, rows: dict[str, list[dict[str, Any]]]) -> None:
         chosen = matrices(self.model, self.watch.globs)  # anew: a network may replace its parameters
@@ -165,6 +171,7 @@ class Observer:
             values = torch.linalg.eigvalsh(K)
         rows["spectra"].append({**row, **spectrum_row(values.flip(0))})
         kernels[name] = K
+        rows["spikes"] += _outside(name, K, values.flip(0), self.initial.get(name))
         if self.watch.alignment:
             if name in self.earlier and step > self.earlier_step:
                 n = min(items, len(self.earlier[name]))  # the items that both have
@@ -186,6 +193,19 @@ class Observer:
         if self._tangent is None or self._tangent[0] != self.device:
             self._tangent = (self.device, Tangent(self.model, memory=self.memory))
         return self._tangent[1]
+
+
+def _outside(name: str, K: Tensor, values: Tensor, start: Tensor | None) -> list[dict[str, Any]]:
+    """The row of `spikes` for a kernel: how many more of its eigenvalues than of the initial kernel lie outside the bulk.
+
+    Both on the items they share; no row where these are too few to tell.
+    """
+    n = 0 if start is None else min(len(K), len(start))
+    if start is None or n < FEWEST:
+        return []
+    found = classify(as_gram(K[:n, :n]), as_gram(start[:n, :n]))
+    count = int(found.evidence.get("eigenvalues outside", 0))
+    return [{"of": name, "label": found.label, "count": count, "values": spectrum_row(values[:count])["values"]}]
 
 
 def device_of(model: nn.Module) -> torch.device:

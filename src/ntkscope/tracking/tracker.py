@@ -198,6 +198,8 @@ class Tracker:
             if time.perf_counter() - start + MARGIN * look.cost.predict(count) > FIRST_SECONDS:
                 break
             look = self._observer.look(count, 0, strict=True)
+        assert self._log is not None
+        self._log.keep_kernels(look.kernels)
         self._write(look, 0, None, time.perf_counter() - start, 0)
 
     def _attempt(self, end: bool = False) -> None:
@@ -256,6 +258,7 @@ class Tracker:
         self._budget.resume(float(last["seconds"]), sum(float(moment["cost"]) for moment in moments))
         self._budget.last = Cost(int(last["probe_items"]), 0.0, float(last["cost"]))
         self._measured = int(last["step"])
+        self._observer.initial = self._log.kernels()
 
     def _arrive(self, step: int) -> None:
         """The first step reported says where this attempt begins: later moments of an earlier one are dropped."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ntkscope.core import UsageError
+from ntkscope.core import NtkscopeError, UsageError
+from ntkscope.measures.spectra import classify
 
 MOST_VALUES = 2000  # numbers of one spectrum that are written
 SURELY = 50  # of these the largest
@@ -78,39 +78,34 @@ def weight_rows(chosen: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
 def spike_row(
     name: str, parameter: Tensor, directions: Float64[Tensor, "d k"] | None, *, level: float, seed: int
 ) -> dict[str, Any] | None:
-    """The row of the series `spikes` for one matrix; None where it is not finite or there is no test for it."""
-    if not bool(torch.isfinite(parameter).all()):
+    """The row of the series `spikes` for one matrix, by the Tracy–Widom law, which needs no draws; None where there is no test
+    for it: entries that are not finite, constant, or symmetric.
+    """
+    try:
+        found = classify(wide(parameter), level=level, draws=0, seed=seed)
+    except NtkscopeError:
         return None
-    W = wide(parameter)
-    found = classified(W, level=level, seed=seed)
-    if found is None:
-        return None
-    spikes = found.spikes
     row: dict[str, Any] = {"of": f"{PREFIX}:{name}", "label": found.label, "count": 0}
-    if spikes is None:
+    spikes = found.spikes
+    if spikes is None:  # too few singular values to tell
         return row
-    count = int(spikes.count)
-    row |= {"count": count, "values": _plain(spikes.values), "p_values": _plain(spikes.p_values)}
-    row |= {"edge": float(spikes.edge), "overlaps": [_plain(pair) for pair in torch.as_tensor(spikes.overlaps)]}
-    if directions is not None and count:
-        row["alignments"] = alignments(W, directions, count).tolist()
+    row |= {"count": spikes.count, "values": _plain(spikes.values), "p_values": _plain(spikes.p_values)}
+    row |= {"edge": _plain([spikes.edge])[0], "overlaps": [_plain(pair) for pair in spikes.overlaps]}
+    if directions is not None:
+        vectors = spikes.right if len(spikes.right) == len(directions) else spikes.left
+        row["alignments"] = [_plain(cosines) for cosines in alignments(vectors, directions)]
     return row
 
 
-def alignments(
-    W: Float64[Tensor, "rows columns"], directions: Float64[Tensor, "d k"], count: int
-) -> Float64[Tensor, "count k"]:
-    """|cos| of the first `count` singular vectors with each direction: of the right ones, where those have d entries, else of
-    the left ones.
+def alignments(vectors: Float64[Tensor, "d count"], directions: Float64[Tensor, "d k"]) -> Float64[Tensor, "count k"]:
+    """|cos| of each vector with each direction.
 
-    >>> alignments(torch.diag(torch.tensor([3.0, 2.0], dtype=torch.float64)), torch.eye(2, dtype=torch.float64)[:, :1], 2)
-    tensor([[1.],
-            [0.]], dtype=torch.float64)
+    >>> alignments(torch.eye(2), torch.tensor([[3.0], [4.0]]))
+    tensor([[0.6000],
+            [0.8000]])
     """
-    left, _, right = torch.linalg.svd(W, full_matrices=False)
-    vectors = right[:count] if W.shape[1] == len(directions) else left[:, :count].T
-    unit = directions.to(W.device) / torch.linalg.vector_norm(directions.to(W.device), dim=0)
-    return (vectors @ unit).abs().cpu()
+    aim = directions.to(vectors)
+    return (vectors.T @ aim / torch.linalg.vector_norm(aim, dim=0)).abs()
 
 
 def directions_for(directions: Any, chosen: Mapping[str, Tensor]) -> dict[str, Float64[Tensor, "d k"]]:
@@ -143,15 +138,6 @@ def directions_for(directions: Any, chosen: Mapping[str, Tensor]) -> dict[str, F
             )
         found |= dict.fromkeys(fits, columns)
     return found
-
-
-def classified(W: Float64[Tensor, "rows columns"], *, level: float, seed: int) -> Any:
-    """What `measures.spectra.classify` says of a matrix; None where the package has no such test."""
-    try:
-        spectra = import_module("ntkscope.measures.spectra")
-    except ImportError:
-        return None
-    return spectra.classify(W, level=level, seed=seed)
 
 
 def _plain(values: Any) -> list[float]:
