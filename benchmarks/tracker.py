@@ -125,7 +125,7 @@ def compare(what: Task, rounds: int) -> tuple[dict[str, Any], list[Check], dict[
             f"{overhead.median:.3f}",
             overhead.median <= TARGET,
         ),
-        Check(f"{what.name}: final weights", "equal to the bit", row["weights"], same),
+        Check(f"{what.name}: final weights", "equal to the bit", "same bits" if same else "differ", same),
     ]
     return row, checks, {"times": times, "ratio": overhead, "moments": moments}
 

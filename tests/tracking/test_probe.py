@@ -36,7 +36,7 @@ def test_mappings_and_no_labels() -> None:
     assert torch.equal(probe.x["input_ids"][:, 0] // 2, probe.y)
     assert as_probe(ids, 0).y is None
     items = [{"input_ids": row, "label": int(k)} for k, row in enumerate(ids)]
-    loaded = as_probe(DataLoader(items, 2), 0)  # type: ignore[arg-type]
+    loaded = as_probe(DataLoader(items, 2), 0)
     assert torch.equal(loaded.x["input_ids"], probe.x["input_ids"])
 
 

@@ -22,7 +22,9 @@ from tracking.runs import ALL, EVERYTHING, data, network, rows, tracker, train
 
 
 @pytest.mark.parametrize(
-    "options", [{}, *(pytest.param(o, marks=pytest.mark.guard) for o in ({"accumulate": 2}, {"autocast": True}))], ids=str
+    "options",
+    [{}, *(pytest.param(o, marks=pytest.mark.guard) for o in ({"accumulate": 2}, {"autocast": True}))],
+    ids=str,
 )
 def test_training_is_the_same_to_the_bit(tmp_path: Path, options: dict[str, Any]) -> None:
     """BatchNorm's buffers, Dropout's random states, momentum, gradients, modes and flags included."""
@@ -210,7 +212,9 @@ def test_directions_are_compared_with_singular_vectors() -> None:
     draw = torch.Generator().manual_seed(0)
     W, D, left = (torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((7, 5), (5, 2), (7, 1)))
     expected = [[abs(float(nn.functional.cosine_similarity(w, d, dim=0))) for d in D.T] for w in W]
-    torch.testing.assert_close(alignments(nn.functional.normalize(W, dim=1).T, D), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(
+        alignments(nn.functional.normalize(W, dim=1).T, D), torch.tensor(expected, dtype=torch.float64)
+    )
     chosen = {"a": W, "b": W.T.clone()}
     assert set(directions_for(D, chosen)) == {"a"}
     assert set(directions_for({"b": left}, chosen)) == {"b"}
@@ -409,7 +413,7 @@ def test_bad_arguments(tmp_path: Path, options: dict[str, Any], words: str) -> N
 
 def test_other_refusals(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"torch\.nn\.Module"):
-        tracker(lambda x: x, tmp_path / "run")  # type: ignore[arg-type]
+        tracker(lambda x: x, tmp_path / "run")
     unending = tracker(network(), tmp_path / "a", when=LogSpaced(60), total=None)
     with pytest.raises(UsageError, match="pass total="):
         unending.step(1.0)

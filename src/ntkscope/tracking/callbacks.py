@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 def lightning_callback(tracker: Tracker) -> Any:
     """A `lightning.Callback` that drives `tracker`."""
-    base = _first_of(("lightning.pytorch", "pytorch_lightning"), "lightning").Callback
+    base: Any = _first_of(("lightning.pytorch", "pytorch_lightning"), "lightning").Callback
 
-    class TrackerCallback(base):  # type: ignore[misc]
+    class TrackerCallback(base):  # type: ignore[misc, valid-type]
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             tracker.expect(trainer.estimated_stepping_batches)
 
@@ -36,9 +36,9 @@ def lightning_callback(tracker: Tracker) -> Any:
 
 def hugging_face_callback(tracker: Tracker) -> Any:
     """A `transformers.TrainerCallback` that drives `tracker`."""
-    base = _first_of(("transformers",), "transformers accelerate").TrainerCallback
+    base: Any = _first_of(("transformers",), "transformers accelerate").TrainerCallback
 
-    class TrackerCallback(base):  # type: ignore[misc]
+    class TrackerCallback(base):  # type: ignore[misc, valid-type]
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             tracker.expect(state.max_steps)
 

@@ -33,7 +33,7 @@ def bare(model: Any) -> nn.Module:
         ):
             model = model.module
         else:
-            return model  # type: ignore[no-any-return]
+            return model
 
 
 def writes() -> bool:
