@@ -134,7 +134,7 @@ def cumulative_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool =
     return np.minimum(np.cumsum(label_power(K, y, k=k, centred=centred)), 1.0)
 
 
-@measure("top-label-power", of="kernel and labels", low=0, high=1, best=1)
+@measure("top-label-power", of="kernel decomposed and labels", low=0, high=1, best=1)
 def top_label_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = False) -> float:
     """The share of the labels in the k leading eigenvectors, `Σ_{i ≤ k} ‖u_iᵀ Y‖² / ‖Y‖²`, in [0, 1].
 

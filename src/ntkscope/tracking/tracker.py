@@ -24,6 +24,8 @@ from ntkscope.tracking.still import bare, writes
 from ntkscope.training.moments import LogSpaced
 from ntkscope.training.settings import StepReport
 
+WARM_UP = 4  # items
+
 
 class Tracker:
     """Measures `model` while it trains, without changing how it trains, and writes a record to the folder `out`.
@@ -188,13 +190,14 @@ class Tracker:
     def _first(self) -> None:
         """Moment 0, with as many items as a second allows: from few to many, each time about twice as many.
 
-        The fewest are measured twice where there is time, because what is done once (probing the network) is no guide to what
-        later measurements cost.
+        A handful of items goes before, because what is done once (probing the network) is no guide to what later measurements
+        cost.
         """
         start = time.perf_counter()
         counts = sizes(len(self._observer.probe))[::-1]
+        self._observer.look(min(WARM_UP, counts[0]), 0, strict=True)
         look = self._observer.look(counts[0], 0, strict=True)
-        for count in counts:
+        for count in counts[1:]:
             if time.perf_counter() - start + MARGIN * look.cost.predict(count) > FIRST_SECONDS:
                 break
             look = self._observer.look(count, 0, strict=True)
