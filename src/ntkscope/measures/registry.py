@@ -16,7 +16,9 @@ Of = Literal[
     "two logits and labels",
     "two outputs",
     "kernel and labels",
+    "kernel decomposed and labels",  # costs an eigendecomposition, so an X-ray does not add it to every page
     "two kernels",
+    "two subspaces",
     "two changes",
 ]
 F = TypeVar("F", bound=Callable[..., Any])
