@@ -8,6 +8,7 @@ from ntkscope.experiments import effective_rank as effective_rank
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
 from ntkscope.experiments import function_regression as function_regression
 from ntkscope.experiments import kernel_cost as kernel_cost
+from ntkscope.experiments import lazy_bounds as lazy_bounds
 from ntkscope.experiments import linearized_alexnet as linearized_alexnet
 from ntkscope.experiments import linearized_lenet as linearized_lenet
 from ntkscope.experiments import logistic_regression as logistic_regression
