@@ -193,27 +193,32 @@ def training(
 def stable(
     shape: Shape, seeds: Sequence[int], factors: Sequence[float], *, steps: int, device: torch.device
 ) -> dict[str, Any]:
-    """The largest stable step of each network, between two of `factors` times 2n/λ_max: beyond it the residual does not shrink."""
+    """The largest steps for which the residual never rises, and for which it ends below its start, in 2n/λ_max.
+
+    Each lies between two of `factors`, at their geometric mean. The two differ: where the residual rises, the network may move to a
+    flatter place and converge there.
+    """
     tops = []
     for seed in seeds:
         W, v = (weight.to(device) for weight in weights_of(network(shape, seed)))
         tops.append(float(torch.linalg.eigvalsh(first_layer_kernel(W, v, items_of(shape, seed, device).x))[-1]))
     grid = [(seed, 2 * shape.items / top * factor) for seed, top in zip(seeds, tops) for factor in factors]
-    run = descend(shape, [s for s, _ in grid], [rate for _, rate in grid], steps=steps, device=device)
-    left = (run.residual(run.end) / run.residual(run.start)).reshape(len(seeds), len(factors))
-    thresholds = []
-    for row, top in zip(left, tops):
-        ok = row < 1  # NaN is not
-        first = len(factors) if ok.all() else int(np.argmin(ok))
-        inside = 0 < first < len(factors)
-        thresholds.append(
-            math.sqrt(factors[first - 1] * factors[first]) * 2 * shape.items / top if inside else float("nan")
-        )
-    return {"items": shape.items, "largest eigenvalue": tops, "residual left": np.nan_to_num(left, nan=-1.0).tolist(), "threshold": _finite(thresholds)}
+    run = descend(shape, [s for s, _ in grid], [rate for _, rate in grid], steps=steps, device=device, follow="all")
+    residuals = np.stack(run.residuals, axis=1).reshape(len(seeds), len(factors), -1)
+    falls = (np.diff(residuals) <= 0).all(-1)  # False where NaN
+    converges = residuals[..., -1] < residuals[..., 0]
+    return {
+        "items": shape.items,
+        "largest eigenvalue": tops,
+        "falls": [_threshold(row, factors) for row in falls],
+        "converges": [_threshold(row, factors) for row in converges],
+    }
 
 
-def _finite(values: Iterable[float]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values]
+def _threshold(ok: np.ndarray, factors: Sequence[float]) -> float | None:
+    """Between the last factor of the first that are `ok` and the next; None where that is at an end."""
+    first = len(factors) if ok.all() else int(np.argmin(ok))
+    return math.sqrt(factors[first - 1] * factors[first]) if 0 < first < len(factors) else None
 
 
 def _columns(rows: Iterable[dict[str, float]]) -> dict[str, list[float]]:
