@@ -43,7 +43,9 @@ def lazy_prediction(K: Any, K_test: Any, y: Any, start: Any, start_test: Any) ->
     >>> lazy_prediction([[2.0]], [[1.0], [2.0]], [5.0], [1.0], [0.0, 1.0]).round(9).tolist()
     [2.0, 5.0]
     """
-    targets, before, after = (_outputs(each, name) for each, name in ((y, "y"), (start, "start"), (start_test, "start_test")))
+    targets, before, after = (
+        _outputs(each, name) for each, name in ((y, "y"), (start, "start"), (start_test, "start_test"))
+    )
     if targets.shape != before.shape or targets.shape[1:] != after.shape[1:]:
         raise UsageError(
             f"got targets of shape {targets.shape} and outputs at the start of shapes {before.shape} (training items) and"
@@ -146,7 +148,9 @@ def _slopes(activation: Function, z: Tensor) -> tuple[Tensor, Tensor]:
         point = z.requires_grad_(True)
         values = activation(point)
         if values.shape != z.shape:
-            raise UsageError(f"got an activation that makes shape {tuple(values.shape)} of {tuple(z.shape)}; expected the same")
+            raise UsageError(
+                f"got an activation that makes shape {tuple(values.shape)} of {tuple(z.shape)}; expected the same"
+            )
         (first,) = torch.autograd.grad(values.sum(), point, create_graph=True)
         second = torch.zeros_like(z)
         if first.requires_grad:
@@ -216,7 +220,9 @@ def global_convergence(
             " T ≥ 1 steps"
         )
     if min(loss.min(), away.min(), steps.min()) < 0 or not loss[0] > 0:
-        raise UsageError("got negative norms, or a residual of 0 at the start; expected norms, the first residual positive")
+        raise UsageError(
+            "got negative norms, or a residual of 0 at the start; expected norms, the first residual positive"
+        )
     alpha, n, lr = (_positive(value, name) for value, name in ((alpha, "alpha"), (items, "items"), (lr, "lr")))
     shrinks = 1 - lr * alpha**2 / (2 * n)
     if shrinks <= 0:
