@@ -103,7 +103,7 @@ def test_the_inequalities_step_by_step(seed: int, steps: int) -> None:
 
 
 def test_kernels_of_the_two_layer_network_are_those_of_autograd() -> None:
-    """Eq. 76 and 77 against the engine; erratum spectra-ck-definition: without 1/√d in σ, as section 4.1 prints it, it is not."""
+    """Eq. 76 and 77 against the engine; erratum spectra-ck-definition: without 1/√d, as section 4.1 prints it, it is not."""
     shape = Shape(12, 9, 14)
     model = network(shape, 1, law="normal").double()
     x = items_of(shape, 1, CPU).x
@@ -121,7 +121,7 @@ def test_kernels_of_the_two_layer_network_are_those_of_autograd() -> None:
 
 
 def test_eq_83_is_loose_and_needs_the_second_moment_of_v() -> None:
-    """Erratum spectra-lambda-min-bound: λ_min tends to a - η₀², not to Eq. 83; and with v uniform falls below the printed 0.0797."""
+    """Erratum spectra-lambda-min-bound: λ_min tends to a - η₀², not to Eq. 83; with v uniform it is below the printed 0.0797."""
     shape, bound, limit = Shape.of(150), lazy.least_eigenvalue_bound(sigma), lazy.least_eigenvalue_limit(sigma, 2.0)
     x = items_of(shape, 0, CPU).x
     least = {}

@@ -1,8 +1,8 @@
 """Wang et al., Figure 22: the NTK's spectrum of a small CNN on two classes of CIFAR-10, trained by GD, SGD and Adam.
 
-The paper names neither classes, architecture, sample, steps nor rates. The reading here: airplane against automobile (the first two
-labels), two convolutions and a linear readout, 2,000 training images, squared error on ±1 as in Eq. 74, the NTK on 1,000 of the
-training images. GD is the full batch at a small step.
+The paper names neither classes, architecture, sample, steps nor rates. The reading here: airplane against automobile (the first
+two labels), two convolutions and a linear readout, 2,000 training images, squared error on ±1 as in Eq. 74, the NTK on 1,000
+of the training images. GD is the full batch at a small step.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ PUBLISHED = {"accuracies": ACCURACIES, "spectra": SPECTRA, "grows": GROWS}
 
 @dataclass(frozen=True)
 class CnnSpectra:
-    """`points`: training images whose NTK is taken. `dimension`, `case_epochs`: d of Table 8's networks, and how long they may train."""
+    """`points`: training images whose NTK is taken. `dimension`, `case_epochs`: d of Table 8's networks, the epochs they get."""
 
     dataset: str = "cifar2"
     train_items: int = 2000

@@ -1,7 +1,7 @@
 """Wang et al., Figure 23: the conjugate kernel's spectrum while an encoder is fine-tuned on tweets, MiniLM in place of BERT.
 
-The real MiniLM encoder (six layers, 22.7 million parameters) with a two-class readout on the mean of its token vectors, fine-tuned
-by SGD on 4,000 tweets of Sentiment140; the test part are the 359 tweets labelled by hand. The CK (Eq. 76, no bias) is that of
+The real MiniLM encoder (six layers, 22.7 million parameters) with a two-class readout on the mean of its token vectors,
+fine-tuned by SGD on 4,000 tweets of Sentiment140; the test part are the 359 tweets labelled by hand. The CK (Eq. 76, no bias) is that of
 some training tweets, taken ten times per epoch, in evaluation mode. Labels are ±1 and nothing is centred.
 """
 
@@ -189,7 +189,7 @@ def accuracies(model: nn.Module, split: Split) -> dict[str, float]:
 def run(
     config: FinetuningSpectra, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
-    """Linear-width networks, Figure 23: the CK's leading eigenvalues and their alignment while MiniLM is fine-tuned on tweets."""
+    """Linear-width networks, Figure 23: the CK's leading eigenvalues and alignments while MiniLM is fine-tuned on tweets."""
     split = sentences(
         config.dataset,
         config.encoder,
