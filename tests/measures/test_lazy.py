@@ -121,7 +121,7 @@ def test_kernels_of_the_two_layer_network_are_those_of_autograd() -> None:
 
 
 def test_eq_83_is_loose_and_needs_the_second_moment_of_v() -> None:
-    """Erratum spectra-lambda-min-bound: λ_min tends to a - η₀², not to Eq. 83; with v uniform it is below the printed 0.0797."""
+    """Erratum spectra-lambda-min-bound: λ_min tends to a - η₀², not to Eq. 83; with v uniform it is below the printed 0.08."""
     shape, bound, limit = Shape.of(150), lazy.least_eigenvalue_bound(sigma), lazy.least_eigenvalue_limit(sigma, 2.0)
     x = items_of(shape, 0, CPU).x
     least = {}

@@ -75,7 +75,7 @@ def _changes(run: Descent, member: int) -> dict[str, float]:
 
 
 def _shifts(run: Descent, member: int) -> dict[str, float]:
-    """The largest shift of a singular value of W/√d, of an eigenvalue of CK and NTK; |cos| of eigenvectors with the old ones."""
+    """The largest shift of a singular value of W/√d, of an eigenvalue of CK and NTK; |cos| of eigenvectors with old ones."""
     root = math.sqrt(run.start.shape[2])
     old, new = (torch.linalg.svdvals(W[member] / root) for W in (run.start, run.end))
     found = {"weights": float((new - old).abs().max())}

@@ -1,8 +1,8 @@
 """Wang et al., Figure 23: the conjugate kernel's spectrum while an encoder is fine-tuned on tweets, MiniLM in place of BERT.
 
 The real MiniLM encoder (six layers, 22.7 million parameters) with a two-class readout on the mean of its token vectors,
-fine-tuned by SGD on 4,000 tweets of Sentiment140; the test part are the 359 tweets labelled by hand. The CK (Eq. 76, no bias) is that of
-some training tweets, taken ten times per epoch, in evaluation mode. Labels are ±1 and nothing is centred.
+fine-tuned by SGD on 4,000 tweets of Sentiment140; the test part is the 359 tweets labelled by hand. The CK (Eq. 76, no bias)
+is that of some training tweets, taken ten times per epoch, in evaluation mode. Labels are ±1 and nothing is centred.
 """
 
 from __future__ import annotations

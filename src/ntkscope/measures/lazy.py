@@ -4,9 +4,10 @@
 in the PNNL report (2023), equations 78 to 86. Where the report errs, the corrected form is here and the printed one beside it:
 
 - Section 4.1 restates the CK as `σ(WX)ᵀσ(WX)/h`. The `1/√d` of Eq. 76 belongs inside σ, which saturates without it.
-- Eq. 83 subtracts three squared Hermite coefficients of σ'. It is a lower bound, and loose: with n and d growing alike only the
-  zeroth has a matrix of full rank behind it, and λ_min tends to `least_eigenvalue_limit` (tanh: 0.247 where Eq. 83 says 0.080).
-  Both are for E[v²] = 1 and scale with it.
+- Eq. 83 subtracts three squared Hermite coefficients of σ'. It is a lower bound, and loose: with n and d growing alike the
+  terms from η₁ on are multiples of the identity up to outliers, only η₀² is lost, and λ_min tends
+  to `least_eigenvalue_limit` (tanh:
+  0.247 where Eq. 83 says 0.080). Both are for E[v²] = 1 and scale with it.
 - Theorem 4.2 bounds the step with a constant `λ_α` that is defined nowhere; the Lipschitz constant `λ_σ` of assumption 3.2 is
   meant.
 - Theorem 4.2 calls ℓ the training loss; it is the norm of the residual; with the loss of Eq. 74 in its place Eq. 85, 86 fail.
@@ -38,8 +39,8 @@ def lazy_prediction(K: Any, K_test: Any, y: Any, start: Any, start_test: Any) ->
     """`f̂(x) = f₀(x) + K(x, X) K(X, X)⁻¹ (y - f₀(X))`: the linearised network, interpolating at least distance; O(n³). Eq. 78.
 
     `K` (n, n) and `K_test` (m, n) are the tangent kernel at the start; `start`, `start_test` the network's outputs there, (n,)
-    and (m,), or with one column per output like y. Solved by `KernelRidge` without a ridge; a kernel that is singular gets the jitter it
-    needs, with a warning.
+    and (m,), or with one column per output like y. Solved by `KernelRidge` without a ridge; a singular kernel gets the
+    jitter it needs, with a warning.
 
     >>> lazy_prediction([[2.0]], [[1.0], [2.0]], [5.0], [1.0], [0.0, 1.0]).round(9).tolist()
     [2.0, 5.0]
@@ -103,8 +104,8 @@ def least_eigenvalue_limit(activation: Function, ratio: float, *, variance: floa
     """What λ_min of the initial first-layer NTK tends to when n, d and h grow alike, with n/d = `ratio`.
 
     `K = XᵀX/d ⊙ E[σ'σ'](XᵀX/d) = Σ_k η_k² (XᵀX/d)^{⊙(k+1)}`: off the diagonal the terms from k = 1 on have entries of order
-    1/d, so up to a few outliers they leave `η_k² I`, and K is `η₀² XᵀX/d + (a_σ - η₀²) I`. The least eigenvalue of XᵀX/d is that of
-    Marchenko and Pastur's law, `(1 - √ratio)²`, or 0 where n > d. Asymptotic: at d = 1000 some 0.04 are missing for tanh.
+    1/d, so up to a few outliers they leave `η_k² I`, and K is `η₀² XᵀX/d + (a_σ - η₀²) I`. The least eigenvalue of
+    XᵀX/d is that of Marchenko and Pastur's law, `(1 - √ratio)²`, or 0 where n > d. Asymptotic: at d = 1000 some 0.04 are missing for tanh.
 
     >>> round(least_eigenvalue_limit(lambda z: torch.tanh(z) / 0.394294**0.5, 2.0), 4)
     0.2473
