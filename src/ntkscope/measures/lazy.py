@@ -5,9 +5,8 @@ in the PNNL report (2023), equations 78 to 86. Where the report errs, the correc
 
 - Section 4.1 restates the CK as `σ(WX)ᵀσ(WX)/h`. The `1/√d` of Eq. 76 belongs inside σ, which saturates without it.
 - Eq. 83 subtracts three squared Hermite coefficients of σ'. It is a lower bound, and loose: with n and d growing alike the
-  terms from η₁ on are multiples of the identity up to outliers, only η₀² is lost, and λ_min tends
-  to `least_eigenvalue_limit` (tanh:
-  0.247 where Eq. 83 says 0.080). Both are for E[v²] = 1 and scale with it.
+  terms from η₁ on are multiples of the identity up to outliers, only η₀² is lost, and λ_min tends to
+  `least_eigenvalue_limit` (tanh: 0.247 where Eq. 83 says 0.080). Both are for E[v²] = 1 and scale with it.
 - Theorem 4.2 bounds the step with a constant `λ_α` that is defined nowhere; the Lipschitz constant `λ_σ` of assumption 3.2 is
   meant.
 - Theorem 4.2 calls ℓ the training loss; it is the norm of the residual; with the loss of Eq. 74 in its place Eq. 85, 86 fail.
@@ -104,8 +103,9 @@ def least_eigenvalue_limit(activation: Function, ratio: float, *, variance: floa
     """What λ_min of the initial first-layer NTK tends to when n, d and h grow alike, with n/d = `ratio`.
 
     `K = XᵀX/d ⊙ E[σ'σ'](XᵀX/d) = Σ_k η_k² (XᵀX/d)^{⊙(k+1)}`: off the diagonal the terms from k = 1 on have entries of order
-    1/d, so up to a few outliers they leave `η_k² I`, and K is `η₀² XᵀX/d + (a_σ - η₀²) I`. The least eigenvalue of
-    XᵀX/d is that of Marchenko and Pastur's law, `(1 - √ratio)²`, or 0 where n > d. Asymptotic: at d = 1000 some 0.04 are missing for tanh.
+    1/d, so up to a few outliers they leave `η_k² I`, and K is `η₀² XᵀX/d + (a_σ - η₀²) I`. The least eigenvalue of XᵀX/d is
+    that of Marchenko and Pastur's law, `(1 - √ratio)²`, or 0 where n > d. Asymptotic: at d = 1000 some 0.04 are missing for
+    tanh.
 
     >>> round(least_eigenvalue_limit(lambda z: torch.tanh(z) / 0.394294**0.5, 2.0), 4)
     0.2473
