@@ -50,7 +50,7 @@ def test_descent_is_gradient_descent_on_the_first_layer(scale: float) -> None:
             if step < steps:
                 (gradient,) = torch.autograd.grad(residual.square().sum() / (2 * len(part)), weight)
                 with torch.no_grad():
-                    weight -= rate * gradient
+                    weight.sub_(gradient, alpha=rate)
                 path += rate * float(gradient.norm())
         torch.testing.assert_close(run.end[member], weight.detach(), rtol=1e-10, atol=1e-12)
         assert sum(move[member] for move in run.moves) == pytest.approx(path, rel=1e-9)

@@ -95,7 +95,7 @@ def test_the_inequalities_step_by_step(seed: int, steps: int) -> None:
         bound *= 1 - lr * alpha**2 / (2 * n)
         rate = max(rate, loss[t] / bound)
         distance = max(distance, (alpha / 4 * away[t] + loss[t]) / loss[0])
-    found = lazy.global_convergence(loss, away, moves, alpha=alpha, lr=lr, items=n)  # type: ignore[arg-type]
+    found = lazy.global_convergence(loss, away, moves, alpha=alpha, lr=lr, items=n)
     assert found.rate == pytest.approx(rate, rel=1e-10)
     assert found.distance == pytest.approx(distance, rel=1e-12)
     assert found.path == pytest.approx(sum(moves) / (4 * loss[0] / alpha), rel=1e-12)
@@ -195,7 +195,7 @@ def test_the_residual_norm_is_not_the_training_loss() -> None:
 )
 def test_what_makes_no_sense_is_refused(call: object, match: str) -> None:
     with pytest.raises(NtkscopeError, match=match):
-        call()  # type: ignore[operator]
+        call()
 
 
 def test_smooth_activations_have_a_lipschitz_constant() -> None:

@@ -212,13 +212,13 @@ def stable(
     grid = [(seed, 2 * shape.items / top * factor) for seed, top in zip(seeds, tops) for factor in factors]
     run = descend(shape, [s for s, _ in grid], [rate for _, rate in grid], steps=steps, device=device, follow="all")
     residuals = np.stack(run.residuals, axis=1).reshape(len(seeds), len(factors), -1)
-    falls = (np.diff(residuals) <= 0).all(-1)  # False where NaN
+    falls = np.all(np.diff(residuals) <= 0, axis=-1)  # False where NaN
     converges = residuals[..., -1] < residuals[..., 0]
     return {
         "items": shape.items,
         "largest eigenvalue": tops,
-        "falls": [_threshold(row, factors) for row in falls],
-        "converges": [_threshold(row, factors) for row in converges],
+        "falls": [_threshold(falls[i], factors) for i in range(len(seeds))],
+        "converges": [_threshold(converges[i], factors) for i in range(len(seeds))],
     }
 
 

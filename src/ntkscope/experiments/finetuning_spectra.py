@@ -114,7 +114,7 @@ class FinetuningSpectra:
 def moment(model: nn.Module, probe: Part, device: torch.device) -> dict[str, Any]:
     """The CK's leading eigenvalues, its median one, its tail, and how each leading eigenvector is aligned with the labels."""
     with evaluating(model), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        gram = kernel("ck", model, on(probe.x, device), bias=False)  # type: ignore[arg-type]
+        gram = kernel("ck", model, on(probe.x, device), bias=False)
         values, vectors = torch.linalg.eigh(gram.to(torch.float64).dense())
     values, vectors = values.flip(0), vectors.flip(1)
     y = torch.where(probe.y > 0, 1.0, -1.0).double().to(vectors.device)
