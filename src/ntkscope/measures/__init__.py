@@ -16,6 +16,7 @@ from ntkscope.measures import (
     prediction,
     regression,
     regression_bounds,
+    spectra,
     uncertainty,
 )
 from ntkscope.measures.datamodeling import linear_datamodeling_score
@@ -39,5 +40,6 @@ __all__ = [
     "prediction",
     "regression",
     "regression_bounds",
+    "spectra",
     "uncertainty",
 ]
