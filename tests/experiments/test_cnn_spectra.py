@@ -12,7 +12,6 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
-from ntkscope.experiments import _spectral_distance as distance
 from ntkscope.experiments import cnn_spectra as experiment
 from ntkscope.experiments.cnn_spectra import CnnSpectra
 
@@ -48,13 +47,6 @@ def test_distances_see_shape_and_not_scale() -> None:
     heavier = experiment.compared(np.sort(values)[::-1], np.sort(values**2)[::-1])
     assert heavier["KS"] > 0.1
     assert heavier["Q–Q slope"] > 1.5
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_power_law_is_told_from_an_exponential(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    assert distance.power_law_preferred(1 + random.pareto(1.5, 2000))["z"] > 2
-    assert distance.power_law_preferred(random.exponential(size=2000))["z"] < 1
 
 
 def made_up(folder: Path, **changes: Any) -> Record:

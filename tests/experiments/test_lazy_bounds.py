@@ -86,7 +86,7 @@ def made_up(folder: Path, **changes: Any) -> Record:
         }
         shifts = {"weights": [1e-3], "ck": [1e-3], "ntk": [1e-3], "ck, median cosine": [1.0]}
         rows[f"early/{n}"] = {"t=1": one, "t=5": one, "shifts": shifts}
-        rows[f"stable/{n}"] = {"largest eigenvalue": [5.0], "falls": [1.0], "converges": [6.0]}
+        rows[f"stable/{n}"] = {"largest eigenvalue": [5.0], "falls": [1.0], "highest": [1.0] * 11, "left": [0.1] * 11}
         h, d = 3 * n // 4, n // 2
         same = {"weights": [1.0], "ck": [1.0], "ntk": [1.0], "loss": [1e-5]}
         distances = {f"{name}, KS": [2 / n] for name in claims.CHANGES}
@@ -126,7 +126,7 @@ def made_up(folder: Path, **changes: Any) -> Record:
         ("path-scaling", {"training/1024": (("path",), [200.0])}),
         ("path-scaling", {"training/128": (("start",), [80.0])}),
         ("max-learning-rate-order", {"stable/1024": (("falls",), [0.5])}),
-        ("max-learning-rate-order", {"stable/128": (("converges",), [None])}),
+        ("max-learning-rate-order", {"stable/128": (("falls",), [None])}),
         ("max-learning-rate-order", {"least/1000": (("full, largest",), [15.0])}),
         ("corollary-4-3", {"training/1024": (("ntk",), [2.0])}),
         ("corollary-4-3", {"training/1024": (("ck, KS",), [0.1])}),

@@ -22,14 +22,15 @@ from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._conjugate import digits
 from ntkscope.experiments._images import chosen_points, load_images
 from ntkscope.experiments._legs import Leg, run_legs
+from ntkscope.experiments._log_spectra import in_logarithms, quantile_slope
 from ntkscope.experiments._network import logits_of, trained
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
 from ntkscope.experiments._results import summary
-from ntkscope.experiments._spectral_distance import in_logarithms, kolmogorov_smirnov, quantile_slope
 from ntkscope.experiments._two_layer import Shape, conjugate_kernel, first_layer_kernel, network, weights_of
 from ntkscope.experiments.registry import experiment
 from ntkscope.kernels import kernel
+from ntkscope.measures.spectra import compare
 from ntkscope.training.stopping import StopWhen
 
 NAME = "cnn-spectra"
@@ -163,7 +164,7 @@ def compared(before: np.ndarray, after: np.ndarray) -> dict[str, Any]:
     """What is kept of two spectra: how far apart they are in shape, how their first values compare, and their quantiles."""
     old, new = in_logarithms(before), in_logarithms(after)
     return {
-        "KS": kolmogorov_smirnov(old, new),
+        "KS": compare(old, new).ks,
         "Q–Q slope": quantile_slope(old, new),
         "first over first": float(after[0] / before[0]),
         "first over tenth, before": float(before[0] / before[9]),

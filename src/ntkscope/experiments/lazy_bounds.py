@@ -39,7 +39,7 @@ class LazyBounds:
     scale: float = 3.0
     training_steps: int = 6000
     stop: float = 1e-5
-    factors: tuple[float, ...] = tuple(round(0.7 * 1.2**k, 4) for k in range(20))
+    factors: tuple[float, ...] = (0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.35, 1.5, 4.0, 16.0)
     stable_steps: int = 60
     seeds: int = 3
     legs: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class LazyBounds:
             theorem_steps=60,
             training_steps=300,
             stop=1e-3,
-            factors=(0.5, 1.0, 4.0, 16.0, 64.0, 256.0),
+            factors=(0.5, 1.0, 2.0, 4.0),
             stable_steps=30,
             seeds=2,
         )
