@@ -254,8 +254,8 @@ def _rate(config: Any, record: Record) -> Reading:
         f"2n/λ_max of the full NTK, n={2 * d}": digits(table8, 4),
     }
     note = (
-        "the largest step at which the residual never rises; beyond it, it rises and falls again: with v fixed and σ bounded the"
-        " outputs cannot diverge"
+        "the largest step at which the residual never rises; beyond it, it rises and falls again: with v fixed and σ bounded"
+        " the outputs cannot diverge"
     )
     return Reading(measured, 0.9 <= slope <= 1.1 and abs(table8 / 298 - 1) <= 0.05, note)
 

@@ -201,8 +201,8 @@ def stable(
 ) -> dict[str, Any]:
     """The largest step for which the residual never rises, in 2n/λ_max: between two of `factors`, at their geometric mean.
 
-    `highest` and `left` are, for each factor, the largest and the last residual over the first, averaged over the networks: with v
-    fixed and σ bounded outputs are bounded, so that descent rises beyond the threshold and then finds a flatter place.
+    `highest` and `left` are, for each factor, the largest and the last residual over the first, averaged over the networks: with
+    v fixed and σ bounded outputs are bounded, so that descent rises beyond the threshold and then finds a flatter place.
     """
     tops = []
     for seed in seeds:
