@@ -201,7 +201,7 @@ def stable(
 ) -> dict[str, Any]:
     """The largest step for which the residual never rises, in 2n/λ_max: between two of `factors`, at their geometric mean.
 
-    `highest` and `left` are, for each factor, the largest and the last residual over the first, averaged over the networks: with
+    `highest` and `left` are, for each factor, the largest and the last residual over the first, averaged over networks: with
     v fixed and σ bounded outputs are bounded, so that descent rises beyond the threshold and then finds a flatter place.
     """
     tops = []

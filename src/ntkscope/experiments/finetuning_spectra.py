@@ -131,7 +131,7 @@ def moment(model: nn.Module, probe: Part, device: torch.device) -> dict[str, Any
 
 
 def upper_tenth(values: np.ndarray) -> dict[str, float]:
-    """The largest tenth of the values, ten at least, by a power law: its exponent, Vuong's ratio and p against an exponential."""
+    """The largest tenth of the values, at least ten, by a power law: exponent, Vuong's ratio and p against an exponential."""
     upper = np.sort(values)[-max(10, round(len(values) / 10)) :]
     fit = power_law_tail(upper, least=len(upper), resamples=0)
     rival = fit.against["exponential"]
