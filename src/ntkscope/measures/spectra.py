@@ -32,12 +32,14 @@ Weights: TypeAlias = Tensor | np.ndarray
 
 # The rule, frozen on synthetic matrices (`python -m benchmarks spectra`).
 FEWEST = 50  # singular values or eigenvalues
-MANY = 7  # spikes; more of them that reach down to the bulk are a tail
+MANY = 6  # spikes; more of them that reach down to the bulk are a tail
 ATTACHED = 2.0  # mean steps (of the logarithm) between the last spike and the bulk's edge
-LOCALISED = 3.0  # times the Σ v⁴ of a Gaussian direction: fewer entries than this carry the vector
+LOCALISED = 2.0  # times the Σ v⁴ of a Gaussian direction: a vector above it is carried by few entries
+HUGE = 1 / 3  # of the largest singular value in one entry
 MOVED = 0.1  # Kolmogorov–Smirnov distance of a bulk that is another one
 SHIFTED = 0.1  # by how much an eigenvalue of a kernel exceeds the initial one to lie outside
 QUANTILES = 200
+DRAWS = 199  # of W0's entries where no other number was asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +123,11 @@ def classify(
     Weights (m, n), with the initial weights W0 as null if they are given, else with their own entries permuted:
 
     1. Under 50 singular values: undecided.
-    2. The largest singular value lies outside the bulk and single entries carry both its vectors: heavy tail, from *a few huge
-       entries*. So matrices of independent heavy-tailed entries (Cauchy, Pareto, Student's t₃) are heavy-tailed, as their
-       spectra are, but `evidence["cause"]` says that no direction was learned; one corrupt entry reads the same.
-    3. More than 7 spikes (`spike_test`) that reach down to the bulk (the last no farther from the edge than two mean steps
+    2. The largest singular value lies outside the bulk, few entries carry both its vectors (half as many as carry a Gaussian
+       direction, or fewer) and one entry is a third of it or more: heavy tail, from *a few huge entries*. So matrices of
+       independent heavy-tailed entries (Cauchy, Pareto, Student's t₃) are heavy-tailed, as their spectra are, but
+       `evidence["cause"]` says that no direction was learned; one corrupt entry reads the same.
+    3. More than 6 spikes (`spike_test`) that reach down to the bulk (the last no farther from the edge than two mean steps
        between them, in logarithms): heavy tail, from *many directions*.
     4. Any other number of spikes: bulk + spikes.
     5. None: invariant bulk if the rest is within a Kolmogorov–Smirnov distance of 0.1 of the Marchenko–Pastur law (of W0's
@@ -134,7 +137,7 @@ def classify(
     redrawn initialisations; eigenvalues that exceed the initial ones count instead of spikes: by 10 %, or by what
     redrawn initialisations differ.
 
-    `draws=0` takes the Tracy–Widom law in place of permutations, `resamples` are those of `power_law_tail`. Costs one
+    `draws=0` takes the Tracy–Widom law in place of permutations of W, `resamples` are those of `power_law_tail`. Costs one
     eigendecomposition of the smaller Gram besides.
 
     >>> import torch
@@ -151,30 +154,33 @@ def classify(
         raise UsageError("got several W0 for weights; expected the initial weights: redrawn kernels are for a Gram")
     matrix = checked_matrix(W, "W")
     side = min(matrix.shape)
-    evidence: dict[str, float | int | str] = {
-        "singular values": side,
-        "entries' excess kurtosis": excess_kurtosis(matrix - matrix.mean()),
-    }
     if side < FEWEST:
         reason = f"{side} singular values are too few to tell a bulk from its spikes; {FEWEST} would do"
-        return SpectrumClass("undecided", evidence | {"reason": reason}, None, None)
+        return SpectrumClass("undecided", {"singular values": side, "reason": reason}, None, None)
     start = None if W0 is None else _start(W0, matrix)
     null: Null = NoiseNull(level) if draws == 0 else PermutationNull(level, draws, seed)
     if start is not None:
-        null = InitialNull(PermutationNull(level, max(draws, 20) - 1, seed), start - start.mean())
+        null = InitialNull(PermutationNull(level, (draws or DRAWS) - 1, seed), start - start.mean())
     parts = Centred.of(matrix)
     spikes = find_spikes(parts, null)
-    values, left, right = parts.values * parts.unit, parts.left, parts.right
-    bulk = _Bulk.of(values, (matrix.shape[0], matrix.shape[1]), spikes.count)
-    evidence |= {
+    bulk = _Bulk.of(parts.values, (matrix.shape[0], matrix.shape[1]), spikes.count)
+    distance = bulk.distance if start is None else _moved(parts.values, start)
+    top, entry = float(parts.values[0]), 1 / float(parts.values[0])  # the largest entry is 1 there
+    few = _localised(parts.left[:, :1]) and _localised(parts.right[:, :1])
+    evidence: dict[str, float | int | str] = {
+        "singular values": side,
+        "entries' excess kurtosis": excess_kurtosis(parts.entries),
         "spikes": spikes.count,
         "p-value of the largest": spikes.p_value,
-        "largest over the bulk's edge": float(values[0]) / bulk.edge,
-        "entries that carry it": min(_carriers(left[:, :1]), _carriers(right[:, :1])),
+        "largest over the bulk's edge": top / bulk.edge if bulk.edge else math.inf,
+        "largest entry over it": entry,
+        "rows that carry it": _carriers(parts.left[:, :1]),
+        "columns that carry it": _carriers(parts.right[:, :1]),
+        "distance of the bulk": distance,
     }
-    evidence["distance of the bulk"] = bulk.distance if start is None else _moved(values, start)
-    huge = float(values[0]) > bulk.edge and _localised(left[:, :1]) and _localised(right[:, :1])
-    label, words = _judge(spikes, huge, float(evidence["distance of the bulk"]), start is None)
+    huge = top > bulk.edge and few and entry >= HUGE
+    values = parts.values * parts.unit
+    label, words = _judge(spikes, huge, distance, start is None)
     tail = _tail(values.square(), resamples, seed) if label != "invariant bulk" else None
     return SpectrumClass(label, evidence | words | _tail_words(tail), spikes, tail)
 
@@ -223,7 +229,7 @@ class _Bulk:
         variance = float(np.median(squares)) / law.quantile(0.5)
         if not variance > 0:
             return cls(0.0, 1.0)
-        rest = np.sort(squares[removed:])
+        rest = np.sort(squares[min(removed, len(squares) - 1) :])
         shares, steps = law.cdf(rest / variance), np.arange(len(rest)) / len(rest)
         distance = max(float((shares - steps).max()), float((steps - shares).max()) + 1 / len(rest))
         centre, width = constants(shape, 0.0)
