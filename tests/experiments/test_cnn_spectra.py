@@ -79,7 +79,7 @@ def made_up(folder: Path, **changes: Any) -> Record:
         ("fig22-ntk-spectra", {"SGD/2": {"KS": 0.5}}),
         ("fig22-ntk-spectra", {"Adam/2": {"first over tenth, before": 4.0}}),
         ("top-eigenvalue-grows", {"SGD/2": {"first over first": 0.99}}),
-        ("top-eigenvalue-grows", {"case 4/0": {"first over first": 0.99}}),
+        ("top-eigenvalue-grows", {"case-4/0": {"first over first": 0.99}}),
     ],
 )
 def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:
@@ -87,6 +87,14 @@ def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any]
     bad = {c.id: c.verdict for c in experiment.judge(CnnSpectra(), made_up(tmp_path / "bad", **changes), "")}
     assert set(good.values()) == {"reproduced"}
     assert bad[f"spectra-{claim}"] == "not reproduced"
+
+
+def test_steps_beyond_the_largest_stable_one_are_shown_and_not_judged(tmp_path: Path) -> None:
+    record = made_up(tmp_path / "run")
+    record.put(**{"large-SGD/0": {"first over first": 0.2}})
+    claim = {c.id: c for c in experiment.judge(CnnSpectra(), record, "")}["spectra-top-eigenvalue-grows"]
+    assert claim.verdict == "reproduced"
+    assert claim.measured["large-SGD"] == [0.2]
 
 
 def test_gradient_descent_may_shrink_its_first_eigenvalue(tmp_path: Path) -> None:
