@@ -2,8 +2,8 @@
 
 The paper names neither classes, architecture, sample, steps nor rates. The reading here: airplane against automobile (the first
 two labels), two convolutions and a linear readout, 2,000 training images, squared error on ±1 as in Eq. 74, the NTK on 1,000
-of the training images. GD and SGD take steps below the largest stable one at the start (n/λ₁, about 0.013), GD ten times so. SGD
-beyond it is measured beside: there the first eigenvalue has to fall for the training to settle.
+of the training images. GD and SGD take steps below the largest stable one at the start (n/λ₁, about 0.013), GD ten times so.
+SGD beyond it is measured beside: there the first eigenvalue has to fall for the training to settle.
 """
 
 from __future__ import annotations
