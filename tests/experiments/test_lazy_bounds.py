@@ -26,7 +26,13 @@ CPU = torch.device("cpu")
 class TestLazyBounds(ExperimentContract):
     name = "lazy-bounds"
     tiny = given(
-        sizes=(16, 24), dimensions=(10, 12), shapes=((16, 8, 12),), theorem_steps=10, training_steps=20, stable_steps=10
+        sizes=(16, 24),
+        dimensions=(10, 12),
+        shapes=((16, 8, 12),),
+        theorem_steps=10,
+        training_steps=20,
+        stable_steps=10,
+        early_seeds=2,
     )
     kept = "early/16"
     identities = ("spectra-alpha-definition",)
@@ -124,7 +130,7 @@ def made_up(folder: Path, **changes: Any) -> Record:
         ("theorem-4-2-path", {"theorem/200-400-600/kernel": (("Eq. 86",), [1.01])}),
         ("theorem-4-2-path", {"training/512": (("path over Eq. 86",), [1.01])}),
         ("path-scaling", {"training/1024": (("path",), [200.0])}),
-        ("path-scaling", {"training/128": (("start",), [80.0])}),
+        ("path-scaling", {"training/128": (("start",), [85.0])}),
         ("max-learning-rate-order", {"stable/1024": (("falls",), [0.5])}),
         ("max-learning-rate-order", {"stable/128": (("falls",), [None])}),
         ("max-learning-rate-order", {"least/1000": (("full, largest",), [15.0])}),
