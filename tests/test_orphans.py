@@ -30,6 +30,7 @@ HELPERS = {
     "measures": {
         "registry",
         "faithfulness",
+        "lazy",
         "log_odds",
         "logistic_bounds",
         "regression_bounds",

@@ -2,12 +2,15 @@
 
 from ntkscope.experiments import attribution_quality as attribution_quality
 from ntkscope.experiments import binary_mnist as binary_mnist
+from ntkscope.experiments import cnn_spectra as cnn_spectra
 from ntkscope.experiments import cntk as cntk
 from ntkscope.experiments import conjugate_theory as conjugate_theory
 from ntkscope.experiments import effective_rank as effective_rank
+from ntkscope.experiments import finetuning_spectra as finetuning_spectra
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
 from ntkscope.experiments import function_regression as function_regression
 from ntkscope.experiments import kernel_cost as kernel_cost
+from ntkscope.experiments import lazy_bounds as lazy_bounds
 from ntkscope.experiments import linearized_alexnet as linearized_alexnet
 from ntkscope.experiments import linearized_lenet as linearized_lenet
 from ntkscope.experiments import logistic_regression as logistic_regression
