@@ -13,17 +13,23 @@ from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
 
 NAME = "linear-width"
 CASE_2 = (
-    "the published numbers contradict each other: at the variance of the other rows an R² of 0.606 means an error of 0.393, and an"
+    "the published numbers contradict each other: at the variance of the other rows an R² of 0.606 means an error of 0.393,"
+    " and an"
     " error of 0.369 an R² of 0.630"
 )
+GAPS = {
+    "loss": ("gradient",),
+    "ck-definition": ("ck", "ck_engine"),
+    "ntk-formula": ("ntk", "ntk_engine"),
+    "lazy-predictor": ("lazy",),
+}
 
 
 def _formula(key: str, bound: float, config: Any, record: Record) -> Reading:
     if lacks := read.missing(record, "definitions/formulas"):
         return lacking(*lacks)
     found = record.metrics["definitions/formulas"]
-    names = {"loss": ("gradient",), "ck-definition": ("ck", "ck_engine"), "ntk-formula": ("ntk", "ntk_engine"), "lazy-predictor": ("lazy",)}[key]  # fmt: skip
-    measured = {name: found[name] for name in names}
+    measured = {name: found[name] for name in GAPS[key]}
     holds = max(measured.values()) <= bound
     note = ""
     if key == "ck-definition":

@@ -1,4 +1,4 @@
-"""The definitions behind Table 8 on small instances: each formula beside autograd or quadrature, each erratum beside its print."""
+"""The definitions behind Table 8 on small instances: formulas beside autograd or quadrature, errata beside the print."""
 
 from __future__ import annotations
 

@@ -115,13 +115,15 @@ _ROWS = (
         "spike-case3",
         "Figure 19b",
         "one outlier, clearest in the NTK",
-        "one eigenvalue more than 10 % above the edge in W and CK; λ₁/λ₂ grows most in the NTK; W's class is bulk + spikes in most seeds",
+        "one eigenvalue more than 10 % above the edge in W and CK; λ₁/λ₂ grows most in the NTK; W's class is bulk + spikes in"
+        " most seeds",
     ),
     (
         "heavy-tail-case4",
         "Figure 19c",
         "many eigenvalues outside the bulk with Adam, AdaGrad too",
-        "five or more above the edge and a smaller Hill exponent than at the start, both rules; W's class is heavy tail in most seeds",
+        "five or more above the edge and a smaller Hill exponent than at the start, both rules; W's class is heavy tail in"
+        " most seeds",
     ),
     ("mp-edge", "Figure 20b", {"edge": 4.949490}, "λ₁ of W₀ᵀW₀/d within 2 % of (1 + √(h/d))²"),
     ("alignment-case3", "Figure 20a", "u₁ aligns with β", "|β·u₁| above 0.7 after, below 0.1 before"),

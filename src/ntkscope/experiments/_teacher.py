@@ -1,4 +1,4 @@
-"""Teacher and student of Wang et al. (2023), Section 3: the data, the two-layer network, the cases of Table 8 and their training."""
+"""Teacher and student of Wang et al. (2023), Section 3: data, two-layer network, and the cases of Table 8."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ OPTIMIZERS = {"case1": "gd", "case2": "sgd", "case3": "sgd", "case4": "adam", "a
 
 
 def table_case(name: str, lr: float, expected: int, most: int, *, batch: int, adaptive_batch: int) -> Case:
-    """A case of Table 8, or AdaGrad beside it. GD is on Eq. 74's loss; SGD on the mean of r², without which case 3 has no spike.
+    """A case of Table 8, or AdaGrad beside it. GD is on Eq. 74's loss; SGD on the mean of r², without which case 3 has no
+    spike.
 
     >>> table_case("case3", 22.0, 1300, 4000, batch=32, adaptive_batch=256).halved
     False

@@ -21,8 +21,10 @@ PUBLISHED = {
         "spectra-transition",
         "Figure 20b-d",
         "below a threshold of the step λ₁ stays at the edge and alignments are weak; above it both rise",
-        "in every seed: below the threshold λ₁ within 2 % of the edge and |β·u₁| < 0.2, above it more than 10 % and > 0.7, the two"
-        " sides at most 15 % apart; with one spike |β·u₁| within 0.03 of what λ₁ implies; one step: λ₁ within 4 %, |β·u₁| within 0.03"
+        "in every seed: below the threshold λ₁ within 2 % of the edge and |β·u₁| < 0.2, above it more than 10 % and > 0.7,"
+        " the two"
+        " sides at most 15 % apart; with one spike |β·u₁| within 0.03 of what λ₁ implies; one step: λ₁ within 4 %, |β·u₁|"
+        " within 0.03"
         " of theory at 1.7 to 4 thresholds",
         seeds=3,
     ),
@@ -74,7 +76,7 @@ def implied(config: Any, value: float) -> float:
 
 
 def spiked(config: Any, runs: list[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Of networks with one eigenvalue more than 10 % above the edge and the next within 2 % of it: measured and implied alignment."""
+    """Alignment, measured and implied, where one eigenvalue is more than 10 % above the edge and the next within 2 %."""
     edge, found = edge_of(config), []
     for one in runs:
         first, second = one["top"]["weights"][:2]
@@ -127,8 +129,10 @@ def _transition(config: Any, record: Record) -> Reading:
         "holds": holds,
     }
     note = (
-        f"with f₀ kept the naive formula exceeds λ₁ by {low:.0%} to {high:.0%}: the linear part of f₀ is a multiple of the row of W"
-        " that the step moves, so the step first takes that row away (and beyond its length turns it round) where the formula adds"
+        f"with f₀ kept the naive formula exceeds λ₁ by {low:.0%} to {high:.0%}: the linear part of f₀ is a multiple of the row"
+        " of W"
+        " that the step moves, so the step first takes that row away (and beyond its length turns it round) where the formula"
+        " adds"
         f" a new direction; with that term λ₁ is met within {kept['λ₁']:.1%}"
     )
     return Reading(measured, all(holds.values()), note, seeds=len(seeds))

@@ -36,7 +36,8 @@ PUBLISHED = {
         "spectra-cauchy-init",
         "Figure 21c",
         "Cauchy weights give a heavy-tailed CK before any training",
-        "in every seed: Hill's exponent of the CK below half the Gaussian one's or its largest eigenvalue's share twice as large; λ₁ of"
+        "in every seed: Hill's exponent of the CK below half the Gaussian one's or its largest eigenvalue's share twice as"
+        " large; λ₁ of"
         " WᵀW/d above 100 edges",
     ),
     "heavy-tail-bad-generalisation": Published(
@@ -49,7 +50,8 @@ PUBLISHED = {
         "spectra-heavy-tail-not-sufficient",
         "Section 4.3",
         "heavy tails help only if they are aligned with the teacher",
-        "Hill's exponent of W below the Gaussian start's in both; Adam: R² above 0.5 and cos² of β with the ten first vectors above 0.5;"
+        "Hill's exponent of W below the Gaussian start's in both; Adam: R² above 0.5 and cos² of β with the ten first vectors"
+        " above 0.5;"
         " Cauchy start: R² below 0.2 and cos² below 0.2",
     ),
 }
@@ -57,8 +59,9 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class HeavyTailedStart:
-    """`rate`: of SGD from Cauchy weights, on the mean of r² with batches of `batch`; `most`: its steps at the latest. Pre-activations of
-    Cauchy weights are of order √d, where tanh is flat: mostly the readout learns, and the published step of case 3 is too large."""
+    """`rate`: of SGD from Cauchy weights, on the mean of r² with batches of `batch`; `most`: its steps at the latest.
+    Pre-activations of Cauchy weights are of order √d, where tanh is flat: mostly the readout learns, and the
+    published step of case 3 is too large."""
 
     items: int = 2000
     width: int = 1500

@@ -23,8 +23,9 @@ from ntkscope.models._activations import activation
 
 @dataclass(frozen=True)
 class LearningRateTransition:
-    """`rates`: of SGD on the mean of r² (no ½) with batches of `batch`, each from the same start on the same data; none is more than 15 %
-    above the one before from where a spike may appear. `multiples`: steps of the one-step runs, in units of the theory's threshold."""
+    """`rates`: of SGD on the mean of r² (no ½) with batches of `batch`, each from the same start on the same data; none is more
+    than 15 % above the one before from where a spike may appear. `multiples`: steps of the one-step runs, in units
+    of the theory's threshold."""
 
     items: int = 2000
     width: int = 1500

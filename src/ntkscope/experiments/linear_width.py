@@ -47,10 +47,10 @@ OUTLIERS = 10  # right singular vectors that count as the outliers' subspace
 
 @dataclass(frozen=True)
 class LinearWidth:
-    """`rates`: of GD, SGD, SGD and Adam, in the units of their losses: Eq. 74 for GD, the mean of r² (no ½) for SGD. `expected`: steps
-    that these and AdaGrad take to the threshold; `most`: steps at which they end in any case. `moments`: at which spectra are taken
-    between the start and the end. The published table needs one reading throughout: v ~ N(0, 1), the quadratic term centred, noise-free
-    test labels, batches of 32 for SGD and of 256 for Adam."""
+    """`rates`: of GD, SGD, SGD and Adam, in the units of their losses: Eq. 74 for GD, the mean of r² (no ½) for SGD.
+    `expected`: steps that these and AdaGrad take to the threshold; `most`: steps at which they end in any case. `moments`: at
+    which spectra are taken between the start and the end. The published table needs one reading throughout: v ~ N(0, 1), the
+    quadratic term centred, noise-free test labels, batches of 32 for SGD and of 256 for Adam."""
 
     items: int = 2000
     width: int = 1500
@@ -164,7 +164,7 @@ def final(
 
 
 def bulk_distance(weights: Spectrum) -> float:
-    """Largest gap between the eigenvalues of WᵀW/d without the first and the Marchenko–Pastur law of standard normal entries."""
+    """KS distance of the eigenvalues of WᵀW/d but the first to the Marchenko–Pastur law of standard normal entries."""
     rows, columns = weights.matrix.shape
     rest = weights.values[1:].cpu().flip(0)
     law = marchenko_pastur(rows / columns)

@@ -41,10 +41,11 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class MultipleIndex:
-    """The published sizes with a softplus link; and, as a control, a student that is not odd on a teacher whose every direction shows.
+    """The published sizes with a softplus link; and, as a control, a student that is not odd on a teacher whose every direction
+    shows.
 
-    An odd network learns only the odd part of `(1/k) Σ σ*(βᵢ·x)`, which for softplus is linear: the one direction Σ βᵢ. `control_*`: the
-    sizes of the control, a normalised-ReLU student with a quadratic link, trained by Adam on all items."""
+    An odd network learns only the odd part of `(1/k) Σ σ*(βᵢ·x)`, which for softplus is linear: the one direction Σ βᵢ.
+    `control_*`: the sizes of the control, a normalised-ReLU student with a quadratic link, trained by Adam on all items."""
 
     items: int = 2000
     width: int = 1500
@@ -188,9 +189,12 @@ def _angles(config: Any, record: Record) -> Reading:
     measured = {"cos²": squares, "mean cos²": averages, "Adam, Σβᵢ": along, "control, least cos²": least}
     rest = squares["Adam"][1:]
     note = (
-        f"an odd network sees of a softplus teacher only its linear part, along Σβᵢ: with Adam one angle closes (cos² {squares['Adam'][0]:.2f})"
-        f" and the others stay at {min(rest):.2f} to {max(rest):.2f}, chance being {record.metrics['case4']['chance']:.2f}; a normalised-ReLU"
-        f" student of a quadratic teacher finds all {config.directions} (cos² at least {least:.2f} in the first {config.directions} vectors)"
+        "an odd network sees of a softplus teacher only its linear part, along Σβᵢ: with Adam one angle closes (cos²"
+        f" {squares['Adam'][0]:.2f})"
+        f" and the others stay at {min(rest):.2f} to {max(rest):.2f}, chance being {record.metrics['case4']['chance']:.2f}; a"
+        " normalised-ReLU"
+        f" student of a quadratic teacher finds all {config.directions} (cos² at least {least:.2f} in the first"
+        f" {config.directions} vectors)"
     )
     return Reading(measured, averages["Adam"] > 0.5 and averages["GD"] < 0.3, note)
 
@@ -234,7 +238,7 @@ def draw(record: Record) -> dict[str, Any]:
 def run(
     config: MultipleIndex, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
-    """Spectra of linear-width networks, Figure 21b: which of five directions GD, SGD and Adam find, and what it takes to find all."""
+    """Spectra of linear-width networks, Figure 21b: which of five directions GD, SGD and Adam find."""
     seeds = list(range(seed, seed + config.seeds))
     made = [Leg(key, partial(followed, config, key, seeds, device)) for key in (CONTROL, *reversed(CASES))]
     run_legs(record, made, config.legs, progress=progress)

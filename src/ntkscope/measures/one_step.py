@@ -1,7 +1,7 @@
 """The spike after one step: what one large gradient step does to the singular values of the first layer.
 
-`f(x) = h^(-1/2) Σ vᵢ σ(wᵢ·x/√d)`, W (h, d) of standard normal entries, one step of size η on `1/(2n) ‖y - f(X)‖²` (Eq. 74 of Wang et
-al., in the PNNL report, 2023). Up to terms that vanish as n, h and d grow alike, the gradient is of rank one (Ba et al. 2022,
+`f(x) = h^(-1/2) Σ vᵢ σ(wᵢ·x/√d)`, W (h, d) of standard normal entries, one step of size η on `1/(2n) ‖y - f(X)‖²`.
+Eq. 74 of Wang et al., in the PNNL report (2023). Up to terms that vanish as n, h and d grow alike, the gradient is of rank one (Ba et al. 2022,
 proposition 2): with `μ = E σ'(z)` and the residuals `r`,
 
     W₁ = W₀ + (η μ / √(hd)) v uᵀ,    u = Xᵀr / n.
@@ -11,10 +11,10 @@ matrix and `s = W₁ᵀv̂`: the spike is decided by `‖s‖²`, not by the ste
 
     s = (1 - kμ√ρ) g + k (c β + noise),
 
-g a unit vector (the row before the step), ρ = ‖v‖²/h, c = E[y β·x], and the noise of squared length `(d/n) E r²`. The term `kμ√ρ g` is
-there when the network's own output f₀ is part of the residual: its linear part is `μ W₀ᵀv/√(hd)`, the very row that is moved, with
-the opposite sign. The naive formula takes u as independent of W₀ and adds the square of that term; in truth it is subtracted first,
-`(1 - kμ√ρ)² - 1` in place of `(kμ√ρ)²`, smaller by `2kμ√ρ`. Equivalent strength: `θ² = d (‖s‖²/d - 1)`.
+g a unit vector (the row before the step), ρ = ‖v‖²/h, c = E[y β·x], and the noise of squared length `(d/n) E r²`. The term
+`kμ√ρ g` is there when the network's own output f₀ is part of the residual: its linear part is `μ W₀ᵀv/√(hd)`, the very row that
+is moved, with the opposite sign. The naive formula takes u as independent of W₀ and adds the square of that term; in truth it
+is subtracted first, `(1 - kμ√ρ)² - 1` in place of `(kμ√ρ)²`, smaller by `2kμ√ρ`. Equivalent strength: `θ² = d (‖s‖²/d - 1)`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ntkscope.linalg.spiked import spiked_value
 class OneStepSetting:
     """Everything that decides the spike after one step but the step itself.
 
-    `slope`: μ = E σ'(z). `linear`: c = E[y β·x]. `second`: E y², label noise included. `readout`: ρ = ‖v‖²/h. `start`: E f₀² where the
-    network's own output is part of the residual (ρ for a normalised σ), 0 where it is not.
+    `slope`: μ = E σ'(z). `linear`: c = E[y β·x]. `second`: E y², label noise included. `readout`: ρ = ‖v‖²/h. `start`: E f₀²
+    where the network's own output is part of the residual (ρ for a normalised σ), 0 where it is not.
     """
 
     items: int
@@ -74,7 +74,7 @@ class OneStepSetting:
 
 @dataclass(frozen=True)
 class OneStepSpike:
-    """`value`: λ₁ of W₁ᵀW₁/d, the edge where there is no spike. `alignment`: |β·u₁|. `strength`: θ²/d, 0 where nothing was gained."""
+    """`value`: λ₁ of W₁ᵀW₁/d, the edge without a spike. `alignment`: |β·u₁|. `strength`: θ²/d, 0 if nothing was gained."""
 
     value: float
     alignment: float
