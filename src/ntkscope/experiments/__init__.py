@@ -3,13 +3,16 @@
 from ntkscope.experiments import alignment_evolution as alignment_evolution
 from ntkscope.experiments import attribution_quality as attribution_quality
 from ntkscope.experiments import binary_mnist as binary_mnist
+from ntkscope.experiments import cnn_spectra as cnn_spectra
 from ntkscope.experiments import cntk as cntk
 from ntkscope.experiments import conjugate_theory as conjugate_theory
 from ntkscope.experiments import effective_rank as effective_rank
+from ntkscope.experiments import finetuning_spectra as finetuning_spectra
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
 from ntkscope.experiments import function_regression as function_regression
 from ntkscope.experiments import heavy_tailed_start as heavy_tailed_start
 from ntkscope.experiments import kernel_cost as kernel_cost
+from ntkscope.experiments import lazy_bounds as lazy_bounds
 from ntkscope.experiments import learning_rate_transition as learning_rate_transition
 from ntkscope.experiments import linear_width as linear_width
 from ntkscope.experiments import linearized_alexnet as linearized_alexnet

@@ -1,8 +1,8 @@
 """The spike after one step: what one large gradient step does to the singular values of the first layer.
 
 `f(x) = h^(-1/2) Σ vᵢ σ(wᵢ·x/√d)`, W (h, d) of standard normal entries, one step of size η on `1/(2n) ‖y - f(X)‖²`.
-Eq. 74 of Wang et al., in the PNNL report (2023). Up to terms that vanish as n, h and d grow alike, the gradient is of rank one (Ba et al. 2022,
-proposition 2): with `μ = E σ'(z)` and the residuals `r`,
+Eq. 74 of Wang et al., in the PNNL report (2023). Up to terms that vanish as n, h and d grow alike, the gradient is of rank one
+(Ba et al. 2022, proposition 2): with `μ = E σ'(z)` and the residuals `r`,
 
     W₁ = W₀ + (η μ / √(hd)) v uᵀ,    u = Xᵀr / n.
 

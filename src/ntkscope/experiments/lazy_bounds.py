@@ -1,0 +1,156 @@
+"""Wang et al., section 4.1: Lemma 4.1, Eq. 83, Theorem 4.2 and Corollary 4.3 on networks of linear width, with their errata."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from ntkscope.core import Record
+from ntkscope.experiments import _drawing as drawing
+from ntkscope.experiments import _lazy_measurements as measurements
+from ntkscope.experiments._lazy_claims import CHANGES, NAME, PUBLISHED, judge
+from ntkscope.experiments._legs import Leg, run_legs
+from ntkscope.experiments._results import under
+from ntkscope.experiments._two_layer import Shape
+from ntkscope.experiments.registry import experiment
+
+LABELS = {"weights": "W/√d", "ck": "CK", "ntk": "NTK", "ck without 1/√d": "CK without 1/√d"}
+
+
+@dataclass(frozen=True)
+class LazyBounds:
+    """`sizes`: n of Lemma 4.1 and Corollary 4.3, with d = n/2 and h = 3n/4. `dimensions`: d of Eq. 83. `shapes`: (n, d, h) of Theorem 4.2.
+
+    `share`: of the theorem's largest step. `factors`: steps tried for stability, in 2n/λ_max. `scale`: σ is multiplied by it where
+    the printed constant of the theorem is read as α.
+    """
+
+    sizes: tuple[int, ...] = (128, 256, 512, 1024)
+    dimensions: tuple[int, ...] = (100, 200, 400, 1000)
+    shapes: tuple[tuple[int, ...], ...] = ((200, 100, 150), (200, 100, 1000), (200, 400, 600))
+    early_rate: float = 1.0
+    early_steps: tuple[int, ...] = (1, 5)
+    share: float = 0.99
+    theorem_steps: int = 400
+    scale: float = 3.0
+    training_steps: int = 6000
+    stop: float = 1e-5
+    factors: tuple[float, ...] = tuple(round(0.7 * 1.2**k, 4) for k in range(20))
+    stable_steps: int = 60
+    seeds: int = 3
+    legs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shapes", tuple(tuple(shape) for shape in self.shapes))
+
+    @classmethod
+    def paper(cls) -> LazyBounds:
+        return cls()
+
+    @classmethod
+    def smoke(cls) -> LazyBounds:
+        return cls(
+            sizes=(32, 64),
+            dimensions=(20, 40),
+            shapes=((40, 20, 30),),
+            theorem_steps=60,
+            training_steps=300,
+            stop=1e-3,
+            factors=(0.5, 1.0, 4.0, 16.0, 64.0, 256.0),
+            stable_steps=30,
+            seeds=2,
+        )
+
+
+def legs(config: LazyBounds, seed: int, device: torch.device) -> list[Leg]:
+    """Every measurement, cheap ones first."""
+    seeds = range(seed, seed + config.seeds)
+    sizes = {n: Shape.of(n // 2) for n in config.sizes}
+    share: dict[str, Any] = {"share": config.share, "device": device}
+    found = [Leg("constants", measurements.constants)]
+    found += [Leg(f"least/{d}", partial(measurements.least, Shape.of(d), seeds, device)) for d in config.dimensions]
+    for n, shape in sizes.items():
+        compute = partial(measurements.early, shape, seeds, config.early_rate, config.early_steps, device)
+        found.append(Leg(f"early/{n}", compute))
+    for numbers in config.shapes:
+        for source in ("kernel", "bound"):
+            shape = Shape(*numbers)
+            compute = partial(measurements.theorem, shape, seeds, source, steps=config.theorem_steps, **share)
+            found.append(Leg(f"theorem/{shape}/{source}", compute))
+    first = Shape(*config.shapes[0])
+    found.append(
+        Leg(
+            "misread",
+            partial(measurements.misread, first, seeds, steps=config.theorem_steps, scale=config.scale, **share),
+        )
+    )
+    for n, shape in sizes.items():
+        compute = partial(
+            measurements.stable, shape, seeds, config.factors, steps=config.stable_steps, device=device
+        )
+        found.append(Leg(f"stable/{n}", compute))
+    for n, shape in sizes.items():
+        compute = partial(
+            measurements.training, shape, seeds, steps=config.training_steps, stop=config.stop, **share
+        )
+        found.append(Leg(f"training/{n}", compute))
+    return found
+
+
+def run(
+    config: LazyBounds, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
+) -> None:
+    """Linear-width networks, Section 4.1: how far gradient descent moves weights and kernels, against the printed bounds."""
+    run_legs(record, legs(config, seed, device), config.legs, progress=progress)
+
+
+def draw(record: Record) -> dict[str, Any]:
+    """Changes after one and more steps, after all of training, and the least eigenvalue between bound and limit."""
+    figure, (early, ended, least) = drawing.canvas(1, 3, width=4.2)
+    count = max(record.config["early_steps"])
+    _changes(early, record, "early/", LABELS, f"t={count}", f"change after {count} steps")
+    _changes(ended, record, "training/", {name: LABELS[name] for name in CHANGES}, "", "change after training")
+    runs = dict(sorted((int(key), run) for key, run in under(record, "least/").items()))
+    for i, (law, title) in enumerate((("sign", "v = ±1"), ("normal", "v normal"), ("uniform", "v uniform"))):
+        spread = [np.ptp(run[law]) / 2 for run in runs.values()]
+        drawing.line_with_errors(least, list(runs), [np.mean(run[law]) for run in runs.values()], spread, i, title)
+    constants = record.metrics.get("constants", {})
+    for name, style in (("bound", "--"), ("limit", ":")):
+        if name in constants:
+            least.axhline(constants[name], color="#555555", linestyle=style, linewidth=1, label=f"{name}, E v² = 1")
+    least.set_xlabel("d", fontsize=9)
+    least.set_ylabel("least eigenvalue of the first-layer NTK", fontsize=9)
+    least.set_ylim(bottom=0)
+    least.legend(fontsize=7, frameon=False)
+    return {"lazy": figure}
+
+
+def _changes(axis: Any, record: Record, prefix: str, names: dict[str, str], within: str, label: str) -> None:
+    runs = dict(sorted((int(key), run) for key, run in under(record, prefix).items()))
+    for i, (name, title) in enumerate(names.items()):
+        values = [np.mean((run[within] if within else run)[name]) for run in runs.values()]
+        if values:
+            axis.loglog(list(runs), values, "o-", color=drawing.COLOURS[i], markersize=4, linewidth=1.2, label=title)
+            if i == 0 and within:
+                drawing.power_law(axis, list(runs), values[0], -1, "1/n")
+    axis.set_xticks(list(runs), [str(n) for n in runs])
+    axis.minorticks_off()
+    axis.set_xlabel("n", fontsize=9)
+    axis.set_ylabel(label, fontsize=9)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize=7, frameon=False)
+
+
+experiment(
+    NAME,
+    config=LazyBounds,
+    published=PUBLISHED.values(),
+    judge=judge,
+    draw=draw,
+    free=("seeds",),
+    legs=("legs",),
+)(run)
