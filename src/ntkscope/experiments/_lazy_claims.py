@@ -185,7 +185,9 @@ def _inequality(equation: str) -> Read:
             measured["σ times 3, step for each reading of the constant"] = worst
             note = "the step bound prints λ_α; read as α it allows steps for which Eq. 84 fails, with λ_σ it holds"
         if equation in ("Eq. 85", "Eq. 86"):
-            measured["with the loss of Eq. 74 for ℓ"] = digits(max(max(run[f"{equation}, ℓ the loss"]) for run in runs.values()), 4)
+            measured["with the loss of Eq. 74 for ℓ"] = digits(
+                max(max(run[f"{equation}, ℓ the loss"]) for run in runs.values()), 4
+            )
             note = "ℓ is the norm of the residual; the text calls it the training loss, which is Eq. 74"
         holds = all(value <= 1 + TINY for run in runs.values() for value in run[equation])
         if equation == "Eq. 86":
@@ -196,7 +198,9 @@ def _inequality(equation: str) -> Read:
             paths = [value for run in trained.values() for value in run["path over Eq. 86"]]
             measured["trained to the end"] = digits(max(paths), 4)
             wrong = {n: digits(float(np.mean(run["path over Eq. 86, ℓ the loss"])), 4) for n, run in trained.items()}
-            measured["trained to the end, with the loss of Eq. 74 for ℓ"] = {f"n={n}": value for n, value in wrong.items()}
+            measured["trained to the end, with the loss of Eq. 74 for ℓ"] = {
+                f"n={n}": value for n, value in wrong.items()
+            }
             holds = holds and max(paths) <= 1 + TINY
         return Reading(measured, holds, note)
 
@@ -213,7 +217,9 @@ def _path(config: Any, record: Record) -> Reading:
     off = max(
         abs(value / math.sqrt(run["width"] * run["dimension"]) - 1) for run in runs.values() for value in run["start"]
     )
-    relative = {f"h={run['width']}": digits(float(np.mean(np.divide(run["path"], run["start"]))), 4) for run in runs.values()}
+    relative = {
+        f"h={run['width']}": digits(float(np.mean(np.divide(run["path"], run["start"]))), 4) for run in runs.values()
+    }
     norms = _slope(widths, [float(np.mean(run["start"])) for run in runs.values()])
     measured = {
         "slopes": {"path": digits(slope, 4), "initial norm": digits(norms, 4)},

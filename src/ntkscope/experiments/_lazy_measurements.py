@@ -42,7 +42,9 @@ def constants() -> dict[str, Any]:
     }
 
 
-def early(shape: Shape, seeds: Sequence[int], rate: float, steps: Sequence[int], device: torch.device) -> dict[str, Any]:
+def early(
+    shape: Shape, seeds: Sequence[int], rate: float, steps: Sequence[int], device: torch.device
+) -> dict[str, Any]:
     """Lemma 4.1: changes after each number of steps, and of every eigenvalue and eigenvector after the last."""
     found: dict[str, Any] = {"items": shape.items}
     for count in steps:
@@ -137,11 +139,16 @@ def _inequalities(run: Descent, alphas: Sequence[float], rates: Sequence[float])
         for name, left in (("", residuals[member]), (", ℓ the loss", residuals[member] ** 2 / (2 * n))):
             found = lazy.global_convergence(left, distances[member], moves[member], alpha=alpha, lr=rate, items=n)
             row |= {f"Eq. 84{name}": found.rate, f"Eq. 85{name}": found.distance, f"Eq. 86{name}": found.path}
-        rows.append(row | {"path": float(moves[member].sum()), "residual left": float(residuals[member, -1] / residuals[member, 0])})
+        rows.append(
+            row
+            | {"path": float(moves[member].sum()), "residual left": float(residuals[member, -1] / residuals[member, 0])}
+        )
     return _columns(rows)
 
 
-def misread(shape: Shape, seeds: Sequence[int], *, share: float, steps: int, scale: float, device: torch.device) -> dict[str, Any]:
+def misread(
+    shape: Shape, seeds: Sequence[int], *, share: float, steps: int, scale: float, device: torch.device
+) -> dict[str, Any]:
     """σ multiplied by `scale`: Eq. 84 at the step for λ_σ, and at the one for the printed λ_α read as α."""
     lipschitz = scale * lazy.lipschitz_constant(sigma)
     chosen = alphas(shape, seeds, device, scale)

@@ -12,6 +12,7 @@ from ntkscope.core import generator
 from ntkscope.data.index_teacher import gaussian_moments as link_moments
 from ntkscope.experiments._teacher import Student, label_moments
 from ntkscope.experiments._theory_kernels import jacobian
+from ntkscope.experiments._two_layer import conjugate_kernel, first_layer_kernel
 from ntkscope.kernels import kernel
 from ntkscope.linalg.marchenko_pastur import marchenko_pastur
 from ntkscope.measures.alignment import kernel_target_alignment
@@ -30,10 +31,9 @@ def formulas(seed: int) -> dict[str, Any]:
     v = v[0]
     J, J_test = jacobian(model, x), jacobian(model, z)
     K = J @ J.T
-    ck, slopes = _hidden(model, W, x), _slopes(model, W, x)
-    by_hand = (x @ x.T / SMALL.dimension) * ((slopes * v.square()) @ slopes.T / SMALL.width) + ck
+    ck, without = conjugate_kernel(W, x), conjugate_kernel(W, x, divided=False)
+    by_hand = first_layer_kernel(W, v, x) + ck
     readout = J[:, W.numel() :] @ J[:, W.numel() :].T
-    without = _hidden(model, W * math.sqrt(SMALL.dimension), x)
     with torch.no_grad():
         start, start_test = model(x)[:, 0], model(z)[:, 0]
     moved = start_test + J_test @ (torch.linalg.pinv(J) @ (y - start))
@@ -102,19 +102,6 @@ def target_alignment(n: int = 7) -> dict[str, float]:
         "least": min(values),
         "largest": max(values),
     }
-
-
-def _hidden(model: nn.Module, W: Tensor, x: Tensor) -> Tensor:
-    act = model.get_submodule("act1")
-    features = act(x @ W.T / math.sqrt(x.shape[1])) / math.sqrt(len(W))
-    return features @ features.T
-
-
-def _slopes(model: nn.Module, W: Tensor, x: Tensor) -> Tensor:
-    act = model.get_submodule("act1")
-    before = (x @ W.T / math.sqrt(x.shape[1])).requires_grad_()
-    (found,) = torch.autograd.grad(act(before).sum(), before)
-    return found
 
 
 def _gradient_gap(model: nn.Module, x: Tensor, y: Tensor, J: Tensor) -> float:

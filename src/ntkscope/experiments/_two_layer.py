@@ -62,16 +62,12 @@ def network(shape: Shape, seed: int, *, law: str = "sign", scale: float = 1.0) -
 
 def items_of(shape: Shape, seed: int, device: torch.device) -> Part:
     """Training items of the teacher of Table 8, in double precision."""
-    split = data.load(
-        "index-teacher", seed=seed, dimension=shape.dimension, train=shape.items, test=1, dtype="float64"
-    )
+    split = data.load("index-teacher", seed=seed, dimension=shape.dimension, train=shape.items, test=1, dtype="float64")
     part: Part = split.train.to(device)
     return part
 
 
-def conjugate_kernel(
-    W: Float[Tensor, "h d"], x: Float[Tensor, "n d"], *, divided: bool = True
-) -> Float[Tensor, "n n"]:
+def conjugate_kernel(W: Float[Tensor, "h d"], x: Float[Tensor, "n d"], *, divided: bool = True) -> Float[Tensor, "n n"]:
     """`σ(XW/√d)ᵀσ(XW/√d)/h`, Eq. 76; `divided=False` is section 4.1's form, without the √d."""
     hidden = sigma(x @ W.T / (math.sqrt(W.shape[1]) if divided else 1.0))
     kernel: Tensor = hidden @ hidden.T / len(W)

@@ -138,9 +138,7 @@ def build(config: CnnSpectra, split: Split, seed: int) -> nn.Module:
 
 def spectrum(config: CnnSpectra, model: nn.Module, x: Tensor, device: torch.device) -> np.ndarray:
     """Eigenvalues of the NTK, descending, in double precision."""
-    gram = kernel(
-        "trntk0", model.eval(), x.double(), dtype=torch.float64, device=device, memory=config.memory
-    )
+    gram = kernel("trntk0", model.eval(), x.double(), dtype=torch.float64, device=device, memory=config.memory)
     values: np.ndarray = torch.linalg.eigvalsh(gram.dense().double()).flip(0).cpu().numpy()
     return values
 
@@ -251,7 +249,9 @@ def _spectra(config: Any, record: Record) -> Reading:
     measured = {key: {name: digits(value, 3) for name, value in row.items()} for key, row in means.items()}
     ordered = means["KS"]["GD"] < means["KS"]["SGD"] < means["KS"]["Adam"]
     note = "the slope of the Q–Q plot over the upper half of log-eigenvalues is above 1 where the tail got heavier"
-    return Reading({**measured, "λ₁/λ₁₀ at the start, least": digits(spiked, 3)}, ordered and spiked > 5, note, seeds=config.seeds)
+    return Reading(
+        {**measured, "λ₁/λ₁₀ at the start, least": digits(spiked, 3)}, ordered and spiked > 5, note, seeds=config.seeds
+    )
 
 
 def _grows(config: Any, record: Record) -> Reading:
@@ -263,7 +263,9 @@ def _grows(config: Any, record: Record) -> Reading:
     ratios = {name: [run["first over first"] for run in several] for name, several in runs.items()}
     ratios |= {case: [record.metrics[key]["first over first"] for key in keys] for case, keys in cases.items()}
     holds = all(value > 1 for name, values in ratios.items() if name != "GD" for value in values)
-    return Reading({name: [digits(value, 4) for value in values] for name, values in ratios.items()}, holds, seeds=config.seeds)
+    return Reading(
+        {name: [digits(value, 4) for value in values] for name, values in ratios.items()}, holds, seeds=config.seeds
+    )
 
 
 READINGS: dict[str, Read] = {"accuracies": _accuracies, "spectra": _spectra, "grows": _grows}

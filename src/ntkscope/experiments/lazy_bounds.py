@@ -89,14 +89,10 @@ def legs(config: LazyBounds, seed: int, device: torch.device) -> list[Leg]:
         )
     )
     for n, shape in sizes.items():
-        compute = partial(
-            measurements.stable, shape, seeds, config.factors, steps=config.stable_steps, device=device
-        )
+        compute = partial(measurements.stable, shape, seeds, config.factors, steps=config.stable_steps, device=device)
         found.append(Leg(f"stable/{n}", compute))
     for n, shape in sizes.items():
-        compute = partial(
-            measurements.training, shape, seeds, steps=config.training_steps, stop=config.stop, **share
-        )
+        compute = partial(measurements.training, shape, seeds, steps=config.training_steps, stop=config.stop, **share)
         found.append(Leg(f"training/{n}", compute))
     return found
 
