@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ class TestLearningRateTransition(ExperimentContract):
 def test_rates_are_dense_where_the_spike_appears() -> None:
     dense = [rate for rate in PAPER.rates if rate >= 8]
     assert len(PAPER.rates) == 16
-    assert all(b / a <= 1.15 for a, b in zip(dense, dense[1:]))
+    assert all(b / a <= 1.15 for a, b in pairwise(dense))
 
 
 def run(rate: float, value: float, aligned: float, second: float = 4.9) -> dict[str, Any]:
