@@ -115,7 +115,7 @@ _ROWS = (
         "spike-case3",
         "Figure 19b",
         "one outlier, clearest in the NTK",
-        "one eigenvalue more than 10 % above the edge in W and CK; λ₁/λ₂ grows most in the NTK; W's class is bulk + spikes in"
+        "one eigenvalue more than 10 % above the edge in W and CK; λ₁/λ₂ largest in the NTK; W's class is bulk + spikes in"
         " most seeds",
     ),
     (
