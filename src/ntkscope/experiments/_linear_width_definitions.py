@@ -14,7 +14,7 @@ from ntkscope.experiments._teacher import Student, label_moments
 from ntkscope.experiments._theory_kernels import jacobian
 from ntkscope.experiments._two_layer import conjugate_kernel, first_layer_kernel
 from ntkscope.kernels import kernel
-from ntkscope.linalg.marchenko_pastur import marchenko_pastur
+from ntkscope.linalg import marchenko_pastur
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.measures.lazy import lazy_prediction, lipschitz_constant, slope_moments
 from ntkscope.models._activations import activation, gaussian_moments

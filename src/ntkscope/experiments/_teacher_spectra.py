@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ntkscope.core import Split
 from ntkscope.experiments._teacher import LAYER
 from ntkscope.kernels import Tangent
-from ntkscope.linalg import eigenpairs, principal_angles
+from ntkscope.linalg import as_gram, eigenpairs, principal_angles
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.measures.spectra import classify, compare
 
@@ -117,10 +117,11 @@ def moved(before: Spectrum, after: Spectrum, *, curve: bool) -> dict[str, Any]:
     return told
 
 
-def class_of(before: Spectrum, after: Spectrum, seed: int) -> dict[str, Any]:
+def class_of(kind: str, before: Spectrum, after: Spectrum, seed: int) -> dict[str, Any]:
     """The class of the trained matrix with the one at the start as its null, by the rule of `measures.spectra`."""
-    found = classify(after.matrix, before.matrix, seed=seed)
-    told = {"label": found.label}
+    pair = [one.matrix if kind == "weights" else as_gram(one.matrix, symmetric=True) for one in (after, before)]
+    found = classify(*pair, seed=seed)
+    told: dict[str, Any] = {"label": found.label, "reason": found.evidence["reason"]}
     if found.spikes is not None:
         told["spikes"] = int(found.spikes.count)
     if found.tail is not None:

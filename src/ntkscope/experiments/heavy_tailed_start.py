@@ -140,7 +140,7 @@ def trained(config: HeavyTailedStart, law: str, seeds: list[int], device: torch.
                 "hill_gaussian": hill(null.values),
                 "alignment": alignments(after, split),
                 "outliers": outlier_overlap(after["weights"].matrix, split.extras["directions"], OUTLIERS)[0],
-                "class": class_of(null, after["weights"], seeds[i]),
+                "class": class_of("weights", null, after["weights"], seeds[i]),
             }
             if i == 0:
                 told["quantiles"] = {

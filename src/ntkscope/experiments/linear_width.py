@@ -37,7 +37,7 @@ from ntkscope.experiments._teacher_spectra import (
 )
 from ntkscope.experiments.registry import experiment
 from ntkscope.kernels import Tangent
-from ntkscope.linalg.marchenko_pastur import marchenko_pastur
+from ntkscope.linalg import marchenko_pastur
 from ntkscope.measures.lazy import lazy_prediction
 
 TRAINED = ("case1", "case2", "case3", "case4")
@@ -158,7 +158,7 @@ def final(
         "alignment": alignments(after, split),
         "alignment_before": alignments(before, split),
         "outliers": outlier_overlap(after["weights"].matrix, split.extras["directions"], OUTLIERS)[0],
-        "classes": {kind: class_of(before[kind], after[kind], seed) for kind in after},
+        "classes": {kind: class_of(kind, before[kind], after[kind], seed) for kind in after},
         "bulk_ks": bulk_distance(after["weights"]),
     }
 

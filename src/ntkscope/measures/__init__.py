@@ -13,9 +13,11 @@ from ntkscope.measures import (
     log_odds,
     logistic_bounds,
     monotone,
+    one_step,
     prediction,
     regression,
     regression_bounds,
+    spectra,
     uncertainty,
 )
 from ntkscope.measures.datamodeling import linear_datamodeling_score
@@ -36,8 +38,10 @@ __all__ = [
     "logistic_bounds",
     "measure",
     "monotone",
+    "one_step",
     "prediction",
     "regression",
     "regression_bounds",
+    "spectra",
     "uncertainty",
 ]
