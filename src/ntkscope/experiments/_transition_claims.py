@@ -10,7 +10,7 @@ from ntkscope.core import Claim, Record
 from ntkscope.experiments._linear_width_readings import missing
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
-from ntkscope.linalg.spiked import spike_overlaps, spike_strength
+from ntkscope.linalg import spike_overlaps, spike_strength
 
 NAME = "learning-rate-transition"
 BRACKET = 1.15
