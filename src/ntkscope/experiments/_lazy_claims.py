@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ PUBLISHED = {
             "early-eigen-invariance",
             "Section 4.1",
             "every eigenvalue and eigenvector is asymptotically unchanged after finitely many steps",
-            "n = 1024, 5 steps: no eigenvalue of CK or NTK, no singular value of W/√d moved by 0.06, nor by more than Weyl allows",
+            "n = 1024, 5 steps: no eigenvalue of CK or NTK, no singular value of W/√d moved by 0.06, or by more than Weyl"
+            " allows",
             1,
         ),
         (
@@ -75,8 +77,8 @@ PUBLISHED = {
             "max-learning-rate-order",
             "Section 4.1",
             {"exponent": 1.0, "2n/λ_max at Table 8's sizes": 298},
-            "slopes against n 0.9 to 1.1, of the largest steps at which the residual falls and converges; 2n/λ_max of the full NTK within"
-            " 5 % of 298",
+            "slopes against n 0.9 to 1.1, of the largest steps at which the residual falls and converges; 2n/λ_max of the"
+            " full NTK within 5 % of 298",
             1,
         ),
         (
@@ -113,8 +115,8 @@ def _lemma(config: Any, record: Record) -> Reading:
             slopes.setdefault(name, {})[f"t={count}"] = digits(_slope(list(runs), means), 4)
     holds = all(value <= -0.9 for name in CHANGES for value in slopes[name].values())
     note = (
-        "NTK in the spectral norm, as printed; the CK of section 4.1, which lacks the 1/√d inside σ, has the slope shown last: the"
-        " CK of Eq. 76 is meant"
+        "NTK in the spectral norm, as printed; the CK of section 4.1, which lacks the 1/√d inside σ, has the slope shown last:"
+        " the CK of Eq. 76 is meant"
     )
     return Reading({"slopes": slopes}, holds, note)
 
@@ -130,8 +132,8 @@ def _eigen(config: Any, record: Record) -> Reading:
     cosines = {name: digits(float(np.min(shifts[name])), 5) for name in shifts if "cosine" in name}
     weyl = all(s <= m * (1 + 1e-6) + TINY for name in CHANGES for s, m in zip(shifts[name], moved[name]))
     note = (
-        "cosines of each eigenvector with its successor, the least over networks of the median and of the first; norms alone bound"
-        " eigenvalues, and eigenvectors only where gaps exceed them"
+        "cosines of each eigenvector with its successor, the least over networks of the median and of the first; norms alone"
+        " bound eigenvalues, and eigenvectors only where gaps exceed them"
     )
     return Reading({"n": largest, "largest shift": measured, **cosines}, weyl and max(measured.values()) < 0.06, note)
 
@@ -150,8 +152,8 @@ def _least(config: Any, record: Record) -> Reading:
     last = float(np.mean(runs[max(runs)]["sign"]))
     nearer = abs(last - limit) < abs(last - bound)
     note = (
-        "a lower bound, and loose: with n > d the first-layer kernel's least eigenvalue tends to a - η₀², here 0.247; for v uniform on"
-        " [-1, 1] both are a third of that"
+        "a lower bound, and loose: with n > d the first-layer kernel's least eigenvalue tends to a - η₀², here 0.247; for v"
+        " uniform on [-1, 1] both are a third of that"
     )
     return Reading({"bound": digits(bound, 6), "limit": digits(limit, 6), **table}, exact and above and nearer, note)
 
@@ -269,7 +271,7 @@ def _corollary(config: Any, record: Record) -> Reading:
     distances = {name: [float(np.mean(run[f"{name}, KS"])) for run in runs.values()] for name in CHANGES}
     final = {name: [digits(float(np.mean(run[name])), 4) for run in runs.values()] for name in CHANGES}
     losses = digits(max(max(run["loss"]) for run in runs.values()), 3)
-    falls = all(later < earlier for values in distances.values() for earlier, later in zip(values, values[1:]))
+    falls = all(later < earlier for values in distances.values() for earlier, later in pairwise(values))
     measured = {
         "slopes": slopes,
         "final changes": final,

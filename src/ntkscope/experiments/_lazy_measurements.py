@@ -1,4 +1,4 @@
-"""What `lazy-bounds` measures: changes of weights and kernels, least eigenvalues, Theorem 4.2 on runs, the largest stable step."""
+"""What `lazy-bounds` measures: changes of weights and kernels, least eigenvalues, Theorem 4.2 on runs, the largest step."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _changes(run: Descent, member: int) -> dict[str, float]:
 
 
 def _shifts(run: Descent, member: int) -> dict[str, float]:
-    """The largest shift of a singular value of W/√d, an eigenvalue of CK and NTK; |cos| of their eigenvectors with the old ones."""
+    """The largest shift of a singular value of W/√d, of an eigenvalue of CK and NTK; |cos| of eigenvectors with old ones."""
     root = math.sqrt(run.start.shape[2])
     old, new = (torch.linalg.svdvals(W[member] / root) for W in (run.start, run.end))
     found = {"weights": float((new - old).abs().max())}
@@ -202,8 +202,8 @@ def stable(
 ) -> dict[str, Any]:
     """The largest steps for which the residual never rises, and for which it ends below its start, in 2n/λ_max.
 
-    Each lies between two of `factors`, at their geometric mean. The two differ: where the residual rises, the network may move to a
-    flatter place and converge there.
+    Each lies between two of `factors`, at their geometric mean. The two differ: where the residual rises, the network may move
+    to a flatter place and converge there.
     """
     tops = []
     for seed in seeds:
@@ -212,13 +212,13 @@ def stable(
     grid = [(seed, 2 * shape.items / top * factor) for seed, top in zip(seeds, tops) for factor in factors]
     run = descend(shape, [s for s, _ in grid], [rate for _, rate in grid], steps=steps, device=device, follow="all")
     residuals = np.stack(run.residuals, axis=1).reshape(len(seeds), len(factors), -1)
-    falls = (np.diff(residuals) <= 0).all(-1)  # False where NaN
+    falls = np.all(np.diff(residuals) <= 0, axis=-1)  # False where NaN
     converges = residuals[..., -1] < residuals[..., 0]
     return {
         "items": shape.items,
         "largest eigenvalue": tops,
-        "falls": [_threshold(row, factors) for row in falls],
-        "converges": [_threshold(row, factors) for row in converges],
+        "falls": [_threshold(falls[i], factors) for i in range(len(seeds))],
+        "converges": [_threshold(converges[i], factors) for i in range(len(seeds))],
     }
 
 

@@ -42,8 +42,8 @@ def quantile_slope(before: Any, after: Any, share: float = 0.5) -> float:
 def power_law_preferred(values: Any, share: float = 0.1) -> dict[str, float]:
     """The upper `share` of the values by a power law against an exponential law, both starting at the least of them.
 
-    Both by maximum likelihood: `α = 1 + m / Σ ln(x/x₀)`, `1/λ = mean(x - x₀)`. `gain`: nats per value that the power law is more likely
-    by; `z`: Vuong's statistic of that gain. `share` is of the positive values, and at least 10 of them are taken.
+    Both by maximum likelihood: `α = 1 + m / Σ ln(x/x₀)`, `1/λ = mean(x - x₀)`. `gain`: nats per value that the power law is
+    more likely by; `z`: Vuong's statistic of that gain. `share` is of the positive values, and at least 10 of them are taken.
 
     >>> found = power_law_preferred(np.arange(1, 2001) ** -0.5)  # a tail of exponent 3
     >>> round(found["alpha"], 1), found["gain"] > 0

@@ -1,4 +1,4 @@
-"""The two-layer network of the linear-width regime: its kernels (Eq. 76, 77), and gradient descent on its first layer (Eq. 82)."""
+"""The two-layer network of the linear-width regime: its kernels (Eq. 76, 77), gradient descent on its first layer (Eq. 82)."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def descend(
 ) -> Descent:
     """`steps` of Eq. 82 with the loss of Eq. 74, one member for each seed and its rate; ended at a loss of `stop`.
 
-    `follow`: "moves" keeps the norms of every update, "all" those of the residuals too. A member that diverges has NaN for weights.
+    `follow`: "moves" keeps the norms of every update, "all" those of the residuals too. A member that diverges has
+    NaN for weights.
     """
     shared = {seed: items_of(shape, seed, device) for seed in dict.fromkeys(seeds)}
     models_ = [network(shape, seed, scale=scale).double() for seed in seeds]

@@ -1,8 +1,8 @@
 """Wang et al., Figure 22: the NTK's spectrum of a small CNN on two classes of CIFAR-10, trained by GD, SGD and Adam.
 
-The paper names neither classes, architecture, sample, steps nor rates. The reading here: airplane against automobile (the first two
-labels), two convolutions and a linear readout, 2,000 training images, squared error on ±1 as in Eq. 74, the NTK on 1,000 of the
-training images. GD is the full batch at a small step.
+The paper names neither classes, architecture, sample, steps nor rates. The reading here: airplane against automobile (the first
+two labels), two convolutions and a linear readout, 2,000 training images, squared error on ±1 as in Eq. 74, the NTK on 1,000
+of the training images. GD is the full batch at a small step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ntkscope.training.stopping import StopWhen
 
 NAME = "cnn-spectra"
 OPTIMIZERS = ("GD", "SGD", "Adam")
-CASES = {  # of Table 8: squared error without the half
+CASES: dict[str, dict[str, Any]] = {  # of Table 8: squared error without the half
     "case 3": {"optimizer": "sgd", "lr": 22.0, "batch_size": 32},
     "case 4": {"optimizer": "adam", "lr": 0.092, "batch_size": 256},
 }
@@ -67,7 +67,7 @@ PUBLISHED = {"accuracies": ACCURACIES, "spectra": SPECTRA, "grows": GROWS}
 
 @dataclass(frozen=True)
 class CnnSpectra:
-    """`points`: training images whose NTK is taken. `dimension`, `case_epochs`: d of Table 8's networks, and how long they may train."""
+    """`points`: training images whose NTK is taken. `dimension`, `case_epochs`: d and epochs of Table 8's networks."""
 
     dataset: str = "cifar2"
     train_items: int = 2000
@@ -179,6 +179,7 @@ def teacher(config: CnnSpectra, record: Record, case: str, seed: int, device: to
     shape = Shape.of(config.dimension)
     part = data.load("index-teacher", seed=seed, dimension=shape.dimension, train=shape.items, test=1).train
     how = {**CASES[case], "loss": "mse", "epochs": config.case_epochs, "stop": StopWhen(loss=1e-5)}
+    how["batch_size"] = min(how["batch_size"], shape.items)
     make = partial(network, shape, seed, law="normal")
     lean = Part(part.x, part.y)
     model = trained(record, f"{case}-{seed}", make, lean, how, device=device, seed=seed)

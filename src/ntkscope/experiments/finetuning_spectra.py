@@ -1,8 +1,8 @@
 """Wang et al., Figure 23: the conjugate kernel's spectrum while an encoder is fine-tuned on tweets, MiniLM in place of BERT.
 
-The real MiniLM encoder (six layers, 22.7 million parameters) with a two-class readout on the mean of its token vectors, fine-tuned
-by SGD on 4,000 tweets of Sentiment140; the test part are the 359 tweets labelled by hand. The CK (Eq. 76, no bias) is that of
-some training tweets, taken ten times per epoch, in evaluation mode. Labels are ±1 and nothing is centred.
+The real MiniLM encoder (six layers, 22.7 million parameters) with a two-class readout on the mean of its token vectors,
+fine-tuned by SGD on 4,000 tweets of Sentiment140; the test part is the 359 tweets labelled by hand. The CK (Eq. 76, no bias)
+is that of some training tweets, taken ten times per epoch, in evaluation mode. Labels are ±1 and nothing is centred.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class FinetuningSpectra:
 def moment(model: nn.Module, probe: Part, device: torch.device) -> dict[str, Any]:
     """The CK's leading eigenvalues, its median one, its tail, and how each leading eigenvector is aligned with the labels."""
     with evaluating(model), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        gram = kernel("ck", model, on(probe.x, device), bias=False)  # type: ignore[arg-type]
-        values, vectors = torch.linalg.eigh(gram.dense().double())
+        gram = kernel("ck", model, on(probe.x, device), bias=False)
+        values, vectors = torch.linalg.eigh(gram.to(torch.float64).dense())
     values, vectors = values.flip(0), vectors.flip(1)
     y = torch.where(probe.y > 0, 1.0, -1.0).double().to(vectors.device)
     alignments = (y @ vectors[:, :SHOWN]).abs() / y.norm()
@@ -189,7 +189,7 @@ def accuracies(model: nn.Module, split: Split) -> dict[str, float]:
 def run(
     config: FinetuningSpectra, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
-    """Linear-width networks, Figure 23: the CK's leading eigenvalues and their alignment while MiniLM is fine-tuned on tweets."""
+    """Linear-width networks, Figure 23: the CK's leading eigenvalues and alignments while MiniLM is fine-tuned on tweets."""
     split = sentences(
         config.dataset,
         config.encoder,

@@ -23,10 +23,10 @@ LABELS = {"weights": "W/√d", "ck": "CK", "ntk": "NTK", "ck without 1/√d": "C
 
 @dataclass(frozen=True)
 class LazyBounds:
-    """`sizes`: n of Lemma 4.1 and Corollary 4.3, with d = n/2 and h = 3n/4. `dimensions`: d of Eq. 83. `shapes`: (n, d, h) of Theorem 4.2.
+    """`sizes`: n of Lemma 4.1 and Corollary 4.3, with d = n/2 and h = 3n/4. `dimensions`: d of Eq. 83.
 
-    `share`: of the theorem's largest step. `factors`: steps tried for stability, in 2n/λ_max. `scale`: σ is multiplied by it where
-    the printed constant of the theorem is read as α.
+    `shapes`: (n, d, h) of Theorem 4.2. `share`: of its largest step. `factors`: steps tried for stability, in 2n/λ_max.
+    `scale`: σ is multiplied by it where the printed constant of the theorem is read as α.
     """
 
     sizes: tuple[int, ...] = (128, 256, 512, 1024)

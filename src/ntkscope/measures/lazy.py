@@ -1,14 +1,15 @@
 """Lazy training of a two-layer network: the kernel machine it stays close to, and the published bounds on how close.
 
-`f(x) = h^(-1/2) Σ vᵢ σ(wᵢ·x/√d)` with n items, W trained by gradient descent on `1/(2n) ‖y - f(X)‖²`, v fixed. Wang et al., in the
-PNNL report (2023), equations 78 to 86. Where the report errs, the corrected form is here and the printed one beside it:
+`f(x) = h^(-1/2) Σ vᵢ σ(wᵢ·x/√d)` with n items, W trained by gradient descent on `1/(2n) ‖y - f(X)‖²`, v fixed. Wang et al.,
+in the PNNL report (2023), equations 78 to 86. Where the report errs, the corrected form is here and the printed one beside it:
 
 - Section 4.1 restates the CK as `σ(WX)ᵀσ(WX)/h`. The `1/√d` of Eq. 76 belongs inside σ, which saturates without it.
-- Eq. 83 subtracts three squared Hermite coefficients of σ'. It is a lower bound, and loose: with n and d growing alike only the
-  zeroth has a matrix of full rank behind it, and λ_min tends to `least_eigenvalue_limit` (tanh: 0.247 where Eq. 83 says 0.080).
-  Both are for E[v²] = 1 and scale with it.
-- Theorem 4.2 bounds the step with a constant `λ_α` that is nowhere defined; the Lipschitz constant `λ_σ` of assumption 3.2 is meant.
-- Theorem 4.2 calls ℓ the training loss; it is the norm of the residual, and with the loss of Eq. 74 in its place Eq. 85, 86 fail.
+- Eq. 83 subtracts three squared Hermite coefficients of σ'. It is a lower bound, and loose: with n and d growing alike the
+  terms from η₁ on are multiples of the identity up to outliers, only η₀² is lost, and λ_min tends to
+  `least_eigenvalue_limit` (tanh: 0.247 where Eq. 83 says 0.080). Both are for E[v²] = 1 and scale with it.
+- Theorem 4.2 bounds the step with a constant `λ_α` that is defined nowhere; the Lipschitz constant `λ_σ` of assumption 3.2 is
+  meant.
+- Theorem 4.2 calls ℓ the training loss; it is the norm of the residual; with the loss of Eq. 74 in its place Eq. 85, 86 fail.
 """
 
 from __future__ import annotations
@@ -36,14 +37,16 @@ JUMP = 1.5  # how much steeper a difference quotient of σ' may be than σ'' say
 def lazy_prediction(K: Any, K_test: Any, y: Any, start: Any, start_test: Any) -> np.ndarray:
     """`f̂(x) = f₀(x) + K(x, X) K(X, X)⁻¹ (y - f₀(X))`: the linearised network, interpolating at least distance; O(n³). Eq. 78.
 
-    `K` (n, n) and `K_test` (m, n) are the tangent kernel at the start; `start`, `start_test` the network's outputs there, (n,) and (m,),
-    or with one column per output like y. Solved by `KernelRidge` without a ridge; a kernel that is singular gets the jitter it
-    needs, with a warning.
+    `K` (n, n) and `K_test` (m, n) are the tangent kernel at the start; `start`, `start_test` the network's outputs there, (n,)
+    and (m,), or with one column per output like y. Solved by `KernelRidge` without a ridge; a singular kernel gets the
+    jitter it needs, with a warning.
 
     >>> lazy_prediction([[2.0]], [[1.0], [2.0]], [5.0], [1.0], [0.0, 1.0]).round(9).tolist()
     [2.0, 5.0]
     """
-    targets, before, after = (_outputs(each, name) for each, name in ((y, "y"), (start, "start"), (start_test, "start_test")))
+    targets, before, after = (
+        _outputs(each, name) for each, name in ((y, "y"), (start, "start"), (start_test, "start_test"))
+    )
     if targets.shape != before.shape or targets.shape[1:] != after.shape[1:]:
         raise UsageError(
             f"got targets of shape {targets.shape} and outputs at the start of shapes {before.shape} (training items) and"
@@ -99,9 +102,10 @@ def least_eigenvalue_bound(activation: Function, *, variance: float = 1.0) -> fl
 def least_eigenvalue_limit(activation: Function, ratio: float, *, variance: float = 1.0) -> float:
     """What λ_min of the initial first-layer NTK tends to when n, d and h grow alike, with n/d = `ratio`.
 
-    `K = XᵀX/d ⊙ E[σ'σ'](XᵀX/d) = Σ_k η_k² (XᵀX/d)^{⊙(k+1)}`: off the diagonal the terms from k = 1 on have entries of order 1/d, so up
-    to a few outliers they leave `η_k² I`, and K is `η₀² XᵀX/d + (a_σ - η₀²) I`. The least eigenvalue of XᵀX/d is that of
-    Marchenko and Pastur's law, `(1 - √ratio)²`, or 0 where n > d. Asymptotic: at d = 1000 some 0.04 are missing for tanh.
+    `K = XᵀX/d ⊙ E[σ'σ'](XᵀX/d) = Σ_k η_k² (XᵀX/d)^{⊙(k+1)}`: off the diagonal the terms from k = 1 on have entries of order
+    1/d, so up to a few outliers they leave `η_k² I`, and K is `η₀² XᵀX/d + (a_σ - η₀²) I`. The least eigenvalue of XᵀX/d is
+    that of Marchenko and Pastur's law, `(1 - √ratio)²`, or 0 where n > d. Asymptotic: at d = 1000 some 0.04 are missing for
+    tanh.
 
     >>> round(least_eigenvalue_limit(lambda z: torch.tanh(z) / 0.394294**0.5, 2.0), 4)
     0.2473
@@ -146,7 +150,9 @@ def _slopes(activation: Function, z: Tensor) -> tuple[Tensor, Tensor]:
         point = z.requires_grad_(True)
         values = activation(point)
         if values.shape != z.shape:
-            raise UsageError(f"got an activation that makes shape {tuple(values.shape)} of {tuple(z.shape)}; expected the same")
+            raise UsageError(
+                f"got an activation that makes shape {tuple(values.shape)} of {tuple(z.shape)}; expected the same"
+            )
         (first,) = torch.autograd.grad(values.sum(), point, create_graph=True)
         second = torch.zeros_like(z)
         if first.requires_grad:
@@ -163,8 +169,8 @@ def alpha_of(least: float) -> float:
     """
     if not least > 0 or not math.isfinite(least):
         raise NumericalError(
-            f"got a least eigenvalue of {least:g}; expected a positive one: repeated items or too few parameters make the kernel"
-            " singular, and Theorem 4.2 says nothing about it"
+            f"got a least eigenvalue of {least:g}; expected a positive one: repeated items or too few parameters make the"
+            " kernel singular, and Theorem 4.2 says nothing about it"
         )
     return math.sqrt(least) / 2
 
@@ -183,7 +189,7 @@ def largest_rate(alpha: float, items: int, ratio: float, lipschitz: float) -> fl
 
 @dataclass(frozen=True)
 class GlobalConvergence:
-    """The three inequalities of Theorem 4.2 on one run: each the largest left side over its right side, so at most 1 where it holds.
+    """The three inequalities of Theorem 4.2 on one run: each the largest left side over its right side, at most 1 if it holds.
 
     `rate`: of Eq. 84, over all steps. `distance`: of Eq. 85. `path`: of Eq. 86, for the steps made.
     """
@@ -200,10 +206,10 @@ class GlobalConvergence:
 def global_convergence(
     residuals: Any, distances: Any, moves: Any, *, alpha: float, lr: float, items: int
 ) -> GlobalConvergence:
-    """Theorem 4.2 on a run of T steps: `ℓ_t ≤ (1 - ηα²/2n)^t ℓ₀`, `α/4 ‖W_t - W₀‖ + ℓ_t ≤ ℓ₀`, `Σ‖W_{t+1} - W_t‖ ≤ 4ℓ₀/α`; O(T).
+    """Theorem 4.2 on T steps: `ℓ_t ≤ (1 - ηα²/2n)^t ℓ₀`, `α/4 ‖W_t - W₀‖ + ℓ_t ≤ ℓ₀`, `Σ‖W_{t+1} - W_t‖ ≤ 4ℓ₀/α`; O(T).
 
-    `residuals`: ℓ_t = ‖y - f_t(X)‖ of steps 0 … T (the norm, not the loss of Eq. 74). `distances`: ‖W_t - W₀‖_F of the same steps.
-    `moves`: ‖W_{t+1} - W_t‖_F of the T updates. Eq. 84 to 86.
+    `residuals`: ℓ_t = ‖y - f_t(X)‖ of steps 0 … T (the norm, not the loss of Eq. 74). `distances`: ‖W_t - W₀‖_F of the same
+    steps. `moves`: ‖W_{t+1} - W_t‖_F of the T updates. Eq. 84 to 86.
 
     >>> found = global_convergence([2.0, 1.0], [0.0, 1.0], [1.0], alpha=1.0, lr=1.0, items=2)
     >>> round(found.rate, 6), found.distance, found.path, found.holds  # 1 / (2 · 3/4), (1/4 + 1)/2, 1 / 8
@@ -216,13 +222,15 @@ def global_convergence(
             " T ≥ 1 steps"
         )
     if min(loss.min(), away.min(), steps.min()) < 0 or not loss[0] > 0:
-        raise UsageError("got negative norms, or a residual of 0 at the start; expected norms, the first residual positive")
+        raise UsageError(
+            "got negative norms, or a residual of 0 at the start; expected norms, the first residual positive"
+        )
     alpha, n, lr = (_positive(value, name) for value, name in ((alpha, "alpha"), (items, "items"), (lr, "lr")))
     shrinks = 1 - lr * alpha**2 / (2 * n)
     if shrinks <= 0:
         raise UsageError(
-            f"got lr={lr:g}, for which 1 - lr α²/2n is {shrinks:.3g}; expected less than `largest_rate`, beyond which Theorem 4.2"
-            " says nothing"
+            f"got lr={lr:g}, for which 1 - lr α²/2n is {shrinks:.3g}; expected less than `largest_rate`, beyond which Theorem"
+            " 4.2 says nothing"
         )
     return GlobalConvergence(
         float(np.exp(_log(loss[1:] / loss[0]) - np.arange(1, len(loss)) * math.log(shrinks)).max()),
