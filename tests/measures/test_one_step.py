@@ -15,7 +15,7 @@ from ntkscope.core import UsageError
 from ntkscope.measures.one_step import OneStepSetting, one_step_spike, one_step_threshold
 
 SLOPE = 0.8  # of σ(z) = 0.8 z, whose gradient has rank one exactly
-SIZES = (1200, 900, 600)  # n, h, d
+SIZES = (800, 600, 400)  # n, h, d
 TABLE_8 = OneStepSetting(2000, 1500, 1000, slope=0.964609, linear=0.959563, second=1.09)
 
 
@@ -35,8 +35,9 @@ def linear_step(lr: float, seed: int, *, kept: bool) -> tuple[float, float, OneS
     gradient = -torch.outer(SLOPE * v, residual @ x) / (n * math.sqrt(h * d))
     stepped = W - lr * gradient
     values, vectors = torch.linalg.eigh(stepped.T @ stepped / d)
-    readout = float(v.square().mean())
-    setting = OneStepSetting(n, h, d, SLOPE, 0.9, 0.9**2 + 0.25, readout, SLOPE**2 * readout if kept else 0.0)
+    linear, second, readout = (float(each.mean()) for each in (y * (x @ beta), y.square(), v.square()))
+    start = float(outputs.square().mean()) if kept else 0.0
+    setting = OneStepSetting(n, h, d, SLOPE, linear, second, readout, start)
     return float(values[-1]), float((vectors[:, -1] @ beta).abs()), setting
 
 
@@ -47,8 +48,9 @@ def test_it_says_what_a_step_does(multiple: float, kept: bool) -> None:
     lr = multiple * one_step_threshold(setting)
     value, alignment, _ = linear_step(lr, 0, kept=kept)
     found = one_step_spike(lr, setting)
-    assert found.value == pytest.approx(value, rel=0.05)  # 600 dimensions: deviations of order 1/√600
-    assert found.alignment == pytest.approx(alignment, abs=0.04)
+    # 400 dimensions: deviations of order 1/√400, of a row of W against the labels too where f₀ is kept
+    assert found.value == pytest.approx(value, rel=0.12 if kept else 0.06)
+    assert found.alignment == pytest.approx(alignment, abs=0.06)
 
 
 def test_the_naive_formula_overshoots_where_the_network_starts_away_from_zero() -> None:
@@ -56,7 +58,7 @@ def test_the_naive_formula_overshoots_where_the_network_starts_away_from_zero() 
     lr = 1.7 * one_step_threshold(replace(setting, start=0.0))
     value, _, _ = linear_step(lr, 1, kept=True)
     assert one_step_spike(lr, setting, naive=True).value > 1.15 * value
-    assert one_step_spike(lr, setting).value == pytest.approx(value, rel=0.05)
+    assert one_step_spike(lr, setting).value == pytest.approx(value, rel=0.12)
 
 
 def test_below_the_threshold_nothing_leaves_the_bulk() -> None:
