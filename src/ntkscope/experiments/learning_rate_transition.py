@@ -118,19 +118,10 @@ def one_step(config: LearningRateTransition, kept: bool, seeds: list[int], devic
     limits: list[float] = []
     for seed in seeds:
         split, model = student.split(seed), student.network(seed).eval()
-        readout = float(model.get_parameter("readout.weight").detach().double().square().mean())
-        setting = OneStepSetting(
-            student.items,
-            student.width,
-            student.dimension,
-            slope,
-            moments["linear"],
-            moments["second"],
-            readout=readout,
-        )
+        setting = sample_setting(student, split, model, slope)
         limit = one_step_threshold(setting)  # of f₀ = 0, for both: the same steps are made
         if kept:
-            setting = replace(setting, start=readout)
+            setting = replace(setting, start=float(outputs_of(model, split).square().mean()))
         limits.append(one_step_threshold(setting))
         rates = [multiple * limit for multiple in config.multiples]
         weights = stepped(student, seed, targets_of(model, split, kept), rates, device)
@@ -162,12 +153,26 @@ def one_step(config: LearningRateTransition, kept: bool, seeds: list[int], devic
     }
 
 
+def sample_setting(student: Student, split: Split, model: torch.nn.Module, slope: float) -> OneStepSetting:
+    """With the moments of these training labels and of this readout, which differ by a few percent from the population's."""
+    y, beta = split.train.y.double(), split.extras["directions"][0].double()
+    linear, second = float((y * (split.train.x.double() @ beta)).mean()), float(y.square().mean())
+    readout = float(model.get_parameter("readout.weight").detach().double().square().mean())
+    return OneStepSetting(student.items, student.width, student.dimension, slope, linear, second, readout)
+
+
+def outputs_of(model: torch.nn.Module, split: Split) -> torch.Tensor:
+    """f₀ on the training inputs."""
+    with torch.no_grad():
+        outputs: torch.Tensor = model(split.train.x)[:, 0]
+    return outputs
+
+
 def targets_of(model: torch.nn.Module, split: Split, kept: bool) -> Part:
     """The training labels; with the network's own outputs added where the residual is to be y."""
     if kept:
         return split.train
-    with torch.no_grad():
-        return Part(split.train.x, split.train.y + model(split.train.x)[:, 0])
+    return Part(split.train.x, split.train.y + outputs_of(model, split))
 
 
 def stepped(student: Student, seed: int, part: Part, rates: list[float], device: torch.device) -> list[torch.Tensor]:
