@@ -77,7 +77,7 @@ def test_table_8_has_its_threshold_near_930() -> None:
     assert one_step_threshold(replace(TABLE_8, readout=1.04)) == pytest.approx(930, rel=0.003)  # one network's ‖v‖²/h
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.integers(50, 5000),
     st.integers(50, 5000),

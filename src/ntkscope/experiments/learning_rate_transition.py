@@ -193,7 +193,7 @@ def stepped(student: Student, seed: int, part: Part, rates: list[float], device:
 def row_length(W: torch.Tensor, model: torch.nn.Module) -> float:
     """‖W₁ᵀv̂‖²/d: of the only row that the step moves, 1 before it."""
     v = model.get_parameter("readout.weight").detach()[0].double().to(W.device)
-    return float((v / v.norm() @ W.double()).square().sum()) / W.shape[1]
+    return float((v / v.norm() @ W.detach().double()).square().sum()) / W.shape[1]
 
 
 def legs(config: LearningRateTransition, seed: int, device: torch.device) -> list[Leg]:
