@@ -79,4 +79,9 @@ def test_one_step_is_a_step_on_the_published_loss_from_zero() -> None:
     loss = residual.square().sum() / (2 * len(part))
     slope = torch.autograd.grad(loss, model.get_parameter("layer1.weight"))[0]
     torch.testing.assert_close(W, model.get_parameter("layer1.weight").detach() - 3.0 * slope, atol=1e-5, rtol=1e-4)
-    assert row_length(model.get_parameter("layer1.weight"), model) == pytest.approx(1.0, abs=0.6)
+    v = model.get_parameter("readout.weight").detach()[0]
+    before, after = row_length(model.get_parameter("layer1.weight"), model), row_length(W, model)
+    assert before == pytest.approx(
+        float((v @ model.get_parameter("layer1.weight").detach()).square().sum() / v.square().sum() / 8)
+    )
+    assert after != pytest.approx(before, rel=1e-3)
