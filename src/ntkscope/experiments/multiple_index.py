@@ -21,7 +21,7 @@ from ntkscope.experiments.registry import experiment
 
 NAME = "multiple-index"
 CASES = {"case1": "GD", "case3": "SGD", "case4": "Adam"}
-CONTROL = "control"
+CONTROL, NOISY = "control", "control-noisy"
 PUBLISHED = {
     "principal-angles": Published(
         "spectra-principal-angles",
@@ -45,7 +45,8 @@ class MultipleIndex:
     shows.
 
     An odd network learns only the odd part of `(1/k) Σ σ*(βᵢ·x)`, which for softplus is linear: the one direction Σ βᵢ.
-    `control_*`: the sizes of the control, a normalised-ReLU student with a quadratic link, trained by Adam on all items."""
+    `control_*`: the sizes of the control, a normalised-ReLU student with a quadratic link, trained by Adam at the step
+    of case 4, without label noise and with it."""
 
     items: int = 2000
     width: int = 1500
@@ -65,8 +66,8 @@ class MultipleIndex:
     control_items: int = 5000
     control_width: int = 300
     control_dimension: int = 100
-    control_rate: float = 0.03
-    control_steps: int = 1500
+    control_rate: float = 0.092
+    control_steps: int = 1600
     legs: tuple[str, ...] = ()
 
     @classmethod
@@ -101,8 +102,7 @@ class MultipleIndex:
             self.items, self.width, self.dimension, self.test_items, directions=self.directions, noise=self.noise
         )
 
-    @property
-    def control(self) -> Student:
+    def control(self, noise: float) -> Student:
         return Student(
             self.control_items,
             self.control_width,
@@ -110,12 +110,12 @@ class MultipleIndex:
             self.test_items,
             directions=self.directions,
             link="quadratic",
-            noise=self.noise,
+            noise=noise,
             activation="normalised-relu",
         )
 
     def case(self, name: str) -> Case:
-        if name == CONTROL:
+        if name in (CONTROL, NOISY):
             steps = self.control_steps
             return Case("adam", self.control_rate, self.adam_batch, halved=True, expected=steps, most=steps)
         place = list(CASES).index(name)
@@ -125,8 +125,9 @@ class MultipleIndex:
 
 def followed(config: MultipleIndex, name: str, seeds: list[int], device: torch.device) -> dict[str, Any]:
     """cos² of the angles between the teacher's directions and the first right singular vectors of W, through training."""
-    student, case = config.control if name == CONTROL else config.student, config.case(name)
-    top = config.directions if name == CONTROL else config.top
+    students = {CONTROL: config.control(0.0), NOISY: config.control(config.noise)}
+    student, case = students.get(name, config.student), config.case(name)
+    top = config.directions if name in students else config.top
     splits = [student.split(seed) for seed in seeds]
     rows: list[dict[str, Any]] = []
 
@@ -186,7 +187,18 @@ def _angles(config: Any, record: Record) -> Reading:
     averages = {name: sum(values) / len(values) for name, values in squares.items()}
     least = min(min(one["cos2"]) for one in alive(record, CONTROL))
     along = mean(alive(record, "case4"), lambda one: one["cos2 of the sum"])
-    measured = {"cos²": squares, "mean cos²": averages, "Adam, Σβᵢ": along, "control, least cos²": least}
+    noisy = (
+        min(min(one["cos2"]) for one in alive(record, NOISY))
+        if NOISY in record.metrics and alive(record, NOISY)
+        else None
+    )
+    measured = {
+        "cos²": squares,
+        "mean cos²": averages,
+        "Adam, Σβᵢ": along,
+        "control, least cos²": least,
+        "with label noise": noisy,
+    }
     rest = squares["Adam"][1:]
     note = (
         "an odd network sees of a softplus teacher only its linear part, along Σβᵢ: with Adam one angle closes (cos²"
@@ -240,7 +252,7 @@ def run(
 ) -> None:
     """Spectra of linear-width networks, Figure 21b: which of five directions GD, SGD and Adam find."""
     seeds = list(range(seed, seed + config.seeds))
-    made = [Leg(key, partial(followed, config, key, seeds, device)) for key in (CONTROL, *reversed(CASES))]
+    made = [Leg(key, partial(followed, config, key, seeds, device)) for key in (CONTROL, NOISY, *reversed(CASES))]
     run_legs(record, made, config.legs, progress=progress)
 
 
