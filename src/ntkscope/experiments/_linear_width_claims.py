@@ -59,7 +59,7 @@ def _teacher(config: Any, record: Record) -> Reading:
     if lacks := read.missing(record, "baselines"):
         return lacking(*lacks)
     found = [one["printed"] for one in record.metrics["baselines"]["members"]]
-    measured = {name: read.mean(found, lambda one, name=name: one[name]) for name in found[0]}
+    measured = {name: read.average(one[name] for one in found) for name in found[0]}
     wanted = {"mean": 0.2, "variance": 1.09, "clean_variance": 1.0}
     note = "all other measurements take τ(|x|²/d - 1), without its constant: only that reading matches the table"
     return Reading(measured, all(abs(measured[name] - value) <= 0.05 for name, value in wanted.items()), note)
@@ -82,8 +82,8 @@ def _ridge(config: Any, record: Record) -> Reading:
     if lacks := read.missing(record, "baselines", *(read.key_of(case) for case in CLASSES)):
         return lacking(*lacks)
     found = record.metrics["baselines"]["members"]
-    linear = {name: read.mean(found, lambda one, name=name: one[name]["r2"]) for name in ("least squares", "ridge")}
-    errors = read.mean(found, lambda one: one["ridge"]["test_error"])
+    linear = {name: read.average(one[name]["r2"] for one in found) for name in ("least squares", "ridge")}
+    errors = read.average(one["ridge"]["test_error"] for one in found)
     best = {case: read.row(record, case)["r2"] for case in CLASSES}
     return Reading(
         {**linear, "ridge error": errors, "networks": best},
@@ -109,7 +109,7 @@ def _setting(config: Any, record: Record) -> Reading:
         found = read.members(record, key)
         limit = config.threshold * (2 if config.case(case).halved else 1)
         reached[case] = bool(found) and all(one["train_mse"] <= 1.05 * limit for one in found)
-        steps[case] = round(read.mean(found, lambda one: one["steps"]))
+        steps[case] = [one["steps"] for one in found]
     sizes = {"n": config.items, "h": config.width, "d": config.dimension, "tau": config.tau, "noise": config.noise}
     note = "GD and Adam: Eq. 74's loss below the threshold; SGD: the mean of r² itself"
     return Reading({**sizes, "steps": steps, "below the threshold": reached}, all(reached.values()), note)
@@ -168,7 +168,7 @@ def _invariant(case: str, config: Any, record: Record) -> Reading:
         return lacking(*lacks)
     found = read.members(record, key)
     measured: dict[str, Any] = {
-        f"{what} {kind}": read.mean(found, lambda one, what=what, kind=kind: one["spectra"][kind][what])
+        f"{what} {kind}": read.average(one["spectra"][kind][what] for one in found)
         for kind in ("weights", "ck", "ntk")
         for what in ("ks", "top_ratio")
     }
@@ -192,10 +192,8 @@ def _spike(config: Any, record: Record) -> Reading:
         return lacking(*lacks)
     found = read.members(record, "table8/case3")
     counts = {kind: [one["spectra"][kind]["above_tenth"] for one in found] for kind in ("weights", "ck")}
-    gaps = {
-        kind: read.mean(found, lambda one, kind=kind: one["spectra"][kind]["gap"]) for kind in ("weights", "ck", "ntk")
-    }
-    before = {kind: read.mean(found, lambda one, kind=kind: _gap_before(one, kind)) for kind in gaps}
+    gaps = {kind: read.average(one["spectra"][kind]["gap"] for one in found) for kind in ("weights", "ck", "ntk")}
+    before = {kind: read.average(_gap_before(one, kind) for one in found) for kind in gaps}
     given = read.labels(record, "case3")
     measured = {"more than 10 % above": counts, "λ₁/λ₂": gaps, "at the start": before, "classes of W": given}
     one_each = all(count == 1 for each in counts.values() for count in each)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ntkscope.core import Record
@@ -32,9 +32,10 @@ def missing(record: Record, *keys: str) -> tuple[str, ...]:
     return tuple(key for key in keys if key not in record.metrics)
 
 
-def mean(found: list[Member], value: Callable[[Member], float]) -> float:
-    """Over members; NaN without any."""
-    return summary(value(one) for one in found)["mean"] if found else float("nan")
+def average(values: Iterable[float]) -> float:
+    """Their mean; NaN without any."""
+    several = list(values)
+    return summary(several)["mean"] if several else float("nan")
 
 
 def row(record: Record, case: str, zero: bool = False) -> dict[str, float]:
@@ -44,7 +45,7 @@ def row(record: Record, case: str, zero: bool = False) -> dict[str, float]:
     return {
         "r2": r2["mean"],
         "r2_sem": r2["sem"],
-        "test_error": mean(found, lambda one: one["test_error"]),
+        "test_error": average(one["test_error"] for one in found),
         "networks": r2["n"],
         "diverged": len(record.metrics[key_of(case, zero)]["members"]) - len(found),
     }

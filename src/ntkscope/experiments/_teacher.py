@@ -100,7 +100,7 @@ class Case:
 
     def moments(self, between: int) -> tuple[int, ...]:
         """The start and `between` steps spaced evenly in their logarithm; the end comes by itself."""
-        spread = np.geomspace(max(1, self.expected / 100), max(2, self.expected / 2), between) if between else []
+        spread = np.geomspace(max(1, self.expected / 100), max(2, self.expected / 2), between)
         return tuple(sorted({0, *(min(self.most, round(float(step))) for step in spread)}))
 
 

@@ -172,7 +172,7 @@ def _bad(config: Any, record: Record) -> Reading:
     if not found:
         return Reading({"networks": 0}, False, "every network diverged")
     implied = FIGURE_21D["test_loss"] / (1 - FIGURE_21D["r2"])
-    measured = {
+    measured: dict[str, Any] = {
         "R²": [one["r2"] for one in found],
         "test error": [one["test_error"] for one in found],
         "training error": [one["train_mse"] for one in found],

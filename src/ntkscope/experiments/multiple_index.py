@@ -12,7 +12,7 @@ import torch
 from ntkscope.core import Claim, Record, Snapshot
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments._linear_width_readings import mean, missing
+from ntkscope.experiments._linear_width_readings import average, missing
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
 from ntkscope.experiments._teacher import LAYER, Case, Student, table_case, train_case
@@ -186,7 +186,7 @@ def _angles(config: Any, record: Record) -> Reading:
     squares = {CASES.get(key, "control"): mean_squares(record, key) for key in (*CASES, CONTROL)}
     averages = {name: sum(values) / len(values) for name, values in squares.items()}
     least = min(min(one["cos2"]) for one in alive(record, CONTROL))
-    along = mean(alive(record, "case4"), lambda one: one["cos2 of the sum"])
+    along = average(one["cos2 of the sum"] for one in alive(record, "case4"))
     noisy = (
         min(min(one["cos2"]) for one in alive(record, NOISY))
         if NOISY in record.metrics and alive(record, NOISY)
@@ -214,7 +214,7 @@ def _angles(config: Any, record: Record) -> Reading:
 def _better(config: Any, record: Record) -> Reading:
     if lacks := missing(record, *CASES):
         return lacking(*lacks)
-    found = {name: mean(alive(record, key), lambda one: one["r2"]) for key, name in CASES.items()}
+    found = {name: average(one["r2"] for one in alive(record, key)) for key, name in CASES.items()}
     count = min(len(alive(record, key)) for key in CASES)
     return Reading(found, found["Adam"] > max(found["GD"], found["SGD"]), seeds=count)
 
