@@ -69,7 +69,8 @@ def in_order(record: Record, zero: bool) -> tuple[dict[str, float], bool, int, i
     """R² by case, whether their means are ordered as published, and in how many seeds of how many they are."""
     values = {case: row(record, case, zero)["r2"] for case in CASES}
     each = list(zip(*(record.metrics[key_of(case, zero)]["members"] for case in CASES)))
-    holding = sum(ordered(dict(zip(CASES, (one["r2"] for one in seed)))) for seed in each)
+    complete = [seed for seed in each if not any(one.get("diverged") for one in seed)]
+    holding = sum(ordered(dict(zip(CASES, (one["r2"] for one in seed)))) for seed in complete)
     return values, ordered(values), holding, len(each)
 
 

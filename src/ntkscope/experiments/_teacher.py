@@ -35,6 +35,7 @@ class Student:
     noise: float = 0.3
     activation: str = "normalised-tanh"
     law: str = "normal"
+    scale: float = 1.0
 
     def split(self, seed: int) -> Split:
         """Noise-free test labels, the quadratic term centred: the reading that matches the published table."""
@@ -51,7 +52,7 @@ class Student:
         )
 
     def network(self, seed: int) -> nn.Module:
-        """Eq. 79: no biases, the NTK parametrisation, v ~ N(0, 1), W of `law`."""
+        """Eq. 79: no biases, the NTK parametrisation, v ~ N(0, 1), W of `law` times `scale`."""
         return models.build(
             "mlp",
             in_features=self.dimension,
@@ -62,6 +63,7 @@ class Student:
             activation=self.activation,
             ntk=True,
             law=[self.law, "normal"],
+            init_scale=[self.scale, 1.0],
             seed=seed,
         )
 
@@ -147,18 +149,21 @@ class TrainedTogether:
 
     def scores(self) -> list[dict[str, Any]]:
         """R², error and training error of every member, and how far from odd it is on its test inputs."""
-        told = []
+        told: list[dict[str, Any]] = []
         predicted = self.outputs([split.test.x for split in self.splits])
         mirrored = self.outputs([-split.test.x for split in self.splits])
         fitted = self.outputs([split.train.x for split in self.splits])
         for i, split in enumerate(self.splits):
+            if self.diverged[i]:
+                told.append({"steps": int(self.ensemble.steps[i]), "diverged": True})
+                continue
             training_error = float((fitted[i] - split.train.y.double()).square().mean())
             told.append(
                 score(predicted[i], split.test)
                 | {
                     "train_mse": training_error,
                     "steps": int(self.ensemble.steps[i]),
-                    "diverged": self.diverged[i],
+                    "diverged": False,
                     "not_odd": float((predicted[i] + mirrored[i]).abs().max() / predicted[i].abs().max()),
                 }
             )

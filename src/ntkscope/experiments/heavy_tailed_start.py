@@ -29,6 +29,7 @@ from ntkscope.experiments.registry import experiment
 
 NAME = "heavy-tailed-start"
 LAWS = ("normal", "cauchy")
+SMALL = "cauchy, small"
 OUTLIERS = 10
 FIGURE_21D = {"test_loss": 1.47504, "r2": -0.48, "implied_variance": 0.9966}
 PUBLISHED = {
@@ -59,9 +60,9 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class HeavyTailedStart:
-    """`rate`: of SGD from Cauchy weights, on the mean of r² with batches of `batch`; `most`: its steps at the latest.
-    Pre-activations of Cauchy weights are of order √d, where tanh is flat: mostly the readout learns, and the
-    published step of case 3 is too large."""
+    """`small`: a scale of the Cauchy law at which tanh is not saturated, measured beside the standard one. `rate`: of SGD from
+    Cauchy weights, on the mean of r² with batches of `batch`; `most`: its steps at the latest. Pre-activations of Cauchy
+    weights are of order √d, where tanh is flat: mostly the readout learns, and the published step of case 3 is too large."""
 
     items: int = 2000
     width: int = 1500
@@ -70,6 +71,7 @@ class HeavyTailedStart:
     tau: float = 0.2
     noise: float = 0.3
     seeds: int = 3
+    small: float = 0.01
     rate: float = 5.0
     batch: int = 32
     most: int = 12_600
@@ -97,11 +99,14 @@ class HeavyTailedStart:
 
 def starts(config: HeavyTailedStart, seeds: list[int], device: torch.device) -> dict[str, Any]:
     """Fresh networks of both laws: spectra of W and CK."""
-    found: dict[str, Any] = {}
-    for law in LAWS:
-        student, rows = config.student(law), []
-        for seed in seeds:
+    students = {law: config.student(law) for law in LAWS}
+    students[SMALL] = replace(students["cauchy"], scale=config.small)
+    found: dict[str, Any] = {law: [] for law in students}
+    for seed in seeds:
+        gaussian = None
+        for law, student in students.items():
             spectra = spectra_of(student.network(seed), student.split(seed), device, ("weights", "ck"))
+            gaussian = gaussian or spectra["ck"]
             row: dict[str, Any] = {
                 kind: {
                     "top": rounded(one.values[:5].tolist()),
@@ -112,8 +117,8 @@ def starts(config: HeavyTailedStart, seeds: list[int], device: torch.device) -> 
             }
             if seed == seeds[0]:
                 row["quantiles"] = {kind: quantiles(one.values) for kind, one in spectra.items()}
-            rows.append(row)
-        found[law] = rows
+            row["class"] = class_of("ck", gaussian, spectra["ck"], seed)
+            found[law].append(row)
     return found
 
 
@@ -155,14 +160,24 @@ def _cauchy(config: Any, record: Record) -> Reading:
     if lacks := missing(record, "start"):
         return lacking(*lacks)
     pairs = list(zip(record.metrics["start"]["normal"], record.metrics["start"]["cauchy"]))
+    small = record.metrics["start"][SMALL]
     edge = (1 + (config.width / config.dimension) ** 0.5) ** 2
-    measured = {
+    measured: dict[str, Any] = {
         "Hill of the CK, Gaussian and Cauchy": [[a["ck"]["hill"], b["ck"]["hill"]] for a, b in pairs],
         "share of λ₁ of the CK": [[a["ck"]["share"], b["ck"]["share"]] for a, b in pairs],
         "λ₁ of WᵀW/d over the edge": [b["weights"]["top"][0] / edge for _, b in pairs],
+        "classes of the CK": [b["class"]["label"] for _, b in pairs],
+        "Hill of the CK, small scale": [one["ck"]["hill"] for one in small],
+        "classes of the CK, small scale": [one["class"]["label"] for one in small],
     }
     heavy = all(b["ck"]["hill"] < a["ck"]["hill"] / 2 or b["ck"]["share"] > 2 * a["ck"]["share"] for a, b in pairs)
-    return Reading(measured, heavy and min(measured["λ₁ of WᵀW/d over the edge"]) > 100)
+    told = ", ".join(sorted(set(measured["classes of the CK, small scale"])))
+    note = (
+        "pre-activations of standard Cauchy weights are of order √d, where tanh is ±1: features are bounded, and the CK is wider but"
+        f" not heavier; at {config.small:g} of the scale its class is: {told}"
+    )
+    holds = heavy and min(measured["λ₁ of WᵀW/d over the edge"]) > 100
+    return Reading(measured, holds, "" if holds else note)
 
 
 def _bad(config: Any, record: Record) -> Reading:
@@ -223,9 +238,10 @@ def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
 def draw(record: Record) -> dict[str, Any]:
     """The CK's spectrum at both starts, and W's before and after training."""
     figure, axes = drawing.canvas(1, 2, width=5.2)
-    for i, law in enumerate(LAWS):
+    words = {"normal": "Gaussian W", "cauchy": "Cauchy W", SMALL: "Cauchy W, small scale"}
+    for i, (law, word) in enumerate(words.items()):
         for row in record.metrics.get("start", {}).get(law, ())[:1]:
-            _tail(axes[0], row["quantiles"]["ck"], i, {"normal": "Gaussian W", "cauchy": "Cauchy W"}[law])
+            _tail(axes[0], row["quantiles"]["ck"], i, word)
     axes[0].set_xlabel("eigenvalue of the CK at the start", fontsize=9)
     found = record.metrics.get("trained/cauchy", {}).get("members", ())
     for row in [one for one in found if "quantiles" in one][:1]:
