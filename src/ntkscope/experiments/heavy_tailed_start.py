@@ -173,7 +173,8 @@ def _cauchy(config: Any, record: Record) -> Reading:
     heavy = all(b["ck"]["hill"] < a["ck"]["hill"] / 2 or b["ck"]["share"] > 2 * a["ck"]["share"] for a, b in pairs)
     told = ", ".join(sorted(set(measured["classes of the CK, small scale"])))
     note = (
-        "pre-activations of standard Cauchy weights are of order √d, where tanh is ±1: features are bounded, and the CK is wider but"
+        "pre-activations of standard Cauchy weights are of order √d, where tanh is ±1: features are bounded, and the CK is"
+        " wider but"
         f" not heavier; at {config.small:g} of the scale its class is: {told}"
     )
     holds = heavy and min(measured["λ₁ of WᵀW/d over the edge"]) > 100
