@@ -58,6 +58,14 @@ RECIPES: dict[str, Recipe] = {
     # As the libraries are: in one process, what a peer did with gigabytes of memory slows whoever comes next.
     "ntkscope": Recipe("", "benchmarks.peer_ours"),
     "trak": Recipe(".venv-trak", "benchmarks.peer_trak", ("tqdm",), ("traker==0.3.2",), our_torch=True),
+    # Without dependencies: ours are newer than those it was published with, and it runs with them.
+    "weightwatcher": Recipe(
+        ".venv-ww",
+        "benchmarks.peer_weightwatcher",
+        ("matplotlib-inline", "tqdm"),
+        ("weightwatcher==0.7.7", "powerlaw==2.0.0"),
+        our_torch=True,
+    ),
     # Without dependencies: it asks for pretty_midi, which only its music benchmark imports.
     "dattri": Recipe(".venv-dattri", "benchmarks.peer_dattri", ("tqdm", "pyyaml"), ("dattri==0.3.0",), our_torch=True),
 }

@@ -226,3 +226,17 @@ def test_the_score_of_an_xray_is_the_one_that_is_promised() -> None:
         found = [Ranked("MNIST", EARLY, who, TARGET - worse, 1.0, 1.0, 1.0) for who in (OURS, "loss ranking")] * 2
         (check,) = outcome([Measured(block, "MNIST", 10, found, {EARLY: [0.9]})]).checks
         assert check.holds is holds
+
+
+def test_draws_stop_without_changing_a_decision() -> None:
+    """Early stopping of the calibration: the same matrices are significant at both levels as with all draws."""
+    from benchmarks.families import noise
+    from benchmarks.gpu_spikes import CERTAIN, LEVELS, band, exceedances, significant
+
+    matrices = noise("t5", (6, 12, 20), torch.Generator().manual_seed(0))
+    matrices[0, :, 0] += 3.0
+    every, early = (exceedances(matrices, 5, 1 << 16, certain) for certain in (1000, CERTAIN))
+    assert bool((early <= every).all())
+    assert [significant(every, level) for level in LEVELS] == [significant(early, level) for level in LEVELS]
+    assert significant(every, 0.05) >= 1
+    assert band(0.05, 1000) == (33, 68)

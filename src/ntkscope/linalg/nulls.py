@@ -59,16 +59,30 @@ class PermutationNull(Null):
         return math.floor(self.level * (1 + self.draws) * (1 + 1e-12))
 
     def round(self, residual: Float[Tensor, "m n"], removed: int, unit: float) -> tuple[float, Probability]:
-        return self.compared(torch.cat(list(permuted_values(residual, self.draws, self.seed, removed))))
+        drawn = torch.cat(list(permuted_values(residual, self.draws, self.seed, removed)))
+        return self.compared(drawn * crowding((residual.shape[0], residual.shape[1]), removed))
 
     def compared(self, drawn: Float[Tensor, " d"]) -> tuple[float, Probability]:
         """The edge and p-values that these draws give."""
         ordered = drawn.sort(descending=True).values
 
         def probability(values: Float[Tensor, " k"]) -> list[float]:
-            return ((1 + (ordered >= values[:, None]).sum(1)) / (1 + len(ordered))).tolist()
+            exceed = (ordered >= values[:, None]).sum(1).tolist()
+            return [(1 + number) / (1 + len(ordered)) for number in exceed]  # in float64: 10/200 must not exceed 0.05
 
         return float(ordered[self.rank - 1]), probability
+
+
+def crowding(shape: tuple[int, int], removed: int) -> float:
+    """What is left without k directions fills m - k rows and n - k columns, permuted entries all: the ratio of their edges.
+
+    `(1/√(m-k) + 1/√(n-k)) / (1/√m + 1/√n)` at equal norms; without it, many spikes would make further ones.
+    """
+    rows, columns = shape
+    if removed >= min(shape):
+        return math.inf
+    left = 1 / math.sqrt(rows - removed) + 1 / math.sqrt(columns - removed)
+    return left / (1 / math.sqrt(rows) + 1 / math.sqrt(columns))
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,7 @@ class InitialNull(Null):
     def round(self, residual: Float[Tensor, "m n"], removed: int, unit: float) -> tuple[float, Probability]:
         start = self.start / unit
         itself = largest_singular_values(start[None])
-        others = permuted_values(start, self.permuted.draws, self.permuted.seed, 0)
+        others = permuted_values(start, self.permuted.draws - 1, self.permuted.seed, 0)
         return self.permuted.compared(torch.cat([itself, *others]))
 
 

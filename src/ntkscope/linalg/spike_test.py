@@ -65,9 +65,10 @@ def spike_test(
     is taken out (deflated) and what remains is tested in the same way, until a value is not significant. All values that
     are significant in one round are taken out together: without the first of them the null of the others would be lower.
 
-    - `"permutation"`: the entries of what remains, permuted `draws` times; p = (1 + #{draws ≥ value}) / (1 + draws). Exact for
-      independent entries of any law. Costs `draws` products of the smaller Gram and about `10 min(m, n)^⅓` of its products with
-      vectors, per round. The same draws on every device.
+    - `"permutation"`: the entries of what remains, permuted `draws` times; p = (1 + #{draws ≥ value}) / (1 + draws). The first
+      round is exact for independent entries of any law; later ones allow for the room the spikes took (`crowding`).
+      Costs, per round, `draws` times the smaller Gram and about `10 min(m, n)^⅓` of its products with a vector. The same
+      draws on every device.
     - `"tracy-widom"`: the largest eigenvalue of Gaussian noise with Ma's (2012) constants, the variance that a scale
       estimated from the same entries takes away (Nadler 2011), and the shift of the edge by the entries' excess
       kurtosis κ, a factor `1 + κ/√(mn)`. No draws; for entries with light tails.
@@ -107,7 +108,7 @@ def spike_test(
             f"got W0 of shape {tuple(start.shape)} for W of shape {tuple(matrix.shape)}; expected the same shape: the initial"
             " weights of the same layer"
         )
-    return find_spikes(Centred.of(matrix), InitialNull(PermutationNull(level, draws - 1, seed), start - start.mean()))
+    return find_spikes(Centred.of(matrix), InitialNull(PermutationNull(level, draws, seed), start - start.mean()))
 
 
 def checked_matrix(W: Matrix, name: str) -> Float[Tensor, "m n"]:

@@ -10,12 +10,13 @@ from typing import TypeAlias
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import log_ndtr
+from scipy.special import erfc, erfcx
 from scipy.stats import chi2, norm
 
 Array: TypeAlias = np.ndarray
 Rival: TypeAlias = Callable[[Array, float], Array]
 NESTED = "truncated"
+FLAT = 1e-6  # curvature of a log-normal that is a power law
 
 
 @dataclass(frozen=True)
@@ -49,25 +50,32 @@ def exponential(x: Array, alpha: float) -> Array:
 
 
 def log_normal(x: Array, alpha: float) -> Array:
-    """Log-normal from 1 on: `log x` is Gaussian above 0. Very negative means are the power law itself, hence bounds."""
-    logs = np.log(x)
-    spread = float(np.sqrt((logs**2).mean()))
+    """Log-normal from 1 on: the density of `L = log x` is `exp(-a L - b L²/2)` up to a constant, b ≥ 0, by maximum likelihood.
 
-    def density(parameters: Array) -> Array:
-        centre, width = parameters[0] * spread, math.exp(parameters[1]) * spread
-        z = (logs - centre) / width
-        return -logs - z**2 / 2 - math.log(width * math.sqrt(2 * math.pi)) - log_ndtr(centre / width)
+    b = 0 is the power law, so this rival never loses; the likelihood is concave in a and b.
+    """
+    unit = float(np.log(x).mean())
+    logs = np.log(x) / unit
+    mean, square = 1.0, float((logs**2).mean())
 
-    starts = [
-        (0.0, 0.0),
-        (float(logs.mean()) / spread, math.log(max(float(logs.std()), 1e-3 * spread) / spread)),
-        (-10.0, 1.2),
-    ]
-    found = [
-        minimize(lambda p: -float(density(p).sum()), start, method="L-BFGS-B", bounds=[(-1e3, 1e3), (-10.0, 10.0)])
-        for start in starts
-    ]
-    return density(min(found, key=lambda result: float(result.fun)).x)
+    def loss(parameters: Array) -> float:
+        a, b = float(parameters[0]), math.exp(float(parameters[1]))
+        return a * mean + b * square / 2 + _log_gauss(a, b)
+
+    bounds = [(-1e3, 1e3), (math.log(FLAT) - 1, math.log(1e5))]
+    found = [minimize(loss, (1.0, math.log(b)), method="L-BFGS-B", bounds=bounds) for b in (0.01, 1.0, 20.0)]
+    best = min(found, key=lambda result: float(result.fun))
+    a, b = float(best.x[0]), math.exp(float(best.x[1]))
+    if b <= FLAT or float(best.fun) >= 1:  # the power law's own, in these units
+        return math.log(alpha - 1) - alpha * np.log(x)
+    return -np.log(x) - a * logs - b * logs**2 / 2 - _log_gauss(a, b) - math.log(unit)
+
+
+def _log_gauss(a: float, b: float) -> float:
+    """`log ∫₀^∞ exp(-a L - b L²/2) dL`."""
+    z = a / math.sqrt(2 * b)
+    inner = math.log(erfcx(z)) if z > -5 else z * z + math.log(erfc(z))
+    return math.log(math.pi / (2 * b)) / 2 + inner
 
 
 def truncated(x: Array, alpha: float) -> Array:

@@ -22,6 +22,7 @@ from ntkscope.linalg.nulls import (
     excess_kurtosis,
     upper_quantile,
 )
+from ntkscope.linalg.power_law import checked_sample, plain_tail
 from ntkscope.linalg.spike_test import Centred, checked_matrix, decompose, find_spikes
 from ntkscope.linalg.tracy_widom import MEAN
 from ntkscope.measures._checks import plain_array
@@ -32,12 +33,15 @@ Weights: TypeAlias = Tensor | np.ndarray
 
 # The rule, frozen on synthetic matrices (`python -m benchmarks spectra`).
 FEWEST = 50  # singular values or eigenvalues
-MANY = 7  # spikes; more of them that reach down to the bulk are a tail
+MANY = 6  # spikes; more of them that reach down to the bulk are a tail
 ATTACHED = 2.0  # mean steps (of the logarithm) between the last spike and the bulk's edge
-LOCALISED = 3.0  # times the Σ v⁴ of a Gaussian direction: fewer entries than this carry the vector
+LOCALISED = 2.0  # times the Σ v⁴ of a Gaussian direction: a vector above it is carried by few entries
+HUGE = 1 / 3  # of the largest singular value in one entry
 MOVED = 0.1  # Kolmogorov–Smirnov distance of a bulk that is another one
 SHIFTED = 0.1  # by how much an eigenvalue of a kernel exceeds the initial one to lie outside
 QUANTILES = 200
+ROUNDING = 1e-6  # relative; singular values come from squares
+DRAWS = 199  # of W0's entries where no other number was asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +68,8 @@ class SpectrumClass:
     """Numbers and words that led there; `reason` is a sentence."""
     spikes: SpikeTest | None
     tail: TailFit | None
-    """Of the squared singular values (a Gram's eigenvalues), where values leave the bulk."""
+    """Of the squared singular values (a Gram's eigenvalues), where values leave the bulk; with bootstraps and rivals if
+    `resamples` were asked for."""
 
 
 def compare(before: Any, after: Any) -> SpectrumChange:
@@ -121,10 +126,11 @@ def classify(
     Weights (m, n), with the initial weights W0 as null if they are given, else with their own entries permuted:
 
     1. Under 50 singular values: undecided.
-    2. The largest singular value lies outside the bulk and single entries carry both its vectors: heavy tail, from *a few huge
-       entries*. So matrices of independent heavy-tailed entries (Cauchy, Pareto, Student's t₃) are heavy-tailed, as their
-       spectra are, but `evidence["cause"]` says that no direction was learned; one corrupt entry reads the same.
-    3. More than 7 spikes (`spike_test`) that reach down to the bulk (the last no farther from the edge than two mean steps
+    2. The largest singular value lies outside the bulk, few entries carry both its vectors (half as many as carry a Gaussian
+       direction, or fewer) and one entry is a third of it or more: heavy tail, from *a few huge entries*. So matrices of
+       independent heavy-tailed entries (Cauchy, Pareto, Student's t₃) are heavy-tailed, as their spectra are, but
+       `evidence["cause"]` says that no direction was learned; one corrupt entry reads the same.
+    3. More than 6 spikes (`spike_test`) that reach down to the bulk (the last no farther from the edge than two mean steps
        between them, in logarithms): heavy tail, from *many directions*.
     4. Any other number of spikes: bulk + spikes.
     5. None: invariant bulk if the rest is within a Kolmogorov–Smirnov distance of 0.1 of the Marchenko–Pastur law (of W0's
@@ -134,7 +140,7 @@ def classify(
     redrawn initialisations; eigenvalues that exceed the initial ones count instead of spikes: by 10 %, or by what
     redrawn initialisations differ.
 
-    `draws=0` takes the Tracy–Widom law in place of permutations, `resamples` are those of `power_law_tail`. Costs one
+    `draws=0` takes the Tracy–Widom law in place of permutations of W, `resamples=1000` adds bootstraps and rivals to the tail. Costs one
     eigendecomposition of the smaller Gram besides.
 
     >>> import torch
@@ -151,30 +157,33 @@ def classify(
         raise UsageError("got several W0 for weights; expected the initial weights: redrawn kernels are for a Gram")
     matrix = checked_matrix(W, "W")
     side = min(matrix.shape)
-    evidence: dict[str, float | int | str] = {
-        "singular values": side,
-        "entries' excess kurtosis": excess_kurtosis(matrix - matrix.mean()),
-    }
     if side < FEWEST:
         reason = f"{side} singular values are too few to tell a bulk from its spikes; {FEWEST} would do"
-        return SpectrumClass("undecided", evidence | {"reason": reason}, None, None)
+        return SpectrumClass("undecided", {"singular values": side, "reason": reason}, None, None)
     start = None if W0 is None else _start(W0, matrix)
     null: Null = NoiseNull(level) if draws == 0 else PermutationNull(level, draws, seed)
     if start is not None:
-        null = InitialNull(PermutationNull(level, max(draws, 20) - 1, seed), start - start.mean())
+        null = InitialNull(PermutationNull(level, draws or DRAWS, seed), start - start.mean())
     parts = Centred.of(matrix)
     spikes = find_spikes(parts, null)
-    values, left, right = parts.values * parts.unit, parts.left, parts.right
-    bulk = _Bulk.of(values, (matrix.shape[0], matrix.shape[1]), spikes.count)
-    evidence |= {
+    bulk = _Bulk.of(parts.values, (matrix.shape[0], matrix.shape[1]), spikes.count)
+    distance = bulk.distance if start is None else _moved(parts.values, start)
+    top, entry = float(parts.values[0]), 1 / float(parts.values[0])  # the largest entry is 1 there
+    few = _localised(parts.left[:, :1]) and _localised(parts.right[:, :1])
+    evidence: dict[str, float | int | str] = {
+        "singular values": side,
+        "entries' excess kurtosis": excess_kurtosis(parts.entries),
         "spikes": spikes.count,
         "p-value of the largest": spikes.p_value,
-        "largest over the bulk's edge": float(values[0]) / bulk.edge,
-        "entries that carry it": min(_carriers(left[:, :1]), _carriers(right[:, :1])),
+        "largest over the bulk's edge": top / bulk.edge if bulk.edge else math.inf,
+        "largest entry over it": entry,
+        "rows that carry it": _carriers(parts.left[:, :1]),
+        "columns that carry it": _carriers(parts.right[:, :1]),
+        "distance of the bulk": distance,
     }
-    evidence["distance of the bulk"] = bulk.distance if start is None else _moved(values, start)
-    huge = float(values[0]) > bulk.edge and _localised(left[:, :1]) and _localised(right[:, :1])
-    label, words = _judge(spikes, huge, float(evidence["distance of the bulk"]), start is None)
+    huge = top > bulk.edge and few and entry >= HUGE
+    values = parts.values * parts.unit
+    label, words = _judge(spikes, huge, distance, start is None)
     tail = _tail(values.square(), resamples, seed) if label != "invariant bulk" else None
     return SpectrumClass(label, evidence | words | _tail_words(tail), spikes, tail)
 
@@ -223,7 +232,7 @@ class _Bulk:
         variance = float(np.median(squares)) / law.quantile(0.5)
         if not variance > 0:
             return cls(0.0, 1.0)
-        rest = np.sort(squares[removed:])
+        rest = np.sort(squares[min(removed, len(squares) - 1) :])
         shares, steps = law.cdf(rest / variance), np.arange(len(rest)) / len(rest)
         distance = max(float((shares - steps).max()), float((steps - shares).max()) + 1 / len(rest))
         centre, width = constants(shape, 0.0)
@@ -245,7 +254,17 @@ def _moved(values: Float[Tensor, " p"], start: Tensor) -> float:
     """The distance from the initial spectrum, both in units of their medians."""
     initial = decompose(start - start.mean())[0]
     scales = [float(one.median()) or 1.0 for one in (values, initial)]
-    return compare((initial / scales[1]).cpu(), (values / scales[0]).cpu()).ks
+    return _apart((initial / scales[1]).cpu().numpy(), (values / scales[0]).cpu().numpy())
+
+
+def _apart(one: Spectrum, two: Spectrum) -> float:
+    """The Kolmogorov–Smirnov distance that remains when values may move by `ROUNDING`: equal ones come out of order."""
+    one, two = np.sort(one), np.sort(two)
+    gaps = [
+        np.searchsorted(a, a, side="right") / len(a) - np.searchsorted(b, a * (1 + ROUNDING), side="right") / len(b)
+        for a, b in ((one, two), (two, one))
+    ]
+    return max(0.0, *(float(gap.max()) for gap in gaps))
 
 
 def _carriers(vector: Float[Tensor, "n 1"]) -> float:
@@ -259,7 +278,10 @@ def _localised(vector: Float[Tensor, "n 1"]) -> bool:
 
 def _tail(squares: Any, resamples: int, seed: int) -> TailFit | None:
     try:
-        return power_law_tail(squares, least=max(20, len(squares) // 10), resamples=resamples, seed=seed)
+        least = max(20, len(squares) // 10)
+        if not resamples:
+            return plain_tail(checked_sample(squares, least), least)
+        return power_law_tail(squares, least=least, resamples=resamples, seed=seed)
     except (UsageError, NumericalError):  # too few positive values, or ties: there is no tail to fit
         return None
 
@@ -299,14 +321,14 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
         tolerance = max(0.02, float((initial.max(0) / first - 1)[:top].max()))
     highest = initial.max(0)[:top] * (1 + tolerance) * max(scale, 0.0)
     outside = max(0, *(int((values > edge).sum()) - k for k, edge in enumerate(highest)))
-    change = compare(first, values / scale if scale > 0 else values)
+    distance = _apart(first, values / scale if scale > 0 else values)
     evidence: dict[str, float | int | str] = {
         "eigenvalues": n,
         "eigenvalues outside": outside,
         "tolerance": tolerance,
         "scale of the bulk": scale,
-        "distance of the bulk": change.ks,
-        "largest over the initial": 1 + change.top_shift,
+        "distance of the bulk": distance,
+        "largest over the initial": float(values[0] / first[0]) if first[0] else math.inf,
     }
     if outside > MANY:
         label, reason = "heavy tail", f"{outside} more eigenvalues than initially lie outside the bulk"
@@ -315,9 +337,9 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
             "bulk + spikes",
             f"{outside} more eigenvalue{'s' * (outside > 1)} than initially outside the bulk",
         )
-    elif change.ks <= MOVED:
+    elif distance <= MOVED:
         label, reason = "invariant bulk", "the eigenvalues are those of the initial kernel"
     else:
-        label, reason = "undecided", f"no eigenvalue outside, but the bulk moved (distance {change.ks:.2f})"
+        label, reason = "undecided", f"no eigenvalue outside, but the bulk moved (distance {distance:.2f})"
     tail = _tail(values.clip(0), resamples, seed) if label != "invariant bulk" else None
     return SpectrumClass(label, evidence | {"reason": reason} | _tail_words(tail), None, tail)
