@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -56,6 +57,14 @@ def test_a_moment_is_that_of_the_pooled_features() -> None:
     assert found["positive"] <= Z.shape[1]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_law_is_told_from_an_exponential(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    assert experiment.upper_tenth(1 + random.pareto(1.5, 2000))["ratio"] > 2
+    assert experiment.upper_tenth(random.exponential(size=2000))["ratio"] < 1
+    assert experiment.upper_tenth(1 + random.pareto(1.5, 2000))["points"] == 200
+
+
 @pytest.mark.guard
 def test_a_run_killed_at_a_moment_continues_to_the_same_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -91,13 +100,13 @@ def made_up(
     first: Any = (10.0, 5.0, 9.0),
     end: float = 0.8,
     median: float = 0.1,
-    gain: float = 1.0,
+    ratio: float = 1.0,
 ) -> Record:
     record = Record.create(folder, kind="experiment", name="finetuning-spectra")
     record.put(**{"accuracy/0": {"train": 0.96, "test": test}})
     for step, value in enumerate(first):
         along = 0.1 if step < len(first) - 1 else end
-        tail = {"alpha": 2.0, "gain": gain, "z": 2.0, "values": 30}
+        tail = {"alpha": 2.0, "ratio": ratio, "p": 0.1, "points": 30}
         row = {"step": step, "values": [value, 1.0], "alignments": [0.2, along], "median": median, "tail": tail}
         record.put(**{f"moment/0/{step}": row})
     return record
@@ -111,7 +120,7 @@ def made_up(
         ("fig23-eigen-evolution", {"first": (5.0, 4.99, 9.0)}),
         ("fig23-alignment", {"end": 0.25}),
         ("pretrained-ck-heavy-tail", {"median": 2.0}),
-        ("pretrained-ck-heavy-tail", {"gain": -0.1}),
+        ("pretrained-ck-heavy-tail", {"ratio": -0.1}),
     ],
 )
 def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:

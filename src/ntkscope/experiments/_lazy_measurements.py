@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.experiments._spectral_distance import kolmogorov_smirnov
 from ntkscope.experiments._two_layer import (
     Descent,
     Shape,
@@ -24,6 +23,7 @@ from ntkscope.experiments._two_layer import (
     weights_of,
 )
 from ntkscope.measures import lazy
+from ntkscope.measures.spectra import compare
 
 LAWS = {"sign": 1.0, "uniform": 1 / 3, "normal": 1.0}  # of v, with E[v²]
 
@@ -43,14 +43,14 @@ def constants() -> dict[str, Any]:
 
 
 def early(
-    shape: Shape, seeds: Sequence[int], rate: float, steps: Sequence[int], device: torch.device
+    shape: Shape, seeds: Sequence[int], rate: float, steps: Sequence[int], device: torch.device, few: int
 ) -> dict[str, Any]:
-    """Lemma 4.1: changes after each number of steps, and of every eigenvalue and eigenvector after the last."""
+    """Lemma 4.1: changes after each number of steps; for the first `few` networks those of all eigenvalues and eigenvectors."""
     found: dict[str, Any] = {"items": shape.items}
     for count in steps:
         run = descend(shape, seeds, [rate] * len(seeds), steps=count, device=device)
         found[f"t={count}"] = _columns(_changes(run, member) for member in range(len(seeds)))
-    found["shifts"] = _columns(_shifts(run, member) for member in range(len(seeds)))
+    found["shifts"] = _columns(_shifts(run, member) for member in range(min(few, len(seeds))))
     return found
 
 
@@ -177,8 +177,7 @@ def training(
         old, new = run.start[member], run.end[member]
         spectra = {"weights": (old.T @ old / len(old), new.T @ new / len(new)), "ck": (ck0, ck), "ntk": (ntk0, ntk)}
         distances = {
-            f"{name}, KS": kolmogorov_smirnov(*(torch.linalg.eigvalsh(K).cpu().numpy() for K in pair))
-            for name, pair in spectra.items()
+            f"{name}, KS": compare(*(torch.linalg.eigvalsh(K) for K in pair)).ks for name, pair in spectra.items()
         }
         rows.append(
             {
@@ -200,10 +199,10 @@ def training(
 def stable(
     shape: Shape, seeds: Sequence[int], factors: Sequence[float], *, steps: int, device: torch.device
 ) -> dict[str, Any]:
-    """The largest steps for which the residual never rises, and for which it ends below its start, in 2n/λ_max.
+    """The largest step for which the residual never rises, in 2n/λ_max: between two of `factors`, at their geometric mean.
 
-    Each lies between two of `factors`, at their geometric mean. The two differ: where the residual rises, the network may move
-    to a flatter place and converge there.
+    `highest` and `left` are, for each factor, the largest and the last residual over the first, averaged over networks: with
+    v fixed and σ bounded outputs are bounded, so that descent rises beyond the threshold and then finds a flatter place.
     """
     tops = []
     for seed in seeds:
@@ -212,13 +211,14 @@ def stable(
     grid = [(seed, 2 * shape.items / top * factor) for seed, top in zip(seeds, tops) for factor in factors]
     run = descend(shape, [s for s, _ in grid], [rate for _, rate in grid], steps=steps, device=device, follow="all")
     residuals = np.stack(run.residuals, axis=1).reshape(len(seeds), len(factors), -1)
-    falls = np.all(np.diff(residuals) <= 0, axis=-1)  # False where NaN
-    converges = residuals[..., -1] < residuals[..., 0]
+    falls = np.all(np.diff(residuals) <= 0, axis=-1)
+    relative = residuals / residuals[..., :1]
     return {
         "items": shape.items,
         "largest eigenvalue": tops,
         "falls": [_threshold(falls[i], factors) for i in range(len(seeds))],
-        "converges": [_threshold(converges[i], factors) for i in range(len(seeds))],
+        "highest": relative.max(-1).mean(0).tolist(),
+        "left": relative[..., -1].mean(0).tolist(),
     }
 
 

@@ -26,9 +26,9 @@ from ntkscope.experiments._network import logits_of, weights_file
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once, under
 from ntkscope.experiments._sentences import build_encoder, on, sample, sentences
-from ntkscope.experiments._spectral_distance import power_law_preferred
 from ntkscope.experiments.registry import experiment
 from ntkscope.kernels import kernel
+from ntkscope.linalg import power_law_tail
 from ntkscope.training.evaluation import evaluating
 from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
@@ -126,7 +126,20 @@ def moment(model: nn.Module, probe: Part, device: torch.device) -> dict[str, Any
         "median": digits(float(np.median(positive)), 5),
         "positive": len(positive),
         "share of the first": digits(float(values[0] / values.sum()), 5),
-        "tail": {key: digits(float(value), 4) for key, value in power_law_preferred(positive).items()},
+        "tail": upper_tenth(positive),
+    }
+
+
+def upper_tenth(values: np.ndarray) -> dict[str, float]:
+    """The largest tenth of the values, at least ten, by a power law: exponent, Vuong's ratio and p against an exponential."""
+    upper = np.sort(values)[-max(10, round(len(values) / 10)) :]
+    fit = power_law_tail(upper, least=len(upper), resamples=0)
+    rival = fit.against["exponential"]
+    return {
+        "alpha": digits(fit.alpha, 4),
+        "ratio": digits(rival.ratio, 4),
+        "p": digits(rival.p, 3),
+        "points": fit.points,
     }
 
 
@@ -244,9 +257,9 @@ def judge(config: FinetuningSpectra, record: Record, difference: str) -> Iterato
     ratio = start["values"][0] / start["median"]
     yield PRETRAINED.judged(
         {"first over median": digits(ratio, 4), "leading": start["values"][:6], "upper tenth": start["tail"]},
-        ratio > 10 and start["tail"]["gain"] > 0,
+        ratio > 10 and start["tail"]["ratio"] > 0,
         difference=difference,
-        note="gain: nats per eigenvalue in favour of the power law, z: Vuong's statistic",
+        note="ratio: Vuong's, in favour of the power law where positive",
     )
 
 
