@@ -33,6 +33,7 @@ HELPERS = {
         "lazy",
         "log_odds",
         "logistic_bounds",
+        "one_step",
         "regression_bounds",
         "spectra",
         "uncertainty",

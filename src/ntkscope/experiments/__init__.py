@@ -1,5 +1,6 @@
 """Experiments: one published result per file, each with a smoke and a paper scale, verdicts on its claims and figures."""
 
+from ntkscope.experiments import alignment_evolution as alignment_evolution
 from ntkscope.experiments import attribution_quality as attribution_quality
 from ntkscope.experiments import binary_mnist as binary_mnist
 from ntkscope.experiments import cnn_spectra as cnn_spectra
@@ -9,12 +10,16 @@ from ntkscope.experiments import effective_rank as effective_rank
 from ntkscope.experiments import finetuning_spectra as finetuning_spectra
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
 from ntkscope.experiments import function_regression as function_regression
+from ntkscope.experiments import heavy_tailed_start as heavy_tailed_start
 from ntkscope.experiments import kernel_cost as kernel_cost
 from ntkscope.experiments import lazy_bounds as lazy_bounds
+from ntkscope.experiments import learning_rate_transition as learning_rate_transition
+from ntkscope.experiments import linear_width as linear_width
 from ntkscope.experiments import linearized_alexnet as linearized_alexnet
 from ntkscope.experiments import linearized_lenet as linearized_lenet
 from ntkscope.experiments import logistic_regression as logistic_regression
 from ntkscope.experiments import max_learning_rate as max_learning_rate
+from ntkscope.experiments import multiple_index as multiple_index
 from ntkscope.experiments import optimal_depth as optimal_depth
 from ntkscope.experiments import poisoning as poisoning
 from ntkscope.experiments import simplicity_bias as simplicity_bias

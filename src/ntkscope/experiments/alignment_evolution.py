@@ -1,0 +1,166 @@
+"""Wang et al. (2023), Figure 21a: the alignment of the conjugate kernel with the labels, through training in three cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from ntkscope.core import Claim, Record, Snapshot
+from ntkscope.experiments import _drawing as drawing
+from ntkscope.experiments._legs import Leg, run_legs
+from ntkscope.experiments._linear_width_readings import missing
+from ntkscope.experiments._published import Published
+from ntkscope.experiments._reading import Reading, lacking, verdicts
+from ntkscope.experiments._results import summary
+from ntkscope.experiments._teacher import Student, table_case, train_case
+from ntkscope.experiments._teacher_spectra import rounded
+from ntkscope.experiments.registry import experiment
+from ntkscope.kernels import Tangent
+from ntkscope.measures.alignment import kernel_target_alignment
+
+NAME = "alignment-evolution"
+CASES = {"case1": "GD", "case3": "SGD, large step", "case4": "Adam"}
+ORDER = Published(
+    "spectra-kta-order",
+    "Figure 21a",
+    ["case4", "case3", "case1"],
+    "KTA of the CK at the end, mean over seeds: case 4 above case 3 above case 1, each above its start",
+    seeds=3,
+)
+
+
+@dataclass(frozen=True)
+class AlignmentEvolution:
+    """`rates`, `expected` and `most` are of cases 1, 3 and 4 of Table 8; the cases are those of `linear-width`."""
+
+    items: int = 2000
+    width: int = 1500
+    dimension: int = 1000
+    tau: float = 0.2
+    noise: float = 0.3
+    seeds: int = 3
+    rates: tuple[float, ...] = (5.0, 22.0, 0.092)
+    expected: tuple[int, ...] = (6_300, 1_300, 190)
+    most: tuple[int, ...] = (16_000, 40_000, 8_000)
+    batch: int = 32
+    adam_batch: int = 256
+    threshold: float = 1e-5
+    moments: int = 20
+    legs: tuple[str, ...] = ()
+
+    @classmethod
+    def paper(cls) -> AlignmentEvolution:
+        return cls()
+
+    @classmethod
+    def smoke(cls) -> AlignmentEvolution:
+        """All sizes an eighth, and the steps with them; GD at a larger one."""
+        return cls(
+            items=250,
+            width=188,
+            dimension=125,
+            seeds=2,
+            rates=(12.5, 2.75, 0.092),
+            expected=(300, 1_000, 150),
+            most=(300, 2_000, 300),
+            batch=4,
+            adam_batch=32,
+            moments=5,
+        )
+
+    @property
+    def student(self) -> Student:
+        return Student(self.items, self.width, self.dimension, 100, tau=self.tau, noise=self.noise)
+
+
+def followed(config: AlignmentEvolution, name: str, seeds: list[int], device: torch.device) -> dict[str, Any]:
+    """KTA of the CK (Eq. 87, not centred) at every moment, all seeds."""
+    place, student = list(CASES).index(name), config.student
+    numbers = config.rates[place], config.expected[place], config.most[place]
+    case = table_case(name, *numbers, batch=config.batch, adaptive_batch=config.adam_batch)
+    splits = [student.split(seed) for seed in seeds]
+    shown = student.network(seeds[0]).to(device).double().eval()
+    tangent = Tangent(shown)
+    rows: list[dict[str, Any]] = []
+
+    def watch(snapshot: Snapshot) -> None:
+        values = []
+        for i, split in enumerate(splits):
+            with torch.no_grad():
+                for parameter_name, parameter in shown.named_parameters():
+                    parameter.copy_(snapshot.params[parameter_name][i])
+            K = tangent.kernel("ck", split.train.x.to(device).double())
+            values.append(kernel_target_alignment(K.dense().cpu(), split.train.y.double()))
+        rows.append({"step": snapshot.step, "kta": rounded(values)})
+
+    together = train_case(
+        student,
+        case,
+        seeds,
+        device=device,
+        threshold=config.threshold,
+        watch=watch,
+        moments=case.moments(config.moments),
+        splits=splits,
+    )
+    if any(together.diverged):
+        return {"diverged": together.diverged, "moments": []}
+    return {"moments": rows, "steps": together.ensemble.steps.tolist(), "fit_seconds": round(together.seconds, 1)}
+
+
+def _order(config: Any, record: Record) -> Reading:
+    if lacks := missing(record, *CASES):
+        return lacking(*lacks)
+    moments = {case: record.metrics[case]["moments"] for case in CASES}
+    if not all(moments.values()):
+        return Reading({case: bool(rows) for case, rows in moments.items()}, False, "a case diverged")
+    starts = {case: summary(rows[0]["kta"])["mean"] for case, rows in moments.items()}
+    ends = {case: summary(rows[-1]["kta"])["mean"] for case, rows in moments.items()}
+    holds = ends["case4"] > ends["case3"] > ends["case1"] and all(ends[case] > starts[case] for case in CASES)
+    return Reading({"start": starts, "end": ends}, holds, seeds=len(moments["case1"][-1]["kta"]))
+
+
+def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
+    """The order of the three cases."""
+    return verdicts(NAME, {"order": ORDER}, {"order": _order}, config, record, difference)
+
+
+def draw(record: Record) -> dict[str, Any]:
+    """Over the share of the steps that each case took."""
+    figure, (axis,) = drawing.canvas(width=5.6)
+    for i, (case, name) in enumerate(CASES.items()):
+        rows = record.metrics.get(case, {}).get("moments", ())
+        if rows:
+            last = max(1, rows[-1]["step"])
+            found = [summary(row["kta"]) for row in rows]
+            at = [row["step"] / last for row in rows]
+            drawing.line_with_errors(axis, at, [one["mean"] for one in found], [one["sem"] for one in found], i, name)
+    axis.set_xlabel("share of the steps", fontsize=9)
+    axis.set_ylabel("KTA of the CK", fontsize=9)
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize=7, frameon=False)
+    return {"kta": figure}
+
+
+def run(
+    config: AlignmentEvolution, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
+) -> None:
+    """Spectra of linear-width networks, Figure 21a: the conjugate kernel turns towards the labels, most of all with Adam."""
+    seeds = list(range(seed, seed + config.seeds))
+    made = [Leg(case, partial(followed, config, case, seeds, device)) for case in CASES]
+    run_legs(record, made, config.legs, progress=progress)
+
+
+experiment(
+    NAME,
+    config=AlignmentEvolution,
+    published=[ORDER],
+    judge=judge,
+    draw=draw,
+    legs=("legs",),
+    free=("seeds", "expected", "most", "moments"),
+)(run)
