@@ -60,6 +60,18 @@ class TestOutputSummary(OfRegression):
     name = "output_summary"
 
 
+class TestSpectra(SectionContract):
+    name = "spectra"
+
+
+class TestTraining(SectionContract):
+    name = "training"
+
+
+class TestSpectraOfRegression(OfRegression):
+    name = "spectra"
+
+
 class TestOutputSurrogates(OfRegression):
     name = "output_surrogates"
 

@@ -51,9 +51,10 @@ def _quantile_plot(spectrum: Spectrum, first: Look, last: Look) -> Markup:
     scale = Axis.of([first.values, last.values]).scale
     inside = (pairs >= scale.low).all(0)
     frame = Frame(scale, scale, f"step {whole(first.step)}", f"step {whole(last.step)}", width=300, height=280, left=62)
-    smallest = min(last.spikes, default=math.inf)
+    count = min(len(last.spikes), len(last.values))
+    smallest = float(last.values[count - 1]) if count else math.inf
     points = [
-        Point(a, b, f"{number(a)} at the first moment, {number(b)} at the last", stands_out=b >= smallest * (1 - 1e-6))
+        Point(a, b, f"{number(a)} at the first moment, {number(b)} at the last", stands_out=b >= smallest)
         for a, b in pairs[:, inside].T.tolist()
     ]
     said = (

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ntkscope.report.numbers import number
+from ntkscope.report.numbers import as_float, number
 
 if TYPE_CHECKING:
     from ntkscope.report.track import Look
 
-CLASSES = {
-    "invariant bulk": "looks like random entries: nothing stands out",
-    "bulk + spikes": "a few directions stand out of what otherwise looks like random entries",
-    "heavy tail": "the largest values fall off like a power law: no edge separates what was learned from noise",
-    "undecided": "not enough to tell",
-}
 STEADY = 0.02  # a change by less than that is called none
+FEW_ENTRIES = 0.05  # share of a vector's entries: fewer are no direction that many share
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -74,3 +70,59 @@ def _growth(values: Sequence[float]) -> str:
     if before <= 0:
         return f"went from {number(before)} to {number(after)}"
     return f"{times(after / before)} ({number(before)} → {number(after)})"
+
+
+# -- one weight matrix ----------------------------------------------------------------------------------------------------
+
+
+def stands_out(layer: Mapping[str, Any], level: float) -> bool:
+    """Whether a matrix has spikes that the number of matrices does not explain (p after Holm).
+
+    >>> stands_out({"count": 1, "holm": 0.2}, 0.05), stands_out({"count": 1, "holm": 0.01}, 0.05)
+    (False, True)
+    """
+    holm = layer["holm"]
+    return bool(layer["count"]) and (holm is None or holm <= level)
+
+
+def layer_sentence(layer: Mapping[str, Any], level: float, initial: bool = False) -> str:
+    """What the singular values of one matrix say, for a reader who knows neither the test nor its name."""
+    label, count = str(layer["label"]), int(layer["count"])
+    if label == "heavy tail":
+        return _heavy(layer)
+    if label == "undecided":
+        why = str(layer["note"]) or "the signs contradict each other"
+        return f"It cannot be told whether training wrote anything here: {why}."
+    if not count:
+        like = "those of its initial weights" if initial else "those of random entries of this size"
+        return (
+            f"Its singular values are like {like}: no direction stands out (the largest is {_ratio(layer)} the edge of the"
+            " noise). Training may have moved the weights, but it wrote no single direction into them."
+        )
+    if not stands_out(layer, level):
+        return (
+            f"{spikes_text(count).capitalize()} when this matrix is looked at alone (p = {number(layer['p'], 2)}), but among"
+            f" all matrices of the network that is to be expected by chance (p = {number(layer['holm'], 2)} after Holm)."
+        )
+    said = (
+        f"{spikes_text(count).capitalize()} of what otherwise looks like noise; the largest is {_ratio(layer)} its edge. Training"
+        f" wrote {'it' if count == 1 else 'them'} into the matrix"
+    )
+    spread = as_float(layer["spread"])
+    if spread < FEW_ENTRIES:
+        return f"{said}, as a few large entries rather than a direction shared by many rows and columns."
+    return f"{said}: rows and columns share {'this pattern' if count == 1 else 'these patterns'}."
+
+
+def _heavy(layer: Mapping[str, Any]) -> str:
+    alpha = as_float(layer["alpha"])
+    fall = f" (exponent {number(alpha)})" if math.isfinite(alpha) else ""
+    return (
+        f"Its largest singular values fall off like a power law{fall}: no edge separates what was learned from noise. That is"
+        " seen where training correlated the weights at all scales, or where a few entries are huge from the start."
+    )
+
+
+def _ratio(layer: Mapping[str, Any]) -> str:
+    edge, largest = as_float(layer["edge"]), as_float(layer["largest"])
+    return f"{number(largest / edge, 2)} ×" if edge > 0 and math.isfinite(largest / edge) else "beyond"

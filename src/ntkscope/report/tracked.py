@@ -25,27 +25,37 @@ from ntkscope.report.tables import Cell, table
 from ntkscope.report.timeline import steps_scale, time_frame, timeline
 from ntkscope.report.track import Look, Spectrum, Track
 
+PLAYED = 16  # spectra with a player: a page of all layers of a deep network would be too large
 STILLS = 6  # pictures of one spectrum without a script
 ROWS = 500
 
 
 def player(track: Track) -> tuple[Markup, Mapping[str, Any]]:
     """Each spectrum with its curves, and what the script needs to show any moment; without a script, pictures of some."""
-    shown = [spectrum for spectrum in track.spectra if spectrum.looks]
     groups, data = [], []
-    for n, spectrum in enumerate(shown):
+    chosen = played(track)
+    for n, spectrum in enumerate(chosen):
+        if not spectrum.looks:
+            groups.append(_measured_alone(n, spectrum, track))
+            data.append({"name": spectrum.name, "looks": []})
+            continue
         axis = Axis.of([look.values for look in spectrum.looks], [look.edge for look in spectrum.looks])
         every = [axis.counts(look.values) for look in spectrum.looks]
         tallest = max((int(counts.max(initial=0)) for counts in every), default=0)
         frame = histogram_frame(axis, tallest, spectrum.noun)
         groups.append(_group(n, spectrum, axis, frame, tallest, track))
         data.append(_data(spectrum, axis, frame, track))
-    for n, spectrum in enumerate((s for s in track.spectra if not s.looks and s.measures), len(shown)):
-        groups.append(_measured_alone(n, spectrum, track))
-        data.append({"name": spectrum.name, "looks": []})
     if not groups:
-        return tag("p", "No spectrum was measured yet.", class_="soft"), {}
+        return tag("p", "No spectrum was measured yet; run the same command again when there is one.", class_="soft"), {}
+    left_out = len(track.spectra) - len(chosen)
     body = [
+        tag(
+            "p",
+            f"Here are the {len(chosen)} spectra that changed most; the other {left_out:,} are in the table above alone.",
+            class_="soft",
+        )
+        if left_out
+        else None,
         tag("div", class_="player-tools", id="player-tools", hidden=True),
         tag(
             "div",
@@ -60,6 +70,19 @@ def player(track: Track) -> tuple[Markup, Mapping[str, Any]]:
     x = steps_scale(track)
     cursor = [time_frame(x, Scale(0, 1), "").at(moment.step, 0)[0] for moment in track.moments]
     return join(body), {"moments": {**steps, "x": cursor}, "spectra": data}
+
+
+def played(track: Track) -> tuple[Spectrum, ...]:
+    """The spectra with a player, in their order: all, or those whose largest value changed most, kernels before weights."""
+    if len(track.spectra) <= PLAYED:
+        return track.spectra
+
+    def change(spectrum: Spectrum) -> tuple[bool, float]:
+        tops = [float(look.values[0]) for look in spectrum.looks if len(look.values) and look.values[0] > 0]
+        return spectrum.kind == "eigen", abs(math.log(tops[-1] / tops[0])) if tops else 0.0
+
+    most = sorted(range(len(track.spectra)), key=lambda k: change(track.spectra[k]), reverse=True)[:PLAYED]
+    return tuple(track.spectra[k] for k in sorted(most))
 
 
 def _group(n: int, spectrum: Spectrum, axis: Axis, frame: Frame, tallest: int, track: Track) -> Markup:
@@ -121,7 +144,8 @@ def _left_out(spectrum: Spectrum, axis: Axis) -> Markup | None:
     below = max(axis.below(look.values) for look in spectrum.looks)
     said = []
     if left_out:
-        said.append(f"The {left_out:,} smallest {spectrum.noun}s were not recorded.")
+        kept = max(len(look.values) for look in spectrum.looks)
+        said.append(f"Drawn from {kept:,} of {kept + left_out:,} {spectrum.noun}s; the record has the largest and some of the rest.")
     if below:
         said.append(f"Up to {below:,} values are too small for the axis.")
     return tag("p", " ".join(said), class_="soft small") if said else None
@@ -204,7 +228,7 @@ def changes_table(track: Track, name: str) -> Markup | None:
             ]
         )
     heads = ["Spectrum", "Shape", "Class at the end", "Spikes", "From the first to the last moment"]
-    return table(heads, rows, name="Spectra", export=f"{name}-spectra.csv", kind="spectra-table") if rows else None
+    return table(heads, rows, name="Spectra", export=f"{name}-spectra.csv", kind="stacking") if rows else None
 
 
 def _finite(value: float) -> float | None:

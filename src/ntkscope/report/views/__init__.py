@@ -11,9 +11,11 @@ from ntkscope.report.views import (
     output_summary,
     output_surrogates,
     problems,
+    spectra,
     summary,
     surrogates,
     tangent,
+    training,
 )
 from ntkscope.report.views.registry import VIEWS, draw
 
@@ -30,7 +32,9 @@ __all__ = [
     "output_summary",
     "output_surrogates",
     "problems",
+    "spectra",
     "summary",
     "surrogates",
     "tangent",
+    "training",
 ]

@@ -11,9 +11,11 @@ from ntkscope.xray.sections import (
     output_summary,
     output_surrogates,
     problems,
+    spectra,
     summary,
     surrogates,
     tangent,
+    training,
 )
 
 __all__ = [
@@ -27,7 +29,9 @@ __all__ = [
     "output_summary",
     "output_surrogates",
     "problems",
+    "spectra",
     "summary",
     "surrogates",
     "tangent",
+    "training",
 ]
