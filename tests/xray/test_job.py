@@ -26,7 +26,18 @@ from ntkscope.xray.sections import kernel, surrogates
 from ntkscope.xray.task import TASKS
 from xray.small import blobs, network, trained, xrayed
 
-NAMES = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "tangent", "layers", "spectra", "computed"]
+NAMES = [
+    "summary",
+    "confusion",
+    "surrogates",
+    "explain",
+    "problems",
+    "kernel",
+    "tangent",
+    "layers",
+    "spectra",
+    "computed",
+]
 
 
 @pytest.fixture(scope="module")

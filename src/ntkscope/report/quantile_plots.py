@@ -42,7 +42,9 @@ def quantiles(
         at = np.linspace(1, 0, 4 * points)
         first, last = np.quantile(first, at), np.quantile(last, at)
     few = min(10, len(first))
-    chosen = np.unique(np.r_[np.arange(few), np.linspace(0, len(first) - 1, min(points, len(first))).round()].astype(int))
+    chosen = np.unique(
+        np.r_[np.arange(few), np.linspace(0, len(first) - 1, min(points, len(first))).round()].astype(int)
+    )
     return np.stack([first[chosen], last[chosen]])
 
 

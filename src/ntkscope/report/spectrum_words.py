@@ -62,7 +62,9 @@ def change_sentence(noun: str, first: Look, last: Look, tested: bool) -> str:
     before, after = len(first.spikes), len(last.spikes)
     if first.moment == last.moment or before == after:
         return f"{said} {spikes_text(after).capitalize()} of the noise."
-    return f"{said} {spikes_text(after).capitalize()} of the noise at the end; at the first moment {before or 'none'} did."
+    return (
+        f"{said} {spikes_text(after).capitalize()} of the noise at the end; at the first moment {before or 'none'} did."
+    )
 
 
 def _growth(values: Sequence[float]) -> str:
@@ -85,19 +87,19 @@ def stands_out(layer: Mapping[str, Any], level: float) -> bool:
     return bool(layer["count"]) and (holm is None or holm <= level)
 
 
-def layer_sentence(layer: Mapping[str, Any], level: float, initial: bool = False) -> str:
+def layer_sentence(layer: Mapping[str, Any], level: float) -> str:
     """What the singular values of one matrix say, for a reader who knows neither the test nor its name."""
     label, count = str(layer["label"]), int(layer["count"])
     if label == "heavy tail":
         return _heavy(layer)
     if label == "undecided":
-        why = str(layer["note"]) or "the signs contradict each other"
+        why = str(layer["reason"]) or "the signs contradict each other"
         return f"It cannot be told whether training wrote anything here: {why}."
     if not count:
-        like = "those of its initial weights" if initial else "those of random entries of this size"
         return (
-            f"Its singular values are like {like}: no direction stands out (the largest is {_ratio(layer)} the edge of the"
-            " noise). Training may have moved the weights, but it wrote no single direction into them."
+            f"Its singular values are those of random entries of this size: no direction stands out (the largest is"
+            f" {_ratio(layer)} the edge of the noise). Training may have moved the weights, but it wrote no single direction"
+            " into them."
         )
     if not stands_out(layer, level):
         return (
@@ -105,8 +107,8 @@ def layer_sentence(layer: Mapping[str, Any], level: float, initial: bool = False
             f" all matrices of the network that is to be expected by chance (p = {number(layer['holm'], 2)} after Holm)."
         )
     said = (
-        f"{spikes_text(count).capitalize()} of what otherwise looks like noise; the largest is {_ratio(layer)} its edge. Training"
-        f" wrote {'it' if count == 1 else 'them'} into the matrix"
+        f"{spikes_text(count).capitalize()} of what otherwise looks like noise; the largest is {_ratio(layer)} its edge."
+        f" Training wrote {'it' if count == 1 else 'them'} into the matrix"
     )
     spread = as_float(layer["spread"])
     if spread < FEW_ENTRIES:
@@ -117,9 +119,19 @@ def layer_sentence(layer: Mapping[str, Any], level: float, initial: bool = False
 def _heavy(layer: Mapping[str, Any]) -> str:
     alpha = as_float(layer["alpha"])
     fall = f" (exponent {number(alpha)})" if math.isfinite(alpha) else ""
+    if layer["cause"] == "a few huge entries":
+        return (
+            f"A few huge entries make its largest singular values, which have a heavy tail{fall}. They are single weights, not"
+            " directions that many rows and columns share: look at these weights, or at how the layer was initialised."
+        )
+    many = (
+        f"{int(layer['count']):,} singular values lie beyond the edge of the noise and reach down to it"
+        if layer["count"]
+        else ("Its largest singular values reach down to the noise")
+    )
     return (
-        f"Its largest singular values fall off like a power law{fall}: no edge separates what was learned from noise. That is"
-        " seen where training correlated the weights at all scales, or where a few entries are huge from the start."
+        f"{many}, as a heavy tail{fall}: no gap separates what was learned from noise. Training correlated the weights in many"
+        " directions of all sizes."
     )
 
 

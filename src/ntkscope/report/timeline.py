@@ -43,7 +43,7 @@ def timeline(spectrum: Spectrum, track: Track) -> Markup:
         low = min(0.0, *(y for curve in bounded for y in curve.y))
         panels.append(("alignment", bounded, (low, 1.0), "Alignment, from 0 to 1"))
     panels += [(curve.name, [curve], None, curve.name.capitalize()) for curve in others[:3]]
-    drawn = []
+    drawn: list[Markup | None] = []
     for k, (label, curves, ends, words) in enumerate(panels):
         low, high = ends or _ends([y for curve in curves for y in curve.y])
         frame = time_frame(x, _value_scale(low, high, ends is None), label, last=k == len(panels) - 1)
@@ -64,7 +64,9 @@ def _with_cursor(frame: Frame, curves: Sequence[Line], said: str) -> Markup:
 def _curve_key(curves: Sequence[Line]) -> Markup | None:
     if len(curves) < 2:
         return None
-    rows = [tag("li", tag("i", class_=f"key-line line-{n % 6}", aria_hidden="true"), c.name) for n, c in enumerate(curves)]
+    rows = [
+        tag("li", tag("i", class_=f"key-line line-{n % 6}", aria_hidden="true"), c.name) for n, c in enumerate(curves)
+    ]
     return tag("ul", *rows, class_="key")
 
 
@@ -86,14 +88,14 @@ def _top_values(spectrum: Spectrum) -> list[Line]:
 def _curves(spectrum: Spectrum) -> tuple[list[Line], list[Line]]:
     """Alignments of spikes and measures between 0 and 1; and measures of another size."""
     spikes = max((len(look.alignments) for look in spectrum.looks), default=0)
-    bounded, others = [], []
+    bounded, others = list[Line](), list[Line]()
     for k in range(min(spikes, TOP)):
         pairs = [(look.step, look.alignments[k]) for look in spectrum.looks if len(look.alignments) > k]
         pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
         if pairs:
             bounded.append(_line(f"spike {k + 1} with its closest direction", pairs))
-    for name, pairs in spectrum.measures.items():
-        curve = _line(_words(name), pairs)
+    for name, measured in spectrum.measures.items():
+        curve = _line(_words(name), measured)
         (bounded if all(abs(y) <= BOUNDED for y in curve.y) and name != "velocity" else others).append(curve)
     return bounded[:6], others
 
@@ -104,7 +106,11 @@ def _words(name: str) -> str:
     >>> _words("kta"), _words("cumulative_power of the top 10")
     ('alignment with the labels (KTA)', 'labels in the top 10 eigenvectors')
     """
-    known = {"kta": "alignment with the labels (KTA)", "centred_kta": "centred alignment (KTA)", "velocity": "kernel velocity"}
+    known = {
+        "kta": "alignment with the labels (KTA)",
+        "centred_kta": "centred alignment (KTA)",
+        "velocity": "kernel velocity",
+    }
     if name.startswith("cumulative_power of the top "):
         return f"labels in the top {name.rsplit(' ', 1)[1]} eigenvectors"
     return known.get(name, name.replace("_", " "))

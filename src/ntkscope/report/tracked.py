@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.report.markup import Markup, join, tag
-from ntkscope.report.numbers import duration, number, whole
+from ntkscope.report.numbers import NONE, duration, number, percent, whole
 from ntkscope.report.plots import Scale
 from ntkscope.report.plots.frame import Frame
 from ntkscope.report.plots.histogram import (
@@ -28,6 +28,35 @@ from ntkscope.report.track import Look, Spectrum, Track
 PLAYED = 16  # spectra with a player: a page of all layers of a deep network would be too large
 STILLS = 6  # pictures of one spectrum without a script
 ROWS = 500
+HOW = (
+    "Each picture is a histogram of one spectrum, on the same axes at every moment. What random entries of the same size would"
+    " give ends at the dashed line, the edge of the noise; a diamond marks a value beyond it that chance does not explain,"
+    " which is a direction that training wrote into the matrix."
+)
+DIAGONAL = (
+    "Each point is a quantile: its value at the first moment across, at the last moment up. On the dashed diagonal nothing"
+    " changed; a line above it that is straight is a spectrum that grew as a whole; single points above it are directions that"
+    " grew out of the bulk."
+)
+
+
+def facts(track: Track) -> Markup:
+    """Moments, steps, loss, and what tracking cost."""
+    moments = track.moments
+    losses = [moment.loss for moment in moments if math.isfinite(moment.loss)]
+    cost = sum(moment.cost for moment in moments if math.isfinite(moment.cost))
+    spent = max((moment.seconds for moment in moments if math.isfinite(moment.seconds)), default=math.nan)
+    share = cost / spent if spent > 0 else math.nan
+    pairs = [
+        ("Moments", number(len(moments))),
+        ("Steps", f"{whole(moments[0].step)} to {whole(moments[-1].step)}" if moments else NONE),
+        ("Loss", f"{number(losses[0])} → {number(losses[-1])}" if losses else NONE),
+        ("Spectra", number(len(track.spectra))),
+        ("Measuring took", (duration(cost) + (f", {percent(share)}" if share <= 1 else "")) if cost else NONE),
+    ]
+    return tag(
+        "dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs if value != NONE), class_="facts"
+    )
 
 
 def player(track: Track) -> tuple[Markup, Mapping[str, Any]]:
@@ -46,7 +75,9 @@ def player(track: Track) -> tuple[Markup, Mapping[str, Any]]:
         groups.append(_group(n, spectrum, axis, frame, tallest, track))
         data.append(_data(spectrum, axis, frame, track))
     if not groups:
-        return tag("p", "No spectrum was measured yet; run the same command again when there is one.", class_="soft"), {}
+        return tag(
+            "p", "No spectrum was measured yet; run the same command again when there is one.", class_="soft"
+        ), {}
     left_out = len(track.spectra) - len(chosen)
     body = [
         tag(
@@ -134,7 +165,9 @@ def _legend(spectrum: Spectrum) -> Markup:
     if spectrum.tested:
         parts += [("edge", "edge of the noise"), ("spikes", "spike: outside the noise")]
     return tag(
-        "ul", *(tag("li", tag("i", class_=f"key-{kind}", aria_hidden="true"), words) for kind, words in parts), class_="key"
+        "ul",
+        *(tag("li", tag("i", class_=f"key-{kind}", aria_hidden="true"), words) for kind, words in parts),
+        class_="key",
     )
 
 
@@ -145,7 +178,9 @@ def _left_out(spectrum: Spectrum, axis: Axis) -> Markup | None:
     said = []
     if left_out:
         kept = max(len(look.values) for look in spectrum.looks)
-        said.append(f"Drawn from {kept:,} of {kept + left_out:,} {spectrum.noun}s; the record has the largest and some of the rest.")
+        said.append(
+            f"Drawn from {kept:,} of {kept + left_out:,} {spectrum.noun}s; the record has the largest and some of the rest."
+        )
     if below:
         said.append(f"Up to {below:,} values are too small for the axis.")
     return tag("p", " ".join(said), class_="soft small") if said else None

@@ -46,7 +46,9 @@ class Tracked:
         """
         mine = matrices(model)
         told = [
-            math.isclose(_norm(row["values"]), float(as_matrix(mine[name]).double().norm()), rel_tol=SAME, abs_tol=1e-12)
+            math.isclose(
+                _norm(row["values"]), float(as_matrix(mine[name]).double().norm()), rel_tol=SAME, abs_tol=1e-12
+            )
             for name, row in self.last.items()
             if not row.get("left_out") and row.get("values")
         ]
@@ -92,7 +94,11 @@ def _of_this_network(
     sizes = {name: list(as_matrix(weight).shape) for name, weight in mine.items()}
     more = {name.removesuffix(own) for name in last for own in mine if name.endswith(f".{own}")}
     less = {own.removesuffix(name) for name in last for own in mine if own.endswith(f".{name}")}
-    for wrapper, inner in (("", ""), *((prefix, "") for prefix in sorted(more)), *(("", prefix) for prefix in sorted(less))):
+    for wrapper, inner in (
+        ("", ""),
+        *((prefix, "") for prefix in sorted(more)),
+        *(("", prefix) for prefix in sorted(less)),
+    ):
         named = {inner + name.removeprefix(wrapper): row for name, row in last.items() if name.startswith(wrapper)}
         if len(named) == len(last) and all(sizes.get(name) == list(row["shape"]) for name, row in named.items()):
             return named
@@ -109,7 +115,8 @@ def _sizes(names: list[str], last: Mapping[str, dict[str, Any]]) -> str:
 
 def _own(names: list[str], sizes: Mapping[str, list[int]]) -> str:
     found = [
-        f"{name} is {' × '.join(map(str, sizes[name]))}" if name in sizes else f"there is no {name}" for name in names[:3]
+        f"{name} is {' × '.join(map(str, sizes[name]))}" if name in sizes else f"there is no {name}"
+        for name in names[:3]
     ]
     return ", ".join(found)
 

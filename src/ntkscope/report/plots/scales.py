@@ -46,7 +46,9 @@ class Scale:
             step = max(1, math.ceil((last - first + 1) / 6))
             return [(10.0**k, _power(k)) for k in range(first, last + 1, step)]
         if self.kind in ("log1p", "sqrt"):
-            return self._spaced([0.0, *(f * 10.0**k for k in range(16) for f in (1, 2, 5) if self.kind == "sqrt" or f == 1)])
+            return self._spaced(
+                [0.0, *(f * 10.0**k for k in range(16) for f in (1, 2, 5) if self.kind == "sqrt" or f == 1)]
+            )
         return _round_ticks(float(self.low), float(self.high))
 
     def _spaced(self, round_values: list[float], least: float = 0.13) -> list[tuple[float, str]]:

@@ -24,12 +24,12 @@ _PILLS = {"bulk + spikes": "lazy", "heavy tail": "rich"}
 def spectra(section: Section, source: Source) -> Drawing:
     """The summary in a line, a card per matrix, and the table."""
     layers, level = list(section.data["layers"]), as_float(section.data["level"])
-    cards = [_card(n, layer, level, section, source) for n, layer in enumerate(layers)]
+    cards = [_card(n, layer, level, source) for n, layer in enumerate(layers)]
     first, rest = cards[:PICTURES], cards[PICTURES:]
     more = tag("summary", f"{len(rest):,} more matrices")
     parts = [
         tag("p", summary(layers, level), class_="meaning"),
-        _legend(section.data["tested"]),
+        _legend(section.data["tested"], section.data["initial"]),
         tag("div", *first, class_="cards layers-of-spectra"),
         tag("details", more, tag("div", *rest, class_="cards layers-of-spectra"), class_="folded") if rest else None,
         tag("h3", "In numbers"),
@@ -55,10 +55,8 @@ def summary(layers: Sequence[Mapping[str, Any]], level: float) -> str:
     said = []
     if spiked:
         count = sum(int(layer["count"]) for layer in spiked)
-        said.append(
-            f"In {len(spiked)} of {total} weight matrices, {'one direction stands' if count == 1 else f'{count} directions stand'}"
-            " out of the noise"
-        )
+        which = "one direction stands" if count == 1 else f"{count:,} directions stand"
+        said.append(f"In {len(spiked)} of {total} weight matrices, {which} out of the noise")
     if heavy:
         said.append(f"{len(heavy)} of {total} {'has' if len(heavy) == 1 else 'have'} a heavy tail")
     quiet = len(told) - len(spiked) - len(heavy)
@@ -78,7 +76,7 @@ def _only(layer: Mapping[str, Any], level: float) -> str:
     return f"The only weight matrix {'has directions outside the noise' if outside else 'looks like random entries'}."
 
 
-def _card(n: int, layer: Mapping[str, Any], level: float, section: Section, source: Source) -> Markup:
+def _card(n: int, layer: Mapping[str, Any], level: float, source: Source) -> Markup:
     label = str(layer["label"])
     outside = stands_out(layer, level)
     kind = _PILLS.get(label, "quiet") if outside or label == "heavy tail" else "quiet"
@@ -91,7 +89,7 @@ def _card(n: int, layer: Mapping[str, Any], level: float, section: Section, sour
         ),
         tag("p", tag("span", label, class_=f"pill {kind}")),
         _picture(n, layer, source) if n < PICTURES else None,
-        tag("p", layer_sentence(layer, level, bool(section.data["initial"])), class_="small"),
+        tag("p", layer_sentence(layer, level), class_="small"),
         class_="card",
     )
 
@@ -103,17 +101,21 @@ def _picture(n: int, layer: Mapping[str, Any], source: Source) -> Markup | None:
     found = np.sort(np.asarray(values, dtype=np.float64))[::-1]
     found = found[np.isfinite(found)]
     edge = as_float(layer["edge"])
-    axis = Axis.of([found], [edge])
+    before = source.array(f"spectra.initial.{n}")
+    first = None if before is None else np.sort(np.asarray(before, dtype=np.float64).ravel())[::-1]
+    axis = Axis.of([found, *([] if first is None else [first])], [edge])
     frame = histogram_frame(axis, int(axis.counts(found).max(initial=0)), "singular value", small=True)
     spikes = found[: int(layer["count"])].tolist()
     said = f"Singular values of {layer['name']}: {found.size} values, the largest {number(layer['largest'])}"
     if math.isfinite(edge):
         said += f"; noise ends at {number(edge)}"
-    return histogram(frame, axis, found, describe=said, edge=edge, spikes=spikes)
+    return histogram(frame, axis, found, describe=said, first=first, edge=edge, spikes=spikes)
 
 
-def _legend(tested: Any) -> Markup:
+def _legend(tested: Any, initial: Any) -> Markup:
     parts = [("bars-of", "singular values, how many per bin (square-root scale)"), ("rug", "each of the largest")]
+    if initial:
+        parts.append(("first", "before training"))
     if tested:
         parts += [("edge", "edge of the noise"), ("spikes", "spike: outside the noise")]
     keys = [tag("li", tag("i", class_=f"key-{kind}", aria_hidden="true"), words) for kind, words in parts]

@@ -7,8 +7,7 @@ from ntkscope.report.numbers import whole
 from ntkscope.report.quantile_plots import first_against_last
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.track import read_track
-from ntkscope.report.tracked import changes_table, moments_table, player
-from ntkscope.report.tracking import DIAGONAL, HOW, facts
+from ntkscope.report.tracked import DIAGONAL, HOW, changes_table, facts, moments_table, player
 from ntkscope.report.views.registry import VIEWS
 
 PREFIX = "training."  # of the series in the X-ray's record

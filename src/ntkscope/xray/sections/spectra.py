@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ntkscope.core import NtkscopeError
-from ntkscope.linalg import spike_test
+from ntkscope.core import NtkscopeError, UsageError
+from ntkscope.kernels.costs import Rates
+from ntkscope.linalg import NumericalWarning, spike_test
+from ntkscope.linalg.nulls import NoiseNull, excess_kurtosis
 from ntkscope.measures.spectra import classify
 from ntkscope.xray.context import Context
 from ntkscope.xray.registry import Finding, Section, Skip, register
@@ -21,10 +24,15 @@ from ntkscope.xray.weights import as_matrix
 from ntkscope.xray.workload import Workload
 
 LEVEL = 0.05  # of false alarms over all layers together
+SMALLEST = 50  # singular values that a test needs
 DRAWS = 199  # permutations of the entries
+PERMUTED = (
+    1 << 15
+)  # entries up to which a matrix is permuted; larger ones are near the limit that the Tracy–Widom law is of
+LIGHT = 1.0  # units of that law by which the entries' kurtosis may move it: beyond, entries are permuted all the same
 MOST_VALUES = 2000  # singular values of one matrix that are kept for the page
 FEWEST = 1 / (DRAWS + 1)  # the smallest p that so many permutations can give
-ROUNDS = 3  # of a test: the spikes found first are taken out before the next round
+ROUNDS = 2  # of a test: the spikes found first are taken out before the next round
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,8 @@ class Layer(Result):
 
     `p`: of its largest singular value; `holm`: the same, corrected for the number of matrices. `alpha` with its interval: the
     exponent of a power law fitted to the largest squared singular values. `spread`: share of the entries of the first
-    spike's vectors that carry it, the smaller side; few entries are no direction. `note`: why something is missing.
+    spike's vectors that carry it, the smaller side; few entries are no direction. `null`: what it was compared with,
+    "permutations" or "Tracy–Widom". `cause` and `reason`: what the class rests on.
     """
 
     name: str
@@ -51,12 +60,15 @@ class Layer(Result):
     alpha_low: float | None
     alpha_high: float | None
     spread: float | None
-    note: str
+    null: str
+    cause: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Spectra(Result):
-    """The matrices in the network's order, and the level of the tests; `tested`: how many there was a test for."""
+    """The matrices in the network's order, and the level of the tests; `tested`: how many there was a test for; `initial`:
+    whether the initial network's singular values are kept as well."""
 
     layers: tuple[Layer, ...]
     tested: int
@@ -73,11 +85,13 @@ def run(context: Context) -> Finding[Spectra]:
         W = _matrix(weight, context.device)
         values = torch.linalg.svdvals(W).cpu().numpy()
         context.keep(f"spectra.values.{number}", kept_values(values))
-        W0 = None if name not in first else _matrix(first[name], context.device)
-        found.append(_layer(name, W, W0, values, context.seed))
+        if name in first:
+            before = torch.linalg.svdvals(_matrix(first[name], context.device)).cpu().numpy()
+            context.keep(f"spectra.initial.{number}", kept_values(before))
+        found.append(_layer(name, W, values, context))
     layers = corrected(found)
     tested = sum(layer.p is not None for layer in layers)
-    return Finding(Spectra(layers, tested, LEVEL, context.initial is not None), _confidence(tested, len(layers)))
+    return Finding(Spectra(layers, tested, LEVEL, context.initial is not None), _confidence(layers, tested))
 
 
 def _matrix(weight: Tensor, device: torch.device | None) -> Float64[Tensor, "m n"]:
@@ -98,51 +112,63 @@ def kept_values(values: Float64[np.ndarray, " k"]) -> Float64[np.ndarray, " j"]:
     return values[np.r_[np.arange(sure), rest]]
 
 
-def _layer(name: str, W: Tensor, W0: Tensor | None, values: Float64[np.ndarray, " k"], seed: int) -> Layer:
+def _layer(name: str, W: Tensor, values: Float64[np.ndarray, " k"], context: Context) -> Layer:
     """One matrix, classified; one for which there is no test says why."""
-    try:
-        return _tested(name, W, W0, values, seed)
-    except NtkscopeError as why:
-        rows, columns = W.shape
-        nothing = {field: None for field in ("edge", "p", "holm", "alpha", "alpha_low", "alpha_high", "spread")}
-        return Layer(name, rows, columns, "undecided", 0, float(values[0]), (), (), **nothing, note=str(why))
-
-
-def _tested(name: str, W: Tensor, W0: Tensor | None, values: Float64[np.ndarray, " k"], seed: int) -> Layer:
-    seen = classify(W, W0, level=LEVEL, seed=seed)
-    spikes, tail = seen.spikes, seen.tail
-    p = None if spikes is None else float(spikes.p_value)
-    if p is not None and p <= FEWEST * (1 + 1e-9):  # no permutation came close: how far away it is, the law of noise tells
-        p = min(p, float(spike_test(W, null="tracy-widom", level=LEVEL).p_value))
-    count = 0 if spikes is None else int(spikes.count)
-    return Layer(
-        name=name,
-        rows=W.shape[0],
-        columns=W.shape[1],
-        label=str(seen.label),
-        count=count,
-        largest=float(values[0]),
-        values=() if spikes is None else tuple(map(float, spikes.values)),
-        strengths=() if spikes is None else tuple(map(float, spikes.strengths)),
-        edge=None if spikes is None else _finite(spikes.edge),
-        p=p,
-        holm=None,
-        alpha=None if tail is None else _finite(tail.alpha),
-        alpha_low=None if tail is None else _finite(tail.interval[0]),
-        alpha_high=None if tail is None else _finite(tail.interval[1]),
-        spread=min(map(float, spikes.participation[0])) if spikes is not None and count else None,
-        note="" if spikes is not None else _why(seen.evidence),
+    bare = Layer(
+        *(name, W.shape[0], W.shape[1], "undecided", 0, float(values[0]), (), ()),
+        *(None,) * 7,
+        null="",
+        cause="",
+        reason="",
     )
+    try:
+        draws = _draws(W, context)
+        seen = classify(W, level=LEVEL, draws=draws, seed=context.seed)
+    except NtkscopeError as why:
+        return replace(bare, reason=str(why))
+    spikes, tail, evidence = seen.spikes, seen.tail, seen.evidence
+    bare = replace(bare, label=seen.label, cause=str(evidence.get("cause", "")), reason=str(evidence.get("reason", "")))
+    if tail is not None:
+        low, high = tail.interval
+        bare = replace(bare, alpha=_finite(tail.alpha), alpha_low=_finite(low), alpha_high=_finite(high))
+    if spikes is None:
+        return bare
+    p = spikes.p_value
+    if draws and p <= FEWEST * (1 + 1e-9):  # no permutation came close: how far away it is, the law of noise tells
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NumericalWarning)  # of heavy entries, whose p is then the permutations'
+            p = min(p, spike_test(W, null="tracy-widom", level=LEVEL).p_value) if _light(W) else p
+    return replace(
+        bare,
+        count=spikes.count,
+        values=spikes.values,
+        strengths=spikes.strengths,
+        edge=_finite(spikes.edge),
+        p=p,
+        spread=min(spikes.participation[0]) if spikes.count else None,
+        null="permutations" if draws else "Tracy–Widom",
+    )
+
+
+def _draws(W: Float64[Tensor, "m n"], context: Context) -> int:
+    """How many permutations the test takes; 0 for none, where the law of large matrices is as good."""
+    if min(W.shape) < 2 or W.numel() <= PERMUTED or _light(W):
+        return DRAWS if W.numel() <= PERMUTED else 0
+    seconds = permuting(*W.shape) * Rates(**context.record.metrics["rates"]).double
+    late = context.clock.too_short_for(seconds)
+    if late is not None:
+        raise UsageError(f"its entries are too heavy-tailed for the fast test, and the slow one does not fit: {late}")
+    return DRAWS
+
+
+def _light(W: Float64[Tensor, "m n"]) -> bool:
+    """Whether the Tracy–Widom law holds for such entries: their kurtosis moves it by little."""
+    kurtosis = excess_kurtosis(W - W.mean())
+    return abs(NoiseNull.kurtosis_shift(tuple(W.shape), kurtosis)) <= LIGHT
 
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(float(value)) else None
-
-
-def _why(evidence: object) -> str:
-    """The first text among the evidence: why there was no test."""
-    told = evidence.values() if isinstance(evidence, dict) else ()
-    return next((value for value in told if isinstance(value, str)), "")
 
 
 def corrected(layers: Sequence[Layer]) -> tuple[Layer, ...]:
@@ -166,25 +192,34 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return out
 
 
-def _confidence(tested: int, layers: int) -> str:
+def _confidence(layers: Sequence[Layer], tested: int) -> str:
     if not tested:
         return "No matrix is large enough for a test, which needs about fifty singular values."
-    said = (
-        f"Tested on {tested} of {layers} matrices against {DRAWS} permutations of their entries; where none of those came close,"
-        f" p is that of the Tracy–Widom law. All tests together raise a false alarm in {100 * LEVEL:.0f} % of networks without"
-        " any spike (Holm)."
+    permuted = sum(layer.null == "permutations" for layer in layers)
+    how = {0: "the Tracy–Widom law of noise", tested: f"{DRAWS} permutations of their entries"}.get(
+        permuted,
+        f"{DRAWS} permutations of their entries ({permuted}) or, where they are large, the Tracy–Widom law of noise",
     )
-    if tested < layers:
-        said += " The others are too small to tell."
-    return said
+    said = (
+        f"Tested: {tested} of {len(layers)} matrices, against {how}. All tests together raise a false alarm in"
+        f" {100 * LEVEL:.0f} % of networks without any spike (Holm)."
+    )
+    return said + (" The others are too small to tell." if tested < len(layers) else "")
+
+
+def permuting(rows: int, columns: int) -> float:
+    """Multiply-adds of one round of permutations: drawing and sorting them, and products of the smaller Gram; measured."""
+    return DRAWS * rows * columns * (1200 + 3.0 * min(rows, columns))
 
 
 def cost(work: Workload) -> float:
-    """Permuted copies of every matrix, by the smaller Gram of each, and its own decomposition."""
+    """The decomposition of every matrix, a few times, and the permutations of those that are small."""
     total = 0.0
     for rows, columns in work.matrices:
         short, long = sorted((rows, columns))
-        total += ROUNDS * DRAWS * short * short * (long + 0.3 * short) + 40 * short**3
+        total += 40.0 * short * short * long
+        if short >= SMALLEST:
+            total += 2e8 + (ROUNDS * permuting(rows, columns) if rows * columns <= PERMUTED else 0.0)
     return total * work.rates.double
 
 
@@ -199,8 +234,8 @@ SECTION = register(
             " training."
         ),
         formula=(
-            "W = UΣVᵀ (a convolution as out × in·k·k). The largest σ is compared with that of the same entries, mean removed, in"
-            " random order: p = (1 + #{draws ≥ σ}) / (1 + draws); if it is significant it is taken out, and the rest is"
+            "W = UΣVᵀ (a convolution as out × in·k·k). The largest σ is compared with that of the same entries, mean removed,"
+            " in random order: p = (1 + #{draws ≥ σ}) / (1 + draws); if it is significant it is taken out, and the rest is"
             " tested. θ u vᵀ + noise of scale s gives σ = √((θ² + m s²)(θ² + n s²)) / θ, from which the strength θ. Heavy tail:"
             " a power law of the largest σ²."
         ),

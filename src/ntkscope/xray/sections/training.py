@@ -25,7 +25,8 @@ SECONDS = 4e-7  # per byte that is read and written
 @dataclass(frozen=True)
 class Training(Result):
     """The tracker's record: its name, its moments, the steps between them, what it tracked; `ends_here`: whether its last
-    moment has the weights of this network, None where that cannot be told. `thinned`: values of a spectrum kept, or 0 for all."""
+    moment has the weights of this network, None where that cannot be told. `thinned`: values kept of a spectrum; 0 for
+    all."""
 
     name: str
     status: str
@@ -94,8 +95,8 @@ def _confidence(found: Training) -> str:
     if found.ends_here:
         return "Its shapes are this network's, and its last moment has the weights that were X-rayed."
     return (
-        "Its shapes are this network's, but its last moment has other weights than those that were X-rayed: the training went on"
-        " after it, another checkpoint was taken, or it is another run."
+        "Its shapes are this network's, but its last moment has other weights than those that were X-rayed: the training went"
+        " on after it, another checkpoint was taken, or it is another run."
     )
 
 
@@ -114,9 +115,9 @@ SECTION = register(
             " the labels."
         ),
         formula=(
-            "As under Spectra, at every moment. Alignment of a kernel with the labels: ⟨K, yyᵀ⟩ / (‖K‖ ‖yyᵀ‖); of a spike with a"
-            " direction: |cos| of its singular vector with it. Kernel velocity: the distance between the normalised kernels of two"
-            " moments, per step."
+            "As under Spectra, at every moment. Alignment of a kernel with the labels: ⟨K, yyᵀ⟩ / (‖K‖ ‖yyᵀ‖); of a spike with"
+            " a direction: |cos| of its singular vector with it. Kernel velocity: the distance between the normalised kernels"
+            " of two moments, per step."
         ),
         run=run,
         result=Training,
