@@ -15,7 +15,8 @@ from ntkscope.core import Record
 from ntkscope.report import Section, Source
 from ntkscope.report.plots.histogram import Axis, bars_path, histogram_frame
 from ntkscope.report.spectrum_words import layer_sentence
-from ntkscope.report.views.spectra import spectra, summary
+from ntkscope.report.views import draw
+from ntkscope.report.views.weight_spectra import summary, weight_spectra
 from report.browsing import Made
 from report.fixtures.xray import HOSTILE
 
@@ -70,7 +71,7 @@ SMALL = {
 
 
 class TestSpectra(ViewContract):
-    name = "spectra"
+    name = "weight_spectra"
     data = given(
         layers=[SPIKED, {**HEAVY, "name": HOSTILE[1]}, PLAIN, {**SMALL, "reason": HOSTILE[0]}],
         tested=3,
@@ -80,7 +81,7 @@ class TestSpectra(ViewContract):
 
 
 class TestTraining(ViewContract):
-    name = "training"
+    name = "tracked_training"
     data = given(
         name="run",
         status="running",
@@ -133,7 +134,7 @@ def test_more_matrices_than_pictures_are_folded_and_all_are_in_the_table(made: M
     source = Source(Record.open(made(kind="image")))
     layers = [{**PLAIN, "name": f"layer{k}.weight"} for k in range(40)]
     data = {"layers": layers, "tested": 40, "level": 0.05, "initial": False}
-    body = spectra(Section("spectra", data=data), source).body
+    body = weight_spectra(Section("weight_spectra", data=data), source).body
     assert "16 more matrices" in body
     assert body.count('class="card"') == 40
     assert len(re.findall("<tr>", body)) == 41
@@ -169,8 +170,7 @@ def test_axes_of_odd_spectra(values: list[float]) -> None:
 
 def test_names_in_a_tracked_training_stay_text(made: Made) -> None:
     source = Source(Record.open(made(kind="text", hostile=True)))
-    body = TestTraining().section(source)
-    drawn = __import__("ntkscope.report.views", fromlist=["draw"]).draw(body, source)
+    drawn = draw(TestTraining().section(source), source)
     assert "undrawn" not in drawn.body
     assert all(name[:12] in unescape(drawn.body) for name in HOSTILE)
     assert "<img" not in drawn.body

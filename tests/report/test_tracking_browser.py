@@ -161,7 +161,7 @@ def test_hostile_names_do_nothing(visit: Open, tmp_path: Path) -> None:
 def test_the_training_inside_an_xray(visit: Open, tmp_path: Path, made: Made) -> None:
     """Beside the explorer, whose keys it leaves alone."""
     data = {"status": "done", "ends_here": True, "thinned": 0, "last_step": 5000}
-    extra = {"training": {"title": "Training", "status": "done", "data": data}}
+    extra = {"tracked_training": {"title": "Training", "status": "done", "data": data}}
     page = visit(write_page(write_xray(tmp_path / "x", train=60, test=30, extra=extra)), width=390)
     assert page.locator(".undrawn").count() == 0
     page.locator("#player-moment").fill("1")

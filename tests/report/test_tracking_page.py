@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def told(page: str) -> dict[str, Any]:
     """What the script reads."""
-    found = re.search(r'<script type="application/json" id="data-training">(.*?)</script>', page)
+    found = re.search(r'<script type="application/json" id="data-tracked_training">(.*?)</script>', page)
     assert found
     return dict(json.loads(found[1]))
 

@@ -61,15 +61,15 @@ class TestOutputSummary(OfRegression):
 
 
 class TestSpectra(SectionContract):
-    name = "spectra"
+    name = "weight_spectra"
 
 
 class TestTraining(SectionContract):
-    name = "training"
+    name = "tracked_training"
 
 
 class TestSpectraOfRegression(OfRegression):
-    name = "spectra"
+    name = "weight_spectra"
 
 
 class TestOutputSurrogates(OfRegression):

@@ -31,7 +31,7 @@ def tracking(record: Record) -> Markup:
         f"{_title(record)} – ntkscope",
         [_header(record, track), *(part(key, title, body) for key, (title, body) in shown.items())],
         links=[(key, title) for key, (title, _) in shown.items()],
-        data={"training": data},
+        data={"tracked_training": data},
         foot=tag("p", "Made from a record on disk; this file loads nothing from the network."),
     )
 

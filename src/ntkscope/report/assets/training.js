@@ -3,7 +3,7 @@
   "use strict";
   const box = document.getElementById("player");
   const tools = document.getElementById("player-tools");
-  const holder = document.getElementById("data-training");
+  const holder = document.getElementById("data-tracked_training");
   if (!box || !tools || !holder) return;
   const { make, shown } = ntkscope;
   const { moments, spectra } = JSON.parse(holder.textContent);

@@ -11,11 +11,11 @@ from ntkscope.report.views import (
     output_summary,
     output_surrogates,
     problems,
-    spectra,
     summary,
     surrogates,
     tangent,
-    training,
+    tracked_training,
+    weight_spectra,
 )
 from ntkscope.report.views.registry import VIEWS, draw
 
@@ -32,9 +32,9 @@ __all__ = [
     "output_summary",
     "output_surrogates",
     "problems",
-    "spectra",
     "summary",
     "surrogates",
     "tangent",
-    "training",
+    "tracked_training",
+    "weight_spectra",
 ]

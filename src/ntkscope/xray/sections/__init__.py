@@ -11,11 +11,11 @@ from ntkscope.xray.sections import (
     output_summary,
     output_surrogates,
     problems,
-    spectra,
     summary,
     surrogates,
     tangent,
-    training,
+    tracked_training,
+    weight_spectra,
 )
 
 __all__ = [
@@ -29,9 +29,9 @@ __all__ = [
     "output_summary",
     "output_surrogates",
     "problems",
-    "spectra",
     "summary",
     "surrogates",
     "tangent",
-    "training",
+    "tracked_training",
+    "weight_spectra",
 ]

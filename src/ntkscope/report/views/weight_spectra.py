@@ -20,8 +20,8 @@ PICTURES = 24  # matrices with a picture
 _PILLS = {"bulk + spikes": "lazy", "heavy tail": "rich"}
 
 
-@VIEWS.register("spectra")
-def spectra(section: Section, source: Source) -> Drawing:
+@VIEWS.register("weight_spectra")
+def weight_spectra(section: Section, source: Source) -> Drawing:
     """The summary in a line, a card per matrix, and the table."""
     layers, level = list(section.data["layers"]), as_float(section.data["level"])
     cards = [_card(n, layer, level, source) for n, layer in enumerate(layers)]
@@ -95,13 +95,13 @@ def _card(n: int, layer: Mapping[str, Any], level: float, source: Source) -> Mar
 
 
 def _picture(n: int, layer: Mapping[str, Any], source: Source) -> Markup | None:
-    values = source.array(f"spectra.values.{n}")
+    values = source.array(f"weight_spectra.values.{n}")
     if values is None or values.ndim != 1 or not values.size:
         return None
     found = np.sort(np.asarray(values, dtype=np.float64))[::-1]
     found = found[np.isfinite(found)]
     edge = as_float(layer["edge"])
-    before = source.array(f"spectra.initial.{n}")
+    before = source.array(f"weight_spectra.initial.{n}")
     first = None if before is None else np.sort(np.asarray(before, dtype=np.float64).ravel())[::-1]
     axis = Axis.of([found, *([] if first is None else [first])], [edge])
     frame = histogram_frame(axis, int(axis.counts(found).max(initial=0)), "singular value", small=True)

@@ -106,7 +106,7 @@ def cost(work: Workload) -> float:
 
 SECTION = register(
     Section(
-        name="training",
+        name="tracked_training",
         place=6,
         title="Training",
         meaning=(

@@ -13,8 +13,8 @@ from ntkscope.report.views.registry import VIEWS
 PREFIX = "training."  # of the series in the X-ray's record
 
 
-@VIEWS.register("training")
-def training(section: Section, source: Source) -> Drawing:
+@VIEWS.register("tracked_training")
+def tracked_training(section: Section, source: Source) -> Drawing:
     """Facts, what changed, the player with its curves, Q–Q plots, and the moments (folded)."""
     track = read_track(source.record, PREFIX)
     name = f"{source.record.name}-training"

@@ -84,10 +84,10 @@ def run(context: Context) -> Finding[Spectra]:
     for number, (name, weight) in enumerate(context.matrices.items()):
         W = _matrix(weight, context.device)
         values = torch.linalg.svdvals(W).cpu().numpy()
-        context.keep(f"spectra.values.{number}", kept_values(values))
+        context.keep(f"weight_spectra.values.{number}", kept_values(values))
         if name in first:
             before = torch.linalg.svdvals(_matrix(first[name], context.device)).cpu().numpy()
-            context.keep(f"spectra.initial.{number}", kept_values(before))
+            context.keep(f"weight_spectra.initial.{number}", kept_values(before))
         found.append(_layer(name, W, values, context))
     layers = corrected(found)
     tested = sum(layer.p is not None for layer in layers)
@@ -225,7 +225,7 @@ def cost(work: Workload) -> float:
 
 SECTION = register(
     Section(
-        name="spectra",
+        name="weight_spectra",
         place=6,
         title="Spectra",
         meaning=(
