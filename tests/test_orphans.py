@@ -27,7 +27,7 @@ HELPERS = {
     "kernels": {"registry", "costs", "tangent_machine"},
     "infinite.rules": set(),
     "surrogates": {"registry", "linearized"},
-    "measures": {"registry", "faithfulness", "log_odds", "logistic_bounds", "regression_bounds", "uncertainty"},
+    "measures": {"registry", "faithfulness", "log_odds", "logistic_bounds", "regression_bounds", "spectra", "uncertainty"},
     "report.views": {"registry"},
     "xray.sections": set(),
     "tangent.rules": {"registry"},

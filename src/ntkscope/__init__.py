@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
         storage,
         surrogates,
         tangent,
+        tracking,
         training,
     )
     from ntkscope.core import Claim, NtkscopeError, Record, Registry, Snapshot, Split
@@ -40,6 +41,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.machines import retrain_last_layer
     from ntkscope.storage import open_kernel
     from ntkscope.surrogates import Linearized, linearize
+    from ntkscope.tracking import Every, LogSpaced, OnPlateau, Tracker
     from ntkscope.xray import xray
 
     __version__: str
@@ -58,10 +60,15 @@ _ROOMS = (
     "storage",
     "surrogates",
     "tangent",
+    "tracking",
     "training",
 )
 _NAMES = {
     "EXPERIMENTS": "experiments",
+    "Every": "training",
+    "LogSpaced": "training",
+    "OnPlateau": "tracking",
+    "Tracker": "tracking",
     "KERNELS": "kernels",
     "OutputSketch": "kernels",
     "Tangent": "kernels",
@@ -85,15 +92,19 @@ __all__ = [
     "EXPERIMENTS",
     "KERNELS",
     "Claim",
+    "Every",
     "Gram",
     "Linearized",
+    "LogSpaced",
     "NtkscopeError",
+    "OnPlateau",
     "OutputSketch",
     "Record",
     "Registry",
     "Snapshot",
     "Split",
     "Tangent",
+    "Tracker",
     "data",
     "experiments",
     "explain",
@@ -112,6 +123,7 @@ __all__ = [
     "storage",
     "surrogates",
     "tangent",
+    "tracking",
     "training",
     "xray",
 ]

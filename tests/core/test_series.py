@@ -77,6 +77,32 @@ def test_a_resumed_series_continues(tmp_path: Path) -> None:
     assert Record.open(tmp_path).series("loss").columns() == {"step": [0, 1, 2, 30]}
 
 
+@pytest.mark.parametrize("killed", ["before the cut", "after the cut", "after an append"])
+def test_a_kill_while_rewinding_leaves_a_record_that_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    """The record knows about five rows; it is rewound to two and killed: it never says more than the file has."""
+    record = Record.create(tmp_path, kind="test")
+    for step in range(5):
+        record.series("loss").append({"step": step})
+    record.put(x=1)
+    if killed == "before the cut":
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "ftruncate", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                record.series("loss").rewind(2)
+    else:
+        record.series("loss").rewind(2)
+    if killed == "after an append":
+        record.series("loss").append({"step": 7})
+    expected = {"before the cut": [0, 1, 2, 3, 4], "after the cut": [0, 1], "after an append": [0, 1, 7]}[killed]
+    assert Record.open(tmp_path).series("loss").columns()["step"] == expected
+    resumed = Record.resume(tmp_path)
+    assert resumed.dropped == ()
+    resumed.series("loss").rewind(2)
+    assert resumed.series("loss").columns()["step"] == [0, 1]
+
+
 def test_what_cannot_be_a_row_is_refused(tmp_path: Path) -> None:
     record = Record.create(tmp_path, kind="test")
     series = record.series("loss")

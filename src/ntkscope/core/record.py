@@ -289,6 +289,7 @@ class Record:
             index = self._document.get("series", {})
             if name in index and self._writable:
                 self._series[name] = Series.resumed(self.folder, name, Known.from_json(index[name]))
+                self._series[name].settle = self._write
             elif name in index:
                 known = Known.from_json(index[name])
                 return Series(self.folder, name, known, tail=self.status == "running")
@@ -299,6 +300,7 @@ class Record:
                 raise UsageError(f"series name {name!r}; expected letters, digits, '_', '-' and '.', as in a file name")
             else:
                 self._series[name] = Series.new(self.folder, name)
+                self._series[name].settle = self._write
                 self._write()
         return self._series[name]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ class Series:
         self._known = known
         self._sound = 0  # bytes of whole rows
         self._rows = 0
+        self.settle: Callable[[], object] | None = None
+        """Writes what `sync` says to `record.json`; set by the record that holds this series."""
         self._open(folder, tail)
 
     @classmethod
@@ -117,7 +119,11 @@ class Series:
         self._rows += 1
 
     def rewind(self, rows: int) -> None:
-        """Keep the first `rows` rows only: a run that resumes from an earlier step appends the later ones again."""
+        """Keep the first `rows` rows only: a run that resumes from an earlier step appends the later ones again.
+
+        The record says so before the file is cut, so that a process killed in between leaves a record that opens: with the
+        later rows still there, never with fewer than it says.
+        """
         if self._handle is None:
             raise RecordError(f"series {self.name!r} was opened for reading; resume the record to rewind it")
         if not 0 <= rows <= self._rows:
@@ -128,8 +134,15 @@ class Series:
                 break
             hashed.update(line)
             place += len(line)
-        os.ftruncate(self._handle, place)
+        before = self._hash, self._sound, self._rows
         self._hash, self._sound, self._rows = hashed, place, rows
+        try:
+            if self.settle is not None and place < before[1]:
+                self.settle()
+            os.ftruncate(self._handle, place)
+        except OSError:
+            self._hash, self._sound, self._rows = before
+            raise
 
     def __len__(self) -> int:
         return self._rows

@@ -15,9 +15,11 @@ from ntkscope.linalg.health import PSDHealth, nearest_psd, psd_health
 from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
 from ntkscope.linalg.least_squares import LeastSquaresSolution, least_squares
 from ntkscope.linalg.lsmr import LSMRSolution, lsmr
+from ntkscope.linalg.marchenko_pastur import MarchenkoPastur, marchenko_pastur
 from ntkscope.linalg.minimum_norm import MinimumNormSolution, minimum_norm_solve
 from ntkscope.linalg.multiplies import LinearMap
 from ntkscope.linalg.operator import OperatorGram
+from ntkscope.linalg.power_law import TailFit, power_law_tail
 from ntkscope.linalg.preconditioner import Preconditioner, block_jacobi, jacobi, nystrom
 from ntkscope.linalg.rank_estimate import RankEstimate, estimate_effective_rank
 from ntkscope.linalg.spectrum import (
@@ -31,8 +33,12 @@ from ntkscope.linalg.spectrum import (
     spectral_norm,
     stable_rank,
 )
+from ntkscope.linalg.spike_test import SpikeTest, spike_test
+from ntkscope.linalg.spiked import participation, spike_overlaps, spike_strength, spike_threshold, spiked_value
 from ntkscope.linalg.system import NumericalWarning
+from ntkscope.linalg.tail_rivals import Vuong
 from ntkscope.linalg.tiling import Grid, TileSource, TileValues
+from ntkscope.linalg.tracy_widom import tracy_widom_cdf, tracy_widom_sf
 
 __all__ = [
     "CholeskySolution",
@@ -47,6 +53,7 @@ __all__ = [
     "LSMRSolution",
     "LeastSquaresSolution",
     "LinearMap",
+    "MarchenkoPastur",
     "MinimumNormSolution",
     "NumericalWarning",
     "OperatorGram",
@@ -54,8 +61,11 @@ __all__ = [
     "Preconditioner",
     "RankEstimate",
     "SpectralDensity",
+    "SpikeTest",
+    "TailFit",
     "TileSource",
     "TileValues",
+    "Vuong",
     "as_gram",
     "band_eigenvalues",
     "block_eigenpairs",
@@ -72,17 +82,27 @@ __all__ = [
     "lanczos",
     "least_squares",
     "lsmr",
+    "marchenko_pastur",
     "matrix_correlation",
     "minimum_norm_solve",
     "nearest_psd",
     "nystrom",
+    "participation",
+    "power_law_tail",
     "principal_angles",
     "psd_health",
     "quadrature",
     "singular_values",
     "spectral_density",
     "spectral_norm",
+    "spike_overlaps",
+    "spike_strength",
+    "spike_test",
+    "spike_threshold",
+    "spiked_value",
     "stable_rank",
     "stochastic_trace",
     "top_eigenpairs",
+    "tracy_widom_cdf",
+    "tracy_widom_sf",
 ]

@@ -15,6 +15,7 @@ from ntkscope.measures import (
     prediction,
     regression,
     regression_bounds,
+    spectra,
     uncertainty,
 )
 from ntkscope.measures.datamodeling import linear_datamodeling_score
@@ -37,5 +38,6 @@ __all__ = [
     "prediction",
     "regression",
     "regression_bounds",
+    "spectra",
     "uncertainty",
 ]

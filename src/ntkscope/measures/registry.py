@@ -17,6 +17,7 @@ Of = Literal[
     "two outputs",
     "kernel and labels",
     "two kernels",
+    "two subspaces",
     "two changes",
 ]
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,0 +1,329 @@
+"""Spectra: how one differs from another, and whether a matrix is noise, noise with spikes, or heavy-tailed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.linalg import Gram, SpikeTest, TailFit, marchenko_pastur, participation, power_law_tail
+from ntkscope.linalg.nulls import (
+    InitialNull,
+    NoiseNull,
+    Null,
+    PermutationNull,
+    constants,
+    excess_kurtosis,
+    upper_quantile,
+)
+from ntkscope.linalg.spike_test import Centred, checked_matrix, decompose, find_spikes
+from ntkscope.linalg.tracy_widom import MEAN
+from ntkscope.measures._checks import plain_array
+
+LABELS = ("invariant bulk", "bulk + spikes", "heavy tail", "undecided")
+Spectrum: TypeAlias = Float64[np.ndarray, " n"]
+Weights: TypeAlias = Tensor | np.ndarray
+
+# The rule, frozen on synthetic matrices (`python -m benchmarks spectra`).
+FEWEST = 50  # singular values or eigenvalues
+MANY = 6  # spikes; more of them that reach down to the bulk are a tail
+ATTACHED = 2.0  # mean steps (of the logarithm) between the last spike and the bulk's edge
+LOCALISED = 2.0  # times the Σ v⁴ of a Gaussian direction: a vector above it is carried by few entries
+HUGE = 1 / 3  # of the largest singular value in one entry
+MOVED = 0.1  # Kolmogorov–Smirnov distance of a bulk that is another one
+SHIFTED = 0.1  # by how much an eigenvalue of a kernel exceeds the initial one to lie outside
+QUANTILES = 200
+DRAWS = 199  # of W0's entries where no other number was asked for
+
+
+@dataclass(frozen=True, eq=False)
+class SpectrumChange:
+    """How a spectrum changed."""
+
+    ks: float
+    """Kolmogorov–Smirnov distance: the largest difference between the shares of values below any point."""
+    wasserstein: float
+    """Mean distance by which values moved, the k-th largest to the k-th largest."""
+    quantiles: Float64[np.ndarray, "2 q"]
+    """Of both, at the same probabilities, ascending: the axes of a Q–Q plot."""
+    top_shift: float
+    """Relative change of the largest value."""
+
+
+@dataclass(frozen=True, eq=False)
+class SpectrumClass:
+    """What kind of spectrum a matrix has, and why."""
+
+    label: str
+    """One of `LABELS`."""
+    evidence: dict[str, float | int | str]
+    """Numbers and words that led there; `reason` is a sentence."""
+    spikes: SpikeTest | None
+    tail: TailFit | None
+    """Of the squared singular values (a Gram's eigenvalues), where values leave the bulk."""
+
+
+def compare(before: Any, after: Any) -> SpectrumChange:
+    """How far the spectrum `after` is from `before`: distances, quantiles of both, shift of the largest value.
+
+    Each is a list of values, a matrix (its singular values count) or a Gram (its eigenvalues). O(n log n) from values.
+
+    >>> change = compare([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 8.0])
+    >>> change.ks, change.wasserstein, change.top_shift
+    (0.25, 1.0, 1.0)
+    """
+    one, two = spectrum(before, "the spectrum before"), spectrum(after, "the spectrum after")
+    everywhere = np.sort(np.concatenate([one, two]))
+    shares = [np.searchsorted(np.sort(values), everywhere, side="right") / len(values) for values in (one, two)]
+    gaps = np.abs(shares[0] - shares[1])
+    levels = (np.arange(min(QUANTILES, len(one), len(two))) + 0.5) / min(QUANTILES, len(one), len(two))
+    top = float(two[0] / one[0] - 1) if one[0] else math.nan
+    return SpectrumChange(
+        ks=float(gaps.max()),
+        wasserstein=float((gaps[:-1] * np.diff(everywhere)).sum()),
+        quantiles=np.stack([np.quantile(values, levels) for values in (one, two)]),
+        top_shift=top,
+    )
+
+
+def spectrum(values: Any, name: str) -> Spectrum:
+    """Values descending, in float64: as given, singular values of a matrix, eigenvalues of a Gram."""
+    if isinstance(values, Gram):
+        array = values.eigvalsh().detach().cpu().double().numpy()
+    else:
+        array = plain_array(values)
+        if array.ndim == 2 and 0 not in array.shape and np.isfinite(array).all():
+            array = np.linalg.svd(array.astype(np.float64), compute_uv=False)
+    if array.ndim != 1 or not len(array) or array.dtype.kind not in "fiu":
+        raise UsageError(f"got {name} as {array.dtype} of shape {array.shape}; expected values, a matrix or a Gram")
+    if not np.isfinite(array).all():
+        raise NumericalError(
+            f"{name} holds {int((~np.isfinite(array)).sum())} NaN or infinite values; see where they come from"
+        )
+    return np.sort(array.astype(np.float64))[::-1]
+
+
+def classify(
+    W: Weights | Gram,
+    W0: Weights | Gram | Sequence[Gram] | None = None,
+    *,
+    level: float = 0.05,
+    draws: int = 199,
+    resamples: int = 0,
+    seed: int = 0,
+) -> SpectrumClass:
+    """Whether a matrix has the spectrum of noise (*invariant bulk*), *bulk + spikes*, a *heavy tail*, or is *undecided*.
+
+    Weights (m, n), with the initial weights W0 as null if they are given, else with their own entries permuted:
+
+    1. Under 50 singular values: undecided.
+    2. The largest singular value lies outside the bulk, few entries carry both its vectors (half as many as carry a Gaussian
+       direction, or fewer) and one entry is a third of it or more: heavy tail, from *a few huge entries*. So matrices of
+       independent heavy-tailed entries (Cauchy, Pareto, Student's t₃) are heavy-tailed, as their spectra are, but
+       `evidence["cause"]` says that no direction was learned; one corrupt entry reads the same.
+    3. More than 6 spikes (`spike_test`) that reach down to the bulk (the last no farther from the edge than two mean steps
+       between them, in logarithms): heavy tail, from *many directions*.
+    4. Any other number of spikes: bulk + spikes.
+    5. None: invariant bulk if the rest is within a Kolmogorov–Smirnov distance of 0.1 of the Marchenko–Pastur law (of W0's
+       spectrum), apart from its scale; undecided otherwise, as orthogonal weights are.
+
+    A Gram has no such null: its entries are not independent. Its W0 is the initial kernel or a sequence of kernels of
+    redrawn initialisations; eigenvalues that exceed the initial ones count instead of spikes: by 10 %, or by what
+    redrawn initialisations differ.
+
+    `draws=0` takes the Tracy–Widom law in place of permutations of W, `resamples` are those of `power_law_tail`. Costs one
+    eigendecomposition of the smaller Gram besides.
+
+    >>> import torch
+    >>> from ntkscope.core import generator
+    >>> noise = torch.randn(60, 90, generator=generator(1, "doctest"), dtype=torch.float64)
+    >>> classify(noise, draws=0).label
+    'invariant bulk'
+    >>> classify(noise + 4 * torch.outer(torch.ones(60), torch.arange(90) % 2 - 0.5), draws=0).label
+    'bulk + spikes'
+    """
+    if isinstance(W, Gram) or isinstance(W0, Gram):
+        return _classify_kernel(W, W0, resamples, seed)
+    if isinstance(W0, list | tuple):
+        raise UsageError("got several W0 for weights; expected the initial weights: redrawn kernels are for a Gram")
+    matrix = checked_matrix(W, "W")
+    side = min(matrix.shape)
+    if side < FEWEST:
+        reason = f"{side} singular values are too few to tell a bulk from its spikes; {FEWEST} would do"
+        return SpectrumClass("undecided", {"singular values": side, "reason": reason}, None, None)
+    start = None if W0 is None else _start(W0, matrix)
+    null: Null = NoiseNull(level) if draws == 0 else PermutationNull(level, draws, seed)
+    if start is not None:
+        null = InitialNull(PermutationNull(level, (draws or DRAWS) - 1, seed), start - start.mean())
+    parts = Centred.of(matrix)
+    spikes = find_spikes(parts, null)
+    bulk = _Bulk.of(parts.values, (matrix.shape[0], matrix.shape[1]), spikes.count)
+    distance = bulk.distance if start is None else _moved(parts.values, start)
+    top, entry = float(parts.values[0]), 1 / float(parts.values[0])  # the largest entry is 1 there
+    few = _localised(parts.left[:, :1]) and _localised(parts.right[:, :1])
+    evidence: dict[str, float | int | str] = {
+        "singular values": side,
+        "entries' excess kurtosis": excess_kurtosis(parts.entries),
+        "spikes": spikes.count,
+        "p-value of the largest": spikes.p_value,
+        "largest over the bulk's edge": top / bulk.edge if bulk.edge else math.inf,
+        "largest entry over it": entry,
+        "rows that carry it": _carriers(parts.left[:, :1]),
+        "columns that carry it": _carriers(parts.right[:, :1]),
+        "distance of the bulk": distance,
+    }
+    huge = top > bulk.edge and few and entry >= HUGE
+    values = parts.values * parts.unit
+    label, words = _judge(spikes, huge, distance, start is None)
+    tail = _tail(values.square(), resamples, seed) if label != "invariant bulk" else None
+    return SpectrumClass(label, evidence | words | _tail_words(tail), spikes, tail)
+
+
+def _judge(spikes: SpikeTest, huge: bool, distance: float, alone: bool) -> tuple[str, dict[str, float | int | str]]:
+    if huge:
+        reason = (
+            "single entries carry the largest singular value: the entries are heavy-tailed, no direction was learned"
+        )
+        return "heavy tail", {"cause": "a few huge entries", "reason": reason}
+    if spikes.count > MANY and reaches_bulk(spikes.values, spikes.edge):
+        reason = f"{spikes.count} singular values lie outside the bulk and reach down to it: a tail rather than spikes"
+        return "heavy tail", {"cause": "many directions", "reason": reason}
+    if spikes.count:
+        reason = f"{spikes.count} singular value{'s' * (spikes.count > 1)} outside a bulk of noise"
+        return "bulk + spikes", {"cause": "learned directions", "reason": reason}
+    other = "the Marchenko–Pastur law" if alone else "the initial spectrum"
+    if distance <= MOVED:
+        return "invariant bulk", {"cause": "noise", "reason": f"no singular value outside the bulk, which is {other}"}
+    reason = f"no singular value outside the bulk, but the bulk is not {other} (distance {distance:.2f})"
+    return "undecided", {"cause": "unknown", "reason": reason}
+
+
+def reaches_bulk(values: Sequence[float], edge: float) -> bool:
+    """Whether values above `edge`, descending, come down to it in steps rather than stand apart from it.
+
+    >>> reaches_bulk([8.0, 4.0, 2.2], 2.0), reaches_bulk([8.0, 7.9, 7.8], 2.0)
+    (True, False)
+    """
+    gap, height = math.log(max(values[-1] / edge, 1.0)), math.log(max(values[0] / edge, 1.0))
+    return gap <= ATTACHED * height / len(values)
+
+
+@dataclass(frozen=True)
+class _Bulk:
+    """The Marchenko–Pastur law whose median is that of the squared singular values, so that outliers do not stretch it."""
+
+    edge: float
+    distance: float
+
+    @classmethod
+    def of(cls, values: Float[Tensor, " p"], shape: tuple[int, int], removed: int) -> _Bulk:
+        short, long = min(shape), max(shape)
+        squares = (values.square() / long).cpu().numpy()
+        law = marchenko_pastur(short / long)
+        variance = float(np.median(squares)) / law.quantile(0.5)
+        if not variance > 0:
+            return cls(0.0, 1.0)
+        rest = np.sort(squares[min(removed, len(squares) - 1) :])
+        shares, steps = law.cdf(rest / variance), np.arange(len(rest)) / len(rest)
+        distance = max(float((shares - steps).max()), float((steps - shares).max()) + 1 / len(rest))
+        centre, width = constants(shape, 0.0)
+        highest = centre + width * (upper_quantile(0.01) - MEAN)
+        return cls(math.sqrt(variance * highest), distance)
+
+
+def _start(W0: Any, matrix: Tensor) -> Tensor:
+    start = checked_matrix(W0, "W0").to(matrix.device)
+    if start.shape != matrix.shape:
+        raise UsageError(
+            f"got W0 of shape {tuple(start.shape)} for W of shape {tuple(matrix.shape)}; expected the initial weights of the"
+            " same layer"
+        )
+    return start
+
+
+def _moved(values: Float[Tensor, " p"], start: Tensor) -> float:
+    """The distance from the initial spectrum, both in units of their medians."""
+    initial = decompose(start - start.mean())[0]
+    scales = [float(one.median()) or 1.0 for one in (values, initial)]
+    return compare((initial / scales[1]).cpu(), (values / scales[0]).cpu()).ks
+
+
+def _carriers(vector: Float[Tensor, "n 1"]) -> float:
+    """How many entries carry a unit vector: its participation times its length."""
+    return float(participation(vector)[0]) * len(vector)
+
+
+def _localised(vector: Float[Tensor, "n 1"]) -> bool:
+    return _carriers(vector) * LOCALISED < (len(vector) + 2) / 3
+
+
+def _tail(squares: Any, resamples: int, seed: int) -> TailFit | None:
+    try:
+        return power_law_tail(squares, least=max(20, len(squares) // 10), resamples=resamples, seed=seed)
+    except (UsageError, NumericalError):  # too few positive values, or ties: there is no tail to fit
+        return None
+
+
+def _tail_words(tail: TailFit | None) -> dict[str, float | int | str]:
+    return {} if tail is None else {"tail exponent": tail.alpha, "points of the tail": tail.points}
+
+
+def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> SpectrumClass:
+    """The rule for Grams: eigenvalues against those of one or more initial kernels."""
+    if starts is None:
+        raise UsageError(
+            f"got {K!r} without an initial kernel: the Marchenko–Pastur law is for independent entries, and those of a Gram are"
+            " inner products; pass W0=K0, the kernel at initialisation, or kernels of redrawn initialisations"
+        )
+    several = [starts] if isinstance(starts, Gram) else list(starts)
+    if not isinstance(K, Gram) or not several or not all(isinstance(one, Gram) for one in several):
+        raise UsageError(
+            "got a Gram and something else; expected Grams for both: ntkscope.linalg.as_gram makes one of a matrix"
+        )
+    if any(one.shape != K.shape for one in several):
+        raise UsageError(
+            f"got initial kernels of shapes {[one.shape for one in several]} for {K!r}; expected the same items"
+        )
+    values = spectrum(K, "K")
+    initial = np.stack([spectrum(one, "K0") for one in several])
+    n = len(values)
+    if n < FEWEST:
+        reason = f"{n} eigenvalues are too few to tell a bulk from its spikes; {FEWEST} would do"
+        return SpectrumClass("undecided", {"eigenvalues": n, "reason": reason}, None, None)
+    top = n // 10
+    sums = initial[:, top:].sum(1)
+    scale = float(values[top:].sum() / sums.mean()) if sums.mean() > 0 else 1.0
+    first = initial.mean(0)
+    tolerance = SHIFTED
+    if len(several) > 1 and first[top - 1] > 0:
+        tolerance = max(0.02, float((initial.max(0) / first - 1)[:top].max()))
+    highest = initial.max(0)[:top] * (1 + tolerance) * max(scale, 0.0)
+    outside = max(0, *(int((values > edge).sum()) - k for k, edge in enumerate(highest)))
+    change = compare(first, values / scale if scale > 0 else values)
+    evidence: dict[str, float | int | str] = {
+        "eigenvalues": n,
+        "eigenvalues outside": outside,
+        "tolerance": tolerance,
+        "scale of the bulk": scale,
+        "distance of the bulk": change.ks,
+        "largest over the initial": 1 + change.top_shift,
+    }
+    if outside > MANY:
+        label, reason = "heavy tail", f"{outside} more eigenvalues than initially lie outside the bulk"
+    elif outside:
+        label, reason = (
+            "bulk + spikes",
+            f"{outside} more eigenvalue{'s' * (outside > 1)} than initially outside the bulk",
+        )
+    elif change.ks <= MOVED:
+        label, reason = "invariant bulk", "the eigenvalues are those of the initial kernel"
+    else:
+        label, reason = "undecided", f"no eigenvalue outside, but the bulk moved (distance {change.ks:.2f})"
+    tail = _tail(values.clip(0), resamples, seed) if label != "invariant bulk" else None
+    return SpectrumClass(label, evidence | {"reason": reason} | _tail_words(tail), None, tail)

@@ -1,0 +1,116 @@
+"""The log: a tracker's record on disk, a moment at a time, whole after a kill and continued by the next attempt.
+
+The rows of a moment are written before the row of `moments` that counts it, so that what a kill leaves of a moment is told
+apart from a whole one, and dropped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ntkscope.core import Record, RecordError, fingerprint
+from ntkscope.core.record_schema import FILE
+from ntkscope.tracking.weights import directions_for
+
+KIND = "tracking"
+MOMENTS = "moments"
+SERIES = ("spectra", "spikes", "alignment")
+SYNC_SECONDS = 60.0  # between writes of record.json; rows are with the operating system at once
+SAMPLED = 1024  # entries of each parameter that tell two starts apart
+
+
+def start_of(model: nn.Module) -> str:
+    """A fingerprint of the weights that a run starts from, of the first entries of every parameter."""
+    few = {name: p.detach().flatten()[:SAMPLED].cpu() for name, p in model.named_parameters()}
+    return fingerprint(few)
+
+
+def identity(
+    model: nn.Module, probe: str, items: int, watch: Sequence[str], chosen: Mapping[str, Any], directions: Any
+) -> dict[str, Any]:
+    """What two attempts at one run have in common; `Record.resume` refuses a difference."""
+    aimed = directions_for(directions, chosen)
+    return {
+        "model": type(model).__name__,
+        "parameters": {name: list(p.shape) for name, p in model.named_parameters()},
+        "probe": probe,
+        "probe_items": items,
+        "watch": list(watch),
+        "directions": None if not aimed else fingerprint(aimed),
+    }
+
+
+class Log:
+    """The record in `folder`, open for appending."""
+
+    def __init__(
+        self, folder: str | os.PathLike[str], config: Mapping[str, Any], seed: int, device: torch.device
+    ) -> None:
+        path = Path(folder)
+        self.resumed = (path / FILE).exists()
+        if self.resumed:
+            found = Record.open(path)
+            if found.kind != KIND:
+                raise RecordError(
+                    f"{path} holds a record of kind {found.kind!r}; expected an empty folder, or the record of a tracker:"
+                    " choose another folder"
+                )
+            self.record = Record.resume(path, config=config, seeds={"probe": seed}, device=device)
+        else:
+            self.record = Record.create(
+                path, kind=KIND, name=config["model"], config=config, seeds={"probe": seed}, device=device
+            )
+        for name in (MOMENTS, *SERIES):
+            self.record.series(name)
+        self._synced = time.monotonic()
+        self.moments: list[dict[str, Any]] = []
+        self._read()
+
+    def _read(self) -> None:
+        """The whole moments; rows of a moment that was not finished are dropped."""
+        self.moments = []
+        for number, row in enumerate(self.record.series(MOMENTS)):
+            if row.get("moment") != number:
+                break
+            self.moments.append(row)
+        self.rewind(len(self.moments))
+
+    def rewind(self, count: int) -> None:
+        """Keep the first `count` moments only."""
+        self.moments = self.moments[:count]
+        if len(self.record.series(MOMENTS)) > count:
+            self.record.series(MOMENTS).rewind(count)
+        for name in SERIES:
+            series = self.record.series(name)
+            whole = 0
+            for row in series:
+                if not (isinstance(row.get("moment"), int) and row["moment"] < count):
+                    break
+                whole += 1
+            if whole < len(series):
+                series.rewind(whole)
+
+    def append(self, step: int, rows: Mapping[str, Sequence[Mapping[str, Any]]], moment: Mapping[str, Any]) -> None:
+        """Add one moment: its rows, then the row that counts it."""
+        place = {"moment": len(self.moments), "step": step}
+        for name in SERIES:
+            for row in rows.get(name, ()):
+                self.record.series(name).append({**place, **row})
+        whole = {**place, **moment}
+        self.record.series(MOMENTS).append(whole)
+        self.moments.append(whole)
+        if time.monotonic() - self._synced >= SYNC_SECONDS:
+            self.record.put(moments=len(self.moments))
+            self._synced = time.monotonic()
+
+    def close(self, error: BaseException | None, **facts: Any) -> None:
+        """End the record: done, failed or interrupted, as `error` says."""
+        self.record.put(moments=len(self.moments), **facts)
+        self.record.__exit__(None if error is None else type(error), error, None)

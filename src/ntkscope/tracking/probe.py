@@ -1,0 +1,112 @@
+"""The probe: a few labelled items that a network is measured on, the same ones and in the same order at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from ntkscope.core import Inputs, Part, UsageError, fingerprint, generator
+from ntkscope.core.calling import LABEL_KEYS
+from ntkscope.core.loading import collect, joined
+from ntkscope.core.tree import length, move, take, tensors
+
+EXPECTED = "a Part, a pair (inputs, labels), a Dataset or DataLoader of such pairs, or inputs alone"
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Inputs in a fixed order, drawn once, so that the first n of them are a sample of all; labels, if there are any."""
+
+    x: Inputs
+    y: Tensor | None
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return length(self.x)
+
+    def first(self, items: int) -> Inputs:
+        """The inputs of the first `items` items."""
+        return take(self.x, slice(0, items))
+
+    def labels(self, items: int) -> Tensor | None:
+        """Their labels."""
+        return None if self.y is None else self.y[:items]
+
+    def to(self, device: torch.device) -> Probe:
+        """The same items on `device`; labels stay where they are."""
+        return Probe(move(self.x, device), self.y, self.fingerprint)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the inputs are."""
+        return next((tensor.device for tensor in tensors(self.x)), None)
+
+
+def as_probe(data: Any, seed: int, device: torch.device | None = None) -> Probe:
+    """`data` as a probe, which must lie on `device`; see `EXPECTED` for what it may be."""
+    x, y = _pair(data)
+    if not tensors(x):
+        raise UsageError(f"got a probe whose inputs are {type(x).__name__} without tensors; expected {EXPECTED}")
+    if any(tensor.ndim == 0 for tensor in tensors(x)):
+        raise UsageError(f"got a probe whose inputs are single numbers; expected {EXPECTED}")
+    elsewhere = next((tensor.device for tensor in tensors(x) if device is not None and tensor.device != device), None)
+    if elsewhere is not None:
+        raise UsageError(
+            f"got a probe on {elsewhere} for a model on {device}; expected both on one device: move the probe there with"
+            f" .to('{device}')"
+        )
+    n = length(x)
+    if n == 0:
+        raise UsageError("got an empty probe; expected at least two items, better a few hundred: take some of the data")
+    if n == 1:
+        raise UsageError("got a probe of one item; expected at least two: a kernel compares items")
+    labels = None if y is None else torch.as_tensor(np.asarray(y) if isinstance(y, list | tuple) else y).detach().cpu()
+    if labels is not None and (labels.ndim not in (1, 2) or len(labels) != n):
+        raise UsageError(f"got labels of shape {tuple(labels.shape)} for {n} items; expected one label or row per item")
+    if labels is not None and labels.is_floating_point() and not bool(torch.isfinite(labels).all()):
+        raise UsageError("got a probe whose targets hold NaN or infinity; expected finite numbers: drop those items")
+    order = torch.randperm(n, generator=generator(seed, "tracking", "probe"))
+    told = fingerprint(x, labels)
+    x = move(take(x, order.to(next(iter(tensors(x))).device)), None)
+    return Probe(x, None if labels is None else labels[order], told)
+
+
+def _pair(data: Any) -> tuple[Any, Any]:
+    if isinstance(data, Part):
+        return data.x, data.y
+    if isinstance(data, Mapping):
+        return _unlabelled(data)
+    if isinstance(data, Tensor):
+        return data, None
+    if isinstance(data, tuple | list):
+        if len(data) != 2:
+            raise UsageError(f"got a probe of {len(data)} members; expected {EXPECTED}")
+        return data[0], data[1]
+    if isinstance(data, DataLoader | Dataset):
+        whole = joined(collect(data, _as_tree, "the probe"), data, "the probe")
+        return (
+            _unlabelled(whole) if isinstance(whole, Mapping) else whole if isinstance(whole, tuple) else (whole, None)
+        )
+    raise UsageError(f"got a probe of type {type(data).__name__}; expected {EXPECTED}")
+
+
+def _unlabelled(data: Mapping[Any, Any]) -> tuple[dict[Any, Any], Any]:
+    key = next((key for key in LABEL_KEYS if key in data), None)
+    return {name: value for name, value in data.items() if name != key}, None if key is None else data[key]
+
+
+def _as_tree(item: Any) -> Any:
+    """A data set's item, or a loader's batch, with (inputs, labels) as a tuple."""
+    if isinstance(item, list | tuple):
+        if len(item) == 1:
+            return item[0]
+        if len(item) != 2:
+            raise UsageError(f"got items of {len(item)} members in the probe; expected {EXPECTED}")
+        return item[0], torch.as_tensor(item[1])
+    return dict(item) if isinstance(item, Mapping) else item

@@ -1,0 +1,66 @@
+"""A network held still: measured in evaluation mode in the middle of its training, and left as it was to the last bit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ntkscope.core import UsageError
+from ntkscope.core.random import kept_randomness
+
+
+def bare(model: Any) -> nn.Module:
+    """The network inside what `torch.compile`, DataParallel or DistributedDataParallel wrapped it in."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
+    while True:
+        kind = type(model).__name__
+        if kind in ("FullyShardedDataParallel", "FSDPModule"):
+            raise UsageError(
+                f"got a model wrapped in {kind}, whose parameters are spread over processes; expected one that is whole in"
+                " this process: use DistributedDataParallel, or measure saved checkpoints"
+            )
+        if kind == "OptimizedModule" and isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod
+        elif kind in ("DistributedDataParallel", "DataParallel") and isinstance(
+            getattr(model, "module", None), nn.Module
+        ):
+            model = model.module
+        else:
+            return model  # type: ignore[no-any-return]
+
+
+def writes() -> bool:
+    """Whether this process is the one that records: of several that train together, the first."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return bool(torch.distributed.get_rank() == 0)
+    return all(os.environ.get(name, "0") in ("", "0") for name in ("RANK", "LOCAL_RANK"))
+
+
+@contextlib.contextmanager
+def held_still(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Evaluation mode, no mixed precision, compiled code run as it was written; modes and random states are put back.
+
+    Flags are set directly: a module's own `train()` may do more than that, such as merging weights.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kept_randomness([device] if device.type == "cuda" else []))
+        for kind in {"cpu", device.type}:  # what is made of a kernel is not rounded, wherever the loop calls us
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(torch.inference_mode(False))
+        if "torch._dynamo" in sys.modules:  # otherwise nothing was compiled
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        try:
+            for module, _ in modes:
+                module.training = False
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode

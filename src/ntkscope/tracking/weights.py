@@ -1,0 +1,158 @@
+"""Weights: the matrices of a network, their singular values, and the spikes among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from ntkscope.core import UsageError
+
+MOST_VALUES = 2000  # numbers of one spectrum that are written
+SURELY = 50  # of these the largest
+DIGITS = 7
+HERE = (
+    1 << 20
+)  # entries up to which a matrix is decomposed on the CPU, wherever it is: an accelerator is slower at these
+PREFIX = "weights"
+
+
+def matrices(model: nn.Module, globs: Sequence[str] = ("*",)) -> dict[str, nn.Parameter]:
+    """The parameters that are matrices, by name: weights of affine layers and embeddings, convolutions as out × in·k·k.
+
+    >>> list(matrices(nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3, 2))))
+    ['0.weight', '3.weight']
+    """
+    return {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.ndim >= 2 and min(as_matrix(parameter).shape) >= 2 and any(fnmatchcase(name, g) for g in globs)
+    }
+
+
+def as_matrix(parameter: Tensor) -> Tensor:
+    """A weight as a matrix, one row per output."""
+    return parameter.detach().flatten(1)
+
+
+def wide(parameter: Tensor) -> Float64[Tensor, "rows columns"]:
+    """The matrix in float64, where its decomposition is fastest."""
+    matrix = as_matrix(parameter)
+    return matrix.to("cpu" if matrix.numel() <= HERE else matrix.device, torch.float64)
+
+
+def spectrum_row(values: Sequence[float] | Tensor) -> dict[str, Any]:
+    """`values` (descending) as a row has them: at most `MOST_VALUES`, rounded, and the number left out.
+
+    Of more than that, the largest and every so manieth of the others are kept, so that a histogram keeps its shape.
+
+    >>> spectrum_row([2.0, 1 / 3])
+    {'values': [2.0, 0.3333333], 'left_out': 0}
+    """
+    numbers = np.asarray(torch.as_tensor(values, dtype=torch.float64).cpu())
+    keep: np.ndarray = np.arange(len(numbers))
+    if len(numbers) > MOST_VALUES:
+        rest = np.linspace(SURELY, len(numbers) - 1, MOST_VALUES - SURELY).round().astype(int)
+        keep = np.unique(np.concatenate([np.arange(SURELY), rest]))
+    kept = [float(f"{value:.{DIGITS}g}") for value in numbers[keep].tolist()]
+    return {"values": kept, "left_out": len(numbers) - len(kept)}
+
+
+def weight_rows(chosen: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
+    """One row of the series `spectra` per matrix; a matrix that holds NaN or infinity has no values, and says so."""
+    for name, parameter in chosen.items():
+        shape = list(as_matrix(parameter).shape)
+        row = {"of": f"{PREFIX}:{name}", "kind": "singular", "shape": shape}
+        if bool(torch.isfinite(parameter).all()):
+            yield {**row, **spectrum_row(torch.linalg.svdvals(wide(parameter)))}
+        else:
+            yield {**row, "values": [], "left_out": min(shape), "note": "holds NaN or infinity"}
+
+
+def spike_row(
+    name: str, parameter: Tensor, directions: Float64[Tensor, "d k"] | None, *, level: float, seed: int
+) -> dict[str, Any] | None:
+    """The row of the series `spikes` for one matrix; None where it is not finite or there is no test for it."""
+    if not bool(torch.isfinite(parameter).all()):
+        return None
+    W = wide(parameter)
+    found = classified(W, level=level, seed=seed)
+    if found is None:
+        return None
+    spikes = found.spikes
+    row: dict[str, Any] = {"of": f"{PREFIX}:{name}", "label": found.label, "count": 0}
+    if spikes is None:
+        return row
+    count = int(spikes.count)
+    row |= {"count": count, "values": _plain(spikes.values), "p_values": _plain(spikes.p_values)}
+    row |= {"edge": float(spikes.edge), "overlaps": [_plain(pair) for pair in torch.as_tensor(spikes.overlaps)]}
+    if directions is not None and count:
+        row["alignments"] = alignments(W, directions, count).tolist()
+    return row
+
+
+def alignments(
+    W: Float64[Tensor, "rows columns"], directions: Float64[Tensor, "d k"], count: int
+) -> Float64[Tensor, "count k"]:
+    """|cos| of the first `count` singular vectors with each direction: of the right ones, where those have d entries, else of
+    the left ones.
+
+    >>> alignments(torch.diag(torch.tensor([3.0, 2.0], dtype=torch.float64)), torch.eye(2, dtype=torch.float64)[:, :1], 2)
+    tensor([[1.],
+            [0.]], dtype=torch.float64)
+    """
+    left, _, right = torch.linalg.svd(W, full_matrices=False)
+    vectors = right[:count] if W.shape[1] == len(directions) else left[:, :count].T
+    unit = directions.to(W.device) / torch.linalg.vector_norm(directions.to(W.device), dim=0)
+    return (vectors @ unit).abs().cpu()
+
+
+def directions_for(directions: Any, chosen: Mapping[str, Tensor]) -> dict[str, Float64[Tensor, "d k"]]:
+    """For each matrix the directions that its singular vectors are compared with.
+
+    `directions`: (d,) or (d, k) for every matrix with d columns (or, where none has, d rows), or a mapping of names to them.
+    """
+    if directions is None:
+        return {}
+    named = isinstance(directions, Mapping)
+    given = {str(key): value for key, value in directions.items()} if named else {"*": directions}
+    found: dict[str, Tensor] = {}
+    for key, value in given.items():
+        columns = torch.as_tensor(value).detach().to("cpu", torch.float64)
+        columns = columns[:, None] if columns.ndim == 1 else columns
+        if columns.ndim != 2 or not columns.numel():
+            raise UsageError(f"got directions of shape {tuple(columns.shape)}; expected (d,) or (d, k), one per column")
+        if not bool(torch.isfinite(columns).all()) or not bool(columns.any(0).all()):
+            raise UsageError(
+                "got directions with NaN, infinity or a column of zeros; expected a direction in every column"
+            )
+        shapes = {name: tuple(as_matrix(p).shape) for name, p in chosen.items() if fnmatchcase(name, key)}
+        fits = [n for n, shape in shapes.items() if shape[1] == len(columns)]
+        fits = fits or [n for n, shape in shapes.items() if shape[0] == len(columns)]
+        if not fits:
+            sides = ", ".join(f"{name} {shape[0]}×{shape[1]}" for name, shape in list(shapes.items())[:8]) or "none"
+            raise UsageError(
+                f"got directions with {len(columns)} entries, which no watched matrix {key!r} has as a side; they are:"
+                f" {sides}; expected one entry per column (or row)"
+            )
+        found |= dict.fromkeys(fits, columns)
+    return found
+
+
+def classified(W: Float64[Tensor, "rows columns"], *, level: float, seed: int) -> Any:
+    """What `measures.spectra.classify` says of a matrix; None where the package has no such test."""
+    try:
+        spectra = import_module("ntkscope.measures.spectra")
+    except ImportError:
+        return None
+    return spectra.classify(W, level=level, seed=seed)
+
+
+def _plain(values: Any) -> list[float]:
+    return [float(f"{value:.{DIGITS}g}") for value in torch.as_tensor(values, dtype=torch.float64).flatten().tolist()]
