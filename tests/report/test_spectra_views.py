@@ -120,7 +120,7 @@ def test_every_class_has_a_sentence(layer: dict[str, Any], words: str) -> None:
             [SPIKED, PLAIN],
             "In 1 of 2 weight matrices, 2 directions stand out of the noise; 1 looks like random entries.",
         ),
-        ([{**SPIKED, "holm": 0.5}, PLAIN, SMALL], "2 look like random entries; 1 cannot be told."),
+        ([{**SPIKED, "holm": 0.5}, PLAIN, SMALL], "2 look like random entries; 1 is undecided."),
         ([HEAVY, SPIKED], "In 1 of 2 weight matrices, 2 directions stand out of the noise; 1 of 2 has a heavy tail."),
         ([SMALL, SMALL], "None of the 2 weight matrices is large enough, or clear enough, to tell."),
         ([SPIKED], "The only weight matrix has directions outside the noise."),

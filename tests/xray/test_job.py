@@ -35,7 +35,7 @@ NAMES = [
     "kernel",
     "tangent",
     "layers",
-    "spectra",
+    "weight_spectra",
     "computed",
 ]
 

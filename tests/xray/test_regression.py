@@ -213,7 +213,7 @@ def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
         "kernel",
         "tangent",
         "layers",
-        "spectra",
+        "weight_spectra",
         "computed",
     ]
     assert list(states(record)) == names

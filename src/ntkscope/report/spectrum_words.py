@@ -54,7 +54,7 @@ def change_sentence(noun: str, first: Look, last: Look, tested: bool) -> str:
     if first.moment == last.moment:
         said = f"Measured once: the largest {noun} is {number(float(last.values[0]))}."
     else:
-        middle = [float(look.values[(len(look.values) - 1) // 2]) for look in (first, last)]
+        middle = [float(look.values[len(look.values) // 2]) for look in (first, last)]
         top = [float(look.values[0]) for look in (first, last)]
         said = f"The largest {noun} {_growth(top)}, the median {_growth(middle)}."
     if not tested:

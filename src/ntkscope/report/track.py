@@ -30,6 +30,7 @@ class Moment:
     cost: float = math.nan
     probe_items: float = math.nan
     waited: Any = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Look:
     p_values: tuple[float, ...] = ()
     edge: float = math.nan
     alignments: tuple[float, ...] = ()  # of each spike, the largest |cos| with a given direction
+
+    @property
+    def tested(self) -> bool:
+        """Whether there was a test: a matrix that is too small for one has a label alone."""
+        return bool(self.spikes) or math.isfinite(self.edge)
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class Spectrum:
     @property
     def tested(self) -> bool:
         """Whether spikes were tested at any moment."""
-        return any(look.label or look.spikes or math.isfinite(look.edge) for look in self.looks)
+        return any(look.tested for look in self.looks)
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,12 @@ def read_track(record: Record, prefix: str = "") -> Track:
     about: dict[str, tuple[str, tuple[int, ...]]] = {}
     for row in rows["spectra"]:
         of, moment = str(row.get("of")), row["moment"]
-        moments.setdefault(moment, Moment(moment, as_float(row.get("step"))))
-        looks.setdefault(of, {})[moment] = _look(row, tests.get((of, moment), {}))
+        if moment not in moments:  # what a kill left of one that was not finished
+            continue
+        look = _look(row, tests.get((of, moment), {}))
+        looks.setdefault(of, {}).update(
+            {moment: look} if len(look.values) else {}
+        )  # none: a note of the moment says why
         about[of] = (str(row.get("kind")), _shape(row.get("shape")))
     measures = _measures(rows["alignment"])
     for of in measures:
@@ -128,7 +138,7 @@ def _rows(record: Record, name: str, troubles: list[str]) -> Iterator[dict[str, 
 
 def _moment(row: Mapping[str, Any]) -> Moment:
     numbers = {key: as_float(row.get(key)) for key in ("step", "loss", "seconds", "cost", "probe_items")}
-    return Moment(row["moment"], **numbers, waited=row.get("waited"))
+    return Moment(row["moment"], **numbers, waited=row.get("waited"), note=str(row.get("note") or ""))
 
 
 def _look(row: Mapping[str, Any], test: Mapping[str, Any]) -> Look:

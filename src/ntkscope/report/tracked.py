@@ -52,7 +52,7 @@ def facts(track: Track) -> Markup:
         ("Steps", f"{whole(moments[0].step)} to {whole(moments[-1].step)}" if moments else NONE),
         ("Loss", f"{number(losses[0])} → {number(losses[-1])}" if losses else NONE),
         ("Spectra", number(len(track.spectra))),
-        ("Measuring took", (duration(cost) + (f", {percent(share)}" if share <= 1 else "")) if cost else NONE),
+        ("Measuring took", (duration(cost) + (f" ({percent(share)} of the time)" if share <= 1 else "")) if cost else NONE),
     ]
     return tag(
         "dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs if value != NONE), class_="facts"
@@ -205,7 +205,7 @@ def _data(spectrum: Spectrum, axis: Axis, frame: Frame, track: Track) -> dict[st
             "spike_values": list(look.spikes),
             "largest": float(look.values[0]) if len(look.values) else None,
             "label": look.label,
-            "tested": bool(look.label or look.spikes or math.isfinite(look.edge)),
+            "tested": look.tested,
         }
         for look in spectrum.looks
     ]
@@ -227,6 +227,7 @@ def _evenly(count: int, wanted: int) -> list[int]:
 
 def moments_table(track: Track, name: str) -> Markup:
     """Every moment with its step, loss, cost and items; why one waited."""
+    noted = any(moment.note for moment in track.moments)
     rows = [
         [
             Cell(number(moment.moment), moment.moment, True),
@@ -236,10 +237,20 @@ def moments_table(track: Track, name: str) -> Markup:
             Cell(_duration(moment.cost), _finite(moment.cost), True),
             Cell(whole(moment.probe_items), _finite(moment.probe_items), True),
             Cell(_waited(moment.waited), _waited(moment.waited)),
+            *([Cell(moment.note or NONE, moment.note or None, kind="note-cell")] if noted else []),
         ]
         for moment in track.moments[:ROWS]
     ]
-    heads = ["Moment", "Step", "Loss", "Since the start", "Measuring took", "Probe items", "Waited"]
+    heads = [
+        "Moment",
+        "Step",
+        "Loss",
+        "Since the start",
+        "Measuring took",
+        "Probe items",
+        "Waited",
+        *(["Note"] if noted else []),
+    ]
     more = f"The first {ROWS} of {len(track.moments):,} moments." if len(track.moments) > ROWS else None
     drawn = table(heads, rows, name="Moments", export=f"{name}-moments.csv", tall=len(rows) > 15)
     return join([drawn, more and tag("p", more, class_="soft small")])
@@ -255,14 +266,15 @@ def changes_table(track: Track, name: str) -> Markup | None:
         said = change_sentence(spectrum.noun, first, last, spectrum.tested)
         rows.append(
             [
-                Cell(tag("code", spectrum.name), spectrum.name),
-                Cell(shape_text(spectrum.shape), shape_text(spectrum.shape)),
+                Cell(
+                    join([tag("code", spectrum.name), tag("span", shape_text(spectrum.shape), class_="range")]), spectrum.name
+                ),
                 Cell(last.label or "–", last.label or None),
                 Cell(f"{len(first.spikes)} → {len(last.spikes)}" if spectrum.tested else "–", len(last.spikes), False),
                 Cell(said, said, kind="wide"),
             ]
         )
-    heads = ["Spectrum", "Shape", "Class at the end", "Spikes", "From the first to the last moment"]
+    heads = ["Spectrum", "Class at the end", "Spikes", "From the first to the last moment"]
     return table(heads, rows, name="Spectra", export=f"{name}-spectra.csv", kind="stacking") if rows else None
 
 

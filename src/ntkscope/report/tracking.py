@@ -23,7 +23,7 @@ def tracking(record: Record) -> Markup:
         "spectra": ("Spectra over training", join([tag("p", HOW, class_="meaning"), drawn])),
         "first-last": ("First against last", _explained(DIAGONAL, first_against_last(track))),
         "moments": ("Moments", moments_table(track, record.name) if track.moments else None),
-        "setting": ("Setting", setting(record)),
+        "setting": ("Setting", _folded("What was tracked, and how", setting(record))),
         "made": ("How this was computed", made(record, written)),
     }
     shown = {key: (title, body) for key, (title, body) in parts.items() if body}
@@ -38,6 +38,11 @@ def tracking(record: Record) -> Markup:
 
 def _title(record: Record) -> str:
     return record.name or "Tracked training"
+
+
+def _folded(words: str, body: Markup | None) -> Markup | None:
+    """What can be long, such as the shapes of all parameters."""
+    return None if body is None else tag("details", tag("summary", words), body, class_="folded")
 
 
 def _explained(words: str, body: Markup | None) -> Markup | None:

@@ -31,7 +31,7 @@ from ntkscope.xray.registry import OutOfTime, Section, Skip
 from ntkscope.xray.result import R
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION
 from ntkscope.xray.tracked import Tracked
-from ntkscope.xray.weights import matrices, shapes
+from ntkscope.xray.weights import chosen_matrices, shapes
 from ntkscope.xray.workload import DECOMPOSED
 
 Array = NDArray[Any]
@@ -104,7 +104,7 @@ class Context:
     @cached_property
     def matrices(self) -> dict[str, nn.Parameter]:
         """The weights that are matrices, by name; those of `params` alone where they were chosen."""
-        return matrices(self.model, self.params)
+        return chosen_matrices(self.model, self.params)
 
     @property
     def given(self) -> tuple[str, ...]:

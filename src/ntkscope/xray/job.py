@@ -35,7 +35,7 @@ from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_pa
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION, STRATA
 from ntkscope.xray.thumbnails import channel_range, thumbnails
 from ntkscope.xray.tracked import tracked_training
-from ntkscope.xray.weights import matrices, shapes
+from ntkscope.xray.weights import chosen_matrices, shapes
 
 SCHEMA = 1
 RESERVED = 3.0  # seconds of the budget for the page
@@ -98,7 +98,7 @@ def xray(
     clock = Clock(limits.seconds, began, reserved=RESERVED)
     chosen = chosen_parameters(model, params)
     followed = tracked_training(tracked, model)
-    weights = shapes(matrices(model, chosen))
+    weights = shapes(chosen_matrices(model, chosen))
     everything, held = collect_both(train, test, tokenizer, task)
     regression = everything.y.is_floating_point()
     with evaluating(model):

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from ntkscope.core import Record, UsageError
 from ntkscope.core.record_id import record_id
-from ntkscope.xray.weights import as_matrix, matrices
+from ntkscope.tracking.log import KIND
+from ntkscope.tracking.weights import as_matrix, matrices
 
-KIND = "tracking"
 WEIGHTS = "weights:"
 SERIES = ("moments", "spectra", "spikes", "alignment")
 SAME = 1e-4  # of a norm: rows have seven digits, weights may have been stored with fewer
@@ -72,53 +72,58 @@ def tracked_training(folder: str | Path | None, model: nn.Module) -> Tracked | N
             f"got tracked={str(folder)!r}, a record of kind {record.kind!r}; expected one of kind {KIND!r}: the folder that"
             " ntkscope.Tracker was given as `out`"
         )
-    last: dict[str, dict[str, Any]] = {}
     held = [name for name in SERIES if name in record.series_names]
     if "moments" not in held or not len(record.series("moments")):
         raise UsageError(
             f"got tracked={str(folder)!r}, which holds no moment yet; expected a training with at least one measurement: wait"
             " for it, or leave tracked out"
         )
+    last: dict[str, dict[str, Any]] = {}
     if "spectra" in held:
         for row in record.series("spectra"):
             if str(row.get("of", "")).startswith(WEIGHTS) and isinstance(row.get("shape"), list):
                 last[str(row["of"]).removeprefix(WEIGHTS)] = row
+    _check_shapes(record, model)
+    renamed = _renamed(
+        {name: row["shape"] for name, row in last.items()},
+        {name: list(as_matrix(weight).shape) for name, weight in matrices(model).items()},
+        folder,
+    )
     size = sum(record.series(name).path.stat().st_size for name in held)
-    return Tracked(record, size, len(record.series("moments")), _of_this_network(last, matrices(model), folder))
+    return Tracked(record, size, len(record.series("moments")), {renamed[name]: row for name, row in last.items()})
 
 
-def _of_this_network(
-    last: Mapping[str, dict[str, Any]], mine: Mapping[str, Tensor], folder: str | Path
-) -> dict[str, dict[str, Any]]:
-    """The tracked weights by the network's own names; a wrapper's prefix (`model.`, `_orig_mod.`) on either side is ignored."""
-    sizes = {name: list(as_matrix(weight).shape) for name, weight in mine.items()}
-    more = {name.removesuffix(own) for name in last for own in mine if name.endswith(f".{own}")}
-    less = {own.removesuffix(name) for name in last for own in mine if own.endswith(f".{name}")}
-    for wrapper, inner in (
-        ("", ""),
-        *((prefix, "") for prefix in sorted(more)),
-        *(("", prefix) for prefix in sorted(less)),
-    ):
-        named = {inner + name.removeprefix(wrapper): row for name, row in last.items() if name.startswith(wrapper)}
-        if len(named) == len(last) and all(sizes.get(name) == list(row["shape"]) for name, row in named.items()):
+def _check_shapes(record: Record, model: nn.Module) -> None:
+    """Compare every parameter, where the tracker wrote their shapes: it may have watched kernels alone."""
+    told = record.config.get("parameters")
+    if isinstance(told, Mapping) and told:
+        _renamed(dict(told), {name: list(p.shape) for name, p in model.named_parameters()}, record.folder)
+
+
+def _renamed(told: Mapping[str, Any], mine: Mapping[str, list[int]], folder: str | Path) -> dict[str, str]:
+    """The network's own names of what is in the record; a wrapper's prefix (`model.`, `_orig_mod.`) on either side is ignored.
+
+    >>> _renamed({"model.fc.weight": [3, 2]}, {"fc.weight": [3, 2]}, "run")
+    {'model.fc.weight': 'fc.weight'}
+    """
+    more = {name.removesuffix(own) for name in told for own in mine if name.endswith(f".{own}")}
+    less = {own.removesuffix(name) for name in told for own in mine if own.endswith(f".{name}")}
+    prefixes = [("", ""), *((prefix, "") for prefix in sorted(more)), *(("", prefix) for prefix in sorted(less))]
+    for wrapper, inner in prefixes:
+        named = {name: inner + name.removeprefix(wrapper) for name in told if name.startswith(wrapper)}
+        if len(named) == len(told) and all(mine.get(own) == list(told[name]) for name, own in named.items()):
             return named
-    wrong = [name for name, row in last.items() if sizes.get(name) != list(row["shape"])]
+    wrong = [name for name, shape in told.items() if mine.get(name) != list(shape)][:3]
+    there = ", ".join(f"{name} is {_size(told[name])}" for name in wrong)
+    here = ", ".join(f"{name} is {_size(mine[name])}" if name in mine else f"there is no {name}" for name in wrong)
     raise UsageError(
-        f"got tracked={str(folder)!r}, the training of another network: there {_sizes(wrong, last)}, in this network"
-        f" {_own(wrong, sizes)}; expected the record of this network's training, or none (leave tracked out)"
+        f"got tracked={str(folder)!r}, the training of another network: there {there}; in this network {here}; expected the"
+        " record of this network's training, or none (leave tracked out)"
     )
 
 
-def _sizes(names: list[str], last: Mapping[str, dict[str, Any]]) -> str:
-    return ", ".join(f"{name} is {' × '.join(map(str, last[name]['shape']))}" for name in names[:3])
-
-
-def _own(names: list[str], sizes: Mapping[str, list[int]]) -> str:
-    found = [
-        f"{name} is {' × '.join(map(str, sizes[name]))}" if name in sizes else f"there is no {name}"
-        for name in names[:3]
-    ]
-    return ", ".join(found)
+def _size(shape: Any) -> str:
+    return " × ".join(map(str, shape))
 
 
 def _norm(values: list[float]) -> float:

@@ -63,7 +63,7 @@ def summary(layers: Sequence[Mapping[str, Any]], level: float) -> str:
     if quiet:
         said.append(f"{quiet} look{'s' if quiet == 1 else ''} like random entries")
     if total > len(told):
-        said.append(f"{total - len(told)} cannot be told")
+        said.append(f"{total - len(told)} {'is' if total - len(told) == 1 else 'are'} undecided")
     return "; ".join(said) + "."
 
 

@@ -107,7 +107,7 @@ def cost(work: Workload) -> float:
 SECTION = register(
     Section(
         name="tracked_training",
-        place=6,
+        place=8,
         title="Training",
         meaning=(
             "How the spectra came about. At each moment of the training that a tracker measured: the singular values of the"

@@ -17,10 +17,10 @@ from ntkscope.kernels.costs import Rates
 from ntkscope.linalg import NumericalWarning, spike_test
 from ntkscope.linalg.nulls import NoiseNull, excess_kurtosis
 from ntkscope.measures.spectra import classify
+from ntkscope.tracking.weights import as_matrix
 from ntkscope.xray.context import Context
 from ntkscope.xray.registry import Finding, Section, Skip, register
 from ntkscope.xray.result import Result
-from ntkscope.xray.weights import as_matrix
 from ntkscope.xray.workload import Workload
 
 LEVEL = 0.05  # of false alarms over all layers together
@@ -226,7 +226,7 @@ def cost(work: Workload) -> float:
 SECTION = register(
     Section(
         name="weight_spectra",
-        place=6,
+        place=7,
         title="Spectra",
         meaning=(
             "What training wrote into each weight matrix. The singular values of random entries end at a sharp edge; a value"
