@@ -82,7 +82,9 @@ def test_one_of_another_network_is_refused_before_anything_is_computed(tmp_path:
     train, test = blobs(n=30)
     other = ns.models.build("mlp", in_features=5, classes=3, widths=24, depth=1)
     folder = tracked(other, train, tmp_path / "run", steps=2)
-    with pytest.raises(UsageError, match=r"the training of another network: there .* is 24 × 5.*; in this network .* is 16 × 5.*leave"):
+    with pytest.raises(
+        UsageError, match=r"the training of another network: there .* is 24 × 5.*; in this network .* is 16 × 5.*leave"
+    ):
         ns.xray(network(), train, test, tmp_path / "x", tracked=folder, **OPTIONS)
     assert not (tmp_path / "x").exists()
 

@@ -52,7 +52,10 @@ def facts(track: Track) -> Markup:
         ("Steps", f"{whole(moments[0].step)} to {whole(moments[-1].step)}" if moments else NONE),
         ("Loss", f"{number(losses[0])} → {number(losses[-1])}" if losses else NONE),
         ("Spectra", number(len(track.spectra))),
-        ("Measuring took", (duration(cost) + (f" ({percent(share)} of the time)" if share <= 1 else "")) if cost else NONE),
+        (
+            "Measuring took",
+            (duration(cost) + (f" ({percent(share)} of the time)" if share <= 1 else "")) if cost else NONE,
+        ),
     ]
     return tag(
         "dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs if value != NONE), class_="facts"
@@ -267,7 +270,8 @@ def changes_table(track: Track, name: str) -> Markup | None:
         rows.append(
             [
                 Cell(
-                    join([tag("code", spectrum.name), tag("span", shape_text(spectrum.shape), class_="range")]), spectrum.name
+                    join([tag("code", spectrum.name), tag("span", shape_text(spectrum.shape), class_="range")]),
+                    spectrum.name,
                 ),
                 Cell(last.label or "–", last.label or None),
                 Cell(f"{len(first.spikes)} → {len(last.spikes)}" if spectrum.tested else "–", len(last.spikes), False),
