@@ -86,6 +86,7 @@ def test_keys(visit: Open, page_file: Path) -> None:
     page.keyboard.press("ArrowLeft")
     assert at(page) == MOMENTS - 2
     page.keyboard.press("Home")
+    page.wait_for_timeout(1000)  # focus scrolls smoothly
     top = page.evaluate("scrollY")
     page.keyboard.press("Space")
     until(page, lambda: at(page) > 1)
