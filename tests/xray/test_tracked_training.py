@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import ntkscope as ns
+from ntkscope.cli import main
 from ntkscope.core import Part, Record, RecordError, UsageError
 from ntkscope.xray.sections import tracked_training
 from ntkscope.xray.sections.tracked_training import thinned
@@ -101,7 +102,7 @@ def test_what_is_no_tracked_training_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no moment yet"):
         opened(tmp_path / "empty", model)
     with pytest.raises(UsageError, match=r"got tracked=3; expected the folder"):
-        opened(3, model)  # type: ignore[arg-type]
+        opened(3, model)
 
 
 @pytest.mark.parametrize("prefix", ["model.", "_orig_mod."])
@@ -149,8 +150,6 @@ def test_a_large_record_is_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_command_takes_it(tmp_path: Path) -> None:
-    from ntkscope.cli import main
-
     with pytest.raises(SystemExit) as left:
         main(["xray", "--demo", "--tracked", str(tmp_path)])
     assert left.value.code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +121,6 @@ def test_holm_rejects_what_the_step_down_rule_rejects(p_values: list[float]) -> 
 
 def test_matrices_without_a_test_do_not_count_for_holm() -> None:
     blank = Layer("w", 60, 60, "undecided", 0, 1.0, (), (), *(None,) * 7, null="", cause="", reason="")
-    from dataclasses import replace
-
     layers = corrected([replace(blank, p=0.02), blank, replace(blank, p=0.5)])
     assert [layer.holm for layer in layers] == [0.04, None, 0.5]
 
@@ -140,7 +139,7 @@ def test_the_plan_knows_what_it_costs(tmp_path: Path) -> None:
 
     def plan(*matrices: tuple[int, int]) -> float:
         given = {"train": 200, "test": 50, "classes": 10, "initial": False, "matrices": matrices}
-        return make_plan(RATES, Budget(None), **given).steps[step]  # type: ignore[arg-type]
+        return make_plan(RATES, Budget(None), **given).steps[step]
 
     assert plan() == 0
     assert plan((30, 9)) < 0.01  # no test: too few singular values
