@@ -34,6 +34,8 @@ HELPERS = {
         "log_odds",
         "logistic_bounds",
         "one_step",
+        "log_odds",
+        "logistic_bounds",
         "regression_bounds",
         "spectra",
         "uncertainty",

@@ -26,15 +26,23 @@ from ntkscope.report.views import VIEWS
 from ntkscope.xray.registry import SECTIONS
 from ntkscope.xray.result import Result
 from ntkscope.xray.workload import Workload
+from report.fixtures.tracking import write_tracking
 from xray.small import blobs, regressed, trained, waves
 
 RATES = Rates(0.1, 1e-3, 1e-5, 1e-4, 1e-10, 1e-10, 1e-8, 10_000, 10)
 
 
+def _tracked(folder: Path, model: nn.Module) -> Path:
+    """A made-up tracked training of the network."""
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.ndim == 2 and min(p.shape) > 1}
+    return write_tracking(folder.with_name(f"{folder.name}-tracked"), moments=4, shapes=shapes, eigenvalues=30)
+
+
 def _plain_record(folder: Path) -> Record:
     train, test = blobs()
     initial, model = trained(train)
-    return ns.xray(model, train, test, folder, initial=initial, kernels=["ck"], progress=False)
+    options: dict[str, Any] = {"tracked": _tracked(folder, model), "kernels": ["ck"], "progress": False}
+    return ns.xray(model, train, test, folder, initial=initial, **options)
 
 
 def _odd_record(folder: Path) -> Record:
@@ -44,7 +52,8 @@ def _odd_record(folder: Path) -> Record:
     keep = torch.cat([(y == 0).nonzero().flatten(), (y == 1).nonzero().flatten()[:4]])
     model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
     model[0].requires_grad_(False)
-    return ns.xray(model, Part(x[keep], y[keep]), test, folder, kernels=["ck"], untrained=True, progress=False)
+    options: dict[str, Any] = {"tracked": _tracked(folder, model), "kernels": ["ck"], "progress": False}
+    return ns.xray(model, Part(x[keep], y[keep]), test, folder, untrained=True, **options)
 
 
 def _plain_regression(folder: Path) -> Record:

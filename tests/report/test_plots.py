@@ -18,7 +18,13 @@ from ntkscope.report.numbers import NONE, interval, number, percent, plain
 from ntkscope.report.plots import Bar, Line, Point, Scale, bars, forest, gauge, heatmap, lines, scatter
 from ntkscope.report.plots.frame import Frame
 
-SCALES = [Scale(-3, 7), Scale(0.001, 4000, "log"), Scale(1e-4, 1 - 1e-5, "logit")]
+SCALES = [
+    Scale(-3, 7),
+    Scale(0.001, 4000, "log"),
+    Scale(1e-4, 1 - 1e-5, "logit"),
+    Scale(0, 5000, "log1p"),
+    Scale(0, 300, "sqrt"),
+]
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -26,7 +26,18 @@ from ntkscope.xray.sections import kernel, surrogates
 from ntkscope.xray.task import TASKS
 from xray.small import blobs, network, trained, xrayed
 
-NAMES = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "tangent", "layers", "computed"]
+NAMES = [
+    "summary",
+    "confusion",
+    "surrogates",
+    "explain",
+    "problems",
+    "kernel",
+    "tangent",
+    "layers",
+    "weight_spectra",
+    "computed",
+]
 
 
 @pytest.fixture(scope="module")
@@ -415,9 +426,9 @@ def test_labels_beyond_the_network_are_refused(tmp_path: Path) -> None:
 def test_order() -> None:
     assert [section.name for section in on_the_page()] == NAMES
     for task in TASKS:
-        ran = [section.name for section in in_order(task)]
+        ran = [section.name for section in in_order(task, ["tracked"])]
         assert sorted(ran) == sorted(section.name for section in SECTIONS.values() if task in section.tasks)
-        for section in on_the_page(task):
+        for section in on_the_page(task, ["tracked"]):
             needed = [before.name for before in section.after if task in before.tasks]
             assert all(ran.index(before) < ran.index(section.name) for before in needed)
         assert ran[-1] == "computed"

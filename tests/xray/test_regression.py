@@ -204,7 +204,18 @@ def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
     _, model = trained(train)
     record = ns.xray(model, Part(train.x, train.y.double()), test, tmp_path, kernels=["ck"], progress=False)
     assert "task" not in record.config
-    names = ["summary", "confusion", "surrogates", "explain", "problems", "kernel", "tangent", "layers", "computed"]
+    names = [
+        "summary",
+        "confusion",
+        "surrogates",
+        "explain",
+        "problems",
+        "kernel",
+        "tangent",
+        "layers",
+        "weight_spectra",
+        "computed",
+    ]
     assert list(states(record)) == names
     assert set(states(record).values()) == {"done"}
 

@@ -60,6 +60,18 @@ class TestOutputSummary(OfRegression):
     name = "output_summary"
 
 
+class TestSpectra(SectionContract):
+    name = "weight_spectra"
+
+
+class TestTraining(SectionContract):
+    name = "tracked_training"
+
+
+class TestSpectraOfRegression(OfRegression):
+    name = "weight_spectra"
+
+
 class TestOutputSurrogates(OfRegression):
     name = "output_surrogates"
 

@@ -67,6 +67,9 @@ def xray(
     model_option: ModelOptions = None,
     data_option: DataOptions = None,
     data_root: DataRoot = None,
+    tracked: Annotated[
+        Path | None, typer.Option(help="Folder in which ntkscope.Tracker recorded this network's training.")
+    ] = None,
     untrained: Annotated[
         bool, typer.Option("--untrained", help="X-ray a network with random weights, or one that is at chance.")
     ] = False,
@@ -76,8 +79,10 @@ def xray(
     checked = certified(certify)
     chosen = None if kernels is None else [name.strip() for name in kernels.split(",")]
     if demo:
-        if model or weights or data or initial_weights or task:
-            raise UsageError("--demo came with a model, weights, data or task of your own; expected one or the other")
+        if model or weights or data or initial_weights or task or tracked:
+            raise UsageError(
+                "--demo came with a model, weights, data, task or tracked training of your own; expected one or the other"
+            )
         limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device, "certify": checked}
         if params:
             limits["params"] = params
@@ -125,6 +130,7 @@ def xray(
             certify=checked,
             untrained=untrained,
             task=task,
+            tracked=tracked,
             name=model,
             data_name=data,
             options={**about.made_with} | {f"data {key}": value for key, value in options(data_option).items()},

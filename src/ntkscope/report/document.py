@@ -11,7 +11,7 @@ from ntkscope.core.atomic import atomic_file
 from ntkscope.report.markup import Markup, code_script, data_script, join, tag
 
 _ASSETS = Path(__file__).parent / "assets"
-_SCRIPTS = ("theme.js", "tip.js", "items.js", "table.js", "review.js", "explorer.js")
+_SCRIPTS = ("theme.js", "tip.js", "items.js", "table.js", "review.js", "explorer.js", "training.js")
 
 
 def document(

@@ -11,7 +11,7 @@ from ntkscope.core.progress import duration
 NONE = "–"
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-__all__ = ["NONE", "as_float", "duration", "interval", "number", "percent", "plain", "power"]
+__all__ = ["NONE", "as_float", "duration", "interval", "number", "percent", "plain", "power", "whole"]
 
 
 def as_float(value: Any) -> float:
@@ -46,6 +46,16 @@ def number(value: Any, digits: int = 3) -> str:
     decimals = max(0, digits - 1 - math.floor(math.log10(size)))
     decimals = min(decimals, digits) if size >= 0.01 else decimals
     return f"{x:,.{decimals}f}".replace("-", "−")
+
+
+def whole(value: Any) -> str:
+    """A count that may have been written as a float.
+
+    >>> whole(5000.0), whole(0.5), whole(float("nan"))
+    ('5,000', '0.5', '–')
+    """
+    x = as_float(value)
+    return number(int(x)) if math.isfinite(x) and x == int(x) else number(value).rstrip("0").rstrip(".")
 
 
 def power(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The page of one record: an X-ray by its sections, any other record by its claims, figures and numbers."""
+"""The page of one record: an X-ray by its sections, a tracked training by its spectra, any other by its claims and numbers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from ntkscope.report.help import popover
 from ntkscope.report.item_data import dialog, items_data
 from ntkscope.report.markup import Markup, tag
 from ntkscope.report.numbers import NONE, duration, number
-from ntkscope.report.result import result
+from ntkscope.report.result import result, status_note
 from ntkscope.report.scores import write_scores
 from ntkscope.report.source import Section, Source, mapping
+from ntkscope.report.tracking import TRACKING, tracking
 from ntkscope.report.views import draw
 from ntkscope.report.views._findings import findings, regression_findings
 
 FILE = "page.html"
+_KINDS = {COMPARISON: comparison, TRACKING: tracking}  # records with a page of their own
 _STATES = {"skipped": "Left out", "failed": "This part failed", "waiting": "Not computed yet"}
 
 
@@ -52,7 +54,7 @@ class Page:
         try:
             if is_xray(self.record):
                 return str(_xray(self.record, self.files))
-            return str(comparison(self.record) if self.record.kind == COMPARISON else result(self.record))
+            return str(_KINDS.get(self.record.kind, result)(self.record))
         except NtkscopeError:
             raise
         except Exception as error:  # a record may hold anything where its schema says nothing
@@ -147,14 +149,6 @@ def _findings(source: Source) -> Markup | None:
 
 def _of(used: Any, total: Any) -> str:
     return number(used) if used == total or total is None else f"{number(used)} of {number(total)}"
-
-
-def status_note(record: Record) -> str | None:
-    """What to say about a record that is not finished."""
-    if record.status == "done":
-        return None
-    why = f" ({record.error})" if record.error else ""
-    return f"This run is not finished: its state is “{record.status}”{why}. Below are the results it had by then."
 
 
 def foot(record: Record) -> Markup:

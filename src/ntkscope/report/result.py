@@ -31,8 +31,8 @@ def result(record: Record) -> Markup:
             "Numbers",
             _folded("All numbers of the record", values(record.metrics, "")) if record.metrics else None,
         ),
-        "setting": ("Setting", _setting(record)),
-        "made": ("How this was computed", _made(record, written)),
+        "setting": ("Setting", setting(record)),
+        "made": ("How this was computed", made(record, written)),
     }
     shown = {key: (title, body) for key, (title, body) in parts.items() if body}
     return document(
@@ -87,12 +87,22 @@ def _header(record: Record) -> Markup:
     )
 
 
-def _setting(record: Record) -> Markup | None:
+def status_note(record: Record) -> str | None:
+    """What to say about a record that is not finished."""
+    if record.status == "done":
+        return None
+    why = f" ({record.error})" if record.error else ""
+    return f"This run is not finished: its state is “{record.status}”{why}. Below are the results it had by then."
+
+
+def setting(record: Record) -> Markup | None:
+    """The configuration and the seeds of a record."""
     pairs: Mapping[str, Any] = {**record.config, **{f"seed: {key}": value for key, value in record.seeds.items()}}
     return values(pairs, "") if pairs else None
 
 
-def _made(record: Record, written: Mapping[str, Any]) -> Markup:
+def made(record: Record, written: Mapping[str, Any]) -> Markup:
+    """The command, the environment and the stages of a record."""
     environment = {key: value for key, value in record.environment.items() if key != "packages"}
     packages = record.environment.get("packages") or {}
     stages = {name: f"{stage.done} steps, {duration(stage.seconds)}" for name, stage in record.stages.items()}

@@ -30,6 +30,8 @@ from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, fewer_items, kernel_st
 from ntkscope.xray.registry import OutOfTime, Section, Skip
 from ntkscope.xray.result import R
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION
+from ntkscope.xray.tracked import Tracked
+from ntkscope.xray.weights import chosen_matrices, shapes
 from ntkscope.xray.workload import DECOMPOSED
 
 Array = NDArray[Any]
@@ -66,6 +68,7 @@ class Context:
     params: Params = None  # by which kernels of gradients differentiate
     clock: Clock = field(default_factory=Clock)
     timings: list[dict[str, Any]] = field(default_factory=list)  # written with each section
+    tracked: Tracked | None = None  # the training of this network, as a tracker recorded it
     step_done: Callable[[str], None] = _nobody  # called with the name of every finished step of the plan
 
     # -- the network --------------------------------------------------------------------------------------------------
@@ -97,6 +100,16 @@ class Context:
         """The network's outputs for the training items of a regression."""
         self._needs(REGRESSION)
         return self._kept("network.train_outputs", lambda: outputs(self.model, self.train.x, self.device).numpy())
+
+    @cached_property
+    def matrices(self) -> dict[str, nn.Parameter]:
+        """The weights that are matrices, by name; those of `params` alone where they were chosen."""
+        return chosen_matrices(self.model, self.params)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What sections may need and this X-ray has."""
+        return () if self.tracked is None else ("tracked",)
 
     @property
     def task(self) -> str:
@@ -186,7 +199,8 @@ class Context:
                 rates = Rates(**self.record.metrics.get("rates", {}))
             except TypeError:  # of another version
                 return ""
-            found = fewer_items(step, self.plan, rates, seconds / pace, self.task)
+            read = None if self.tracked is None else self.tracked.bytes
+            found = fewer_items(step, self.plan, rates, seconds / pace, self.task, shapes(self.matrices), read)
             if found is None:
                 return ", choose fewer parameters (--params) or a faster device; fewer items would not be enough"
             return f", or use about {found:,} training items, which would fit (--max-train), or fewer parameters (--params)"

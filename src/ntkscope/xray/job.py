@@ -34,6 +34,8 @@ from ntkscope.xray.plan import Plan, check_choice, make_plan, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_page
 from ntkscope.xray.task import CLASSIFICATION, REGRESSION, STRATA
 from ntkscope.xray.thumbnails import channel_range, thumbnails
+from ntkscope.xray.tracked import tracked_training
+from ntkscope.xray.weights import chosen_matrices, shapes
 
 SCHEMA = 1
 RESERVED = 3.0  # seconds of the budget for the page
@@ -60,6 +62,7 @@ def xray(
     certify: str | bool = "every",
     untrained: bool = False,
     task: str | None = None,
+    tracked: str | Path | None = None,
     name: str = "",
     data_name: str = "",
     options: Mapping[str, Any] | None = None,
@@ -76,7 +79,8 @@ def xray(
     not all fit. `device`: where to compute (where the model is). `params`: names or globs of the parameters by which kernels of
     gradients differentiate (all that are trainable), or "last" for the last affine layer's. `certify`: which blocks of
     gradients are checked against plain autograd: "every" one, "sampled" (one in eight), or False. A network that is at chance
-    on training and on test items is refused unless `untrained=True`. The model is run in evaluation mode and left unchanged.
+    on training and on test items is refused unless `untrained=True`. `tracked`: the folder in which `ntkscope.Tracker` recorded
+    the training of this network; the page then has a section on it. The model is run in evaluation mode and left unchanged.
 
     The record in `out` is written as it grows. Called again with the same arguments it resumes from what is there; another
     network, other data, labels, seeds, or `options` (what a factory made the network with) are refused: their fingerprints
@@ -93,6 +97,8 @@ def xray(
     where = given.device(device)
     clock = Clock(limits.seconds, began, reserved=RESERVED)
     chosen = chosen_parameters(model, params)
+    followed = tracked_training(tracked, model)
+    weights = shapes(chosen_matrices(model, chosen))
     everything, held = collect_both(train, test, tokenizer, task)
     regression = everything.y.is_floating_point()
     with evaluating(model):
@@ -118,6 +124,7 @@ def xray(
             "certify": certify,
             **({} if chosen is None else {"params": chosen if isinstance(chosen, str) else list(chosen)}),
             **({"task": REGRESSION} if regression else {}),
+            **({} if followed is None else {"tracked": followed.identity}),
         }
         answers = resuming.answers(model, held, where)
 
@@ -140,6 +147,7 @@ def xray(
                 params=chosen,
                 clock=clock,
                 timings=list(record.metrics.get("timings", [])),
+                tracked=followed,
             )
 
         found = _found(Path(out), config, {"xray": seed}, answers)
@@ -174,6 +182,8 @@ def xray(
                     params=chosen,
                     spent=clock.spent(),
                     task=REGRESSION if regression else CLASSIFICATION,
+                    matrices=weights,
+                    tracked=None if followed is None else followed.bytes,
                 )
 
             context = prepared(record, _plan(record, rated, planned, limits, tell))
@@ -218,7 +228,8 @@ def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers:
 
 
 def _finished(found: Record) -> bool:
-    sections = on_the_page(str(found.config.get("task", CLASSIFICATION)))
+    given = ("tracked",) if "tracked" in found.config else ()
+    sections = on_the_page(str(found.config.get("task", CLASSIFICATION)), given)
     entries = [found.metrics.get(section.key, {}) for section in sections]
     skipped = [entry.get("status") == "skipped" and not entry.get("late") for entry in entries]
     return found.status == "done" and all(gone or _done(section, found) for section, gone in zip(sections, skipped))
@@ -267,7 +278,7 @@ def _plan(
 def _describe(context: Context, train: Items, test: Items, config: dict[str, Any], outputs_count: int) -> None:
     """Model, data and what the views show of single items."""
     record, plan = context.record, context.plan
-    sections, metrics = on_the_page(context.task), record.metrics
+    sections, metrics = on_the_page(context.task, context.given), record.metrics
     kept = {each.key: metrics.get(each.key, each.entry("waiting", why="not reached yet")) for each in sections}
     parameters = sum(p.numel() for p in context.model.parameters())
     told: dict[str, Any] = {
@@ -325,7 +336,7 @@ def _run(context: Context, tell: Say) -> None:
             bar.advance(shares.pop(step, 0))
 
         context.step_done = step_done
-        for section in in_order(context.task):
+        for section in in_order(context.task, context.given):
             if section.every_attempt or not _done(section, record):
                 bar.message(section.title)
                 entry = _look(section, context)

@@ -115,18 +115,24 @@ def make_plan(
     params: Params = None,
     spent: float = 0.0,
     task: str = CLASSIFICATION,
+    matrices: tuple[tuple[int, int], ...] = (),
+    tracked: int | None = None,
 ) -> Plan:
     """All kernels on all items if that fits; else fewer kernels; else, as a last resort, fewer items.
 
     `max_train` and `max_test` are the caller's own limits, `kernels` and `params` the caller's own choice. `spent`: seconds of
-    the budget that are gone already.
+    the budget that are gone already. `matrices`, `tracked`: of a `Workload`, what costs do not depend on items.
     """
     chosen = check_choice(kernels, max_train, max_test)
     asked_train = min(train, max(max_train or train, classes))  # a sample has an item of every class
     asked_test = min(test, max(max_test or test, classes))
     memory_train = int((budget.bytes / COPIES) ** 0.5)
     n = min(max(min(asked_train, memory_train), LEAST_TRAIN, classes), asked_train)
-    work = _workload(n, asked_test, classes, initial, rates, task)
+
+    def workload(n: int, m: int) -> Workload:
+        return replace(_workload(n, m, classes, initial, rates, task), matrices=matrices, tracked=tracked)
+
+    work = workload(n, asked_test)
     limit = float("inf") if budget.seconds is None else SAFETY * (budget.seconds - work.page()) - spent
     kept = list(chosen)
     while kernels is None and len(kept) > 2 and _total(work, kept) > limit:
@@ -136,7 +142,7 @@ def make_plan(
         fraction *= 0.9
         smaller = max(int(n * fraction), min(n, max(LEAST_TRAIN, 2 * classes)))
         fewer = max(int(asked_test * fraction), min(asked_test, max(LEAST_TEST, classes)))
-        work = _workload(smaller, fewer, classes, initial, rates, task)
+        work = workload(smaller, fewer)
     steps = _steps(work, kept)
     why = _reasons(train, test, work, asked_train, asked_test, memory_train, budget)
     made = Plan(
@@ -168,10 +174,18 @@ def _steps(work: Workload, kernels: Sequence[str]) -> dict[str, float]:
     steps = {kernel_step(name): work.kernel(name) for name in kernels}
     if work.initial_train:
         steps[INITIAL_STEP] = work.initial(EXACT)
-    return steps | {section_step(section.name): section.cost(work) for section in on_the_page(work.task)}
+    return steps | {section_step(section.name): section.cost(work) for section in on_the_page(work.task, work.given)}
 
 
-def fewer_items(step: str, plan: Plan, rates: Rates, seconds: float, task: str) -> int | None:
+def fewer_items(
+    step: str,
+    plan: Plan,
+    rates: Rates,
+    seconds: float,
+    task: str,
+    matrices: tuple[tuple[int, int], ...] = (),
+    tracked: int | None = None,
+) -> int | None:
     """The largest number of training items for which a step of the plan fits so many seconds; None if too few do.
 
     Test items shrink alike. Too few: less than the fewest a plan takes by itself.
@@ -181,7 +195,8 @@ def fewer_items(step: str, plan: Plan, rates: Rates, seconds: float, task: str) 
 
     def costs(n: int) -> float:
         m = max(min(plan.test, LEAST_TEST), plan.test * n // plan.train)
-        return _steps(_workload(n, m, classes, initial, rates, task), plan.kernels).get(step, 0.0)
+        work = replace(_workload(n, m, classes, initial, rates, task), matrices=matrices, tracked=tracked)
+        return _steps(work, plan.kernels).get(step, 0.0)
 
     if high <= low or costs(low) > seconds:
         return None

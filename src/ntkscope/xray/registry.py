@@ -5,7 +5,7 @@ A new section is one file in `sections/` that registers a `Section`, and one vie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -47,7 +47,8 @@ class Section(Generic[R]):
     `run(context)` computes it and returns a `result` of that type. `after`: the sections whose results it uses.
     `cost(workload)`: what it is expected to take, in seconds, kernels not counted. `every_attempt`: computed after all others,
     and again by each attempt. `tasks`: of which networks a page shows it; one that asks the context for what this network
-    does not have (classes in a regression) is skipped and says so.
+    does not have (classes in a regression) is skipped and says so. `needs`: what an X-ray must have been given for the section
+    to be on its page ("tracked"); empty for none.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Section(Generic[R]):
     cost: Callable[[Workload], float] = _nothing
     every_attempt: bool = False
     tasks: tuple[str, ...] = TASKS
+    needs: str = ""
 
     @property
     def key(self) -> str:
@@ -95,16 +97,20 @@ def register(section: Section[R]) -> Section[R]:
     return section
 
 
-def on_the_page(task: str = CLASSIFICATION) -> list[Section[Any]]:
-    """The sections for networks of one task, in the order of the page."""
-    shown = (section for section in SECTIONS.values() if task in section.tasks)
+def on_the_page(task: str = CLASSIFICATION, given: Container[str] = ()) -> list[Section[Any]]:
+    """The sections for networks of one task, in the order of the page; those that need something only where it was given."""
+    shown = (
+        section
+        for section in SECTIONS.values()
+        if task in section.tasks and (not section.needs or section.needs in given)
+    )
     return sorted(shown, key=lambda section: section.place)
 
 
-def in_order(task: str = CLASSIFICATION) -> list[Section[Any]]:
+def in_order(task: str = CLASSIFICATION, given: Container[str] = ()) -> list[Section[Any]]:
     """The sections in an order in which each comes after those it needs, otherwise as on the page."""
-    waiting, done = on_the_page(task), list[Section[Any]]()
-    absent = {section.name for section in SECTIONS.values() if task not in section.tasks}
+    waiting, done = on_the_page(task, given), list[Section[Any]]()
+    absent = set(SECTIONS) - {section.name for section in waiting}
     while waiting:
         known = {section.name for section in done} | absent
         ready = [section for section in waiting if all(before.name in known for before in section.after)]

@@ -15,7 +15,8 @@ DECOMPOSED = 3000  # training items on which the ridge of a fit of logits is cho
 @dataclass(frozen=True)
 class Workload:
     """How many training and test items are used, on how many of each the initial network is compared, and how many kernels
-    get a surrogate. `classes`: how many outputs; `task`: what they are."""
+    get a surrogate. `classes`: how many outputs; `task`: what they are. `matrices`: shapes of the weights; `tracked`: bytes of
+    a tracker's record, None without one."""
 
     train: int
     test: int
@@ -25,6 +26,13 @@ class Workload:
     rates: Rates
     fits: int = 1
     task: str = CLASSIFICATION
+    matrices: tuple[tuple[int, int], ...] = ()
+    tracked: int | None = None
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What sections may need and this X-ray has."""
+        return () if self.tracked is None else ("tracked",)
 
     def kernel(self, name: str) -> float:
         """Seconds the kernel `name` is expected to take, training and test rows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ntkscope.report.markup import Markup, tag
@@ -18,9 +18,11 @@ class Line:
     y: Sequence[float | int]
 
 
-def lines(frame: Frame, curves: Sequence[Line], *, describe: str) -> Markup:
-    """Curves in a frame, with a legend when there are several."""
-    marks = []
+def lines(
+    frame: Frame, curves: Sequence[Line], *, describe: str, legend: bool = True, under: Iterable[Markup] = ()
+) -> Markup:
+    """Curves in a frame, with a legend inside when there are several, over the marks `under`."""
+    marks = [*under]
     for n, curve in enumerate(curves):
         at = [frame.at(x, y) for x, y in zip(curve.x, curve.y, strict=True)]
         path = "M" + "L".join(f"{px} {py}" for px, py in at)
@@ -29,7 +31,7 @@ def lines(frame: Frame, curves: Sequence[Line], *, describe: str) -> Markup:
         for k in range(0, len(at), max(1, len(at) // 60)):
             tip = f"{curve.name}: {frame.y_label} {curve.y[k]:.3g} at {frame.x_label} {curve.x[k]:.6g}"
             marks.append(tag("circle", cx=at[k][0], cy=at[k][1], r=6, class_="target", data_tip=tip))
-        if len(curves) > 1:
+        if legend and len(curves) > 1:
             y, x = frame.top + 12 + 17 * n, frame.width - frame.right - 8
             marks.append(tag("text", curve.name, x=x - 28, y=y + 4, text_anchor="end", class_="legend"))
             marks.append(tag("line", x1=x - 22, x2=x, y1=y, y2=y, class_=f"curve series-{n % 6}"))

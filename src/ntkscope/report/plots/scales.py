@@ -15,13 +15,17 @@ _DECADES = range(1, 13)  # of distances from 0 and 1
 class Scale:
     """A monotone map of [low, high] onto [0, 1]: linear, logarithmic, or in log-odds for probabilities.
 
+    "log1p" is logarithmic in 1 + value, for steps from 0 on; "sqrt" a square root, for counts of which a single one is seen.
+
     >>> Scale(1, 100, "log")(10.0), Scale(0.1, 0.9, "logit")(0.5), Scale(0, 2)(5.0)
     (0.5, 0.5, 1.0)
+    >>> Scale(0, 99, "log1p")(9.0), Scale(0, 100, "sqrt")(1.0)
+    (0.5, 0.1)
     """
 
     low: float | int
     high: float | int
-    kind: Literal["linear", "log", "logit"] = "linear"
+    kind: Literal["linear", "log", "log1p", "logit", "sqrt"] = "linear"
 
     def __call__(self, value: float | int) -> float:
         """The position of `value`, clipped to the axis."""
@@ -41,7 +45,23 @@ class Scale:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             step = max(1, math.ceil((last - first + 1) / 6))
             return [(10.0**k, _power(k)) for k in range(first, last + 1, step)]
+        if self.kind in ("log1p", "sqrt"):
+            return self._spaced(
+                [0.0, *(f * 10.0**k for k in range(16) for f in (1, 2, 5) if self.kind == "sqrt" or f == 1)]
+            )
         return _round_ticks(float(self.low), float(self.high))
+
+    def _spaced(self, round_values: list[float], least: float = 0.13) -> list[tuple[float, str]]:
+        """Those of some round values that are on the axis and far enough from each other for a label.
+
+        >>> [label for _, label in Scale(0, 40, "sqrt").ticks()], [label for _, label in Scale(0, 5000, "log1p").ticks()]
+        (['0', '1', '5', '10', '20'], ['0', '10', '100', '1,000'])
+        """
+        chosen: list[float] = []
+        for value in round_values:
+            if self.low <= value <= self.high and (not chosen or self(value) - self(chosen[-1]) >= least):
+                chosen.append(value)
+        return [(value, f"{value:,.0f}") for value in chosen]
 
     def _probabilities(self) -> list[tuple[float, str]]:
         """A half, and powers of ten away from 0 and from 1, every second or third of them if there are many."""
@@ -55,6 +75,10 @@ class Scale:
     def _stretch(self, value: float | int) -> float:
         if self.kind == "log":
             return math.log10(value)
+        if self.kind == "log1p":
+            return math.log1p(value)
+        if self.kind == "sqrt":
+            return math.sqrt(value)
         return math.log(value / (1 - value)) if self.kind == "logit" else float(value)
 
 

@@ -14,6 +14,8 @@ from ntkscope.report.views import (
     summary,
     surrogates,
     tangent,
+    tracked_training,
+    weight_spectra,
 )
 from ntkscope.report.views.registry import VIEWS, draw
 
@@ -33,4 +35,6 @@ __all__ = [
     "summary",
     "surrogates",
     "tangent",
+    "tracked_training",
+    "weight_spectra",
 ]

@@ -14,6 +14,8 @@ from ntkscope.xray.sections import (
     summary,
     surrogates,
     tangent,
+    tracked_training,
+    weight_spectra,
 )
 
 __all__ = [
@@ -30,4 +32,6 @@ __all__ = [
     "summary",
     "surrogates",
     "tangent",
+    "tracked_training",
+    "weight_spectra",
 ]

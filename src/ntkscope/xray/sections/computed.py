@@ -85,7 +85,7 @@ def run(context: Context) -> Finding[Computed]:
 SECTION = register(
     Section(
         name="computed",
-        place=7,
+        place=9,
         title="How this was computed",
         meaning="Everything needed to run this again and to judge its numerical health.",
         formula="Fits and decompositions use float64; the smallest eigenvalue shows what rounding did; no jitter is added.",
