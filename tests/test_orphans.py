@@ -34,8 +34,6 @@ HELPERS = {
         "log_odds",
         "logistic_bounds",
         "one_step",
-        "log_odds",
-        "logistic_bounds",
         "regression_bounds",
         "spectra",
         "uncertainty",
