@@ -55,7 +55,7 @@ SPECTRA = Published(
     "spectra-fig22-ntk-spectra",
     "Figure 22, Section 5",
     "unchanged by GD, a heavier tail with SGD, heavier still with Adam; spikes from the start",
-    "mean KS distance of the eigenvalues, as the Q–Q plots compare them: GD < SGD < Adam; at the start λ₁ > 5 λ₁₀ in every network",
+    "mean KS distance of the eigenvalues, as the Q–Q plots compare them: GD < SGD < Adam; at the start λ₁ > 5 λ₁₀ everywhere",
     seeds=3,
 )
 GROWS = Published(
@@ -258,8 +258,8 @@ def _spectra(config: Any, record: Record) -> Reading:
     measured = {key: {name: digits(value, 3) for name, value in row.items()} for key, row in means.items()}
     ordered = means["KS"]["GD"] < means["KS"]["SGD"] < means["KS"]["Adam"]
     note = (
-        "the slope of the Q–Q plot over the upper half of log-eigenvalues is above 1 where the tail got heavier; over their mean the"
-        " distances say less: most of the mean is the first eigenvalue, which moves all others when it alone grows"
+        "the slope of the Q–Q plot over the upper half of log-eigenvalues is above 1 where the tail got heavier; over their mean"
+        " the distances say less: most of the mean is the first eigenvalue, which moves all others when it alone grows"
     )
     return Reading(
         {**measured, "λ₁/λ₁₀ at the start, least": digits(spiked, 3)}, ordered and spiked > 5, note, seeds=config.seeds
