@@ -258,7 +258,7 @@ def _spectra(config: Any, record: Record) -> Reading:
     measured = {key: {name: digits(value, 3) for name, value in row.items()} for key, row in means.items()}
     ordered = means["KS"]["GD"] < means["KS"]["SGD"] < means["KS"]["Adam"]
     note = (
-        "the slope of the Q–Q plot over the upper half of log-eigenvalues is above 1 where the tail got heavier; over their mean"
+        "the slope of the Q–Q plot over the upper half of logarithms is above 1 where the tail got heavier; over their mean"
         " the distances say less: most of the mean is the first eigenvalue, which moves all others when it alone grows"
     )
     return Reading(
