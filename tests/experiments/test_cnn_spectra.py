@@ -39,13 +39,14 @@ def test_the_spectrum_is_that_of_the_jacobians_gram() -> None:
     assert set(split.train.y.tolist()) == {-1.0, 1.0}
 
 
-def test_distances_see_shape_and_not_scale() -> None:
+def test_distances_see_shape_with_and_without_scale() -> None:
     values = np.random.default_rng(0).pareto(2.0, 500)
     same = experiment.compared(np.sort(values)[::-1], 8 * np.sort(values)[::-1])
-    assert (same["KS"], same["Q–Q slope"]) == (0.0, 1.0)
+    assert (same["KS over the mean"], same["Q–Q slope"]) == (0.0, 1.0)
+    assert same["KS"] > 0.5
     assert same["first over first"] == pytest.approx(8)
     heavier = experiment.compared(np.sort(values)[::-1], np.sort(values**2)[::-1])
-    assert heavier["KS"] > 0.1
+    assert heavier["KS over the mean"] > 0.1
     assert heavier["Q–Q slope"] > 1.5
 
 
@@ -58,6 +59,7 @@ def made_up(folder: Path, **changes: Any) -> Record:
                 "train": 0.9,
                 "test": 0.8 + 0.03 * i,
                 "KS": 0.05 + 0.05 * i,
+                "KS over the mean": 0.1,
                 "Q–Q slope": 1.0 + i,
                 "first over tenth, before": 50.0,
                 "first over first": 1.5,

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 
-def in_logarithms(values: Any) -> np.ndarray:
-    """Logarithms of the positive eigenvalues over their mean, ascending: the spectrum's shape whatever its scale.
+def in_logarithms(values: Any, *, scaled: bool = True) -> np.ndarray:
+    """Logarithms of the positive eigenvalues, ascending, over their mean: the spectrum's shape whatever its scale.
 
     >>> in_logarithms([0.0, 1.0, 3.0]).round(4).tolist()
     [-0.6931, 0.4055]
     """
     array = np.sort(np.asarray(values, dtype=np.float64))
     array = array[array > 1e-12 * array[-1]]
-    return np.log(array / array.mean())
+    return np.log(array / (array.mean() if scaled else 1.0))
 
 
 def quantile_slope(before: Any, after: Any, share: float = 0.5) -> float:
