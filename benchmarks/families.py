@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,12 +29,12 @@ NOISE = ("gaussian", "uniform", "sign", "t5")
 
 def noise(law: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
     """Independent entries of mean 0 and variance 1 where it exists, on the generator's device."""
-    options: dict[str, object] = {"generator": random, "device": random.device, "dtype": torch.float64}
+    options: dict[str, Any] = {"generator": random, "device": random.device, "dtype": torch.float64}
     if law == "gaussian":
-        return torch.randn(shape, **options)  # type: ignore[call-overload, no-any-return]
-    u = torch.rand(shape, **options)  # type: ignore[call-overload]
+        return torch.randn(shape, **options)
+    u = torch.rand(shape, **options)
     if law == "uniform":
-        return (2 * u - 1) * 3**0.5  # type: ignore[no-any-return]
+        return (2 * u - 1) * 3**0.5
     if law == "sign":
         return 2 * (u < 0.5).double() - 1
     if law == "cauchy":
@@ -42,8 +43,8 @@ def noise(law: str, shape: tuple[int, ...], random: torch.Generator) -> Tensor:
         return torch.where(u < 0.5, -1.0, 1.0) * (1 - (2 * u) % 1).clamp_min(1e-16) ** (-1 / 2.5)
     if law in ("t3", "t5"):
         freedom = int(law[1])
-        z = torch.randn((freedom + 1, *shape), **options)  # type: ignore[call-overload]
-        return z[0] / z[1:].square().mean(0).sqrt() / (freedom / (freedom - 2)) ** 0.5  # type: ignore[no-any-return]
+        z = torch.randn((freedom + 1, *shape), **options)
+        return z[0] / z[1:].square().mean(0).sqrt() / (freedom / (freedom - 2)) ** 0.5
     raise ValueError(f"got the law {law!r}; expected gaussian, uniform, sign, t5, t3, pareto or cauchy")
 
 

@@ -1,7 +1,7 @@
 """The rule of `measures.spectra.classify` on eight families of matrices; weightwatcher and powerlaw beside it.
 
-Eight families, ten shapes, twenty seeds: the share named rightly, with permutations. On two seeds, weightwatcher's analysis of the
-same matrix and our rule without resampling (Tracy–Widom null, tail fitted once) take turns. Exponents are compared with
+Eight families, ten shapes, twenty seeds: the share named rightly, with permutations. On two seeds, weightwatcher on the same
+matrix and our rule without resampling (Tracy–Widom null, tail fitted once) take turns. Exponents are compared with
 powerlaw's at our threshold.
 """
 

@@ -67,7 +67,7 @@ class TestMarchenkoPastur:
             marchenko_pastur(1.0).quantile(1.5)
 
 
-def painleve(points: list[float]) -> dict[float, tuple[float, float, float]]:
+def painleve(points: list[float]) -> dict[float, tuple[float, ...]]:
     """`F₁(s), F₂(s), F₄(s/√2)` at descending points s: Taylor series of `q'' = s q + 2 q³`, q ~ Ai, its integrals."""
     with mpmath.workdps(40):
         s = mpmath.mpf(12)

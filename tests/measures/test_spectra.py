@@ -119,7 +119,7 @@ class TestKernels:
         with pytest.raises(UsageError, match="not independent"):
             classify(self.kernel())  # symmetric: a Gram that is not called one
         with pytest.raises(UsageError, match="expected Grams for both"):
-            classify(as_gram(self.kernel()), self.kernel())  # type: ignore[arg-type]
+            classify(as_gram(self.kernel()), self.kernel())
         with pytest.raises(UsageError, match="same items"):
             classify(as_gram(self.kernel()), as_gram(self.kernel()[:60, :60]))
 

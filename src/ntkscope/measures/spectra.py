@@ -140,8 +140,8 @@ def classify(
     redrawn initialisations; eigenvalues that exceed the initial ones count instead of spikes: by 10 %, or by what
     redrawn initialisations differ.
 
-    `draws=0` takes the Tracy–Widom law in place of permutations of W, `resamples=1000` adds bootstraps and rivals to the tail. Costs one
-    eigendecomposition of the smaller Gram besides.
+    `draws=0` takes the Tracy–Widom law in place of permutations of W; `resamples=1000` adds bootstraps and rivals to the
+    tail. Costs one eigendecomposition of the smaller Gram besides.
 
     >>> import torch
     >>> from ntkscope.core import generator
