@@ -16,7 +16,7 @@ def lightning_callback(tracker: Tracker) -> Any:
     """A `lightning.Callback` that drives `tracker`."""
     base: Any = _first_of(("lightning.pytorch", "pytorch_lightning"), "lightning").Callback
 
-    class TrackerCallback(base):  # type: ignore[misc, valid-type]
+    class TrackerCallback(base):
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             tracker.expect(trainer.estimated_stepping_batches)
 
@@ -38,7 +38,7 @@ def hugging_face_callback(tracker: Tracker) -> Any:
     """A `transformers.TrainerCallback` that drives `tracker`."""
     base: Any = _first_of(("transformers",), "transformers accelerate").TrainerCallback
 
-    class TrackerCallback(base):  # type: ignore[misc, valid-type]
+    class TrackerCallback(base):
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             tracker.expect(state.max_steps)
 
