@@ -133,6 +133,7 @@ def test_an_xray_is_not_resumed_with_another_training(tmp_path: Path) -> None:
             ns.xray(model, train, test, tmp_path / "x", tracked=other, **OPTIONS)
 
 
+@pytest.mark.guard
 def test_a_large_record_is_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = blobs(n=30)
     model = network()
@@ -155,6 +156,7 @@ def test_the_command_takes_it(tmp_path: Path) -> None:
     assert left.value.code == 2
 
 
+@pytest.mark.guard
 def test_a_lost_series_is_copied_again(tmp_path: Path) -> None:
     train, test = blobs(n=30)
     _, model = trained(train)

@@ -160,6 +160,7 @@ def test_it_is_left_out_when_the_time_does_not_suffice(tmp_path: Path, monkeypat
     assert "it was expected to take" in entry["why"]
 
 
+@pytest.mark.guard
 def test_large_matrices_of_heavy_entries_are_permuted_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
