@@ -239,4 +239,4 @@ def test_draws_stop_without_changing_a_decision() -> None:
     assert bool((early <= every).all())
     assert [significant(every, level) for level in LEVELS] == [significant(early, level) for level in LEVELS]
     assert significant(every, 0.05) >= 1
-    assert band(0.05, 1000) == (33, 68)
+    assert band(0.05, 1000) == (33, 69)

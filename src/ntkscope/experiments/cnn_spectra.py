@@ -258,8 +258,8 @@ def _spectra(config: Any, record: Record) -> Reading:
     measured = {key: {name: digits(value, 3) for name, value in row.items()} for key, row in means.items()}
     judged, beside = (means[key]["GD"] < means[key]["SGD"] < means[key]["Adam"] for key in ("KS over the mean", "KS"))
     note = (
-        f"without the scaling, as the Q–Q plots compare them, the order {'holds' if beside else 'does not hold'}: most of the trace"
-        " is the first eigenvalue, which moves all others when it alone grows; the slope of the Q–Q plot over the upper half of"
+        f"without the scaling, as the Q–Q plots compare them, the order {'holds' if beside else 'does not hold'}: most of the"
+        " trace is the first eigenvalue, which moves all others when it alone grows; the slope of the Q–Q plot over the upper half of"
         " logarithms is above 1 where the tail got heavier"
     )
     return Reading(
