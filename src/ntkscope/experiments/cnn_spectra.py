@@ -257,10 +257,11 @@ def _spectra(config: Any, record: Record) -> Reading:
     spiked = min(run["first over tenth, before"] for several in runs.values() for run in several)
     measured = {key: {name: digits(value, 3) for name, value in row.items()} for key, row in means.items()}
     judged, beside = (means[key]["GD"] < means[key]["SGD"] < means[key]["Adam"] for key in ("KS over the mean", "KS"))
+    words = "holds" if beside else "does not hold"
     note = (
-        f"without the scaling, as the Q–Q plots compare them, the order {'holds' if beside else 'does not hold'}: most of the"
-        " trace is the first eigenvalue, which moves all others when it alone grows; the slope of the Q–Q plot over the upper half of"
-        " logarithms is above 1 where the tail got heavier"
+        f"without the scaling, as the Q–Q plots compare them, the order {words}: most of the trace is the first eigenvalue,"
+        " which moves all others when it alone grows; the slope of the Q–Q plot over the upper half of logarithms is above 1"
+        " where the tail got heavier"
     )
     return Reading(
         {**measured, "λ₁/λ₁₀ at the start, least": digits(spiked, 3)}, judged and spiked > 5, note, seeds=config.seeds
