@@ -26,6 +26,7 @@ from ntkscope.core.errors import RecordError, UsageError
 from ntkscope.core.interrupts import Terminated
 from ntkscope.core.plain import differences, from_plain, to_plain
 from ntkscope.core.record_schema import FILE, SCHEMA_VERSION, read_record
+from ntkscope.core.record_text import record_text
 from ntkscope.core.series import Known, Series
 from ntkscope.core.soundness import unsound, without
 from ntkscope.core.stage import OpenStage, Stage
@@ -356,9 +357,7 @@ class Record:
         try:
             open_series = {name: series.sync().to_json() for name, series in self._series.items()}
             document["series"] = {**document.get("series", {}), **open_series}
-            data = (
-                json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
-            )
+            data = record_text(document).encode("utf-8", "replace") + b"\n"
             if len(data) > LARGEST_JSON:  # never write what could not be read back
                 raise UsageError(
                     f"{self.folder / FILE} would have {len(data):,} bytes; expected at most {LARGEST_JSON:,}: keep numbers"
