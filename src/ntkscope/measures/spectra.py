@@ -338,7 +338,8 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
             f"{outside} more eigenvalue{'s' * (outside > 1)} than initially outside the bulk",
         )
     elif distance <= MOVED:
-        label, reason = "invariant bulk", "the eigenvalues are those of the initial kernel"
+        label = "invariant bulk"
+        reason = f"no eigenvalue outside, and the bulk is the initial one times {scale:.3g}"
     else:
         label, reason = "undecided", f"no eigenvalue outside, but the bulk moved (distance {distance:.2f})"
     tail = _tail(values.clip(0), resamples, seed) if label != "invariant bulk" else None
