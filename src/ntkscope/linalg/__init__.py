@@ -10,6 +10,7 @@ from ntkscope.linalg.correlation import matrix_correlation
 from ntkscope.linalg.dense import DenseGram, as_gram
 from ntkscope.linalg.density import SpectralDensity, quadrature, spectral_density, stochastic_trace
 from ntkscope.linalg.factored import FactoredGram
+from ntkscope.linalg.feature_correlation import Control, centred_pair, haar_control, weighted_correlation
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.health import PSDHealth, nearest_psd, psd_health
 from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
@@ -38,6 +39,7 @@ __all__ = [
     "CholeskySolution",
     "ConditionNumber",
     "ConjugateGradientSolution",
+    "Control",
     "CorrectedGram",
     "DenseGram",
     "EigenPairs",
@@ -60,6 +62,7 @@ __all__ = [
     "band_eigenvalues",
     "block_eigenpairs",
     "block_jacobi",
+    "centred_pair",
     "cholesky_solve",
     "condition_number",
     "conjugate_gradient",
@@ -68,6 +71,7 @@ __all__ = [
     "entropy_rank",
     "estimate_effective_rank",
     "frobenius_norm",
+    "haar_control",
     "jacobi",
     "lanczos",
     "least_squares",
@@ -85,4 +89,5 @@ __all__ = [
     "stable_rank",
     "stochastic_trace",
     "top_eigenpairs",
+    "weighted_correlation",
 ]

@@ -18,6 +18,8 @@ Of = Literal[
     "kernel and labels",
     "two kernels",
     "two changes",
+    "weights and tangents",
+    "weights, initial weights and tangents",
 ]
 F = TypeVar("F", bound=Callable[..., Any])
 
