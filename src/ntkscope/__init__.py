@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.machines import retrain_last_layer
     from ntkscope.storage import open_kernel
     from ntkscope.surrogates import Linearized, linearize
+    from ntkscope.tangent import feature_matrices
     from ntkscope.xray import xray
 
     __version__: str
@@ -65,6 +66,7 @@ _NAMES = {
     "KERNELS": "kernels",
     "OutputSketch": "kernels",
     "Tangent": "kernels",
+    "feature_matrices": "tangent",
     "kernel": "kernels",
     "run": "experiments",
     "Gram": "linalg",
@@ -97,6 +99,7 @@ __all__ = [
     "data",
     "experiments",
     "explain",
+    "feature_matrices",
     "infinite",
     "kernel",
     "kernels",
