@@ -95,7 +95,9 @@ class LayerFeatures:
 
     def _weight(self) -> Tensor:
         if self.weight is None:
-            raise UsageError(f"{self.name!r} is the network's input, which has no weights; expected a layer: use .agop here")
+            raise UsageError(
+                f"{self.name!r} is the network's input, which has no weights; expected a layer: use .agop here"
+            )
         return self.weight
 
 
@@ -258,7 +260,9 @@ def _globs(layers: str | Sequence[str] | None) -> tuple[str, ...] | None:
         return None
     globs = (layers,) if isinstance(layers, str) else tuple(layers)
     if not globs or not all(isinstance(glob, str) for glob in globs):
-        raise UsageError(f"got layers={layers!r}; expected names of layers or globs such as 'layer1.*', or None for all")
+        raise UsageError(
+            f"got layers={layers!r}; expected names of layers or globs such as 'layer1.*', or None for all"
+        )
     return globs
 
 

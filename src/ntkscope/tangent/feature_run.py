@@ -85,8 +85,7 @@ def run(asked: Asked) -> Found:
 
 def _attempt(asked: Asked, changed: frozenset[str]) -> Found:
     affine, left_out = _affine(asked, changed)
-    subject, probed, sites, aliases, missing = _chosen(asked, affine)
-    left_out |= missing
+    subject, probed, sites, aliases = _chosen(asked, affine, left_out)
     wants_input, why = _input(asked, subject, probed)
     if why:
         left_out[INPUT] = why
@@ -98,7 +97,9 @@ def _attempt(asked: Asked, changed: frozenset[str]) -> Found:
     outputs.count(probed.outputs)
     chosen = tuple(range(probed.outputs)) if outputs.outputs is None else outputs.outputs
     sketched = asked.sketch is not None and asked.sketch.k < len(chosen)
-    directions = Directions(chosen, asked.sketch.k, asked.sketch.seed) if sketched and asked.sketch else Directions(chosen)
+    directions = (
+        Directions(chosen, asked.sketch.k, asked.sketch.seed) if sketched and asked.sketch else Directions(chosen)
+    )
     runners = [_runner(subject, probed, asked)]
     if asked.initial is not None and sites:
         runners.append(_initial(asked, subject, probed, sites))
@@ -157,23 +158,21 @@ def _affine(asked: Asked, changed: frozenset[str]) -> tuple[frozenset[str], dict
 
 
 def _chosen(
-    asked: Asked, affine: frozenset[str]
-) -> tuple[Subject, Probed, dict[str, Site], dict[str, str], dict[str, str]]:
-    """The subject of the parameters whose sites were asked for, probed; those that the probe does not trust are missing."""
-    missing: dict[str, str] = {}
+    asked: Asked, affine: frozenset[str], left_out: dict[str, str]
+) -> tuple[Subject, Probed, dict[str, Site], dict[str, str]]:
+    """The subject of the parameters whose sites were asked for, probed; those that the probe does not trust are left out."""
     names = affine
     while True:
         subject = asked.subject(asked.model, names) if names else _still(asked)
         probed = Probed.of(subject, asked.x)
-        untrusted = {name: UNRULED for name in probed.findings.func}
-        missing |= untrusted
+        left_out |= dict.fromkeys(probed.findings.func, UNRULED)
         found = find_sites(subject, probed.calls, probed.findings, len(probed.few))
         sites, aliases = named(subject.model, found)
-        chosen = _selected(asked.layers, sites, aliases, missing)
+        chosen = _selected(asked.layers, sites, aliases, left_out)
         needed = frozenset(site.parameter for site in chosen.values())
         if needed == names or (not needed and not names):
             kept = {other: own for other, own in aliases.items() if own in chosen}
-            return subject, probed, chosen, kept, missing
+            return subject, probed, chosen, kept
         names = needed
 
 
@@ -182,7 +181,7 @@ def _still(asked: Asked) -> Subject:
 
 
 def _selected(
-    layers: tuple[str, ...] | None, sites: Mapping[str, Site], aliases: Mapping[str, str], missing: Mapping[str, str]
+    layers: tuple[str, ...] | None, sites: Mapping[str, Site], aliases: Mapping[str, str], left_out: Mapping[str, str]
 ) -> dict[str, Site]:
     if layers is None:
         return dict(sites)
@@ -191,7 +190,7 @@ def _selected(
         hits = {name for name in sites if fnmatchcase(name, glob)}
         hits |= {own for name, own in aliases.items() if fnmatchcase(name, glob)}
         if not hits and glob != INPUT:
-            gone = [f"{name} ({why})" for name, why in missing.items() if name.startswith(glob.rstrip("*"))]
+            gone = [f"{name} ({why})" for name, why in left_out.items() if name.startswith(glob.rstrip("*"))]
             why = f"; left out: {', '.join(gone)}" if gone else ""
             raise UsageError(
                 f"got the layer {glob!r}, which is no affine layer of this network{why}; there are:"
@@ -223,7 +222,9 @@ def _input(asked: Asked, subject: Subject, probed: Probed) -> tuple[bool, str]:
     if len(tensors) != 1:
         why = f"the network takes {len(tensors)} tensors; expected one"
     elif not tensors[0].is_floating_point():
-        why = f"the inputs are {str(tensors[0].dtype).removeprefix('torch.')} numbers (token ids), which have no gradient"
+        why = (
+            f"the inputs are {str(tensors[0].dtype).removeprefix('torch.')} numbers (token ids), which have no gradient"
+        )
     if why and named_:
         raise UsageError(f"got the layer 'input', but {why}: look at the first layer after the embedding instead")
     needs = 2 * 8 * _width(asked.x) ** 2

@@ -16,13 +16,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from ntkscope.core import Certificate, generator
+from ntkscope.core import Certificate, UsageError, generator
 from ntkscope.tangent.audit import Auditor, Check, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call
 from ntkscope.tangent.captured import _cotangents, _same_path, _truth, _watched
 from ntkscope.tangent.engine import Probed
 from ntkscope.tangent.feature_sites import INPUT, Site
+from ntkscope.tangent.guards import MIXED
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.precision import tensor_cores
 from ntkscope.tangent.probe import Findings
@@ -135,6 +136,7 @@ class Block:
     check: Check | None = None
     weighted: dict[int, Tensor] = field(default_factory=dict)  # random sums of the cotangents over passes
     reached: set[int] = field(default_factory=set)
+    inputs: Tensor | None = None  # the same sums of the gradients by the inputs
 
     def pull(self, direction: Tensor, weights: Tensor | None) -> tuple[dict[int, Tensor], Tensor | None]:
         """The cotangents (n, q, …) of every call for one direction, and that of the inputs where it was asked for."""
@@ -152,12 +154,11 @@ class Block:
                 raise PathChanged({term.slot.name for term in call.terms}) from error
             found[k] = value
             if weights is not None:
-                weight = weights.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
-                if k in self.weighted:
-                    self.weighted[k].addcmul_(value, weight.expand_as(value))
-                else:
-                    self.weighted[k] = value * weight
-        return found, arriving[-1] if len(arriving) > len(self.calls) else None
+                self.weighted[k] = _weighted(self.weighted.get(k), value, weights)
+        gradient = arriving[-1] if len(arriving) > len(self.calls) else None
+        if gradient is not None and weights is not None:
+            self.inputs = _weighted(self.inputs, gradient, weights)
+        return found, gradient
 
     def draw(self, directions: Directions, block: int) -> Tensor | None:
         """Random weights (n, passes) of the check of this block, if it is to be checked."""
@@ -195,9 +196,24 @@ class Block:
                 ours = formed.get(name, torch.zeros_like(exact)).to(exact.dtype)
                 sizes.append((name, [ours.norm(), exact.norm(), (ours - exact).norm()]))
         check.covered = {name: [(0, len(leaf))] for name, leaf in subject.leaves.items()}
+        self._check_inputs(check)
         auditor.seconds += time.perf_counter() - began
         auditor.finish(check, False)
-        self.check, self.weighted = None, {}
+        self.check, self.weighted, self.inputs = None, {}, None
+
+    def _check_inputs(self, check: Check) -> None:
+        """The gradient by the input of one sample, alone and unwatched, must be the one it has in the block."""
+        if self.inputs is None:
+            return
+        subject, auditor, one = self.runner.subject, self.runner.auditor, slice(check.one, check.one + 1)
+        batch = self.batch[one].map(lambda t: t.detach().requires_grad_())
+        values = subject(batch)
+        (alone,) = torch.autograd.grad(values, batch.tensors()[0], check.weights[one].to(values), allow_unused=True)
+        alone = torch.zeros_like(self.inputs[one]) if alone is None else alone
+        apart = (alone - self.inputs[one]).norm()
+        scale = torch.maximum(alone.norm(), self.inputs[one].norm())
+        if not bool(apart <= auditor.kink * scale):
+            raise UsageError(MIXED)
 
     def gradients(self, rows: slice) -> dict[str, Tensor]:
         """`Σ_i w_i ∂f/∂θ` over some samples of the block, from the terms."""
@@ -216,6 +232,12 @@ class Block:
                 total = made.setdefault(name, torch.zeros_like(leaves[name]))
                 total[term.slot.start : term.slot.stop] += part.view_as(total[term.slot.start : term.slot.stop])
         return made
+
+
+def _weighted(total: Tensor | None, value: Tensor, weights: Tensor) -> Tensor:
+    """`total + weights ∘ value`, one weight for each sample; the total is overwritten."""
+    weight = weights.to(value.dtype).view(-1, *[1] * (value.dim() - 1))
+    return value * weight if total is None else total.addcmul_(value, weight.expand_as(value))
 
 
 def summed_gradient(term: Term, x: Tensor | None, cotangent: Tensor) -> Tensor:
