@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -32,6 +34,10 @@ def drawn(seed: int, out: int, inside: int) -> tuple[np.ndarray, ...]:
         random.normal(size=(9, out)) * np.arange(1, out + 1),
         random.normal(size=(9, out)),
     )
+
+
+def quadratic(x: torch.Tensor, form: torch.Tensor) -> torch.Tensor:
+    return ((x @ form) * x).sum(1)
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -116,7 +122,7 @@ def test_chain_monomial_targets() -> None:
         split = ns.data.load("chain-monomial", rank=r, dimension=14, unit_labels=False, train=4, test=4)
         exact, form = split.extras["egop"].double(), split.extras["form"].double()
         x = torch.randn(20_000, 14, generator=generator(r, "egop"), dtype=torch.float64)
-        sampled = egop(lambda x, form=form: ((x @ form) * x).sum(1), x)
+        sampled = egop(partial(quadratic, form=form), x)
         assert float((sampled - exact).norm() / exact.norm()) < 0.05
         rank = int((torch.linalg.eigvalsh(exact) > 1e-9).sum())
         assert rank == (r - 2 if r % 4 == 0 else r)
