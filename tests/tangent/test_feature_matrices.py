@@ -284,15 +284,15 @@ def test_a_sketch_has_the_error_it_says() -> None:
         x = torch.randn(25, 4, dtype=torch.float64)
     exact = ns.feature_matrices(model, x)["0"].ptk
     kernels, errors = [], []
-    for seed in range(60):
+    for seed in range(30):
         layer = ns.feature_matrices(model, x, outputs=ns.OutputSketch(3, seed), certify=False, layers="0")["0"]
         kernels.append(layer.ptk)
         errors.append(layer.standard_error)
     spread = torch.stack(kernels).std(0)
-    assert bool(((torch.stack(kernels).mean(0) - exact).abs() < 4 * spread / 60**0.5).all())
+    assert bool(((torch.stack(kernels).mean(0) - exact).abs() < 4 * spread / 30**0.5).all())
     said = torch.stack(errors).square().mean(0).sqrt()
-    assert bool((said / spread > 0.6).all())
-    assert bool((said / spread < 1.6).all())
+    assert bool((said / spread > 0.55).all())
+    assert bool((said / spread < 1.8).all())
     few = ns.feature_matrices(model, x, outputs="sketch", layers="0")
     assert few.certificate.checked
     assert ns.feature_matrices(model, x, outputs=ns.OutputSketch(30), layers="0")["0"].standard_error is None

@@ -1,8 +1,9 @@
 """Feature matrices of every layer in one stream: what the weights look for (NFM), what the outputs react to (AGOP).
 
-For an affine map `h = W a` with tangents `b = ∂f_c(x_i)/∂h` at position s: `K = 1/n Σ_i Σ_c Σ_s b bᵀ` (out, out), the covariance
-of the pre-activation tangents, `WᵀW` the neural feature matrix, and `WᵀKW` the average gradient outer product by the layer's
-inputs, which for a convolution are its patches. Radhakrishnan et al. (2024); Beaglehole, Mitliagkas & Agarwala (2024), section 2.
+For an affine map `h = W a` with tangents `b = ∂f_c(x_i)/∂h` at position s: `K = 1/n Σ_i Σ_c Σ_s b bᵀ` (out, out) is the
+covariance of the pre-activation tangents, `WᵀW` the neural feature matrix, and `WᵀKW` the average gradient outer product by the
+layer's inputs, which for a convolution are its patches. Radhakrishnan et al. (2024); Beaglehole, Mitliagkas & Agarwala (2024),
+section 2.
 """
 
 from __future__ import annotations
@@ -167,7 +168,8 @@ def feature_matrices(
     One forward pass and one pass back per output serve all layers and the input itself. `layers`: names or globs, such as
     `"layer1.*"` or `"input"`; default all. `outputs`: numbers of outputs, or `"sketch"` (`OutputSketch(k)`): k random sign
     combinations instead of all outputs, drawn anew for every sample. `initial`: the network before training (a module, its
-    state dict, a `Snapshot`), for the centred forms. Blocks are cut so that the stream stays within `memory`; K is summed in float64.
+    state dict, a `Snapshot`), for the centred forms. Blocks are cut so that the stream stays within `memory`; K is
+    summed in float64.
 
     Layers are named after their modules; a packed attention has `.query`, `.key` and `.value`. A module that multiplies its
     inputs or outputs by a constant (NTK parametrisation) has that constant in `weight`. What no rule accounts for is named in
