@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.storage import open_kernel
     from ntkscope.surrogates import Linearized, linearize
     from ntkscope.tracking import Every, LogSpaced, OnPlateau, Tracker
+    from ntkscope.tangent import feature_matrices
     from ntkscope.xray import xray
 
     __version__: str
@@ -72,6 +73,7 @@ _NAMES = {
     "KERNELS": "kernels",
     "OutputSketch": "kernels",
     "Tangent": "kernels",
+    "feature_matrices": "tangent",
     "kernel": "kernels",
     "run": "experiments",
     "Gram": "linalg",
@@ -108,6 +110,7 @@ __all__ = [
     "data",
     "experiments",
     "explain",
+    "feature_matrices",
     "infinite",
     "kernel",
     "kernels",
