@@ -31,6 +31,7 @@ COMPARISONS = (
     "precision",
     "passes",
     "linearize",
+    "rfm",
 )
 ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled", "ekfac")
 
