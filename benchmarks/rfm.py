@@ -60,8 +60,8 @@ class Problem:
 
 def chain(n: int, seed: int) -> Problem:
     split = ns.data.load("chain-monomial", train=n, test=2000, seed=seed, dtype="float64")
-    arrays = [v.numpy() for v in (split.train.x, split.train.y, split.test.x, split.test.y)]
-    return Problem(*(a.reshape(len(a), -1) if k % 2 == 0 else a.ravel() for k, a in enumerate(arrays)), 0, split.extras["egop"].numpy())  # type: ignore[arg-type]
+    x, y, x_test, y_test = (v.numpy() for v in (split.train.x, split.train.y, split.test.x, split.test.y))
+    return Problem(x, y.ravel(), x_test, y_test.ravel(), 0, split.extras["egop"].numpy())
 
 
 def real(name: str, seed: int, most: int | None = None) -> Problem:
@@ -153,7 +153,9 @@ def compare(peer: Peer, folder: str, quick: bool) -> Outcome:
         details["equal"].append(equal)
         seconds, least = equal["seconds"], min(equal["correlation"].values())
         share = ratio(seconds["ours"], seconds["float64"])
-        rows.append({"problem": f"chain-monomial, n {n}, equal settings", **{f"{k} s": str(v) for k, v in seconds.items()}})
+        rows.append(
+            {"problem": f"chain-monomial, n {n}, equal settings", **{f"{k} s": str(v) for k, v in seconds.items()}}
+        )
         checks.append(
             Check(f"n {n}: correlation of predictions", f"at least {CORRELATION}", f"{least:.9f}", least >= CORRELATION)
         )
@@ -176,7 +178,8 @@ def compare(peer: Peer, folder: str, quick: bool) -> Outcome:
             what = f"{name}: mean cos² of the top five eigenvectors with the five coordinates"
             checks.append(Check(what, f"at least {COSINES}", f"{cosines:.4f}", goal and cosines >= COSINES))
     notes = [
-        f"Laplace kernel, {THREADS} threads each. Equal settings: bandwidth {BANDWIDTH:g}, ridge {RIDGE:g}, {ITERATIONS} iterations.",
+        f"Laplace kernel, {THREADS} threads each. Equal settings: bandwidth {BANDWIDTH:g}, ridge {RIDGE:g},"
+        f" {ITERATIONS} iterations.",
         "Errors are mean squared errors over the variance of the test targets, or shares of wrong classes.",
     ]
     return Outcome("Recursive feature machines: ours and xrfm's", rows, checks, notes, details)
@@ -191,4 +194,6 @@ def run(quick: bool = False) -> Outcome:
             return compare(peer, folder, quick)
     except PeerUnavailable as error:
         missing = Check("xrfm's RFM", "at hand", str(error), None)
-        return Outcome("Recursive feature machines: ours and xrfm's", [{"peer": "xrfm", "state": str(error)}], [missing])
+        return Outcome(
+            "Recursive feature machines: ours and xrfm's", [{"peer": "xrfm", "state": str(error)}], [missing]
+        )

@@ -93,7 +93,7 @@ def _check_products_finite(gram: Gram) -> None:
 
 
 def class_labels(gram: Gram | Tensor, y: Any, owner: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The classes, sorted, and each row's class number; at least two classes, one label per row of the kernel (or of inputs, a Tensor)."""
+    """The classes, sorted, and each row's class number; at least two classes, one label per row of a kernel or of inputs."""
     labels = column_or_1d(_plain(y, owner), warn=True)
     if len(labels) != gram.shape[0]:
         found = len(set(labels.tolist()))
@@ -112,7 +112,7 @@ def class_labels(gram: Gram | Tensor, y: Any, owner: str) -> tuple[NDArray[Any],
 
 
 def float_targets(gram: Gram | Tensor, y: Any, owner: str, classifier: str | None = None) -> Tensor:
-    """Regression targets (n,) or (n, outputs) in float64 on the device of the kernel (or of inputs, a Tensor)."""
+    """Regression targets (n,) or (n, outputs) in float64 on the device of the kernel or of the inputs."""
     values = np.asarray(_plain(y, owner))
     if values.ndim == 0 or len(values) != gram.shape[0]:
         raise UsageError(

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError, generator
-from ntkscope.core.budget import over_budget
+from ntkscope.core import NumericalError, generator
 from ntkscope.linalg import NumericalWarning
-from ntkscope.linalg.band import LAPACK_ROWS
-from ntkscope.surrogates._metric_search import (
-    BANDWIDTHS,
-    RIDGES,
-    START,
-    Regression,
-    climb,
-    median_distance,
-    regress,
-)
-from ntkscope.surrogates._radial import Radial, gradient_outer_product, squared_distances
+from ntkscope.surrogates._metric_problem import Metric, Problem
+from ntkscope.surrogates._metric_search import BANDWIDTHS, RIDGES, START, Regression, climb
+from ntkscope.surrogates._radial import Radial, squared_distances
 
 MOST_ITERATIONS = 10
 PATIENCE = 2  # metrics in a row without a lower leave-one-out error, after which no more are tried
-TILE = 1024  # rows of the kernel at a time, if memory allows: more are not faster
-RANK = 1e-14  # eigenvalues of the metric below this share of the largest are rounding
+FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a recursive feature machine is asked for; None is chosen by leave-one-out."""
+    """What a recursive feature machine is asked for; None is chosen."""
 
     kind: str
     bandwidth: float | None
@@ -46,188 +38,179 @@ class Settings:
     seed: int
 
     @property
-    def chooses(self) -> bool:
+    def scores(self) -> bool:
+        """Whether leave-one-out errors are needed."""
         return None in (self.bandwidth, self.ridge, self.iterations)
 
 
 @dataclass(frozen=True)
 class RecursiveStep:
-    """One regression: after how many updates of the metric, at which settings, and its mean squared leave-one-out error.
+    """One regression: after how many updates of the metric, at which settings, and how well it predicts.
 
-    The error is infinite where nothing had to be chosen.
+    `leave_one_out_error` is exact in its metric, which has seen every target; `held_out_error` is of points that neither the
+    regression nor its metric has seen, over five folds. Mean squared errors, NaN where they were not needed.
     """
 
     iteration: int
     bandwidth: float
     ridge: float
     leave_one_out_error: float
+    held_out_error: float
 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """The regression that was kept, on `points = X R` with the metric `M = R Rᵀ`; R is None for the identity."""
+    """The regression that was kept, the training points in its metric, and every step on the way."""
 
+    problem: Problem
     regression: Regression
-    metric: Tensor
-    root: Tensor | None
-    points: Float64[Tensor, "n r"]
+    steps: tuple[RecursiveStep, ...]
     iteration: int
-    path: tuple[RecursiveStep, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Training points in one metric, and how their kernel is made: from all squared distances if those fit, else by tiles."""
-
-    points: Float64[Tensor, "n r"]
-    targets: Float64[Tensor, "n k"]
-    tile: int
-    squares: Float64[Tensor, "n n"] | None
-
-    @classmethod
-    def of(cls, points: Tensor, targets: Tensor, memory: int) -> Problem:
-        tile, held = tiling(len(points), points.shape[1], targets.shape[1], memory)
-        return cls(points, targets, tile, squared_distances(points, points) if held else None)
-
-    def matrix(self, kernel: Radial) -> Float64[Tensor, "n n"]:
-        """The kernel matrix; O(n² r)."""
-        if self.squares is not None:
-            return kernel.values(self.squares)
-        n = len(self.points)
-        found = self.points.new_empty(n, n)
-        for first in range(0, n, self.tile):
-            rows = slice(first, first + self.tile)
-            found[rows] = kernel.values(squared_distances(self.points[rows], self.points))
-        return found
-
-    def fit(self, kernel: Radial, ridge: float, *, intercept: bool, leave_one_out: bool) -> Regression | None:
-        matrix = self.matrix(kernel)
-        return regress(kernel, matrix, self.targets, ridge, intercept=intercept, leave_one_out=leave_one_out)
-
-    def median(self) -> float:
-        """The median distance among up to a thousand points."""
-        step = max(1, len(self.points) // 1000)
-        few = self.points[::step]
-        return median_distance(squared_distances(few, few))
+Regress = Callable[[int, Problem], Regression | None]
 
 
-def tiling(n: int, d: int, outputs: int, memory: int) -> tuple[int, bool]:
-    """Rows of a tile, and whether all squared distances are held, within `memory` bytes; refused if the kernel does not fit."""
-    row = 8 * (5 * n + (outputs + 2) * d)
-    least = 8 * (2 * n * n + 3 * n * d + 2 * d * d) + row
-    if n > LAPACK_ROWS:
-        raise UsageError(
-            f"got {n} training points; expected at most {LAPACK_ROWS}: the kernel of all of them is factorised. Fit on a"
-            " sample of the points"
-        )
-    if least > memory:
-        raise over_budget(memory, least, f"for the kernel of {n} training points", "raise memory= or fit on fewer points")
-    held = least + 8 * n * n + TILE * row <= memory
-    left = memory - least - (8 * n * n if held else 0)
-    return max(1, min(TILE, n, 1 + int(left // row))), held
+def recursion(
+    inputs: Tensor, targets: Tensor, settings: Settings, fit: Regress
+) -> Iterator[tuple[Problem, Regression]]:
+    """Regressions in M = I, then in `M = AGOP / max AGOP` of the one before, while these fit and their gradients are not zero."""
+    metric: Metric | None = Metric.identity(inputs, settings.diagonal)
+    iteration = 0
+    while metric is not None:
+        problem = Problem.of(inputs, targets, metric, settings.memory)
+        regression = fit(iteration, problem)
+        if regression is None:
+            return
+        yield problem, regression
+        metric = problem.next_metric(regression)
+        iteration += 1
 
 
 def learn(inputs: Float64[Tensor, "n d"], targets: Float64[Tensor, "n k"], settings: Settings) -> Learned:
-    """Regressions and metrics in turn, `M ← AGOP / max AGOP`, from the identity; the one with the least leave-one-out error.
-
-    With `iterations` the last one. O(n³ + n² d k) each, and a search takes about six times that.
-    """
-    d = inputs.shape[1]
-    metric = torch.ones_like(inputs[0]) if settings.diagonal else torch.eye(d).to(inputs)
-    root, start, waiting = None, START, 0
-    best: Learned | None = None
-    path: list[RecursiveStep] = []
+    """The recursion with what is None chosen on the way; O(n³ + n² d k) per regression."""
     last = MOST_ITERATIONS if settings.iterations is None else settings.iterations
-    for iteration in range(last + 1):
-        problem = Problem.of(mapped(inputs, root), targets, settings.memory)
-        start, regression, error = _best_regression(problem, settings, start)
-        path.append(RecursiveStep(iteration, regression.kernel.bandwidth, regression.ridge, error))
-        waiting += 1
-        if settings.iterations is not None or best is None or error < min(step.leave_one_out_error for step in path[:-1]):
-            best, waiting = Learned(regression, metric, root, problem.points, iteration, ()), 0
-        if iteration == last or waiting == PATIENCE:
+    search = _Search(settings)
+    steps: list[RecursiveStep] = []
+    waiting, lowest = 0, math.inf
+    state: tuple[Problem, Regression] | None = None
+    for state in recursion(inputs, targets, settings, lambda _, problem: search(problem)):
+        regression, error = state[1], search.error
+        steps.append(RecursiveStep(len(steps), regression.kernel.bandwidth, regression.ridge, error, math.nan))
+        waiting, lowest = (0, error) if error < lowest else (waiting + 1, lowest)
+        if len(steps) > last or (settings.iterations is None and waiting == PATIENCE):
             break
-        outer = gradient_outer_product(
-            regression.kernel,
-            problem.points,
-            regression.coef,
-            tile=problem.tile,
-            squares=problem.squares,
-            diagonal=settings.diagonal,
-        )
-        outer = outer if root is None else outer * root.square() if settings.diagonal else root @ outer @ root.T
-        largest = float(outer.max())
-        if not largest > 0 or _constant(targets):
-            _say_flat(iteration, settings)
-            break
-        metric = outer / largest
-        root = square_root(metric)
-    assert best is not None
-    return Learned(best.regression, best.metric, best.root, best.points, best.iteration, tuple(path))
+    else:
+        _say_flat(len(steps) - 1)
+    assert state is not None
+    if settings.iterations is not None or len(steps) == 1:
+        return Learned(*state, tuple(steps), len(steps) - 1)
+    errors = held_out_errors(*search.sample(inputs, targets), settings, steps)
+    scored = tuple(replace(step, held_out_error=error) for step, error in zip(steps, errors))
+    chosen = min(range(len(scored)), key=lambda k: scored[k].held_out_error)
+    if chosen < len(steps) - 1:
+        again = recursion(inputs, targets, settings, _repeated(scored, settings))
+        *_, state = islice(again, chosen + 1)
+    return Learned(*state, scored, chosen)
 
 
-def _best_regression(
-    problem: Problem, settings: Settings, start: tuple[int, int]
-) -> tuple[tuple[int, int], Regression, float]:
-    """The regression in this metric at the settings that were given, and at the best of the grid for those that were not."""
-    n = len(problem.points)
-    sample = problem
-    if settings.chooses and n > settings.rows:
-        order = torch.randperm(n, generator=generator(settings.seed, "recursive-feature-machine"))
-        few = order[: settings.rows].to(problem.points.device)
-        sample = Problem.of(problem.points[few], problem.targets[few], settings.memory)
-    median = 1.0 if None not in (settings.bandwidth, settings.ridge) else problem.median()
-    power = 1 if settings.kind == "laplace" else 2
-
-    def asked(place: tuple[int, int]) -> tuple[Radial, float]:
-        multiple = BANDWIDTHS[place[0]] if settings.bandwidth is None else settings.bandwidth / median
-        ridge = RIDGES[place[1]] / multiple**power if settings.ridge is None else settings.ridge
-        return Radial(settings.kind, multiple * median), ridge
-
-    def evaluate(place: tuple[int, int]) -> Regression | None:
-        return sample.fit(*asked(place), intercept=settings.intercept, leave_one_out=settings.chooses)
-
-    shape = (len(BANDWIDTHS) if settings.bandwidth is None else 1, len(RIDGES) if settings.ridge is None else 1)
-    place, found = climb(evaluate, start, shape)
-    error = math.inf if found is None else found.error
-    if found is not None and sample is not problem:
-        found = problem.fit(*asked(place), intercept=settings.intercept, leave_one_out=False)
-    if found is None:
-        kernel, ridge = asked(place)
-        raise NumericalError(
-            f"the {settings.kind} kernel of {n} points at bandwidth {kernel.bandwidth:.3g} plus the ridge {ridge:.3g} is not"
-            " positive definite in double precision (points that coincide, or a bandwidth far above their distances); expected"
-            " a larger ridge= or a smaller bandwidth="
-        )
-    return place, found, error
+def held_out_errors(
+    inputs: Float64[Tensor, "n d"], targets: Float64[Tensor, "n k"], settings: Settings, steps: Sequence[RecursiveStep]
+) -> list[float]:
+    """The mean squared error of every step's regression on the fifth of the points that its whole recursion has not seen."""
+    n = len(inputs)
+    order = torch.randperm(n, generator=generator(settings.seed, "recursive-feature-machine", "folds")).to(
+        inputs.device
+    )
+    sums = [0.0] * len(steps)
+    for fold in order.chunk(min(FOLDS, n)):
+        rest = torch.ones(n, dtype=torch.bool, device=inputs.device)
+        rest[fold] = False
+        error = math.inf
+        states = recursion(inputs[rest], targets[rest], settings, _repeated(steps, settings))
+        for k in range(len(steps)):
+            state = next(states, None)
+            if state is not None:  # else the metric stays as it is
+                predicted = predict(*state, state[0].metric.mapped(inputs[fold]))
+                error = float((predicted - targets[fold]).square().sum())
+            sums[k] += error
+    return [total / targets.numel() for total in sums]
 
 
-def mapped(x: Float64[Tensor, "n d"], root: Tensor | None) -> Float64[Tensor, "n r"]:
-    """`x R`, whose plain distances are those of x in the metric `R Rᵀ`."""
-    if root is None:
-        return x
-    return x * root if root.ndim == 1 else x @ root
+def predict(problem: Problem, regression: Regression, points: Float64[Tensor, "m r"]) -> Float64[Tensor, "m k"]:
+    """The fit at points in the coordinates of its metric, by tiles."""
+    tiles = points.split(problem.tile)
+    parts = [regression.kernel.values(squared_distances(t, problem.points)) @ regression.coef for t in tiles]
+    return torch.cat(parts) + regression.intercept
 
 
-def square_root(metric: Tensor) -> Tensor:
-    """R with `R Rᵀ = M`, (d, rank); of a diagonal (d,) its roots."""
-    if metric.ndim == 1:
-        return metric.sqrt()
-    values, vectors = torch.linalg.eigh(metric)
-    kept = values > RANK * values[-1]
-    return vectors[:, kept] * values[kept].sqrt()
+def _repeated(steps: Sequence[RecursiveStep], settings: Settings) -> Regress:
+    """Regressions at the bandwidths and ridges of earlier ones."""
+
+    def fit(iteration: int, problem: Problem) -> Regression | None:
+        step = steps[iteration]
+        kernel = Radial(settings.kind, step.bandwidth)
+        return problem.fit(kernel, step.ridge, intercept=settings.intercept, leave_one_out=False)
+
+    return fit
 
 
-def _constant(targets: Tensor) -> bool:
-    spread = (targets - targets.mean(0)).abs().max()
-    return float(spread) <= 1e-13 * float(targets.abs().max())
+class _Search:
+    """The regression in a metric at the settings that were given, and at the best of the grid for those that were not.
+
+    Calls begin where the last one ended; `error` is the leave-one-out error of the last.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._place = START
+        self.error = math.nan
+
+    def sample(self, rows: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows that settings are chosen on."""
+        n = len(rows)
+        if n <= self._settings.rows:
+            return rows, targets
+        order = torch.randperm(n, generator=generator(self._settings.seed, "recursive-feature-machine", "rows"))
+        few = order[: self._settings.rows].to(rows.device)
+        return rows[few], targets[few]
+
+    def __call__(self, problem: Problem) -> Regression:
+        settings = self._settings
+        sample = problem
+        if settings.scores and len(problem.points) > settings.rows:
+            points, targets = self.sample(problem.points, problem.targets)
+            sample = Problem.of(points, targets, Metric.identity(points, True), settings.memory)
+        median = problem.median() if settings.bandwidth is None or settings.ridge is None else 1.0
+        power = 1 if settings.kind == "laplace" else 2
+
+        def asked(place: tuple[int, int]) -> tuple[Radial, float]:
+            multiple = BANDWIDTHS[place[0]] if settings.bandwidth is None else settings.bandwidth / median
+            ridge = RIDGES[place[1]] / multiple**power if settings.ridge is None else settings.ridge
+            return Radial(settings.kind, multiple * median), ridge
+
+        def evaluate(place: tuple[int, int]) -> Regression | None:
+            return sample.fit(*asked(place), intercept=settings.intercept, leave_one_out=settings.scores)
+
+        shape = (len(BANDWIDTHS) if settings.bandwidth is None else 1, len(RIDGES) if settings.ridge is None else 1)
+        self._place, found = climb(evaluate, self._place, shape)
+        self.error = found.error if found is not None and settings.scores else math.nan
+        if found is not None and sample is not problem:
+            found = problem.fit(*asked(self._place), intercept=settings.intercept, leave_one_out=False)
+        if found is None:
+            kernel, ridge = asked(self._place)
+            raise NumericalError(
+                f"the {settings.kind} kernel of {len(problem.points)} points at bandwidth {kernel.bandwidth:.3g} plus the ridge"
+                f" {ridge:.3g} is not positive definite in double precision (points that coincide, or a bandwidth far above"
+                " their distances); expected a larger ridge= or a smaller bandwidth="
+            )
+        return found
 
 
-def _say_flat(iteration: int, settings: Settings) -> None:
-    wanted = "several" if settings.iterations is None else str(settings.iterations)
+def _say_flat(iteration: int) -> None:
     warnings.warn(
-        f"the gradients of the fit are zero after {iteration} of {wanted} updates of the metric, so the metric is left as it"
-        " is; expected targets that vary, and a bandwidth that is not far below the distances of the points",
+        f"the gradients of the fit are zero after {iteration} updates of the metric, so no more follow; expected targets that"
+        " vary, and a bandwidth that is not far below the distances of the points",
         NumericalWarning,
         stacklevel=4,
     )

@@ -22,7 +22,7 @@ START = (3, 8)  # bandwidth 2, ridge 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """`f(x) = b + κ(x, X) c` at a bandwidth and a ridge; `residuals` are `y_i - f^{-i}(x_i)`, None when they were not asked for."""
+    """`f(x) = b + κ(x, X) c` at a bandwidth and a ridge; `residuals` are `y_i - f^{-i}(x_i)`, None if not asked for."""
 
     kernel: Radial
     ridge: float
@@ -56,7 +56,10 @@ def regress(
     ([[-0.5], [0.5]], [2.0], [[-2.0], [2.0]])
     """
     matrix.diagonal().add_(ridge)
-    factor, info = torch.linalg.cholesky_ex(matrix)
+    factor, info = matrix.mT, torch.empty((), dtype=torch.int32, device=matrix.device)
+    torch.linalg.cholesky_ex(
+        factor, out=(factor, info)
+    )  # in place: LAPACK's columns are the rows of a symmetric matrix
     if int(info):
         return None
     sides = torch.cat([targets, torch.ones_like(targets[:, :1])], 1) if intercept else targets
@@ -105,7 +108,12 @@ def climb(
     while math.isinf(error(place)) and place[1] + 1 < shape[1]:
         place = (place[0], place[1] + 1)  # not positive definite: a stronger ridge
     while True:
-        around = [(place[0], place[1] + 1), (place[0], place[1] - 1), (place[0] + 1, place[1]), (place[0] - 1, place[1])]
+        around = [
+            (place[0], place[1] + 1),
+            (place[0], place[1] - 1),
+            (place[0] + 1, place[1]),
+            (place[0] - 1, place[1]),
+        ]
         better = [p for p in around if 0 <= p[0] < shape[0] and 0 <= p[1] < shape[1] and error(p) < error(place)]
         if not better:
             return place, tried[place]

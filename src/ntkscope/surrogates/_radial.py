@@ -90,7 +90,7 @@ def gradient_outer_product(
     squares: Float64[Tensor, "n n"] | None = None,
     diagonal: bool = False,
 ) -> Tensor:
-    """`1/n Σ_j Σ_l ∇f_l(x_j) ∇f_l(x_j)ᵀ` over the kernel's own points, (d, d), or its diagonal (d,); `tile` points at a time."""
+    """`1/n Σ_j Σ_l ∇f_l(x_j) ∇f_l(x_j)ᵀ` over the kernel's points, (d, d), or its diagonal (d,); `tile` points at a time."""
     n, d = points.shape
     total = points.new_zeros((d,) if diagonal else (d, d))
     for rows in torch.arange(n, device=points.device).split(tile):

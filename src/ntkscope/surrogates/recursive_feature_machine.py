@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, final
 
@@ -18,11 +19,9 @@ from ntkscope.core.sizes import parse_bytes
 from ntkscope.linalg.gram import from_numpy
 from ntkscope.surrogates._base import Array, ScoreClassifier, as_array, one_hot
 from ntkscope.surrogates._checks import choice, class_labels, float_targets
-from ntkscope.surrogates._metric_learning import Learned, Problem, RecursiveStep, Settings, learn, mapped
-from ntkscope.surrogates._radial import KINDS, gradients, squared_distances
+from ntkscope.surrogates._metric_learning import Learned, RecursiveStep, Settings, learn, predict
+from ntkscope.surrogates._radial import KINDS, gradients
 from ntkscope.surrogates.registry import INPUT_SURROGATES
-
-TILE_BYTES = 2**26
 
 
 class _RecursiveFeatures(BaseEstimator):
@@ -68,54 +67,46 @@ class _RecursiveFeatures(BaseEstimator):
             )
         self._centre = inputs.mean(0)  # smaller norms leave more digits to the distances
         learned = learn(inputs - self._centre, targets, settings)
-        self._learned, self._targets = learned, targets
+        self._learned = learned = replace(learned, problem=replace(learned.problem, squares=None))
         found = learned.regression
         self.coef_, self.intercept_ = np.ascontiguousarray(as_array(found.coef).T), as_array(found.intercept)
-        self.metric_ = as_array(learned.metric)
+        self.metric_ = as_array(learned.problem.metric.matrix)
         self.bandwidth_, self.ridge_, self.iterations_ = found.kernel.bandwidth, found.ridge, learned.iteration
-        self.path_ = learned.path
+        self.path_ = learned.steps
 
     def _points(self, X: Any) -> tuple[Learned, Float64[Tensor, "m r"]]:
         """The fit, and inputs in the coordinates of its metric."""
         check_is_fitted(self)
         learned: Learned = self._learned
-        inputs = as_inputs(self, X, reset=False).to(learned.points.device)
-        return learned, mapped(inputs - self._centre, learned.root)
+        inputs = as_inputs(self, X, reset=False).to(learned.problem.points.device)
+        return learned, learned.problem.metric.mapped(inputs - self._centre)
 
     def logits(self, X: Any) -> Array:
         """The outputs as a matrix (n_test, outputs); by tiles, O(n_test n_train (d + outputs))."""
         learned, points = self._points(X)
-        kernel = learned.regression.kernel
-        tiles = points.split(max(1, TILE_BYTES // (8 * len(learned.points))))
-        parts = [kernel.values(squared_distances(t, learned.points)) @ learned.regression.coef for t in tiles]
-        return as_array(torch.cat(parts) + learned.regression.intercept)
+        return as_array(predict(learned.problem, learned.regression, points))
 
     def gradients(self, X: Any) -> Float64[np.ndarray, "n k d"]:
-        """The gradient of every output at every input, in closed form; a training point that coincides with it is left out.
+        """The gradient of every output at every input, in closed form, without training points that coincide with it.
 
         The Laplace kernel has no gradient where its points coincide.
         """
         learned, points = self._points(X)
-        tiles = points.split(max(1, TILE_BYTES // (8 * len(learned.points))))
-        coef, kernel, root = learned.regression.coef, learned.regression.kernel, learned.root
-        found = torch.cat([gradients(kernel, tile, learned.points, coef) for tile in tiles], 1)
-        if root is not None:
-            found = found * root if root.ndim == 1 else found @ root.T
-        return as_array(found.movedim(0, 1))
+        problem, fit = learned.problem, learned.regression
+        tiles = [gradients(fit.kernel, tile, problem.points, fit.coef) for tile in points.split(problem.tile)]
+        return as_array(problem.metric.pulled(torch.cat(tiles, 1)).movedim(0, 1))
 
     def leave_one_out(self) -> Float64[np.ndarray, "n k"]:
         """Each training point's prediction by the last regression without it, exact at the fit's metric, bandwidth and ridge.
 
-        The metric has seen the point, so the error is smaller than that of a fit without it from the start. O(n³).
+        The metric has seen the point, so this flatters a fit; `path_` has errors of points that it has not seen. O(n³).
         """
         check_is_fitted(self)
-        learned: Learned = self._learned
-        settings, found = self._settings(), learned.regression
-        problem = Problem.of(learned.points, self._targets, settings.memory)
-        again = problem.fit(found.kernel, found.ridge, intercept=settings.intercept, leave_one_out=True)
+        problem, fit = self._learned.problem, self._learned.regression
+        again = problem.fit(fit.kernel, fit.ridge, intercept=bool(self.fit_intercept), leave_one_out=True)
         assert again is not None
         assert again.residuals is not None
-        return as_array(self._targets - again.residuals)
+        return as_array(problem.targets - again.residuals)
 
 
 @final
@@ -123,20 +114,22 @@ class _RecursiveFeatures(BaseEstimator):
 class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _RecursiveFeatures):
     """Kernel ridge regression on inputs whose metric is learned: `f(x) = b + Σ_i c_i κ(‖x - x_i‖_M / L)`, `M ← AGOP of f`.
 
-    `kernel` is "laplace", `exp(-‖x - z‖_M / L)`, or "gaussian", `exp(-‖x - z‖²_M / 2L²)`, with `‖v‖²_M = vᵀ M v`. From M = I the
+    `kernel` is "laplace", `exp(-‖x - z‖_M / L)`, or "gaussian", `exp(-‖x - z‖²_M / 2L²)`, with `‖v‖²_M = vᵀ M v`. From M = I on, the
     regression `Σ (y_i - f(x_i))² + λ cᵀKc` (λ is `ridge`, b free unless `fit_intercept=False`) and the average gradient outer
-    product `M = 1/n Σ_i Σ_l ∇f_l(x_i) ∇f_l(x_i)ᵀ`, divided by its largest entry, follow each other `iterations` times, then one last
-    regression. `diagonal=True` learns one weight per feature. Pairs of points that coincide in the metric are left out of
-    gradients of the Laplace kernel. Inputs should be of one scale (`StandardScaler`).
+    product `M = 1/n Σ_i Σ_l ∇f_l(x_i) ∇f_l(x_i)ᵀ`, divided by its largest entry, follow each other `iterations` times, then one
+    last regression. `diagonal=True` learns one weight per feature. Pairs of points that coincide in the metric are left out of
+    gradients of the Laplace kernel, which has none there. Inputs should be of one scale (`StandardScaler`).
 
-    What is None is chosen by the mean squared leave-one-out error, in closed form: bandwidth and ridge anew in every metric, by
-    descent on a grid around the last ones, and the iteration, of at most 10, ending after two that do not improve. The error is
-    exact for the regression in its metric; the metric itself has seen all targets. More than `rows` points choose on a random
-    sample of so many. O(n³ + n² d outputs) per regression and about six times that where something is chosen; within `memory` by
-    tiles, which must hold two (n, n) matrices. In float64, on the device of the inputs.
+    What is None is chosen. Bandwidth and ridge have the least mean squared leave-one-out error, in closed form, anew in every
+    metric, by descent on a grid from the last ones. Metrics follow until two in a row have not lowered that error, at most 10
+    times. It is exact in its metric, but the metric has seen the point that is left out (on targets that are noise it falls
+    all the same), so `iterations` is the number with the least error on points that the whole recursion has not seen, over
+    five folds at the settings found. More than `rows` points choose on a random sample of so many. O(n³ + n² d outputs) per
+    regression, some eight times that where something is chosen; two (n, n) matrices must fit into `memory`, and tiles keep the
+    rest within it. In float64, on the device of the inputs.
 
-    Fitted: `metric_` (d, d), or (d,) if diagonal, `coef_` (outputs, n), `intercept_`, `bandwidth_`, `ridge_`, `iterations_`, and
-    `path_`, every regression with its settings and error. Radhakrishnan, Beaglehole, Pandit & Belkin, Science 383 (2024).
+    Fitted: `metric_` (d, d), or (d,) if diagonal, `coef_` (outputs, n), `intercept_`, `bandwidth_`, `ridge_`, `iterations_`,
+    and `path_`, every regression with its settings and errors. Radhakrishnan, Beaglehole, Pandit & Belkin, Science 383 (2024).
 
     >>> random = np.random.default_rng(0)
     >>> X = random.normal(size=(200, 6))
@@ -244,7 +237,8 @@ def as_inputs(estimator: BaseEstimator, X: Any, *, reset: bool) -> Float64[Tenso
     bad = (~torch.isfinite(X).all(1)).nonzero().flatten().tolist()
     if bad:
         raise UsageError(
-            f"got inputs with NaN or infinity in {len(bad)} rows, the first {bad[0]}; expected finite numbers: remove those rows"
+            f"got inputs with NaN or infinity in {len(bad)} rows, the first {bad[0]}; expected finite numbers: remove those"
+            " rows"
         )
     return X.detach().to(torch.float64)
 
