@@ -23,8 +23,8 @@ from contracts.dataset import DatasetContract
 from contracts.experiment import ExperimentContract
 from contracts.infinite_layer import LayerContract
 from contracts.infinite_rule import NonlinearityContract
-from contracts.kernel import KernelContract
 from contracts.input_surrogate import InputSurrogateContract
+from contracts.kernel import KernelContract
 from contracts.measure import MeasureContract
 from contracts.model import ModelContract
 from contracts.section import SectionContract

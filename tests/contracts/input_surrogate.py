@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,14 +24,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from contracts.surrogate import N, TEST, blobs
+from contracts.surrogate import TEST, N, blobs
 from ntkscope.core import NtkscopeError, UsageError
 
 
 class InputSurrogateContract:
     """Inherit one of the two suites below and write `make`."""
 
-    searched: ClassVar[Mapping[str, Any]]
+    searched: ClassVar[Mapping[str, Any]]  # parameters and values for a grid search
+    quick: ClassVar[Mapping[str, Any]] = {}  # options with which a fit is quick
 
     def make(self, **options: Any) -> Any:
         raise NotImplementedError
@@ -42,10 +44,11 @@ class InputSurrogateContract:
         x, y = blobs(N + TEST)
         return x[:N], self.targets(y)[:N], x[N:]
 
-    def test_scikit_learns_own_checks(self) -> None:
+    @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.guard)])
+    def test_scikit_learns_own_checks(self, quick: bool) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            results = check_estimator(self.make(), on_fail=None, on_skip=None)
+            results = check_estimator(self.make(**(self.quick if quick else {})), on_fail=None, on_skip=None)
         failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
         assert not failed, "\n".join(f"{name}: {error!r}" for name, error in failed.items())
         assert sum(r["status"] == "passed" for r in results) > 30
@@ -76,10 +79,11 @@ class InputSurrogateContract:
 
     def test_pipeline_and_cross_validation(self) -> None:
         x, y, _ = self.problem()
-        assert make_pipeline(StandardScaler(), self.make()).fit(x, y).predict(x).shape[0] == N
-        assert np.isfinite(cross_val_score(self.make(), x, y, cv=3, error_score="raise")).all()
+        make = partial(self.make, **self.quick)
+        assert make_pipeline(StandardScaler(), make()).fit(x, y).predict(x).shape[0] == N
+        assert np.isfinite(cross_val_score(make(), x, y, cv=3, error_score="raise")).all()
         searched = {name: [value] for name, value in self.searched.items()}
-        search = GridSearchCV(self.make(), searched, cv=3, error_score="raise").fit(x, y)
+        search = GridSearchCV(make(), searched, cv=3, error_score="raise").fit(x, y)
         assert search.predict(x).shape[0] == N
 
     # -- bad input --------------------------------------------------------------------------------------------------

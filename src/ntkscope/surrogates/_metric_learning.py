@@ -74,7 +74,7 @@ Regress = Callable[[int, Problem], Regression | None]
 def recursion(
     inputs: Tensor, targets: Tensor, settings: Settings, fit: Regress
 ) -> Iterator[tuple[Problem, Regression]]:
-    """Regressions in M = I, then in `M = AGOP / max AGOP` of the one before, while these fit and their gradients are not zero."""
+    """Regressions in M = I, then in `M = AGOP / max AGOP` of the one before, until gradients are zero or a fit fails."""
     metric: Metric | None = Metric.identity(inputs, settings.diagonal)
     iteration = 0
     while metric is not None:

@@ -114,7 +114,7 @@ class _RecursiveFeatures(BaseEstimator):
 class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _RecursiveFeatures):
     """Kernel ridge regression on inputs whose metric is learned: `f(x) = b + Σ_i c_i κ(‖x - x_i‖_M / L)`, `M ← AGOP of f`.
 
-    `kernel` is "laplace", `exp(-‖x - z‖_M / L)`, or "gaussian", `exp(-‖x - z‖²_M / 2L²)`, with `‖v‖²_M = vᵀ M v`. From M = I on, the
+    `kernel` is "laplace", `exp(-‖x - z‖_M / L)`, or "gaussian", `exp(-‖x - z‖²_M / 2L²)`, `‖v‖²_M = vᵀ M v`. From M = I on, the
     regression `Σ (y_i - f(x_i))² + λ cᵀKc` (λ is `ridge`, b free unless `fit_intercept=False`) and the average gradient outer
     product `M = 1/n Σ_i Σ_l ∇f_l(x_i) ∇f_l(x_i)ᵀ`, divided by its largest entry, follow each other `iterations` times, then one
     last regression. `diagonal=True` learns one weight per feature. Pairs of points that coincide in the metric are left out of
