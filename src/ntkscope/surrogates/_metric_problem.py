@@ -63,7 +63,7 @@ class Problem:
 
     @classmethod
     def of(cls, inputs: Tensor, targets: Tensor, metric: Metric, memory: int) -> Problem:
-        tile, held = tiling(*inputs.shape, targets.shape[1], memory)
+        tile, held = tiling(len(inputs), inputs.shape[1], targets.shape[1], memory)
         points = metric.mapped(inputs)
         return cls(metric, points, targets, tile, squared_distances(points, points) if held else None)
 

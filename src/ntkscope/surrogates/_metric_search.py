@@ -64,7 +64,7 @@ def regress(
         return None
     sides = torch.cat([targets, torch.ones_like(targets[:, :1])], 1) if intercept else targets
     solution = torch.cholesky_solve(sides, factor)
-    coef, b, drop = solution, targets.new_zeros(targets.shape[1]), 0.0
+    coef, b, drop = solution, targets.new_zeros(targets.shape[1]), targets.new_zeros(len(targets))
     if intercept:
         ones = solution[:, -1:]
         b = (ones * targets).sum(0) / ones.sum()
