@@ -8,8 +8,9 @@ iterations, on a fifth of the training points held out (its own default share). 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +162,11 @@ def compare(peer: Peer, folder: str, quick: bool) -> Outcome:
         )
         held = None if quick else share.median <= TIME
         checks.append(Check(f"n {n}: our seconds over xrfm's, float64", f"at most {TIME:g}", str(share), held))
-    problems = {f"chain-monomial, n {n}": (chain(n, seed) for seed in range(draws)) for n in sizes}
-    problems |= {name: (real(name, seed, 120 if quick else None) for seed in range(draws)) for name in REAL}
-    for name, several in problems.items():
+    problems: dict[str, Callable[[int], Problem]] = {f"chain-monomial, n {n}": partial(chain, n) for n in sizes}
+    problems |= {name: partial(real, name, most=120 if quick else None) for name in REAL}
+    for name, make in problems.items():
         print(f" {name}", flush=True)
-        found = own_choice(peer, folder, several)
+        found = own_choice(peer, folder, (make(seed) for seed in range(draws)))
         details["own"][name] = found
         checks.append(no_worse(name, found, quick))
         spent = [Spread(tuple(s)) for s in zip(*found["seconds"])]
