@@ -33,6 +33,7 @@ COMPARISONS = (
     "linearize",
     "tracker",
     "feature_matrices",
+    "rfm",
 )
 ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled", "ekfac", "spectra")
 

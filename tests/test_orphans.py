@@ -52,7 +52,10 @@ def entries(room: str) -> list[Any]:
         "models": lambda: list(ntkscope.models.MODELS.values()),
         "kernels": lambda: list(ntkscope.kernels.KERNELS.values()),
         "infinite.rules": lambda: list(ntkscope.infinite.LAYERS.values()),
-        "surrogates": lambda: list(ntkscope.surrogates.SURROGATES.values()),
+        "surrogates": lambda: [
+            *ntkscope.surrogates.SURROGATES.values(),
+            *ntkscope.surrogates.INPUT_SURROGATES.values(),
+        ],
         "experiments": lambda: list(ntkscope.experiments.EXPERIMENTS.values()),
         "measures": lambda: list(ntkscope.measures.MEASURES.values()),
         "report.views": lambda: list(ntkscope.report.views.VIEWS.values()),
