@@ -27,7 +27,7 @@ HELPERS = {
     "kernels": {"registry", "costs", "tangent_machine"},
     "infinite.rules": set(),
     "surrogates": {"registry", "linearized"},
-    "measures": {"registry", "faithfulness", "log_odds", "logistic_bounds", "regression_bounds", "uncertainty"},
+    "measures": {"registry", "early_time", "faithfulness", "log_odds", "logistic_bounds", "regression_bounds", "uncertainty"},
     "report.views": {"registry"},
     "xray.sections": set(),
     "tangent.rules": {"registry"},
