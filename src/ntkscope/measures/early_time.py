@@ -25,6 +25,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import matrix_correlation
 from ntkscope.measures import _free_products as free
+from ntkscope.measures import _gaussian_words as gaussian
 from ntkscope.measures._expected_kernel import expected_kernel
 from ntkscope.measures._free_products import DrawnMoments, Traces, drawn_moments, free_cumulants, free_moments
 from ntkscope.measures._tensors import inputs_and_weights, tensor_of
@@ -38,6 +39,7 @@ __all__ = [
     "drawn_moments",
     "expected_derivatives",
     "expected_kernel",
+    "expected_traces",
     "feature_derivatives",
     "first_order_prediction",
     "free_cumulants",
@@ -260,6 +262,24 @@ def expected_derivatives(X: Any, y: Any, width: int) -> EarlyTime:
     S, B = _data_matrices(X, y)
     square = S @ S
     return EarlyTime(4 * square, 16 * (3 / width * B.trace() * square + (1 + 5 / width) * (S @ B @ S)))
+
+
+def expected_traces(X: Any, y: Any, width: int) -> Traces:
+    """E of the three traces of `quadratic_traces` over a ~ N(0, 1) and W ~ N(0, 1/k), exact for any n, d and k; O(d²(n + d)).
+
+    Both terms of Eq. 5: the trace of the product of means (`expected_derivatives`) and the covariance. `.correlation` predicts as
+    `quadratic_prediction` does, without its assumption that R is free of the data: with few dominating directions in X, such as a
+    common mean, the two differ by more than 1/d.
+
+    >>> found = expected_traces([[1.0], [1.0]], [1.0, 0.0], width=1)
+    >>> found.first  # E[r²], r = a²w²: 3 · 3
+    9.0
+    """
+    if width < 1:
+        raise UsageError(f"got width {width}; expected at least 1")
+    S, B = _data_matrices(X, y)
+    words = gaussian.words_of(S @ S, B)
+    return _positive(Traces(*(gaussian.mean_word(word, words, width) / len(S) for word in ("AAB", "AA", "ABAB"))))
 
 
 def first_order_prediction(X: Any, y: Any, **network: Any) -> EarlyTime:
