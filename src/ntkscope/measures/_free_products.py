@@ -74,6 +74,18 @@ class DataTraces:
         )
 
 
+def word_traces(A: Square, B: Square, R: Square) -> Traces:
+    """tr(ARARBR), tr(ARAR) and tr(ARBRARBR) themselves; three products of d × d matrices."""
+    d = len(A)
+    ar, br = A @ R, B @ R
+    arbr = ar @ br
+
+    def tr(left: Square, right: Square) -> float:
+        return float((left * right.T).sum()) / d
+
+    return Traces(tr(ar, arbr), tr(ar, ar), tr(arbr, arbr))
+
+
 def numerator(data: DataTraces, r: Sequence[float]) -> float:
     """tr(ARARBR), Eq. 20."""
     r1, r2, r3 = r[:3]

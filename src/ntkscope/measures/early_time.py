@@ -184,9 +184,7 @@ def quadratic_traces(X: Any, y: Any, W: Any, a: Any) -> Traces:
     scaled = tensor_of(a, "a", 1).to(S.device)[:, None] * tensor_of(W, "W", 2).to(S.device)
     if scaled.shape[1] != len(S):
         raise UsageError(f"got W of shape {tuple(scaled.shape)}; expected (hidden units, {len(S)})")
-    velocity = scaled @ S  # (k, d): ẆᵀẆ is its Gram matrix
-    inner = scaled.T @ velocity  # R S
-    return _positive(EarlyTime(velocity.T @ velocity, inner.T @ (B @ inner)).traces)
+    return _positive(free.word_traces(S @ S, B, scaled.T @ scaled))
 
 
 @dataclass(frozen=True)
