@@ -83,7 +83,7 @@ def test_verdicts(
     assert readings["balance"](AlignmentReversing.paper(), record).holds is balance
     assert readings["identity"](AlignmentReversing.paper(), record).holds is False
     assert comparison(record, READINGS[0])["of"] == 30
-    assert drop(record, READINGS[0])["lowest at"] == "0.1"
+    assert drop(record, READINGS[0])["lowest at"] == ("0.1" if lowest < 0.8 else "0.5")
 
 
 def test_what_was_not_run_is_said(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def close(found: Tensor, expected: Tensor, error: float = 1e-10) -> bool:
     return float((found - expected).norm()) <= error * float(expected.norm())
 
 
-def network(depth: int, width: int, d: int, c: int, activation: str, seed: int) -> nn.Module:
+def network(depth: int, width: int, d: int, c: int, activation: str, seed: int) -> nn.Sequential:
     options = {"widths": width, "depth": depth, "bias": False, "sigma_w": 1.0, "activation": activation, "seed": seed}
     return ns.models.build("mlp", in_features=d, classes=c, **options).double()
 
@@ -121,7 +121,7 @@ def test_proposition_3_centred_matrices_grow_like_t_squared(kind: str, activatio
             gradients = torch.autograd.grad(loss_of(kind, model(x), 3), list(model.parameters()))
             with torch.no_grad():
                 for parameter, gradient in zip(model.parameters(), gradients):
-                    parameter -= t / 100 * gradient
+                    parameter.sub_(gradient, alpha=t / 100)
         found = []
         for (name, layer), wanted in zip(
             [(f"layer{i + 1}" if i < 2 else "readout", layer) for i, layer in enumerate(layers)], expected
@@ -292,8 +292,8 @@ def test_freeness_is_the_limit_of_the_exact_means() -> None:
         exact, limit = gaussian.mean_moments(d, 2 * d), early.free_moments(d, 2 * d)
         assert max(abs(a / b - 1) for a, b in zip(exact, limit)) < error
     X, y = normal(40, 30, seed=33), normal(40, seed=33, name="y")
-    exact, free_one = (call(X, y, width=30).correlation for call in (early.expected_traces, early.quadratic_prediction))
-    assert 0 < abs(exact - free_one) < 0.05
+    found = [call(X, y, width=30).correlation for call in (early.expected_traces, early.quadratic_prediction)]
+    assert 0 < abs(found[0] - found[1]) < 0.05
 
 
 @pytest.mark.parametrize("activation", ["relu", "quadratic", "erf"])

@@ -1,7 +1,7 @@
 """Traces of words in a free element by non-crossing partitions: the definition, for a handful of letters.
 
-tr(a₁ r a₂ r … a_n r) = Σ_π κ_π Π_{cycles of π⁻¹γ} tr(letters), over non-crossing π, γ = (1 2 … n). Nica & Speicher (2006), Theorem
-14.4.
+tr(a₁ r a₂ r … a_n r) = Σ_π κ_π Π_{cycles of π⁻¹γ} tr(letters), over non-crossing π, γ = (1 2 … n). Nica & Speicher (2006),
+Theorem 14.4.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ PUBLISHED = {
         "nfa-fig6-width",
         "Figure 6, App. C",
         "quadratic: the prediction is closer at width 1024 than at 128",
-        "mean difference over α smaller at the larger width, both tasks, by more than two standard errors of paired differences",
+        "mean difference over α smaller at the larger width, both tasks, by more than two paired standard errors",
         seeds=10,
     ),
     "relu": Published(
@@ -94,7 +94,7 @@ def _spectrum(config: Any, record: Record) -> Reading:
     holds = found["alpha 0"] == [0.5, 0.5] and found["alpha infinite"] == [0.5, 0.0]
     holds = holds and found["alpha 60, k from 0"][0] == 1 and found["alpha 60, k from 0"][1] == 0.5
     shown = {key: value for key, value in found.items() if key != "seconds"}
-    note = "halves of projectors, which suffices: only proportionality matters; with k from 0 the limit has eigenvalues 1 and 1/2"
+    note = "halves of projectors, which suffices for proportionality; with k from 0 the limit has eigenvalues 1 and 1/2"
     return Reading(shown, holds, note, exact=True)
 
 
@@ -115,7 +115,10 @@ def _dips(config: Any, record: Record) -> Reading:
         for key in ("observed", "predicted"):
             one = _dip(curves(record, task, activation, width, key))
             below = {name: digits(float(value), 3) for name, value in one["below the ends"].items()}
-            found[f"{task}, {activation}, k = {width}, {key}"] = {"α": config.decays[one["at"]], "below the ends": below}
+            found[f"{task}, {activation}, k = {width}, {key}"] = {
+                "α": config.decays[one["at"]],
+                "below the ends": below,
+            }
             deep.append(one["inside"] and one["below the ends"]["mean"] >= DIP)
     return Reading(found, all(deep), f"{sum(deep)} of {len(deep)} curves", seeds=_seeds(config, record))
 
@@ -164,8 +167,8 @@ def _relu(config: Any, record: Record) -> Reading:
         }
         holds.append(relu.mean() > quadratic.mean() and rank > 0.5)
     note = (
-        "E[𝒦] is the whole arc-cosine kernel; the text misses 'the nonlinear part of φ̇', as if the prediction had its linear part"
-        " alone: that reading stands beside"
+        "E[𝒦] is the whole arc-cosine kernel; the text misses 'the nonlinear part of φ̇', as if the prediction had only its"
+        " linear part: that reading stands beside"
     )
     return Reading(found, all(holds), note, seeds=_seeds(config, record))
 

@@ -21,14 +21,21 @@ PUBLISHED = {
     "setting": Published(
         "nfa-fig3-setting",
         "Figure 3, App. F, App. H",
-        {"n = d = k": 1024, "eps1": 0.5, "eps2": 0.01, "label offset": 1e-5, "networks for moments": 30, "data seeds": 10},
+        {
+            "n = d = k": 1024,
+            "eps1": 0.5,
+            "eps2": 0.01,
+            "label offset": 1e-5,
+            "networks for moments": 30,
+            "data seeds": 10,
+        },
         "configuration only",
     ),
     "match": Published(
         "nfa-fig3-match",
         "Figure 3, Section 3.2",
         "predicted and observed correlations match closely, with a single network",
-        f"mean difference <= {ONE} from one network, <= {MEAN} from the mean of 30 with R² >= {SHARE}; printed Eq. 28 leaves [0, 1]",
+        f"mean difference <= {ONE} from one network, <= {MEAN} from the mean of 30, R² >= {SHARE}; printed Eq. 28 leaves [0, 1]",
         seeds=10,
     ),
     "balance": Published(
@@ -87,7 +94,9 @@ def comparison(record: Record, way: str) -> dict[str, Any]:
     outside = ~((printed >= 0) & (printed <= 1))
     found["printed outside [0, 1]"] = int(outside.sum())
     found["of"] = int(outside.size)
-    found["spread over networks"] = digits(float(observed.std(-1, ddof=1).mean()), 3) if observed.shape[-1] > 1 else None
+    found["spread over networks"] = (
+        digits(float(observed.std(-1, ddof=1).mean()), 3) if observed.shape[-1] > 1 else None
+    )
     return found
 
 
@@ -172,8 +181,8 @@ def _identity(config: Any, record: Record) -> Reading:
             found[way] = {name: digits(float(table(record, way, name)[:, 0].mean()), 3) for name in names}
     holds = any(one["SBS with I"] >= 0.9 and one["S² with I"] <= 0.5 for one in found.values())
     note = (
-        "at the smallest balance; with S = X₁ᵀX₁ the term is S³ + I on the row space of X₁, which has γn of d dimensions: a cosine of"
-        " √γ with I at most, and 1/√d where S³ dominates"
+        "at the smallest balance; with S = X₁ᵀX₁ the term is S³ + I on the row space of X₁, which has γn of d dimensions:"
+        " a cosine of √γ with I at most, and 1/√d where S³ dominates"
     )
     return Reading(found, holds, note)
 

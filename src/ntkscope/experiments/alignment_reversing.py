@@ -161,5 +161,5 @@ def judge(config: AlignmentReversing, record: Record, difference: str) -> Iterat
 def run(
     config: AlignmentReversing, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
-    """Beaglehole et al., Figure 3, App. F: ρ of the second derivatives by balance, predicted by free probability and observed."""
+    """Beaglehole et al., Figure 3, App. F: ρ of the second derivatives by balance, by free probability and observed."""
     run_legs(record, legs(config, seed, device), config.legs, progress=progress)

@@ -57,7 +57,13 @@ def one_decay(
     config: DeepPrediction, task: str, activation: str, width: int, decay: float, seed: int, device: torch.device
 ) -> dict[str, float]:
     """ρ(ẆᵀẆ, ẆᵀKẆ) of the first layer of one network, with the labels and with its residuals; predictions."""
-    options = {"dimension": config.dimension, "decay": decay, "train": config.items, "test": 1, "dtype": "float64"}
+    options: dict[str, Any] = {
+        "dimension": config.dimension,
+        "decay": decay,
+        "train": config.items,
+        "test": 1,
+        "dtype": "float64",
+    }
     part = data.load(task, seed=seed, **options).train
     x, y = part.x.to(device), part.y.to(device)
     model = models.build(
@@ -82,7 +88,9 @@ def one_decay(
     if activation == "quadratic":
         found["predicted, this width"] = early.first_order_prediction(x, y, width=width, **network).correlation
     else:
-        found["predicted, linear slope"] = early.first_order_prediction(x, y, activation=linear_slope, depth=2).correlation
+        found["predicted, linear slope"] = early.first_order_prediction(
+            x, y, activation=linear_slope, depth=2
+        ).correlation
     return found
 
 

@@ -53,13 +53,13 @@ def expected_kernel(
     scales: float | Sequence[float] = 1.0,
     width: int | None = None,
 ) -> Float64[Tensor, "n n"]:
-    """E[𝒦] of layer `layer` (counted from 0, the input's) in a network with `depth` hidden layers and one output; O(depth n²).
+    """E[𝒦] of layer `layer` (from 0, the input's) in a network with `depth` hidden layers and one output; O(depth n²).
 
-    W_ℓ ~ N(0, s_ℓ / fan-in), no biases, `scales` = s_0 … s_depth (the readout's last). With Σ_0 = s_0 XXᵀ/d and Σ_{ℓ+1} = s_{ℓ+1}
-    E[φφ](Σ_ℓ), E[𝒦] = Π_{m ≥ layer} s_{m+1} E[φ̇φ̇](Σ_m). Without `width` all hidden layers are infinitely wide. For one hidden
-    layer that is exact at every width, and with `width` k the quadratic network of two has its exact mean too,
-    16 s_1² s_2 ((1 - 1/k) c (ab + 2c²) + (3/k) (9abc + 6c³)), where [[a, c], [c, b]] are entries of Σ_0. `activation`: a name,
-    a layer of `ns.infinite`, or a function from (cov, q₁, q₂) to (E[φφ], E[φ̇φ̇]).
+    W_ℓ ~ N(0, s_ℓ / fan-in), no biases, `scales` = s_0 … s_depth (the readout's last). With Σ_0 = s_0 XXᵀ/d and
+    Σ_{ℓ+1} = s_{ℓ+1} E[φφ](Σ_ℓ), E[𝒦] = Π_{m ≥ layer} s_{m+1} E[φ̇φ̇](Σ_m). Without `width` all hidden layers are infinitely
+    wide. For one hidden layer that is exact at every width, and with `width` k the quadratic network of two has its exact
+    mean too, 16 s_1² s_2 ((1 - 1/k) c (ab + 2c²) + (3/k) (9abc + 6c³)), where [[a, c], [c, b]] are entries of Σ_0.
+    `activation`: a name, a layer of `ns.infinite`, or a function from (cov, q₁, q₂) to (E[φφ], E[φ̇φ̇]).
 
     >>> expected_kernel([[2.0]], activation="quadratic", depth=1)  # 4 x²
     tensor([[16.]], dtype=torch.float64)
@@ -90,8 +90,8 @@ def _quadratic_at(
     """Two quadratic layers of finite width: second and third moments of the first layer's units, fourth of the weights."""
     if activation != "quadratic" or depth != 2 or layer != 0 or width < 1:
         raise UsageError(
-            f"got width={width} with {depth} hidden layers ({activation}), layer {layer}; a closed form at finite width exists for"
-            " one hidden layer, and for layer 0 of two quadratic ones: leave width out for the infinite-width limit"
+            f"got width={width} with {depth} hidden layers ({activation}), layer {layer}; a closed form at finite width"
+            " exists for one hidden layer, and for layer 0 of two quadratic ones: leave width out for the infinite-width limit"
         )
     q = c.diagonal()
     product = q[:, None] * q[None, :]
@@ -106,8 +106,8 @@ def _dual(activation: str | Nonlinearity | Dual) -> Dual:
         return activation
     if activation not in DUALS:
         raise UsageError(
-            f"got activation {activation!r}; expected one of {', '.join(DUALS)}, a layer such as ns.infinite.LeakyRelu(0.1), or a"
-            " function from (cov, q1, q2) to (E[φφ], E[φ̇φ̇])"
+            f"got activation {activation!r}; expected one of {', '.join(DUALS)}, a layer such as ns.infinite.LeakyRelu(0.1),"
+            " or a function from (cov, q1, q2) to (E[φφ], E[φ̇φ̇])"
         )
     return DUALS[activation]
 

@@ -1,7 +1,7 @@
 """Normalised traces of words in A, B and a free R, and the moments of R = Wᵀ diag(a²) W.
 
-`tr[M] = (1/d) Σ_i M_ii`; Ā is A - tr[A]. Beaglehole, Mitliagkas & Agarwala (2024), appendix E, with its errata: the last term of
-Eq. 28, printed `tr[Ā]² tr[B²] tr[R²]²` (zero, since tr[Ā] = 0), is `tr[B]² tr[Ā²] tr[R²]²`, as its own Eq. 27 says.
+`tr[M] = (1/d) Σ_i M_ii`; Ā is A - tr[A]. Beaglehole, Mitliagkas & Agarwala (2024), appendix E, with its errata: the last
+term of Eq. 28, printed `tr[Ā]² tr[B²] tr[R²]²` (zero, since tr[Ā] = 0), is `tr[B]² tr[Ā²] tr[R²]²`, as its own Eq. 27 says.
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ def word_traces(A: Square, B: Square, R: Square) -> Traces:
 def numerator(data: DataTraces, r: Sequence[float]) -> float:
     """tr(ARARBR), Eq. 20."""
     r1, r2, r3 = r[:3]
-    return (
-        data.a**2 * data.b * r3 + 2 * data.a * r1 * r2 * data.ab + data.b * r1 * r2 * data.aa + r1**3 * data.aab
-    )
+    return data.a**2 * data.b * r3 + 2 * data.a * r1 * r2 * data.ab + data.b * r1 * r2 * data.aa + r1**3 * data.aab
 
 
 def isotropic_numerator(a: float, aa: float, r: Sequence[float]) -> float:
@@ -144,7 +142,10 @@ def moments_of_cumulants(cumulants: Sequence[float]) -> tuple[float, ...]:
         powers = [1.0] + [0.0] * n  # coefficients of the s-th power of Σ m_i zⁱ, up to n
         total = 0.0
         for s in range(1, n + 1):
-            powers = [sum(powers[j] * (moments[i - j] if i - j < len(moments) else 0.0) for j in range(i + 1)) for i in range(n + 1)]
+            powers = [
+                sum(powers[j] * (moments[i - j] if i - j < len(moments) else 0.0) for j in range(i + 1))
+                for i in range(n + 1)
+            ]
             total += cumulants[s - 1] * powers[n - s]
         moments.append(total)
     return tuple(moments[1:])

@@ -1,9 +1,9 @@
 """Means of traces of words in A, B and R = Wᵀ diag(a²) W over Gaussian W and a, exact at any size.
 
-R = Σ_s a_s² w_s w_sᵀ, so a word with p factors R is a polynomial in Gaussian numbers, and its mean a sum over the (2p - 1)!! pairings
-of its 2p vectors w (Isserlis): each pairing closes loops, which are traces of words in A and B alone, and the units s of the p factors
-may coincide at will as long as paired vectors belong to one unit. Free probability keeps those pairings that survive d, k → ∞ with
-bounded spectra; data with a few dominating directions need the others too.
+R = Σ_s a_s² w_s w_sᵀ, so a word with p factors R is a polynomial in Gaussian numbers, and its mean a sum over the (2p - 1)!!
+pairings of its 2p vectors w (Isserlis): each pairing closes loops, which are traces of words in A and B alone, and the units
+s of the p factors may coincide at will as long as paired vectors belong to one unit. Free probability keeps those pairings
+that survive d, k → ∞ with bounded spectra; data with a few dominating directions need the others too.
 """
 
 from __future__ import annotations
@@ -140,5 +140,3 @@ def mean_moments(dimension: int, width: int) -> tuple[float, ...]:
     """
     traces = {"I" * p: float(dimension) for p in range(1, 5)}
     return tuple(mean_word("I" * p, traces, width) / dimension for p in range(1, 5))
-
-

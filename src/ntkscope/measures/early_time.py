@@ -1,9 +1,9 @@
 """Early training: how a layer's centred feature matrices grow from zero, how they correlate, and what predicts it.
 
-With W̄ the change of a layer's weights and K = Σ b bᵀ over its pre-activation gradients b, W̄ᵀW̄ and W̄ᵀKW̄ start at zero with zero
-slope, and their second derivatives along gradient flow are `2 ẆᵀẆ` and `2 ẆᵀKẆ` (Prop. 3). Beaglehole, Mitliagkas & Agarwala,
-"Gradient descent induces alignment between weights and the pre-activation tangents for deep non-linear networks" (2024), section
-3 and appendices A, C to F. Where the paper errs, the corrected form is computed:
+With W̄ the change of a layer's weights and K = Σ b bᵀ over its pre-activation gradients b, W̄ᵀW̄ and W̄ᵀKW̄ start at zero with
+zero slope, and their second derivatives along gradient flow are `2 ẆᵀẆ` and `2 ẆᵀKẆ` (Prop. 3). Beaglehole, Mitliagkas &
+Agarwala, "Gradient descent induces alignment between weights and the pre-activation tangents for deep non-linear networks"
+(2024), section 3 and appendices A, C to F. Where the paper errs, the corrected form is computed:
 
 - K carries no 1/n in Prop. 4, but needs one in AGOP = WᵀKW; correlations do not see it.
 - f = a·(Wx)² has slope 2Wx, so its kernel is 4XRXᵀ with R = Wᵀ diag(a²) W; the constants of Prop. 10 gain 4 and 16.
@@ -75,9 +75,10 @@ class EarlyTime:
 def weight_velocity(inputs: Any, tangents: Any, loss_derivatives: Any) -> Float64[Tensor, "out in"]:
     """Ẇ = -Σ_i Σ_c Σ_s (∂L/∂f_ic) b_ics a_isᵀ, a layer's weights under gradient flow; O(n c s · in · out).
 
-    `inputs` a: (n, in), or (n, s, in) for a layer applied at s positions (patches of a convolution, tokens). `tangents` b =
-    ∂f/∂h: (n, out), with an axis c before the positions if `loss_derivatives` is (n, c), and one for the positions if inputs
-    have it. Appendix A, for any layer, loss and number of outputs; descent's minus sign, which the text omits, cancels in pairs.
+    `inputs` a: (n, in), or (n, s, in) for a layer applied at s positions (patches of a convolution, tokens). `tangents`
+    b = ∂f/∂h: (n, out), with an axis c before the positions if `loss_derivatives` is (n, c), and one for the positions if
+    inputs have it. Appendix A, for any layer, loss and number of outputs; descent's minus sign, which the text omits,
+    cancels in pairs.
 
     >>> weight_velocity([[1.0, 2.0]], [[3.0]], [0.5])
     tensor([[-1.5000, -3.0000]], dtype=torch.float64)
@@ -87,10 +88,10 @@ def weight_velocity(inputs: Any, tangents: Any, loss_derivatives: Any) -> Float6
 
 
 def feature_derivatives(inputs: Any, tangents: Any, loss_derivatives: Any) -> EarlyTime:
-    """ẆᵀẆ and ẆᵀKẆ of one layer from what it saw and what the loss asks of it, with K = Σ b bᵀ; O(n c s · out · (in + out)).
+    """ẆᵀẆ and ẆᵀKẆ of one layer from its inputs and tangents, with K = Σ b bᵀ; O(n c s · out · (in + out)).
 
-    Arguments as for `weight_velocity`. The same as `derivatives_from_kernel` of the rows (i, c, s), without a matrix of their
-    number squared.
+    Arguments as for `weight_velocity`. The same as `derivatives_from_kernel` of the rows (i, c, s), without a square matrix
+    of their number.
 
     >>> feature_derivatives([[1.0], [1.0]], [[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0]).agop
     tensor([[17.]], dtype=torch.float64)
@@ -104,8 +105,9 @@ def feature_derivatives(inputs: Any, tangents: Any, loss_derivatives: Any) -> Ea
 def derivatives_from_kernel(X: Any, kernel: Any, loss_derivatives: Any) -> EarlyTime:
     """ẆᵀẆ = XᵀD𝒦DX and ẆᵀKẆ = XᵀD𝒦²DX (Prop. 4, Eq. 3), D the diagonal of ∂L/∂f; O(n² d).
 
-    `kernel` 𝒦: (n, n), inner products of pre-activation gradients. With squared error and a network that starts at zero, D is the
-    labels (up to sign) and `.correlation` is Eq. 4. Rows of several outputs or positions: one each, their inputs repeated.
+    `kernel` 𝒦: (n, n), inner products of pre-activation gradients. With squared error and a network that starts at zero, D
+    is the labels (up to sign) and `.correlation` is Eq. 4. Rows of several outputs or positions: one each, their inputs
+    repeated.
 
     >>> derivatives_from_kernel([[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 1.0]], [1.0, 1.0]).agop
     tensor([[4., 0.],
@@ -114,7 +116,9 @@ def derivatives_from_kernel(X: Any, kernel: Any, loss_derivatives: Any) -> Early
     inputs, numbers = inputs_and_weights(X, loss_derivatives)
     gram = tensor_of(kernel, "the kernel", 2).to(inputs.device)
     if gram.shape != (len(inputs), len(inputs)):
-        raise UsageError(f"got a kernel of shape {tuple(gram.shape)} for {len(inputs)} inputs; expected one row for each")
+        raise UsageError(
+            f"got a kernel of shape {tuple(gram.shape)} for {len(inputs)} inputs; expected one row for each"
+        )
     if not torch.allclose(gram, gram.T, rtol=1e-6, atol=1e-9 * float(gram.abs().max())):
         raise UsageError("got a kernel that is not symmetric; expected 𝒦, the Gram matrix of pre-activation gradients")
     weighted = numbers[:, None] * inputs
@@ -212,8 +216,8 @@ def quadratic_prediction(
     """ρ(ẆᵀẆ, ẆᵀKẆ) of f = a·(Wx)² at the start, from the data and four moments of R alone; O(d²(n + d)).
 
     `moments`: tr[R] … tr[R⁴], such as those of `drawn_moments`; or the `width`, for their limits by free cumulants
-    (d/k)^(p-1) (2p-1)!!. Assumes that R is free of the data, that one network is like the average one, and that means may be taken
-    inside the ratio (Assumptions 7 to 9): exact as n, d and k grow together. Eqs. 20, 22 and 28.
+    (d/k)^(p-1) (2p-1)!!. Assumes that R is free of the data, that one network is like the average one, and that means may be
+    taken inside the ratio (Assumptions 7 to 9): exact as n, d and k grow together. Eqs. 20, 22 and 28.
 
     >>> X, y = torch.eye(4), torch.tensor([1.0, -1.0, 2.0, 1.0])
     >>> round(quadratic_prediction(X, y, width=10**9).correlation, 6)  # 𝒦 ∝ XXᵀ, here a projector
@@ -265,9 +269,9 @@ def expected_derivatives(X: Any, y: Any, width: int) -> EarlyTime:
 def expected_traces(X: Any, y: Any, width: int) -> Traces:
     """E of the three traces of `quadratic_traces` over a ~ N(0, 1) and W ~ N(0, 1/k), exact for any n, d and k; O(d²(n + d)).
 
-    Both terms of Eq. 5: the trace of the product of means (`expected_derivatives`) and the covariance. `.correlation` predicts as
-    `quadratic_prediction` does, without its assumption that R is free of the data: with few dominating directions in X, such as a
-    common mean, the two differ by more than 1/d.
+    Both terms of Eq. 5: the trace of the product of means (`expected_derivatives`) and the covariance. `.correlation` predicts
+    as `quadratic_prediction` does, without its assumption that R is free of the data (Assumption 8), but still takes means
+    inside the ratio (Assumption 9): single networks may correlate more where one direction of X dominates.
 
     >>> found = expected_traces([[1.0], [1.0]], [1.0, 0.0], width=1)
     >>> found.first  # E[r²], r = a²w²: 3 · 3
@@ -283,8 +287,8 @@ def expected_traces(X: Any, y: Any, width: int) -> Traces:
 def first_order_prediction(X: Any, y: Any, **network: Any) -> EarlyTime:
     """The two matrices with 𝒦 replaced by its mean: XᵀY E[𝒦] YX and XᵀY E[𝒦]² YX; O(n²(n + d)). Appendix C.
 
-    `network` says which one, as for `expected_kernel`. What it leaves out is how 𝒦 varies from network to network, which vanishes
-    as the width grows.
+    `network` says which one, as for `expected_kernel`. What it leaves out is how 𝒦 varies from network to network, which
+    vanishes as the width grows.
 
     >>> X = torch.eye(3)
     >>> round(first_order_prediction(X, [1.0, 2.0, 3.0], activation="quadratic", depth=2).correlation, 6)
