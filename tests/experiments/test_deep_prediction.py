@@ -62,7 +62,7 @@ def _record(tmp_path: Path, *, depth: float, small: float, large: float, relu: f
                     jitter = 1e-4 * (seed % 3)
                     curve: dict[str, Any] = {}
                     for a, rho in zip(TWO.decays, (0.9, 0.9 - depth, 0.95)):
-                        made = dict.fromkeys(("predicted, this width", "predicted, linear slope"), rho)
+                        made = {"predicted, this width": rho, "predicted, linear slope": rho - error}
                         curve[f"{a:g}"] = {"observed": rho, "predicted": rho - error - jitter, **made}
                     record.put(**{f"{task}/{activation}/{width}/{seed}": {"seconds": 1.0, "decays": curve}})
     record.put(spectrum={"seconds": 0.0, **limits(4)})

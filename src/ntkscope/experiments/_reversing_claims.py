@@ -35,7 +35,7 @@ PUBLISHED = {
         "nfa-fig3-match",
         "Figure 3, Section 3.2",
         "predicted and observed correlations match closely, with a single network",
-        f"mean difference <= {ONE} from one network, <= {MEAN} from the mean of 30, R² >= {SHARE}; printed Eq. 28 leaves [0, 1]",
+        f"mean difference <= {ONE} from one network, <= {MEAN} from the mean of 30, R² >= {SHARE}; printed: outside [0, 1]",
         seeds=10,
     ),
     "balance": Published(

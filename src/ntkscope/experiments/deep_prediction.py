@@ -34,7 +34,7 @@ class DeepPrediction:
     widths: tuple[int, ...] = (128, 1024)
     items: int = 128
     dimension: int = 128
-    decays: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
+    decays: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0, 5.0, 10.0)
     seeds: int = 10
     legs: tuple[str, ...] = ()
 
