@@ -226,23 +226,27 @@ def wide_limit(seed: int) -> dict[str, Any]:
 
 
 def self_averaging(draws: int, sizes: tuple[int, ...], seed: int) -> dict[str, Any]:
-    """Assumptions 7 to 9: the spread of ρ and of tr[R⁴] over networks by size, and ρ by means of traces, n = d = k."""
-    found: dict[str, Any] = {"sizes": list(sizes), "draws": draws}
+    """Assumptions 7 to 9: the spread of ρ and of tr[R⁴] over networks by size, and ρ by means of traces, n = d = k.
+
+    `draws` networks of the largest size, more of the smaller ones, up to ten times as many.
+    """
+    counts = [min(10 * draws, draws * max(sizes) // size) for size in sizes]
+    found: dict[str, Any] = {"sizes": list(sizes), "draws": counts}
     columns = ("spread of rho", "mean rho", "ratio of means", "free prediction", "spread of tr[R⁴]")
     found.update({name: [] for name in columns})
-    for size in sizes:
+    for size, count in zip(sizes, counts):
         X = normal(seed, f"average {size}", size, size)
         y = 1 + normal(seed, f"average y {size}", size) / 2
         S, B = X.T @ torch.diag(y) @ X, X.T @ X
         A, traces, powers = S @ S, [], []
-        for i in range(draws):
+        for i in range(count):
             W, a = free.draw_network(size, size, seed + i)
             scaled = a[:, None] * W
             traces.append(free.word_traces(A, B, scaled.T @ scaled))
             powers.append(float(free.trace_powers(W, a)[3]))
         rho = np.array([one.correlation for one in traces])
         sums = free.Traces(
-            *(sum(getattr(one, name) for one in traces) / draws for name in ("numerator", "first", "second"))
+            *(sum(getattr(one, name) for one in traces) / count for name in ("numerator", "first", "second"))
         )
         predicted = early.quadratic_prediction(X, y, width=size).correlation
         spread = float(np.std(powers, ddof=1) / np.mean(powers))

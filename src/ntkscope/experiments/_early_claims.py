@@ -154,14 +154,16 @@ CLAIMS = (
         "assumptions",
         "Assumptions 7-9, Eq. 11",
         "self-averaging, freeness, means inside the ratio",
-        "the spread of ρ over networks and the gap to the mean's ratio shrink with n = d = k",
+        "with n = d = k: the spreads of ρ and of tr[R⁴] over networks shrink; ρ, its ratio of means and its prediction approach",
         "self-averaging",
         lambda f: (
-            f["spread of rho"][-1] < f["spread of rho"][0]
-            and abs(f["ratio of means"][-1] - f["mean rho"][-1]) < abs(f["ratio of means"][0] - f["mean rho"][0])
-            and abs(f["free prediction"][-1] - f["mean rho"][-1]) < 0.02
+            all(f[key][-1] < f[key][0] for key in ("spread of rho", "spread of tr[R⁴]"))
+            and all(
+                abs(f[key][-1] - f["mean rho"][-1]) < abs(f[key][0] - f["mean rho"][0])
+                for key in ("ratio of means", "free prediction")
+            )
         ),
-        "tr[R⁴] is heavy-tailed: its spread over single networks stands beside",
+        "slow: single readouts a_s dominate R, tr[R⁴] has a spread of its own size below 256",
     ),
     *(
         _claim(
@@ -207,9 +209,9 @@ CLAIMS = (
         "eq19",
         "Eq. 19",
         "expansion in centred A and B",
-        "identity to 1e-10 with tr(R³) in the last term; as printed at most 0.9 of the trace",
+        "identity to 1e-10 with tr(R³) in the last term; as printed at least 1% below the trace in every instance",
         "expansions",
-        lambda f: f["Eq. 19"] <= EXACT and f["Eq. 19 as printed over the trace"][1] < 0.9,
+        lambda f: f["Eq. 19"] <= EXACT and max(f["Eq. 19 as printed over the trace"]) < 0.99,
         "printed tr(R)³",
         ("Eq. 19", "Eq. 19 as printed over the trace"),
     ),

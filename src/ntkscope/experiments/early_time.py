@@ -32,7 +32,7 @@ class EarlyTimeTheory:
     dimension: int = 800
     networks: int = 30
     width: int = 1024
-    sizes: tuple[int, ...] = (64, 128, 256, 512)
+    sizes: tuple[int, ...] = (64, 256, 1024)
 
     @classmethod
     def paper(cls) -> EarlyTimeTheory:
@@ -104,6 +104,9 @@ def draw(record: Record) -> dict[str, Any]:
         errors = spread["spread of rho"] if name == "mean rho" else [0.0] * len(spread["sizes"])
         drawing.line_with_errors(axes[1], spread["sizes"], spread[name], errors, i, name.replace("rho", "ρ"))
     axes[1].set_xscale("log")
+    for axis, ticks in ((axes[0], widths), (axes[1], spread["sizes"])):
+        axis.set_xticks(list(ticks), [str(tick) for tick in ticks])
+        axis.minorticks_off()
     axes[1].set_xlabel("n = d = k", fontsize=9)
     axes[1].set_ylabel("ρ(ẆᵀẆ, ẆᵀKẆ), spread over networks", fontsize=9)
     found = record.metrics["free formulas"]
