@@ -154,7 +154,7 @@ CLAIMS = (
         "assumptions",
         "Assumptions 7-9, Eq. 11",
         "self-averaging, freeness, means inside the ratio",
-        "with n = d = k: the spreads of ρ and of tr[R⁴] over networks shrink; ρ, its ratio of means and its prediction approach",
+        "with n = d = k: the spreads of ρ and tr[R⁴] over networks shrink; ρ, its ratio of means and its prediction approach",
         "self-averaging",
         lambda f: (
             all(f[key][-1] < f[key][0] for key in ("spread of rho", "spread of tr[R⁴]"))
