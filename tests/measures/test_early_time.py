@@ -252,8 +252,8 @@ def test_proposition_10_by_monte_carlo(k: int, d: int, n: int) -> None:
 
 @pytest.mark.parametrize(("k", "d", "n"), [(3, 2, 4), (6, 5, 3)])
 def test_means_of_the_traces_are_exact_at_any_size(k: int, d: int, n: int) -> None:
-    """Eq. 5, mean and covariance together, within 4.5 standard errors of 6e4 networks; the mean term alone is not."""
-    X, y, draws = normal(n, d, seed=30), normal(n, seed=30, name="y"), 60_000
+    """Eq. 5, mean and covariance together, within 4.5 standard errors of 2e4 networks; the mean term alone is not."""
+    X, y, draws = normal(n, d, seed=30), normal(n, seed=30, name="y"), 20_000
     S, B = X.T @ torch.diag(y) @ X, X.T @ X
     scaled = normal(draws, k, 1, seed=31) * normal(draws, k, d, seed=32) / math.sqrt(k)
     R = scaled.mT @ scaled
@@ -298,7 +298,7 @@ def test_freeness_is_the_limit_of_the_exact_means() -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "quadratic", "erf"])
 def test_the_mean_kernel_of_one_hidden_layer_is_exact_at_any_width(activation: str) -> None:
-    X, draws, k = normal(4, 3, seed=9), 20_000, 2
+    X, draws, k = normal(4, 3, seed=9), 8_000, 2
     h = (normal(draws, k, 3, seed=10) / math.sqrt(3) @ X.T).requires_grad_()
     made = ns.models._activations.activation(activation)(h)
     slope = torch.autograd.grad(made.sum(), h)[0]
@@ -310,7 +310,7 @@ def test_the_mean_kernel_of_one_hidden_layer_is_exact_at_any_width(activation: s
 
 @pytest.mark.parametrize("width", [2, 5])
 def test_the_mean_kernel_of_two_quadratic_layers_at_finite_width(width: int) -> None:
-    X, draws, s = normal(3, 3, seed=12), 100_000, (0.7, 1.3, 0.9)
+    X, draws, s = normal(3, 3, seed=12), 30_000, (0.7, 1.3, 0.9)
     h = normal(draws, 3, 3, seed=13)[..., :width, :] if width < 3 else normal(draws, width, 3, seed=13)
     h = h * math.sqrt(s[0] / 3) @ X.T
     W = normal(draws, width, width, seed=14) * math.sqrt(s[1] / width)
@@ -327,11 +327,11 @@ def test_the_mean_kernel_of_two_quadratic_layers_at_finite_width(width: int) -> 
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_the_mean_kernel_with_depth_is_that_of_wide_networks(layer: int) -> None:
-    x, k = normal(5, 3, seed=16), 1500
+    x, k = normal(5, 3, seed=16), 600
     model = network(2, k, 3, 1, "relu", 17)
     b = layer_view(model, model[1 + 2 * layer], x).tangents[:, 0]
     limit = early.expected_kernel(x, activation="relu", depth=2, layer=layer)
-    assert float((b @ b.T - limit).norm() / limit.norm()) < 0.2  # about √(5 / k) of a kernel's entry
+    assert float((b @ b.T - limit).norm() / limit.norm()) < 0.3  # a few √(5 / k)
     whole = ns.infinite.Relu()
     assert close(early.expected_kernel(x, activation=whole, depth=2, layer=layer), limit, 1e-14)
 

@@ -9,6 +9,7 @@ that survive d, k → ∞ with bounded spectra; data with a few dominating direc
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
@@ -80,20 +81,16 @@ def _partitions(sizes: list[int]) -> Iterator[list[int]]:
 
 
 @lru_cache(maxsize=64)
-def _terms(letters: str, width: int) -> tuple[tuple[tuple[str, ...], float], ...]:
-    """The loops of every pairing with its weight, equal ones added up."""
+def _diagrams(letters: str) -> tuple[tuple[tuple[str, ...], tuple[int, ...], int], ...]:
+    """Loops of a pairing, sizes of the groups of factors that share a unit, and how often both occur together."""
     p = len(letters)
-    found: dict[tuple[str, ...], float] = {}
+    found: Counter[tuple[tuple[str, ...], tuple[int, ...]]] = Counter()
     for partner in _pairings(tuple(range(2 * p))):
         label = _components(p, partner)
-        sizes = [label.count(x) for x in sorted(set(label))]
-        weight = sum(
-            math.prod(width - i for i in range(len(blocks))) * math.prod(map(_even_moment, blocks))
-            for blocks in _partitions(sizes)
-        )
         loops = tuple(_loops(letters, partner))
-        found[loops] = found.get(loops, 0.0) + weight / width**p
-    return tuple(found.items())
+        for blocks in _partitions([label.count(x) for x in sorted(set(label))]):
+            found[loops, tuple(sorted(blocks))] += 1
+    return tuple((loops, blocks, count) for (loops, blocks), count in found.items())
 
 
 def _even_moment(m: int) -> int:
@@ -109,7 +106,12 @@ def mean_word(letters: str, traces: Mapping[str, float], width: int) -> float:
     >>> round(mean_word("II", {"I": 3.0, "II": 3.0}, 5), 6)  # 3 d (d + 2) / k + (1 - 1/k) d
     11.4
     """
-    return sum(weight * math.prod(traces[loop] for loop in loops) for loops, weight in _terms(letters, width))
+    total = 0.0
+    for loops, blocks, count in _diagrams(letters):
+        units = math.prod((width - i) / width for i in range(len(blocks)))  # choices of distinct units
+        moments = math.prod(map(_even_moment, blocks)) / width ** (len(letters) - len(blocks))
+        total += count * units * moments * math.prod(traces[loop] for loop in loops)
+    return total
 
 
 def words_of(A: Square, B: Square) -> dict[str, float]:
