@@ -1,11 +1,14 @@
 """Experiments: one published result per file, each with a smoke and a paper scale, verdicts on its claims and figures."""
 
 from ntkscope.experiments import alignment_evolution as alignment_evolution
+from ntkscope.experiments import alignment_reversing as alignment_reversing
 from ntkscope.experiments import attribution_quality as attribution_quality
 from ntkscope.experiments import binary_mnist as binary_mnist
 from ntkscope.experiments import cnn_spectra as cnn_spectra
 from ntkscope.experiments import cntk as cntk
 from ntkscope.experiments import conjugate_theory as conjugate_theory
+from ntkscope.experiments import deep_prediction as deep_prediction
+from ntkscope.experiments import early_time as early_time
 from ntkscope.experiments import effective_rank as effective_rank
 from ntkscope.experiments import finetuning_spectra as finetuning_spectra
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
