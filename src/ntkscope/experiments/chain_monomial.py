@@ -24,7 +24,7 @@ MATRICES = "matrices-{reading}"  # EGOP, NFM, AGOP, WᵀQW of the first seed
 
 @dataclass(frozen=True)
 class ChainMonomial:
-    """`scale` is the printed s of the first layer, read as a variance and, beside it, as a standard deviation; `lr` is of ½·MSE.
+    """`scale` is the printed s of the first layer, read as a variance and as a standard deviation; `lr` is of ½·MSE.
 
     `ansatz_items`, `ansatz_width`: the sizes of Figure 2. `draws`: random matrices Q per network."""
 

@@ -17,8 +17,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ntkscope.core import generator
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, Watch, cotangents
-from ntkscope.tangent.pristine import ours
 from ntkscope.tangent.probe import Findings
+from ntkscope.tangent.pristine import ours
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Outer
 
@@ -98,7 +98,7 @@ def named(model: nn.Module, sites: Sequence[Site]) -> tuple[dict[str, Site], dic
         if own in made or own == INPUT:
             own = f"{site.parameter}[{site.start}:{site.stop}]"
         made[own] = site
-        aliases.update(dict.fromkeys(others, own))
+        aliases.update({other: own for other in others})
     return made, {name: own for name, own in aliases.items() if name not in made}
 
 
