@@ -23,7 +23,7 @@ HERE = (Path(os.environ.get("NTKSCOPE_DATA", "/nowhere")) / "olivetti").is_dir()
 @pytest.mark.skipif(not HERE, reason="Olivetti faces are not on this machine: set NTKSCOPE_DATA")
 class TestFaces(ExperimentContract):
     name = "faces"
-    tiny = given(width=4, epochs=1, draws=3)
+    tiny = given(width=16, epochs=1, draws=3)
     kept = "definition"
     identities = ("nfa-pearson-def",)
 

@@ -116,8 +116,8 @@ def rise(paths: Paths, layer: str) -> dict[float, dict[str, float]]:
 
 
 def spearman(scales: tuple[float, ...], values: Float64[np.ndarray, "scales seeds"]) -> dict[str, float]:
-    """Rank correlation of s and a figure, seed by seed."""
-    return interval(stats.spearmanr(scales, values[:, i]).statistic for i in range(values.shape[1]))
+    """Rank correlation of s and a figure, seed by seed; 0 for one that does not change with s."""
+    return interval(stats.spearmanr(scales, one).statistic if np.ptp(one) > 0 else 0.0 for one in values.T)
 
 
 def _setting(config: Any, record: Record) -> Reading:
