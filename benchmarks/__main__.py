@@ -32,6 +32,7 @@ COMPARISONS = (
     "passes",
     "linearize",
     "tracker",
+    "feature_matrices",
 )
 ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled", "ekfac", "spectra")
 

@@ -102,7 +102,7 @@ def columns(module: nn.Module, gradient: Tensor) -> Tensor:
 
 def jacobian(module: Any) -> Tensor:
     """The weights (out, in) as the module's inputs meet them; groups are blocks."""
-    if isinstance(module, CONVOLUTIONS):
+    if type(module) in CONVOLUTIONS:
         blocks = module.weight.detach().reshape(module.groups, module.out_channels // module.groups, -1)
         return torch.block_diag(*blocks)
     zero = torch.zeros(module.in_features, dtype=torch.float64)

@@ -259,7 +259,7 @@ def test_chosen_layers_and_outputs() -> None:
     full = ns.feature_matrices(model, x, outputs=2)
     close(fm["3"].ptk, full["3"].ptk, 1e-6)
     parts = [ns.feature_matrices(model, x, outputs=[c], layers="0")["0"].ptk for c in range(3)]
-    close(sum(parts), ns.feature_matrices(model, x)["0"].ptk, 1e-5)  # type: ignore[arg-type]
+    close(sum(parts), ns.feature_matrices(model, x)["0"].ptk, 1e-5)
     assert list(ns.feature_matrices(model, x, layers="input")) == ["input"]
     assert fm["3"].correlation() == pytest.approx(
         ns.measures.feature_ansatz.nfa_correlation(fm["3"].weight, fm["3"].ptk)
@@ -284,14 +284,15 @@ def test_a_sketch_has_the_error_it_says() -> None:
         x = torch.randn(25, 4, dtype=torch.float64)
     exact = ns.feature_matrices(model, x)["0"].ptk
     kernels, errors = [], []
-    for seed in range(60):
+    for seed in range(30):
         layer = ns.feature_matrices(model, x, outputs=ns.OutputSketch(3, seed), certify=False, layers="0")["0"]
         kernels.append(layer.ptk)
         errors.append(layer.standard_error)
     spread = torch.stack(kernels).std(0)
-    assert bool(((torch.stack(kernels).mean(0) - exact).abs() < 4 * spread / 60**0.5).all())
+    assert bool(((torch.stack(kernels).mean(0) - exact).abs() < 4 * spread / 30**0.5).all())
     said = torch.stack(errors).square().mean(0).sqrt()
-    assert bool((said / spread > 0.6).all()) and bool((said / spread < 1.6).all())
+    assert bool((said / spread > 0.55).all())
+    assert bool((said / spread < 1.8).all())
     few = ns.feature_matrices(model, x, outputs="sketch", layers="0")
     assert few.certificate.checked
     assert ns.feature_matrices(model, x, outputs=ns.OutputSketch(30), layers="0")["0"].standard_error is None
@@ -397,8 +398,8 @@ def test_bad_input() -> None:
         ns.feature_matrices(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), torch.ones(3, 4))
     with pytest.raises(UsageError, match="no affine layer"):
         ns.feature_matrices(nn.LayerNorm(4), torch.ones(3, 4))
+    text = nn.Sequential(nn.Embedding(5, 4), Mean(), nn.Linear(4, 2))
     with pytest.raises(UsageError, match="token ids"):
-        text = nn.Sequential(nn.Embedding(5, 4), Mean(), nn.Linear(4, 2))
         ns.feature_matrices(text, torch.ones(3, 2, dtype=torch.long), layers="input")
     dead = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).requires_grad_(True)
     nn.init.constant_(dead[0].bias, -100.0)

@@ -84,8 +84,8 @@ def nfa_correlation(
     | "both" | `W̄ᵀW̄`, `W̄ᵀK̄W̄` | double-centred, ansatz 5 |
     | "tangents" | `W₀ᵀW₀`, `W₀ᵀK̄W₀` | PTK-centred, ansatz 6 |
 
-    `Kc` is `K̄ = 1/n Σ (b - b₀)(b - b₀)ᵀ`, from the tangents b of the trained and b₀ of the initial network at the same inputs; it
-    is not the difference of two covariances. `pearson` subtracts from each matrix the mean of its entries first, `diagonal`
+    `Kc` is `K̄ = 1/n Σ (b - b₀)(b - b₀)ᵀ`, from the tangents b of the trained and b₀ of the initial network at the same inputs;
+    it is not the difference of two covariances. `pearson` subtracts from each matrix the mean of its entries first, `diagonal`
     compares the diagonals (together: appendix I). Arrays or tensors; float64; nothing of size in² is made where in > out.
 
     >>> W, W0 = torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([[0.0, 0.0], [0.0, 3.0]])

@@ -1,8 +1,9 @@
 """Feature matrices of every layer in one stream: what the weights look for (NFM), what the outputs react to (AGOP).
 
-For an affine map `h = W a` with tangents `b = ∂f_c(x_i)/∂h` at position s: `K = 1/n Σ_i Σ_c Σ_s b bᵀ` (out, out), the covariance of the
-pre-activation tangents, `WᵀW` the neural feature matrix, and `WᵀKW` the average gradient outer product by the layer's inputs,
-which for a convolution are its patches. Radhakrishnan et al. (2024); Beaglehole, Mitliagkas & Agarwala (2024), section 2.
+For an affine map `h = W a` with tangents `b = ∂f_c(x_i)/∂h` at position s: `K = 1/n Σ_i Σ_c Σ_s b bᵀ` (out, out) is the
+covariance of the pre-activation tangents, `WᵀW` the neural feature matrix, and `WᵀKW` the average gradient outer product by the
+layer's inputs, which for a convolution are its patches. Radhakrishnan et al. (2024); Beaglehole, Mitliagkas & Agarwala (2024),
+section 2.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -35,8 +35,8 @@ PASSES = 4  # of outputs="sketch"
 class LayerFeatures:
     """The feature matrices of one layer, float64. `weight` (out, in) is the map from the layer's inputs to its pre-activations.
 
-    `ptk` is K. `standard_error` is that of K, entry by entry, where outputs were sketched. `positions` counts those of one sample,
-    over all calls of the layer; `seconds` is what its covariances took. Groups of a convolution are blocks of `weight`.
+    `ptk` is K. `standard_error` is that of K, entry by entry, where outputs were sketched. `positions` counts those of one
+    sample, over all calls of the layer; `seconds` is what its covariances took. Groups of a convolution are blocks of `weight`.
     """
 
     name: str
@@ -167,8 +167,9 @@ def feature_matrices(
 
     One forward pass and one pass back per output serve all layers and the input itself. `layers`: names or globs, such as
     `"layer1.*"` or `"input"`; default all. `outputs`: numbers of outputs, or `"sketch"` (`OutputSketch(k)`): k random sign
-    combinations instead of all outputs, drawn anew for every sample. `initial`: the network before training (a module, its state
-    dict, a `Snapshot`), for the centred forms. Blocks are cut so that the stream stays within `memory`; K is summed in float64.
+    combinations instead of all outputs, drawn anew for every sample. `initial`: the network before training (a module, its
+    state dict, a `Snapshot`), for the centred forms. Blocks are cut so that the stream stays within `memory`; K is
+    summed in float64.
 
     Layers are named after their modules; a packed attention has `.query`, `.key` and `.value`. A module that multiplies its
     inputs or outputs by a constant (NTK parametrisation) has that constant in `weight`. What no rule accounts for is named in

@@ -17,8 +17,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ntkscope.core import generator
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, Watch, cotangents
-from ntkscope.tangent.probe import Findings
 from ntkscope.tangent.pristine import ours
+from ntkscope.tangent.probe import Findings
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Outer
 
@@ -64,7 +64,7 @@ class Site:
 
 def find_sites(subject: Subject, calls: Sequence[Call], findings: Findings, n: int) -> list[Site]:
     """The sites of the probed calls whose parameters the rules account for, in the order in which they are first called."""
-    found: dict[tuple[Any, ...], list[tuple[int, int, int]]] = {}
+    found: dict[Site, Site] = {}  # by what calls of one weight have in common
     for k, call in enumerate(calls):
         for t, term in enumerate(call.terms):
             if not isinstance(term, Outer) or term.slot.name in findings.func:
@@ -72,12 +72,18 @@ def find_sites(subject: Subject, calls: Sequence[Call], findings: Findings, n: i
             x = findings.layouts[k].read(term.x, term.lead_x, n)[:1]
             positions, groups, inside = term.extent(x, 1)
             numbers = subject.leaves[term.slot.name][term.slot.start : term.slot.stop].numel()
-            key = (*term.slot.piece, term.transposed, groups, inside, numbers // (groups * inside))
-            found.setdefault(key, []).append((k, t, positions))
-    return [
-        Site(*key, tuple((k, t) for k, t, _ in members), sum(positions for *_, positions in members))
-        for key, members in found.items()
-    ]
+            name, start, stop = term.slot.piece
+            outside = numbers // (groups * inside)
+            made = Site(name, start, stop, term.transposed, groups, inside, outside, ((k, t),), positions)
+            key = replace(made, members=(), positions=0)
+            if key in found:
+                made = replace(
+                    found[key],
+                    members=(*found[key].members, (k, t)),
+                    positions=found[key].positions + positions,
+                )
+            found[key] = made
+    return list(found.values())
 
 
 def named(model: nn.Module, sites: Sequence[Site]) -> tuple[dict[str, Site], dict[str, str]]:
@@ -98,7 +104,7 @@ def named(model: nn.Module, sites: Sequence[Site]) -> tuple[dict[str, Site], dic
         if own in made or own == INPUT:
             own = f"{site.parameter}[{site.start}:{site.stop}]"
         made[own] = site
-        aliases.update({other: own for other in others})
+        aliases.update(dict.fromkeys(others, own))
     return made, {name: own for name, own in aliases.items() if name not in made}
 
 
