@@ -43,6 +43,8 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.surrogates import Linearized, linearize
     from ntkscope.tracking import Every, LogSpaced, OnPlateau, Tracker
     from ntkscope.tangent import feature_matrices
+    from ntkscope.tangent import feature_matrices
+    from ntkscope.tracking import Every, LogSpaced, OnPlateau, Tracker
     from ntkscope.xray import xray
 
     __version__: str
