@@ -41,8 +41,6 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.machines import retrain_last_layer
     from ntkscope.storage import open_kernel
     from ntkscope.surrogates import Linearized, linearize
-    from ntkscope.tracking import Every, LogSpaced, OnPlateau, Tracker
-    from ntkscope.tangent import feature_matrices
     from ntkscope.tangent import feature_matrices
     from ntkscope.tracking import Every, LogSpaced, OnPlateau, Tracker
     from ntkscope.xray import xray
