@@ -182,17 +182,23 @@ def _early(config: Any, record: Record) -> Reading:
         return lacking(*lacks)
     paths = paths_of(config.scales, record, "isotropic")
     measured: dict[str, Any] = {}
-    holds = True
+    holds, until = True, []
     for layer in LAYERS:
         early = paths.since(f"centred {layer}", *EARLY)
         means = early.mean(1)  # (scales, moments)
-        spread = float((means.max(0) - means.min(0)).max())
+        spreads = means.max(0) - means.min(0)
         measured[layer] = {
+            f"step {EARLY[0]} by s": [short(interval(values[:, 0])) for values in early],
             "least by s": [short(interval(values.min(1))) for values in early],
-            "spread": round(spread, 4),
+            "spread, step by step": [round(float(value), 4) for value in spreads],
         }
-        holds = holds and float(means.min()) >= 0.8 and spread <= 0.15
-    return Reading(measured, holds, INTERVALS, seeds=paths.seeds)
+        well = (means.min(0) >= 0.8) & (spreads <= 0.15)
+        until.append(int(np.cumprod(well).sum()))  # moments from the first on
+        holds = holds and bool(well.all())
+    steps = [step for step in paths.steps if EARLY[0] <= step <= EARLY[1]]
+    least = min(until)
+    note = f"{INTERVALS}; " + (f"holds until step {steps[least - 1]}" if least else "holds at none of these steps")
+    return Reading(measured, holds, note, seeds=paths.seeds)
 
 
 def _rises(config: Any, record: Record) -> Reading:
