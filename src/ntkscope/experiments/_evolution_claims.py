@@ -11,7 +11,7 @@ from scipy import stats
 
 from ntkscope.core import Claim, Record
 from ntkscope.experiments._feature_path import LAYERS, SPECTRA
-from ntkscope.experiments._feature_runs import Paths, key_of, missing, paths_of
+from ntkscope.experiments._feature_runs import Paths, as_deviations, key_of, missing, paths_of
 from ntkscope.experiments._intervals import interval, short
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
@@ -160,6 +160,12 @@ def _sensitive(config: Any, record: Record) -> Reading:
         "final by s": {layer: [round(float(v), 4) for v in values.mean(1)] for layer, values in ends.items()},
         "layer 2 less layer 1": short(more),
     }
+    other = as_deviations(config.scales)
+    if all(key_of("isotropic", scale) in record.metrics for scale in other):
+        beside = paths_of(other, record, "isotropic")
+        measured["range over s, standard deviations"] = {
+            layer: short(interval(np.ptp(final(beside, f"uncentred {layer}"), axis=0))) for layer in LAYERS
+        }
     where = "layer 2" if more["low"] > 0 else "layer 1" if more["high"] < 0 else "neither layer more than the other"
     return Reading(
         measured,
