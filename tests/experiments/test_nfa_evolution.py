@@ -170,6 +170,14 @@ def test_other_paths_do_not(
     assert not claims.READINGS[name](NFAEvolution(scales=SCALES), record).holds
 
 
+def test_the_other_reading_of_the_scale_is_told_where_it_was_run(tmp_path: Path) -> None:
+    record = record_of(tmp_path, uncentred=[0.9, 0.8, 0.7, 0.3], centred=[0.9] * 4, losses=[0.1] * 4)
+    config = NFAEvolution(scales=(0.1, 1.0))  # squared: 0.01 and 1
+    told = claims.READINGS["fig2-uncentred-sensitive"](config, record).measured
+    assert told["range over s"]["layer1"][0] == pytest.approx(0.4, abs=1e-3)
+    assert told["range over s, standard deviations"]["layer1"][0] == pytest.approx(0.5, abs=1e-3)
+
+
 def test_missing_legs_are_named(tmp_path: Path) -> None:
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="nfa-evolution")
     reading = claims.READINGS["fig7-8-robust"](NFAEvolution(), record)

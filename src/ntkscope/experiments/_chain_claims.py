@@ -186,7 +186,7 @@ def _ansatz(config: Any, record: Record) -> Reading:
         if told["layer2"]["mean"] < 0.7
         else "mean with its 95 % interval"
     )
-    return Reading(measured, told["layer1"]["mean"] >= 0.7, note, seeds=told["layer1"]["n"])
+    return Reading(measured, told["layer1"]["mean"] >= 0.7, note, seeds=int(told["layer1"]["n"]))
 
 
 @needs("trained/variance")
@@ -218,7 +218,7 @@ def _rho(config: Any, record: Record) -> Reading:
     told = over(record, "variance", value)
     note = f"0.93 is {rank_among(record, value, 0.93)}; mean with its 95 % interval"
     measured = _beside(record, {"ρ": short(told), "each": each(record, value)}, value)
-    return Reading(measured, 0.90 <= told["mean"] <= 0.95, note, seeds=told["n"])
+    return Reading(measured, 0.90 <= told["mean"] <= 0.95, note, seeds=int(told["n"]))
 
 
 @needs("trained/variance")
@@ -231,7 +231,7 @@ def _control(config: Any, record: Record) -> Reading:
     measured = {"control": short(told), "below ρ by": short(drop), "single draws": draws}
     holds = 0.45 <= told["mean"] <= 0.60 and drop["mean"] >= 0.3
     note = f"{config.draws} draws of Q per network; ρ itself {rho['mean']:.3f}"
-    return Reading(_beside(record, measured, value), holds, note, seeds=told["n"])
+    return Reading(_beside(record, measured, value), holds, note, seeds=int(told["n"]))
 
 
 @needs("trained/variance")
@@ -240,14 +240,14 @@ def _spread(config: Any, record: Record) -> Reading:
     told = over(record, "variance", value)
     most = of_layer("layer1", "largest possible spread")(members(record, "variance")[0])
     measured = _beside(record, {"std / mean": short(told), "largest possible": most}, value)
-    return Reading(measured, 5 <= told["mean"] <= 6.5, "population standard deviation", seeds=told["n"])
+    return Reading(measured, 5 <= told["mean"] <= 6.5, "population standard deviation", seeds=int(told["n"]))
 
 
 @needs("trained/variance")
 def _likeness(config: Any, record: Record) -> Reading:
-    told = {name: over(record, "variance", lambda one, name=name: one["egop"][name]) for name in ("agop", "nfm")}
+    told = {name: interval(one["egop"][name] for one in members(record, "variance")) for name in ("agop", "nfm")}
     measured = {f"ρ({name.upper()}, EGOP)": short(one) for name, one in told.items()}
-    return Reading(measured, min(one["mean"] for one in told.values()) >= 0.7, seeds=told["agop"]["n"])
+    return Reading(measured, min(one["mean"] for one in told.values()) >= 0.7, seeds=int(told["agop"]["n"]))
 
 
 @needs("definitions/start")

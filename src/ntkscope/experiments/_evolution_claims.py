@@ -11,7 +11,7 @@ from scipy import stats
 
 from ntkscope.core import Claim, Record
 from ntkscope.experiments._feature_path import LAYERS, SPECTRA
-from ntkscope.experiments._feature_runs import Paths, key_of, missing, paths_of
+from ntkscope.experiments._feature_runs import Paths, as_deviations, key_of, missing, paths_of
 from ntkscope.experiments._intervals import interval, short
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
@@ -160,6 +160,12 @@ def _sensitive(config: Any, record: Record) -> Reading:
         "final by s": {layer: [round(float(v), 4) for v in values.mean(1)] for layer, values in ends.items()},
         "layer 2 less layer 1": short(more),
     }
+    other = as_deviations(config.scales)
+    if all(key_of("isotropic", scale) in record.metrics for scale in other):
+        beside = paths_of(other, record, "isotropic")
+        measured["range over s, standard deviations"] = {
+            layer: short(interval(np.ptp(final(beside, f"uncentred {layer}"), axis=0))) for layer in LAYERS
+        }
     where = "layer 2" if more["low"] > 0 else "layer 1" if more["high"] < 0 else "neither layer more than the other"
     return Reading(
         measured,
@@ -182,17 +188,23 @@ def _early(config: Any, record: Record) -> Reading:
         return lacking(*lacks)
     paths = paths_of(config.scales, record, "isotropic")
     measured: dict[str, Any] = {}
-    holds = True
+    holds, until = True, []
     for layer in LAYERS:
         early = paths.since(f"centred {layer}", *EARLY)
         means = early.mean(1)  # (scales, moments)
-        spread = float((means.max(0) - means.min(0)).max())
+        spreads = means.max(0) - means.min(0)
         measured[layer] = {
+            f"step {EARLY[0]} by s": [short(interval(values[:, 0])) for values in early],
             "least by s": [short(interval(values.min(1))) for values in early],
-            "spread": round(spread, 4),
+            "spread, step by step": [round(float(value), 4) for value in spreads],
         }
-        holds = holds and float(means.min()) >= 0.8 and spread <= 0.15
-    return Reading(measured, holds, INTERVALS, seeds=paths.seeds)
+        well = (means.min(0) >= 0.8) & (spreads <= 0.15)
+        until.append(int(np.cumprod(well).sum()))  # moments from the first on
+        holds = holds and bool(well.all())
+    steps = [step for step in paths.steps if EARLY[0] <= step <= EARLY[1]]
+    least = min(until)
+    note = f"{INTERVALS}; " + (f"holds until step {steps[least - 1]}" if least else "holds at none of these steps")
+    return Reading(measured, holds, note, seeds=paths.seeds)
 
 
 def _rises(config: Any, record: Record) -> Reading:

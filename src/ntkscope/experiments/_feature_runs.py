@@ -123,12 +123,27 @@ def legs_of(
     measures: Mapping[str, Measure],
     seeds: Sequence[int],
     device: torch.device,
+    optional: Sequence[float] = (),
 ) -> list[Leg]:
+    """Every spectrum at every scale; those of `optional` only if they are named."""
     return [
-        Leg(key_of(spectrum, scale), partial(run_leg, config, record, spectrum, scale, measures, seeds, device))
+        Leg(
+            key_of(spectrum, scale),
+            partial(run_leg, config, record, spectrum, scale, measures, seeds, device),
+            optional=scale not in config.scales,
+        )
         for spectrum in spectra
-        for scale in config.scales
+        for scale in dict.fromkeys((*config.scales, *optional))
     ]
+
+
+def as_deviations(scales: Sequence[float]) -> tuple[float, ...]:
+    """The variances that `scales` mean if they are standard deviations.
+
+    >>> as_deviations((0.01, 1.0))
+    (0.0001, 1.0)
+    """
+    return tuple(float(f"{scale**2:.6g}") for scale in scales)
 
 
 @dataclass(frozen=True, eq=False)

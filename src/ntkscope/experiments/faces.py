@@ -228,7 +228,7 @@ def _rho(config: Any, record: Record) -> Reading:
         "ρ of the matrices": short(interval(one["rho"] for one in found)),
         "centred ρ": short(interval(one["centred"] for one in found)),
     }
-    return Reading(measured, told["mean"] >= 0.6, "mean with its 95 % interval", seeds=told["n"])
+    return Reading(measured, told["mean"] >= 0.6, "mean with its 95 % interval", seeds=int(told["n"]))
 
 
 @needs("trained")
@@ -244,7 +244,7 @@ def _control(config: Any, record: Record) -> Reading:
         "p": [one["p_value"] for one in found],
     }
     note = f"{config.draws} draws per network; the mean of WᵀQW over Q is a multiple of WᵀW, so one draw says little"
-    return Reading(measured, drop["mean"] >= 0.3, note, seeds=drop["n"])
+    return Reading(measured, drop["mean"] >= 0.3, note, seeds=int(drop["n"]))
 
 
 @needs("definition")

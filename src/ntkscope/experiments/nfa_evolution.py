@@ -10,7 +10,7 @@ from ntkscope.core import Record
 from ntkscope.experiments._evolution_claims import NAME, PUBLISHED, judge
 from ntkscope.experiments._evolution_figures import draw
 from ntkscope.experiments._feature_path import SPECTRA, correlation
-from ntkscope.experiments._feature_runs import FREE, SMALL, FeatureRuns, legs_of
+from ntkscope.experiments._feature_runs import FREE, SMALL, FeatureRuns, as_deviations, legs_of
 from ntkscope.experiments._legs import run_legs
 from ntkscope.experiments.registry import experiment
 
@@ -19,7 +19,10 @@ MEASURES = {"uncentred": correlation(None), "centred": correlation("weights")}
 
 @dataclass(frozen=True)
 class NFAEvolution(FeatureRuns):
-    """Inputs with three spectra: isotropic (Figure 2), 1 / (1 + k) (Figure 7), 1 / (1 + k²) (Figure 8)."""
+    """Inputs with three spectra: isotropic (Figure 2), 1 / (1 + k) (Figure 7), 1 / (1 + k²) (Figure 8).
+
+    Legs at squared scales, which is what the printed ones mean if they are standard deviations, run if they are named.
+    """
 
     @classmethod
     def paper(cls) -> NFAEvolution:
@@ -35,7 +38,8 @@ def run(
 ) -> None:
     """Feature ansatz, Figures 2, 7 and 8: uncentred and centred correlations through training at several initial scales."""
     seeds = list(range(seed, seed + config.seeds))
-    run_legs(record, legs_of(config, record, list(SPECTRA), MEASURES, seeds, device), config.legs, progress=progress)
+    made = legs_of(config, record, list(SPECTRA), MEASURES, seeds, device, as_deviations(config.scales))
+    run_legs(record, made, config.legs, progress=progress)
 
 
 experiment(
