@@ -18,8 +18,6 @@ from ntkscope.linalg.batch_means import standard_errors
 from oracles.closeness import assert_kernel_close
 from strategies.networks import noise, randomize
 
-pytestmark = pytest.mark.guard  # minutes in all
-
 KINDS = ["rademacher", "gaussian", "sparse", "kronecker"]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -30,6 +28,7 @@ def network() -> tuple[nn.Module, Tensor]:
         return randomize(nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 2))), noise(6, 12)
 
 
+@pytest.mark.guard
 def test_standard_errors_are_batch_means() -> None:
     """Against the textbook: repeats of the entry from each group alone, and the jackknife for cosines."""
     left, right = noise(3, 40).double(), noise(4, 40).double()
@@ -79,6 +78,7 @@ def test_coverage_would_notice_errors_that_are_too_small() -> None:
     assert abs(float(found.mean()) - 0.9) > 4 * float(found.std()) / len(found) ** 0.5 + 0.01
 
 
+@pytest.mark.guard
 def test_chosen_rows_and_columns_have_the_errors_of_the_whole() -> None:
     model, x = network()
     gram: Any = ns.kernel("proj-trntk", model, x, dim=256, kind="sparse")
@@ -92,6 +92,7 @@ def test_chosen_rows_and_columns_have_the_errors_of_the_whole() -> None:
         gram.confidence_interval(95)
 
 
+@pytest.mark.guard
 @every_kind
 @pytest.mark.parametrize("cross", [False, True])
 def test_a_tolerance_chooses_the_size(kind: str, cross: bool) -> None:
@@ -109,6 +110,7 @@ def test_a_tolerance_chooses_the_size(kind: str, cross: bool) -> None:
     assert sizes[1] > sizes[0]
 
 
+@pytest.mark.guard
 def test_stages_are_kept_and_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first guess that is far too small grows; what it computed stays in the result."""
     from ntkscope.kernels import projected
@@ -127,6 +129,7 @@ def test_stages_are_kept_and_joined(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- on disk -----------------------------------------------------------------------------------------------------------
+@pytest.mark.guard
 @pytest.mark.parametrize("name", ["proj-trntk", "proj-pntk"])
 @every_kind
 def test_stored_features_are_the_kernel(name: str, kind: str, tmp_path: Path) -> None:
@@ -142,6 +145,7 @@ def test_stored_features_are_the_kernel(name: str, kind: str, tmp_path: Path) ->
     assert opened.meta["kind"] == kind
 
 
+@pytest.mark.guard
 @every_kind
 def test_new_inputs_meet_the_stored_ones(kind: str, tmp_path: Path) -> None:
     model, x = network()
@@ -156,6 +160,7 @@ def test_new_inputs_meet_the_stored_ones(kind: str, tmp_path: Path) -> None:
         ns.kernels.extend(tmp_path, other, x[4:])
 
 
+@pytest.mark.guard
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ntkscope.kernels import _projecting
     from ntkscope.storage.feature_store import FeatureStore
@@ -181,6 +186,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Monk
             ns.kernel("proj-trntk", model, x, **(options | changed))
 
 
+@pytest.mark.guard
 def test_what_a_store_of_features_cannot_do(tmp_path: Path) -> None:
     model, x = network()
     with pytest.raises(UsageError, match=r"kernels\.extend"):

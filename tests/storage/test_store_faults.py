@@ -101,13 +101,12 @@ def kill_often(filler: Filler, source: str, folder: Path, kills: int, seconds: f
 @pytest.mark.parametrize(
     ("kills", "source"),
     [
-        (5, "small network"),
-        (5, "products"),
+        pytest.param(5, "small network", marks=pytest.mark.guard),
+        pytest.param(5, "products", marks=pytest.mark.guard),
         pytest.param(20, "network", marks=pytest.mark.nightly),
         pytest.param(60, "products", marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.guard
 def test_killed_at_random_moments_it_ends_bit_identical(
     filler: Filler, tmp_path: Path, kills: int, source: str
 ) -> None:

@@ -58,7 +58,7 @@ def convnet() -> nn.Sequential:
     ).float()
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 def test_a_thousand_kernels() -> None:
     model, x = convnet(), noise(3, 2, 6, 6).float()
     flat(lambda: ns.kernel("trntk0", model, x), 1000, 200)

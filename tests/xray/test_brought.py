@@ -292,7 +292,7 @@ def trained():
 """
 
 
-@pytest.mark.guard
+@pytest.mark.nightly  # test_command has a network of one's own too
 def test_a_state_dict_as_torch_save_writes_it(tmp_path: Path) -> None:
     (tmp_path / "plain_torch.py").write_text(STATE_DICT)
     made = [sys.executable, "-c", "import plain_torch; plain_torch.trained()"]
