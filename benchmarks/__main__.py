@@ -32,6 +32,8 @@ COMPARISONS = (
     "passes",
     "linearize",
     "tracker",
+    "feature_matrices",
+    "rfm",
 )
 ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled", "ekfac", "spectra")
 

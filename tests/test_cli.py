@@ -81,6 +81,7 @@ def test_list_names_everything_there_is(run: Run) -> None:
         *ns.KERNELS,
         *ns.EXPERIMENTS,
         *ns.surrogates.SURROGATES,
+        *ns.surrogates.INPUT_SURROGATES,
         *ns.measures.MEASURES,
         *SECTIONS,
     ]:

@@ -23,6 +23,7 @@ from contracts.dataset import DatasetContract
 from contracts.experiment import ExperimentContract
 from contracts.infinite_layer import LayerContract
 from contracts.infinite_rule import NonlinearityContract
+from contracts.input_surrogate import InputSurrogateContract
 from contracts.kernel import KernelContract
 from contracts.measure import MeasureContract
 from contracts.model import ModelContract
@@ -83,8 +84,8 @@ ROOMS: dict[str, tuple[Callable[[], Iterable[Any]], Callable[[], set[Any]]]] = {
     "kernels": (lambda: ns.KERNELS, lambda: names(KernelContract)),
     "infinite.rules": (lambda: ns.infinite.LAYERS.values(), layers),
     "surrogates": (
-        lambda: ns.surrogates.SURROGATES.values(),
-        lambda: {type(suite().make()) for suite in suites(SurrogateContract)},
+        lambda: [*ns.surrogates.SURROGATES.values(), *ns.surrogates.INPUT_SURROGATES.values()],
+        lambda: {type(suite().make()) for suite in suites(SurrogateContract) | suites(InputSurrogateContract)},
     ),
     "measures": (lambda: ns.measures.MEASURES, lambda: names(MeasureContract)),
     "report.views": (lambda: VIEWS, lambda: names(ViewContract)),

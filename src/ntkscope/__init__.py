@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # what the names below are, for type checkers and editors
     from ntkscope.machines import retrain_last_layer
     from ntkscope.storage import open_kernel
     from ntkscope.surrogates import Linearized, linearize
+    from ntkscope.tangent import feature_matrices
     from ntkscope.tracking import Every, LogSpaced, OnPlateau, Tracker
     from ntkscope.xray import xray
 
@@ -72,6 +73,7 @@ _NAMES = {
     "KERNELS": "kernels",
     "OutputSketch": "kernels",
     "Tangent": "kernels",
+    "feature_matrices": "tangent",
     "kernel": "kernels",
     "run": "experiments",
     "Gram": "linalg",
@@ -108,6 +110,7 @@ __all__ = [
     "data",
     "experiments",
     "explain",
+    "feature_matrices",
     "infinite",
     "kernel",
     "kernels",

@@ -17,7 +17,7 @@ PARTS: dict[str, Callable[[], Mapping[str, Any]]] = {
     "datasets": lambda: ns.data.DATASETS,
     "models": lambda: ns.models.MODELS,
     "kernels": lambda: ns.KERNELS,
-    "surrogates": lambda: ns.surrogates.SURROGATES,
+    "surrogates": lambda: {**ns.surrogates.SURROGATES, **ns.surrogates.INPUT_SURROGATES},
     "measures": lambda: ns.measures.MEASURES,
     "sections": lambda: SECTIONS,
     "experiments": lambda: ns.EXPERIMENTS,

@@ -1,12 +1,17 @@
 """Experiments: one published result per file, each with a smoke and a paper scale, verdicts on its claims and figures."""
 
 from ntkscope.experiments import alignment_evolution as alignment_evolution
+from ntkscope.experiments import alignment_reversing as alignment_reversing
 from ntkscope.experiments import attribution_quality as attribution_quality
 from ntkscope.experiments import binary_mnist as binary_mnist
+from ntkscope.experiments import chain_monomial as chain_monomial
 from ntkscope.experiments import cnn_spectra as cnn_spectra
 from ntkscope.experiments import cntk as cntk
 from ntkscope.experiments import conjugate_theory as conjugate_theory
+from ntkscope.experiments import deep_prediction as deep_prediction
+from ntkscope.experiments import early_time as early_time
 from ntkscope.experiments import effective_rank as effective_rank
+from ntkscope.experiments import faces as faces
 from ntkscope.experiments import finetuning_spectra as finetuning_spectra
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
 from ntkscope.experiments import function_regression as function_regression
@@ -20,6 +25,8 @@ from ntkscope.experiments import linearized_lenet as linearized_lenet
 from ntkscope.experiments import logistic_regression as logistic_regression
 from ntkscope.experiments import max_learning_rate as max_learning_rate
 from ntkscope.experiments import multiple_index as multiple_index
+from ntkscope.experiments import nfa_centerings as nfa_centerings
+from ntkscope.experiments import nfa_evolution as nfa_evolution
 from ntkscope.experiments import optimal_depth as optimal_depth
 from ntkscope.experiments import poisoning as poisoning
 from ntkscope.experiments import simplicity_bias as simplicity_bias

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from ntkscope.core import Claim, Record
@@ -56,3 +57,17 @@ def verdicts(
             note="; ".join(word for word in words if word),
             seeds=reading.seeds,
         )
+
+
+def needs(*legs: str) -> Callable[[Read], Read]:
+    """Decorator: a reading of a record that has these legs; of one that lacks some, it says which."""
+
+    def wrap(read: Read) -> Read:
+        @wraps(read)
+        def checked(config: Any, record: Record) -> Reading:
+            absent = tuple(leg for leg in legs if leg not in record.metrics)
+            return lacking(*absent) if absent else read(config, record)
+
+        return checked
+
+    return wrap

@@ -13,9 +13,9 @@ from ntkscope.core import Claim, Record
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments import _theory_grids as grids
 from ntkscope.experiments import _theory_kernels as kernels
-from ntkscope.experiments._conjugate import digits
 from ntkscope.experiments._results import once
 from ntkscope.experiments._theory_claims import CLAIMS
+from ntkscope.experiments._theory_verdicts import theory_verdicts
 from ntkscope.experiments.registry import experiment
 
 MEASUREMENTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # of the number of trials and the seed
@@ -69,18 +69,7 @@ def run(
 
 def judge(config: ConjugateTheory, record: Record, difference: str) -> Iterator[Claim]:
     """Every check on what the record holds."""
-    for claim in CLAIMS:
-        found = {key: value for key, value in record.metrics[claim.measurement].items() if key != "seconds"}
-        shown = _rounded({key: found[key] for key in claim.shown or found})
-        yield claim.published.judged(shown, bool(claim.holds(found)), difference=difference, note=claim.note)
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_rounded(item) for item in value]
-    return digits(value, 4) if isinstance(value, float) else value
+    yield from theory_verdicts(CLAIMS, record, difference)
 
 
 def draw(record: Record) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from ntkscope.linalg.correlation import matrix_correlation
 from ntkscope.linalg.dense import DenseGram, as_gram
 from ntkscope.linalg.density import SpectralDensity, quadrature, spectral_density, stochastic_trace
 from ntkscope.linalg.factored import FactoredGram
+from ntkscope.linalg.feature_correlation import Control, centred_pair, haar_control, weighted_correlation
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.health import PSDHealth, nearest_psd, psd_health
 from ntkscope.linalg.lanczos import lanczos, top_eigenpairs
@@ -44,6 +45,7 @@ __all__ = [
     "CholeskySolution",
     "ConditionNumber",
     "ConjugateGradientSolution",
+    "Control",
     "CorrectedGram",
     "DenseGram",
     "EigenPairs",
@@ -70,6 +72,7 @@ __all__ = [
     "band_eigenvalues",
     "block_eigenpairs",
     "block_jacobi",
+    "centred_pair",
     "cholesky_solve",
     "condition_number",
     "conjugate_gradient",
@@ -78,6 +81,7 @@ __all__ = [
     "entropy_rank",
     "estimate_effective_rank",
     "frobenius_norm",
+    "haar_control",
     "jacobi",
     "lanczos",
     "least_squares",
@@ -105,4 +109,5 @@ __all__ = [
     "top_eigenpairs",
     "tracy_widom_cdf",
     "tracy_widom_sf",
+    "weighted_correlation",
 ]

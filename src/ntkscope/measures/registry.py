@@ -20,6 +20,8 @@ Of = Literal[
     "two kernels",
     "two subspaces",
     "two changes",
+    "weights and tangents",
+    "weights, initial weights and tangents",
 ]
 F = TypeVar("F", bound=Callable[..., Any])
 

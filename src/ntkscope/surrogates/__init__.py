@@ -1,19 +1,22 @@
-"""What stands in for a network: estimators on precomputed kernels, and its linearisation."""
+"""What stands in for a network: estimators on precomputed kernels or on inputs, and its linearisation."""
 
 from ntkscope.surrogates._checks import KernelNotFinite
 from ntkscope.surrogates._linear_solution import LinearSolution
+from ntkscope.surrogates._metric_learning import RecursiveStep
 from ntkscope.surrogates.conjugate import ConjugateLeastSquares
 from ntkscope.surrogates.glm import KernelGLM
 from ntkscope.surrogates.linearized import Linearized, linearize
 from ntkscope.surrogates.logistic import KernelLogistic
 from ntkscope.surrogates.minimum_norm import MinimumNorm, MinimumNormClassifier
 from ntkscope.surrogates.neighbors import KernelNeighbors
-from ntkscope.surrogates.registry import SURROGATES
+from ntkscope.surrogates.recursive_feature_machine import RecursiveFeatureClassifier, RecursiveFeatureMachine
+from ntkscope.surrogates.registry import INPUT_SURROGATES, SURROGATES
 from ntkscope.surrogates.ridge import KernelRidge, KernelRidgeClassifier
 from ntkscope.surrogates.ridge_loo import KernelRidgeLOO
 from ntkscope.surrogates.svm import KernelSVM
 
 __all__ = [
+    "INPUT_SURROGATES",
     "SURROGATES",
     "ConjugateLeastSquares",
     "KernelGLM",
@@ -28,5 +31,8 @@ __all__ = [
     "Linearized",
     "MinimumNorm",
     "MinimumNormClassifier",
+    "RecursiveFeatureClassifier",
+    "RecursiveFeatureMachine",
+    "RecursiveStep",
     "linearize",
 ]

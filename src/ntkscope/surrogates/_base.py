@@ -40,7 +40,7 @@ class LinearInKernel(PairwiseEstimator):
         return affine(query_kernel(self, K), self.coef_, self.intercept_)
 
 
-class KernelClassifier(ClassifierMixin, PairwiseEstimator):
+class ScoreClassifier(ClassifierMixin, BaseEstimator):
     """A classifier with one score per class, `logits(K)`; the rest of its interface follows from them."""
 
     classes_: Array
@@ -62,6 +62,10 @@ class KernelClassifier(ClassifierMixin, PairwiseEstimator):
     def predict_proba(self, K: Any) -> Array:
         """`softmax(logits(K))`, (n_test, classes)."""
         return softmax(self.logits(K), axis=1)
+
+
+class KernelClassifier(ScoreClassifier, PairwiseEstimator):
+    """A `ScoreClassifier` on kernel rows."""
 
 
 class LinearClassifier(LinearInKernel, KernelClassifier):

@@ -92,13 +92,13 @@ def _check_products_finite(gram: Gram) -> None:
         )
 
 
-def class_labels(gram: Gram, y: Any, owner: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The classes, sorted, and each row's class number; at least two classes, one label per row of the kernel."""
+def class_labels(gram: Gram | Tensor, y: Any, owner: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The classes, sorted, and each row's class number; at least two classes, one label per row of a kernel or of inputs."""
     labels = column_or_1d(_plain(y, owner), warn=True)
     if len(labels) != gram.shape[0]:
         found = len(set(labels.tolist()))
         raise UsageError(
-            f"got {len(labels)} labels ({found} classes) for a kernel of {gram.shape[0]} rows; inconsistent numbers of"
+            f"got {len(labels)} labels ({found} classes) for {_what(gram)} of {gram.shape[0]} rows; inconsistent numbers of"
             " samples: expected one label for each training point"
         )
     check_classification_targets(labels)
@@ -111,12 +111,12 @@ def class_labels(gram: Gram, y: Any, owner: str) -> tuple[NDArray[Any], NDArray[
     return classes, numbers.astype(np.int64)
 
 
-def float_targets(gram: Gram, y: Any, owner: str) -> Tensor:
-    """Regression targets (n,) or (n, outputs) in float64 on the kernel's device."""
+def float_targets(gram: Gram | Tensor, y: Any, owner: str, classifier: str | None = None) -> Tensor:
+    """Regression targets (n,) or (n, outputs) in float64 on the device of the kernel or of the inputs."""
     values = np.asarray(_plain(y, owner))
     if values.ndim == 0 or len(values) != gram.shape[0]:
         raise UsageError(
-            f"got targets of shape {values.shape} for a kernel of {gram.shape[0]} rows; inconsistent numbers of samples:"
+            f"got targets of shape {values.shape} for {_what(gram)} of {gram.shape[0]} rows; inconsistent numbers of samples:"
             " expected one target for each training point"
         )
     try:
@@ -124,7 +124,7 @@ def float_targets(gram: Gram, y: Any, owner: str) -> Tensor:
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"{owner} got targets of dtype {values.dtype}; expected numbers: for class labels use the classifier"
-            f" ({owner}Classifier)"
+            f" ({classifier or f'{owner}Classifier'})"
         ) from error
     if values.ndim > 2 or not np.isfinite(values).all():
         bad = np.argwhere(~np.isfinite(values))
@@ -169,6 +169,10 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     if value not in options:
         raise UsageError(f"got {name}={value!r}; expected one of {', '.join(map(repr, options))}")
     return str(value)
+
+
+def _what(rows: Gram | Tensor) -> str:
+    return "inputs" if isinstance(rows, Tensor) else "a kernel"
 
 
 def _plain(y: Any, owner: str) -> Any:

@@ -45,7 +45,7 @@ class ConjugateLeastSquares(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> ConjugateLeastSquares:
         """Fit on features (n, p), or a kernel (n, n) that holds them, targets (n,) or (n, outputs), and weights (n,)."""
         features = self._features(K, reset=True)
-        targets = float_targets(features, y, "ConjugateLeastSquares")  # type: ignore[arg-type]
+        targets = float_targets(features, y, "ConjugateLeastSquares")
         weights = sample_weights(features, sample_weight)  # type: ignore[arg-type]
         ridge = strength(self.ridge, zero=True)
         self._flat = targets.ndim == 1

@@ -7,7 +7,17 @@ there are), `probe` (three samples decide what to trust), `pieces` (the method f
 """
 
 from ntkscope.tangent.coverage import Coverage
+from ntkscope.tangent.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
 from ntkscope.tangent.inputs import input_gradients
 from ntkscope.tangent.jacobian import Jacobian, entk_operator, trace_operator
 
-__all__ = ["Coverage", "Jacobian", "entk_operator", "input_gradients", "trace_operator"]
+__all__ = [
+    "Coverage",
+    "FeatureMatrices",
+    "Jacobian",
+    "LayerFeatures",
+    "entk_operator",
+    "feature_matrices",
+    "input_gradients",
+    "trace_operator",
+]

@@ -23,6 +23,8 @@ def dense(gradient: Tensor | None, leaf: Tensor) -> Tensor:
 
 def pull(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
     """`∂ Σ weights·values / ∂ leaf` for every leaf; the graph stays, since parts of it may be the caller's."""
+    if not leaves:
+        return []
     try:
         return list(torch.autograd.grad(values, leaves, weights, retain_graph=True, allow_unused=True))
     except RuntimeError as error:

@@ -1,0 +1,224 @@
+"""Two hidden ReLU layers on the chain monomial, as the feature-ansatz paper trains them, and their correlations on the way."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from ntkscope import data, models, training
+from ntkscope.core import NumericalError, Params, Snapshot, Split
+from ntkscope.measures.feature_ansatz import double_centred_ratio, nfa_correlation
+from ntkscope.training import Every
+
+LAYERS = ("layer1", "layer2")
+SPECTRA: Mapping[str, float | None] = {"isotropic": None, "decay-1": 1.0, "decay-2": 2.0}
+PARTS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class ChainTask:
+    """Sizes of the problem; `decay` is that of the inputs' spectrum, 1 / (1 + k^decay) in a random basis, None if isotropic."""
+
+    items: int
+    dimension: int
+    width: int
+    rank: int = 5
+    test_items: int = 1024
+    decay: float | None = None
+
+    def split(self, seed: int) -> Split:
+        return data.load(
+            "chain-monomial",
+            seed=seed,
+            dimension=self.dimension,
+            rank=self.rank,
+            decay=self.decay,
+            train=self.items,
+            test=self.test_items,
+        )
+
+    def network(self, scale: float, seed: int) -> nn.Module:
+        """No biases, weights N(0, s/fan-in) with s = `scale` in the first layer and 1 after it."""
+        return models.build(
+            "mlp",
+            in_features=self.dimension,
+            classes=1,
+            widths=self.width,
+            depth=2,
+            bias=False,
+            sigma_w=1.0,
+            init_scale=[math.sqrt(scale), 1.0, 1.0],
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """Networks of several seeds at one scale, trained together, with what was measured of them on the way."""
+
+    ensemble: training.Ensemble
+    splits: list[Split]
+    steps: list[int]
+    values: dict[str, Float64[np.ndarray, "seeds moments layers"]]
+    losses: dict[str, Float64[np.ndarray, "seeds moments"]]
+    seconds: float
+
+
+Measure = Callable[["Moment", int, str], float]
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """Weights, tangents and their covariances of stacked networks, at the start and now; float64 on the CPU."""
+
+    before: Mapping[str, Tensor]
+    now: Mapping[str, Tensor]
+    ptk: Mapping[str, Float64[Tensor, "k out out"]]
+    centred_ptk: Mapping[str, Float64[Tensor, "k out out"]]
+
+    def correlation(self, member: int, layer: str, centring: str | None) -> float:
+        W, W0 = self.now[layer][member], self.before[layer][member]
+        K, Kc = self.ptk[layer][member], self.centred_ptk[layer][member]
+        return nfa_correlation(W, K, W0=W0, Kc=Kc, centring=centring)
+
+    def ratio(self, member: int, layer: str) -> float:
+        """Figure 4's: of the double-centred to the centred term, not normalised."""
+        W, W0 = self.now[layer][member], self.before[layer][member]
+        return double_centred_ratio(W, W0, self.ptk[layer][member], self.centred_ptk[layer][member])
+
+
+def correlation(centring: str | None) -> Measure:
+    return lambda moment, member, layer: moment.correlation(member, layer, centring)
+
+
+def ratio(moment: Moment, member: int, layer: str) -> float:
+    return moment.ratio(member, layer)
+
+
+def weights_of(params: Params) -> dict[str, Float64[Tensor, "k out in"]]:
+    """Of the stacked networks, by layer, readout included."""
+    return {name.removesuffix(".weight"): value.detach().double() for name, value in params.items()}
+
+
+def outputs_of(weights: Mapping[str, Tensor], x: Float[Tensor, "k n d"]) -> Float[Tensor, "k n"]:
+    """Of every network on its own inputs."""
+    hidden = x
+    for layer in LAYERS:
+        hidden = (hidden @ weights[layer].mT).clamp_min(0)
+    return (hidden @ weights["readout"].mT).squeeze(-1)
+
+
+def tangents_of(weights: Mapping[str, Tensor], x: Float[Tensor, "k n d"]) -> dict[str, Float[Tensor, "k n width"]]:
+    """`b = ∂f/∂h` of both hidden layers, in closed form: a ReLU passes a cotangent where it is active."""
+    first = x @ weights["layer1"].mT
+    second = first.clamp_min(0) @ weights["layer2"].mT
+    after = (second > 0) * weights["readout"]
+    return {"layer1": (after @ weights["layer2"]) * (first > 0), "layer2": after}
+
+
+def covariance(b: Float[Tensor, "k n out"]) -> Float64[Tensor, "k out out"]:
+    """`K = 1/n Σ b bᵀ`, on the CPU."""
+    return (b.mT @ b / b.shape[1]).cpu()
+
+
+def follow(
+    task: ChainTask,
+    scale: float,
+    seeds: Sequence[int],
+    measures: Mapping[str, Measure],
+    *,
+    lr: float,
+    steps: int,
+    every: int,
+    device: torch.device,
+) -> Followed:
+    """Gradient descent on ½·MSE from N(0, s/fan-in), all seeds stacked; `measures` every so many steps, at the start too.
+
+    A seed draws the data and, up to its scale, the network, so runs of one seed at several scales are paired. The rate of `fit`
+    is of the mean of r², of which a step is half as long. What is undefined (centred at the start, diverged) is NaN.
+    """
+    splits = [task.split(seed) for seed in seeds]
+    inputs = {part: torch.stack([getattr(split, part).x for split in splits]).to(device) for part in PARTS}
+    targets = {part: torch.stack([getattr(split, part).y for split in splits]).to(device) for part in PARTS}
+    x = inputs["train"].double()
+    start: dict[str, dict[str, Tensor]] = {}
+    at: list[int] = []
+    values: dict[str, list[list[list[float]]]] = {name: [] for name in measures}
+    losses: dict[str, list[list[float]]] = {part: [] for part in PARTS}
+
+    def watch(snapshot: Snapshot) -> None:
+        weights = weights_of(snapshot.params)
+        tangents = tangents_of(weights, x)
+        if not start:
+            start.update(weights={name: value.clone() for name, value in weights.items()}, tangents=tangents)
+        moment = Moment(
+            {layer: start["weights"][layer].cpu() for layer in LAYERS},
+            {layer: weights[layer].cpu() for layer in LAYERS},
+            {layer: covariance(tangents[layer]) for layer in LAYERS},
+            {layer: covariance(tangents[layer] - start["tangents"][layer]) for layer in LAYERS},
+        )
+        at.append(snapshot.step)
+        for name, measure in measures.items():
+            values[name].append([[defined(measure, moment, i, layer) for layer in LAYERS] for i in range(len(seeds))])
+        single = {name: value.float() for name, value in weights.items()}
+        for part in PARTS:
+            error = (outputs_of(single, inputs[part]) - targets[part]).square().mean(1) / 2
+            losses[part].append(error.double().tolist())
+
+    began = time.perf_counter()
+    ensemble = training.fit_ensemble(
+        partial(task.network, scale),
+        [split.train for split in splits],
+        seeds=list(seeds),
+        optimizer="gd",
+        loss="mse",
+        lr=lr / 2,
+        steps=steps,
+        snapshots=Every(every),
+        on_snapshot=watch,
+        diverged="nan",
+        device=device,
+    )
+    return Followed(
+        ensemble,
+        splits,
+        at,
+        {name: np.array(rows).transpose(1, 0, 2) for name, rows in values.items()},
+        {part: np.array(rows).T for part, rows in losses.items()},
+        time.perf_counter() - began,
+    )
+
+
+def defined(measure: Measure, moment: Moment, member: int, layer: str) -> float:
+    """The measure, or NaN where it is undefined: nothing moved yet, or the member diverged."""
+    if not bool(torch.isfinite(moment.now[layer][member]).all()):
+        return math.nan
+    try:
+        return measure(moment, member, layer)
+    except NumericalError:
+        return math.nan
+
+
+def finals(ensemble: training.Ensemble) -> list[nn.Module]:
+    """The trained networks in double precision, in evaluation mode, on the CPU."""
+    return [model.cpu().double().eval() for model in ensemble.members()]
+
+
+def rounded(values: Any, digits: int = 6) -> Any:
+    """Nested lists of numbers with so many significant digits."""
+    if isinstance(values, Mapping):
+        return {key: rounded(value, digits) for key, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [rounded(value, digits) for value in values]
+    if isinstance(values, (np.ndarray, Tensor)):
+        return rounded(values.tolist(), digits)
+    return float(f"{values:.{digits}g}") if isinstance(values, float) else values
