@@ -64,6 +64,31 @@ def bracket(config: Any, runs: list[Mapping[str, Any]]) -> dict[str, float | Non
     }
 
 
+def crossings(config: Any, runs: list[Mapping[str, Any]]) -> dict[str, float | None]:
+    """The rates at which |β·u₁| first passes 0.2 and λ₁ first passes 1.1 edges, between neighbouring rates on a line.
+
+    `apart`, the second over the first, is how narrow a bracket of both readings can get, however fine the rates.
+    """
+    edge = edge_of(config)
+    rates = [float(one["rate"]) for one in runs]
+    weak = crossing(rates, [one["alignment"]["weights"] for one in runs], BELOW[1])
+    high = crossing(rates, [one["top"]["weights"][0] / edge for one in runs], ABOVE[0])
+    return {"alignment 0.2": weak, "λ₁ 10 % above": high, "apart": high / weak if weak and high else None}
+
+
+def crossing(rates: list[float], values: list[float], level: float) -> float | None:
+    """Where values first pass `level`, on a line between neighbours.
+
+    >>> crossing([1.0, 2.0, 4.0], [0.0, 1.0, 3.0], 2.0)
+    3.0
+    """
+    for i in range(1, len(rates)):
+        before, after = values[i - 1], values[i]
+        if before <= level < after:
+            return rates[i - 1] + (level - before) / (after - before) * (rates[i] - rates[i - 1])
+    return None
+
+
 def near(side: Mapping[str, float | None]) -> bool:
     """Whether both sides are reached within 15 % of the threshold."""
     below, threshold, above = side["below"], side["threshold"], side["above"]
@@ -92,6 +117,14 @@ def spiked(config: Any, runs: list[Mapping[str, Any]]) -> list[dict[str, float]]
             told = {"rate": one["rate"], "value": first, "alignment": one["alignment"]["weights"]}
             found.append(told | {"implied": implied(config, first)})
     return found
+
+
+def by_rate(found: list[dict[str, float]]) -> dict[str, list[float]]:
+    """How far alignments are above what λ₁ implies."""
+    told: dict[str, list[float]] = {}
+    for one in found:
+        told.setdefault(f"{one['rate']:g}", []).append(round(one["alignment"] - one["implied"], 4))
+    return told
 
 
 def one_step_gaps(record: Record, key: str, which: str = "theory") -> dict[str, float]:
@@ -128,7 +161,9 @@ def _transition(config: Any, record: Record) -> Reading:
     }
     measured = {
         "threshold": {str(seed): side for seed, side in sides.items()},
+        "crossings": {str(seed): crossings(config, runs_of(record, seed)) for seed in seeds},
         "networks with one spike": len(one_spike),
+        "alignment minus BBP by rate": by_rate(one_spike),
         "largest gap to BBP": off if one_spike else None,
         "η* of one step, theory": found["population threshold"],
         "one step, f₀ = 0": steps,

@@ -7,6 +7,7 @@ is that of some training tweets, taken ten times per epoch, in evaluation mode. 
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ EVOLUTION = Published(
     "spectra-fig23-eigen-evolution",
     "Figure 23a",
     "the CK's first eigenvalue first falls and then rises",
-    "its least value lies strictly inside the run, at least 2 % below both ends",
+    "the least of its start and of its median over each epoch lies inside the run, at least 2 % below both ends",
     WHY,
 )
 ALIGNMENT = Published(
@@ -233,6 +234,16 @@ def turn(first: list[float]) -> tuple[int, bool]:
     return at, 0 < at < len(first) - 1 and first[at] <= 0.98 * min(first[0], first[-1])
 
 
+def by_epoch(config: FinetuningSpectra, rows: list[Mapping[str, Any]]) -> list[float]:
+    """The first eigenvalue at the start, then its median over each epoch: one passing collapse is not a turn."""
+    last = rows[-1]["step"]
+    epochs = [math.ceil(config.epochs * row["step"] / last) for row in rows]
+    several: dict[int, list[float]] = {}
+    for epoch, row in zip(epochs, rows):
+        several.setdefault(epoch, []).append(row["values"][0])
+    return [digits(float(np.median(values)), 5) for _, values in sorted(several.items())]
+
+
 def judge(config: FinetuningSpectra, record: Record, difference: str) -> Iterator[Claim]:
     found = [record.metrics[f"accuracy/{s}"] for s in range(config.seeds)]
     rows = [evolution(record, s) for s in range(config.seeds)]
@@ -241,11 +252,13 @@ def judge(config: FinetuningSpectra, record: Record, difference: str) -> Iterato
     turns, measured = [], []
     for several in rows:
         first = [row["values"][0] for row in several]
-        at, inside = turn(first)
-        turns.append(inside)
+        at, medians = int(np.argmin(first)), by_epoch(config, several)
+        turns.append(turn(medians)[1])
         epoch = digits(config.epochs * several[at]["step"] / several[-1]["step"], 3)
-        measured.append({"start": first[0], "least": first[at], "at epoch": epoch, "end": first[-1]})
-    yield EVOLUTION.judged({"first eigenvalue": measured}, all(turns), difference=difference)
+        single = {"least": first[at], "at epoch": epoch, "end": first[-1]}
+        measured.append({"start, then medians of the epochs": medians, "single moments": single})
+    note = "single moments fall far below where training passes through a collapse; the medians leave that out"
+    yield EVOLUTION.judged({"first eigenvalue": measured}, all(turns), difference=difference, note=note)
     ends = [[(row["alignments"][0], row["alignments"][1]) for row in (several[0], several[-1])] for several in rows]
     rises = [max(after - before for before, after in zip(*pair)) >= 0.2 for pair in ends]
     yield ALIGNMENT.judged(
