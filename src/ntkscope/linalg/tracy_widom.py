@@ -9,6 +9,7 @@ from scipy.special import airy
 
 from ntkscope.core import UsageError
 from ntkscope.linalg.marchenko_pastur import Array, Values, elementwise
+from ntkscope.linalg.tracy_widom_table import COEFFICIENTS, EDGES
 
 LOWEST, HIGHEST = -14.0, 40.0  # below the law is 0 to 1e-40, above its complement is 0 to 1e-70
 NODES, LENGTH, CHUNK = 40, 20.0, 128  # of the quadrature: twice as many nodes change 1e-12
@@ -38,12 +39,39 @@ def tracy_widom_cdf(x: Values, beta: int = 1) -> Values:
 
 
 def tracy_widom_sf(x: Values) -> Values:
-    """`1 - F₁(x)`, which keeps its relative precision where F₁ rounds to 1.
+    """`1 - F₁(x)`, which keeps its relative precision where F₁ rounds to 1: ten digits, from a table; 0.1 ms for a few values.
 
     >>> f"{tracy_widom_sf(12.0):.3g}"
     '1.98e-14'
     """
+    return elementwise(_tabulated, x)
+
+
+def exact_sf(x: Values) -> Values:
+    """`1 - F₁(x)` from the determinant, which the table interpolates; about 1 ms per value."""
     return elementwise(lambda values: -np.expm1(_log_determinants(values)[0]), x)
+
+
+def _tabulated(x: Array) -> Array:
+    """Clenshaw's sum of every value's own piece; 1 below the table, what its end has above it, NaN at NaN."""
+    edges, coefficients = _table()
+    inside = np.clip(x, edges[0], edges[-1])
+    piece = np.clip(np.searchsorted(edges, inside, side="right") - 1, 0, len(edges) - 2)
+    low, high = edges[piece], edges[piece + 1]
+    place = (2 * inside - low - high) / (high - low)
+    chosen = coefficients[:, piece]
+    one, two = np.zeros_like(place), np.zeros_like(place)
+    for coefficient in chosen[:0:-1]:
+        one, two = coefficient + 2 * place * one - two, one
+    log_of_minus_log = chosen[0] + place * one - two
+    return np.where(x < edges[0], 1.0, -np.expm1(-np.exp(log_of_minus_log)))
+
+
+@cache
+def _table() -> tuple[Array, Array]:
+    """The pieces' ends, and their coefficients as columns of equal length."""
+    longest = max(len(row) for row in COEFFICIENTS)
+    return np.array(EDGES), np.array([row + (0.0,) * (longest - len(row)) for row in COEFFICIENTS]).T
 
 
 def _log_determinants(x: Array) -> tuple[Array, Array]:

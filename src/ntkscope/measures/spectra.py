@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,11 +20,11 @@ from ntkscope.linalg.nulls import (
     Null,
     PermutationNull,
     constants,
-    excess_kurtosis,
     upper_quantile,
 )
 from ntkscope.linalg.power_law import checked_sample, plain_tail
-from ntkscope.linalg.spike_test import Centred, checked_matrix, decompose, find_spikes
+from ntkscope.linalg.singular import SingularParts
+from ntkscope.linalg.spike_test import Centred, checked_matrix, find_spikes
 from ntkscope.linalg.tracy_widom import MEAN
 from ntkscope.measures._checks import plain_array
 
@@ -169,16 +170,17 @@ def classify(
     bulk = _Bulk.of(parts.values, (matrix.shape[0], matrix.shape[1]), spikes.count)
     distance = bulk.distance if start is None else _moved(parts.values, start)
     top, entry = float(parts.values[0]), 1 / float(parts.values[0])  # the largest entry is 1 there
-    few = _localised(parts.left[:, :1]) and _localised(parts.right[:, :1])
+    left, right = parts.parts.vectors(1)
+    few = _localised(left) and _localised(right)
     evidence: dict[str, float | int | str] = {
         "singular values": side,
-        "entries' excess kurtosis": excess_kurtosis(parts.entries),
+        "entries' excess kurtosis": parts.kurtosis,
         "spikes": spikes.count,
         "p-value of the largest": spikes.p_value,
         "largest over the bulk's edge": top / bulk.edge if bulk.edge else math.inf,
         "largest entry over it": entry,
-        "rows that carry it": _carriers(parts.left[:, :1]),
-        "columns that carry it": _carriers(parts.right[:, :1]),
+        "rows that carry it": _carriers(left),
+        "columns that carry it": _carriers(right),
         "distance of the bulk": distance,
     }
     huge = top > bulk.edge and few and entry >= HUGE
@@ -229,7 +231,7 @@ class _Bulk:
         short, long = min(shape), max(shape)
         squares = (values.square() / long).cpu().numpy()
         law = marchenko_pastur(short / long)
-        variance = float(np.median(squares)) / law.quantile(0.5)
+        variance = float(np.median(squares)) / _median(short / long)
         if not variance > 0:
             return cls(0.0, 1.0)
         rest = np.sort(squares[min(removed, len(squares) - 1) :])
@@ -238,6 +240,11 @@ class _Bulk:
         centre, width = constants(shape, 0.0)
         highest = centre + width * (upper_quantile(0.01) - MEAN)
         return cls(math.sqrt(variance * highest), distance)
+
+
+@cache
+def _median(ratio: float) -> float:
+    return marchenko_pastur(ratio).quantile(0.5)
 
 
 def _start(W0: Any, matrix: Tensor) -> Tensor:
@@ -252,7 +259,7 @@ def _start(W0: Any, matrix: Tensor) -> Tensor:
 
 def _moved(values: Float[Tensor, " p"], start: Tensor) -> float:
     """The distance from the initial spectrum, both in units of their medians."""
-    initial = decompose(start - start.mean())[0]
+    initial = SingularParts.of(start - start.mean()).values
     scales = [float(one.median()) or 1.0 for one in (values, initial)]
     return _apart((initial / scales[1]).cpu().numpy(), (values / scales[0]).cpu().numpy())
 

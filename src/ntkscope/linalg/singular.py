@@ -1,0 +1,102 @@
+"""Singular values of a matrix, all of them, and singular vectors of the largest, as many as are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from scipy.linalg import LinAlgError, blas, eigh_tridiagonal, eigvalsh_tridiagonal, lapack
+from torch import Tensor
+
+Vectors: TypeAlias = tuple[Float[Tensor, "m k"], Float[Tensor, "n k"]]
+PANEL = 8  # columns that LAPACK reduces together: its own 32 are too many for matrices of a few hundred
+SINGLY = 4  # vectors up to which reflections are applied one by one
+
+
+@dataclass(eq=False)
+class SingularParts:
+    """Singular values of `matrix`, descending, by the smaller Gram: the large ones, asked for here, have all their digits.
+
+    On the CPU the Gram is reduced to a tridiagonal matrix; a vector is computed when it is asked for, O(p²) with p the smaller
+    side. Elsewhere all of them come at once.
+    """
+
+    matrix: Float[Tensor, "m n"]
+    values: Float[Tensor, " p"]
+    _basis: Tridiagonal | Float[Tensor, "p p"]
+    _known: Vectors | None = field(default=None, init=False)
+
+    @classmethod
+    def of(cls, matrix: Float[Tensor, "m n"]) -> SingularParts:
+        if matrix.device.type == "cpu" and matrix.dtype == torch.float64:
+            try:
+                reduced = Tridiagonal.of(matrix.contiguous().numpy())
+                squares = torch.from_numpy(reduced.eigenvalues())
+                return cls(matrix, squares.flip(0).clamp_min(0).sqrt(), reduced)
+            except LinAlgError:  # not converged: the other way may
+                pass
+        squares, vectors = torch.linalg.eigh(matrix @ matrix.T if _wide(matrix) else matrix.T @ matrix)
+        return cls(matrix, squares.flip(0).clamp_min(0).sqrt(), vectors.flip(1))
+
+    def vectors(self, count: int) -> Vectors:
+        """Left (m, count) and right (n, count) singular vectors of the `count` largest values, as columns."""
+        if self._known is None or self._known[0].shape[1] < count:
+            self._known = self._leading(count)
+        left, right = self._known
+        return left[:, :count], right[:, :count]
+
+    def _leading(self, count: int) -> Vectors:
+        wide = _wide(self.matrix)
+        if isinstance(self._basis, Tridiagonal):
+            vectors = torch.from_numpy(self._basis.leading(count)).to(self.matrix)
+        else:
+            vectors = self._basis[:, :count]
+        others = (self.matrix.T if wide else self.matrix) @ vectors / self.values[:count].clamp_min(1e-300)
+        return (vectors, others) if wide else (others, vectors)
+
+
+def _wide(matrix: Tensor) -> bool:
+    return matrix.shape[0] <= matrix.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Tridiagonal:
+    """The smaller Gram of a matrix as `Q T Qᵀ`: T tridiagonal, Q a product of reflections, kept as LAPACK has them."""
+
+    diagonal: Float64[np.ndarray, " p"]
+    beside: Float64[np.ndarray, " p-1"]
+    reflections: Float64[np.ndarray, "p p"]
+    factors: Float64[np.ndarray, " p-1"]
+
+    @classmethod
+    def of(cls, matrix: Float64[np.ndarray, "m n"]) -> Tridiagonal:
+        rows, columns = matrix.shape
+        side = min(rows, columns)
+        gram = blas.dsyrk(1.0, matrix.T, trans=rows <= columns, lower=1)
+        reflections, diagonal, beside, factors, info = lapack.dsytrd(gram, lower=1, lwork=PANEL * side, overwrite_a=1)
+        if info:
+            raise LinAlgError(f"dsytrd: {info}")
+        return cls(diagonal, beside, reflections, factors)
+
+    def eigenvalues(self) -> Float64[np.ndarray, " p"]:
+        """All, ascending."""
+        values: np.ndarray = eigvalsh_tridiagonal(self.diagonal, self.beside, lapack_driver="sterf")
+        return values
+
+    def leading(self, count: int) -> Float64[np.ndarray, "p k"]:
+        """Eigenvectors of the `count` largest eigenvalues, largest first, as columns."""
+        side = len(self.diagonal)
+        if count == 0:
+            return np.empty((side, 0))
+        _, inner = eigh_tridiagonal(
+            self.diagonal, self.beside, select="i", select_range=(side - count, side - 1), lapack_driver="stemr"
+        )
+        inner = inner[:, ::-1]
+        width = count if count <= SINGLY else PANEL * count
+        turned, _, info = lapack.dormqr("L", "N", self.reflections[1:, :-1], self.factors, inner[1:], width)
+        if info:
+            raise LinAlgError(f"dormqr: {info}")
+        return np.ascontiguousarray(np.concatenate([inner[:1], turned]))
