@@ -169,9 +169,9 @@ def excess_kurtosis(values: Tensor) -> float:
 
 def moments(values: Tensor) -> tuple[float, float]:
     """Mean square and excess kurtosis."""
-    square = values.square().reshape(-1)
-    mean = float(square.mean())
-    fourth = float(torch.dot(square, square)) / len(square)
+    flat = values.reshape(-1)
+    square = flat * flat
+    mean, fourth = float(torch.dot(flat, flat)) / len(flat), float(torch.dot(square, square)) / len(flat)
     return mean, fourth / mean**2 - 3 if mean else math.nan
 
 

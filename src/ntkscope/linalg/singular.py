@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from jaxtyping import Float, Float64
-from scipy.linalg import LinAlgError, blas, eigh_tridiagonal, eigvalsh_tridiagonal, lapack
+from scipy.linalg import LinAlgError, blas, eigh_tridiagonal, lapack
 from torch import Tensor
 
 Vectors: TypeAlias = tuple[Float[Tensor, "m k"], Float[Tensor, "n k"]]
@@ -43,15 +43,18 @@ class SingularParts:
 
     def vectors(self, count: int) -> Vectors:
         """Left (m, count) and right (n, count) singular vectors of the `count` largest values, as columns."""
-        if self._known is None or self._known[0].shape[1] < count:
-            self._known = self._leading(count)
+        known = 0 if self._known is None else self._known[0].shape[1]
+        if self._known is None or known < count:
+            self._known = self._leading(
+                min(len(self.values), max(1, count, 2 * known))
+            )  # who asks again will ask for more
         left, right = self._known
         return left[:, :count], right[:, :count]
 
     def _leading(self, count: int) -> Vectors:
         wide = _wide(self.matrix)
         if isinstance(self._basis, Tridiagonal):
-            vectors = torch.from_numpy(self._basis.leading(count)).to(self.matrix)
+            vectors = torch.from_numpy(self._basis.leading(count))
         else:
             vectors = self._basis[:, :count]
         others = (self.matrix.T if wide else self.matrix) @ vectors / self.values[:count].clamp_min(1e-300)
@@ -83,20 +86,22 @@ class Tridiagonal:
 
     def eigenvalues(self) -> Float64[np.ndarray, " p"]:
         """All, ascending."""
-        values: np.ndarray = eigvalsh_tridiagonal(self.diagonal, self.beside, lapack_driver="sterf")
-        return values
+        values, info = lapack.dsterf(self.diagonal, self.beside)
+        if info:
+            raise LinAlgError(f"dsterf: {info}")
+        return np.asarray(values)
 
     def leading(self, count: int) -> Float64[np.ndarray, "p k"]:
         """Eigenvectors of the `count` largest eigenvalues, largest first, as columns."""
         side = len(self.diagonal)
-        if count == 0:
-            return np.empty((side, 0))
         _, inner = eigh_tridiagonal(
             self.diagonal, self.beside, select="i", select_range=(side - count, side - 1), lapack_driver="stemr"
         )
-        inner = inner[:, ::-1]
+        vectors = inner[:, ::-1].copy(order="F")
+        # The reflections lie below the diagonal; from their first entry on, the same memory is a matrix of one column less.
+        below = self.reflections.ravel(order="F")[1 : 1 + side * (side - 1)].reshape((side, side - 1), order="F")
         width = count if count <= SINGLY else PANEL * count
-        turned, _, info = lapack.dormqr("L", "N", self.reflections[1:, :-1], self.factors, inner[1:], width)
+        vectors[1:], _, info = lapack.dormqr("L", "N", below, self.factors, vectors[1:], width)
         if info:
             raise LinAlgError(f"dormqr: {info}")
-        return np.ascontiguousarray(np.concatenate([inner[:1], turned]))
+        return vectors

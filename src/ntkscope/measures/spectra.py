@@ -23,6 +23,7 @@ from ntkscope.linalg.nulls import (
     upper_quantile,
 )
 from ntkscope.linalg.power_law import checked_sample, plain_tail
+from ntkscope.linalg.repeats import distinct_rows
 from ntkscope.linalg.singular import SingularParts
 from ntkscope.linalg.spike_test import Centred, checked_matrix, find_spikes
 from ntkscope.linalg.tracy_widom import MEAN
@@ -31,6 +32,7 @@ from ntkscope.measures._checks import plain_array
 LABELS = ("invariant bulk", "bulk + spikes", "heavy tail", "undecided")
 Spectrum: TypeAlias = Float64[np.ndarray, " n"]
 Weights: TypeAlias = Tensor | np.ndarray
+Evidence: TypeAlias = dict[str, float | int | str]
 
 # The rule, frozen on synthetic matrices (`python -m benchmarks spectra`).
 FEWEST = 50  # singular values or eigenvalues
@@ -65,7 +67,7 @@ class SpectrumClass:
 
     label: str
     """One of `LABELS`."""
-    evidence: dict[str, float | int | str]
+    evidence: Evidence
     """Numbers and words that led there; `reason` is a sentence."""
     spikes: SpikeTest | None
     tail: TailFit | None
@@ -133,13 +135,15 @@ def classify(
        `evidence["cause"]` says that no direction was learned; one corrupt entry reads the same.
     3. More than 6 spikes (`spike_test`) that reach down to the bulk (the last no farther from the edge than two mean steps
        between them, in logarithms): heavy tail, from *many directions*.
-    4. Any other number of spikes: bulk + spikes.
+    4. Any other number of spikes: bulk + spikes. If rows or columns repeat others exactly, 3 and 4 hold only if spikes remain
+       without the repeats; undecided otherwise.
     5. None: invariant bulk if the rest is within a Kolmogorov–Smirnov distance of 0.1 of the Marchenko–Pastur law (of W0's
        spectrum), apart from its scale; undecided otherwise, as orthogonal weights are.
 
     A Gram has no such null: its entries are not independent. Its W0 is the initial kernel or a sequence of kernels of
     redrawn initialisations; eigenvalues that exceed the initial ones count instead of spikes: by 10 %, or by what
-    redrawn initialisations differ.
+    redrawn initialisations differ. Largest eigenvalues that fell by as much, relative to the bulk, leave no invariant
+    bulk: undecided, if none exceeds the initial ones.
 
     `draws=0` takes the Tracy–Widom law in place of permutations of W; `resamples=1000` adds bootstraps and rivals to the
     tail. Costs one eigendecomposition of the smaller Gram besides.
@@ -171,26 +175,54 @@ def classify(
     distance = bulk.distance if start is None else _moved(parts.values, start)
     top, entry = float(parts.values[0]), 1 / float(parts.values[0])  # the largest entry is 1 there
     left, right = parts.parts.vectors(1)
-    few = _localised(left) and _localised(right)
-    evidence: dict[str, float | int | str] = {
+    rows, columns = _carriers(left), _carriers(right)
+    few = _localised(rows, len(left)) and _localised(columns, len(right))
+    evidence: Evidence = {
         "singular values": side,
         "entries' excess kurtosis": parts.kurtosis,
         "spikes": spikes.count,
         "p-value of the largest": spikes.p_value,
         "largest over the bulk's edge": top / bulk.edge if bulk.edge else math.inf,
         "largest entry over it": entry,
-        "rows that carry it": _carriers(left),
-        "columns that carry it": _carriers(right),
+        "rows that carry it": rows,
+        "columns that carry it": columns,
         "distance of the bulk": distance,
     }
     huge = top > bulk.edge and few and entry >= HUGE
     values = parts.values * parts.unit
     label, words = _judge(spikes, huge, distance, start is None)
+    if spikes.count and not huge:
+        label, words = _without_repeats(matrix, start, null, label, words)
     tail = _tail(values.square(), resamples, seed) if label != "invariant bulk" else None
     return SpectrumClass(label, evidence | words | _tail_words(tail), spikes, tail)
 
 
-def _judge(spikes: SpikeTest, huge: bool, distance: float, alone: bool) -> tuple[str, dict[str, float | int | str]]:
+def _without_repeats(
+    matrix: Tensor, start: Tensor | None, null: Null, label: str, words: Evidence
+) -> tuple[str, Evidence]:
+    """The same label if spikes remain without the rows and columns that repeat others; *undecided* if these are what stands out.
+
+    Equal rows are no independent entries: they make a singular value that says nothing of a learned direction.
+    """
+    rows, columns = distinct_rows(matrix), distinct_rows(matrix.T)
+    repeated = {"repeated rows": matrix.shape[0] - len(rows), "repeated columns": matrix.shape[1] - len(columns)}
+    if not any(repeated.values()):
+        return label, words
+    said = " and ".join(f"{count} {name.removeprefix('repeated ')}" for name, count in repeated.items() if count)
+    count = 0
+    if min(len(rows), len(columns)) >= FEWEST:
+        if isinstance(null, InitialNull) and start is not None:
+            kept = start[rows][:, columns]
+            null = InitialNull(null.permuted, kept - kept.mean())
+        count = find_spikes(Centred.of(matrix[rows][:, columns]), null).count
+    repeated["spikes without repeats"] = count
+    if count:
+        return label, words | repeated | {"reason": f"{words['reason']}; {count} without the {said} that repeat others"}
+    reason = f"{said} repeat others, so that entries are not independent; without them no singular value lies outside the bulk"
+    return "undecided", words | repeated | {"cause": "repeated rows or columns", "reason": reason}
+
+
+def _judge(spikes: SpikeTest, huge: bool, distance: float, alone: bool) -> tuple[str, Evidence]:
     if huge:
         reason = (
             "single entries carry the largest singular value: the entries are heavy-tailed, no direction was learned"
@@ -279,8 +311,8 @@ def _carriers(vector: Float[Tensor, "n 1"]) -> float:
     return float(participation(vector)[0]) * len(vector)
 
 
-def _localised(vector: Float[Tensor, "n 1"]) -> bool:
-    return _carriers(vector) * LOCALISED < (len(vector) + 2) / 3
+def _localised(carriers: float, entries: int) -> bool:
+    return carriers * LOCALISED < (entries + 2) / 3
 
 
 def _tail(squares: Any, resamples: int, seed: int) -> TailFit | None:
@@ -293,7 +325,7 @@ def _tail(squares: Any, resamples: int, seed: int) -> TailFit | None:
         return None
 
 
-def _tail_words(tail: TailFit | None) -> dict[str, float | int | str]:
+def _tail_words(tail: TailFit | None) -> Evidence:
     return {} if tail is None else {"tail exponent": tail.alpha, "points of the tail": tail.points}
 
 
@@ -323,15 +355,19 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
     sums = initial[:, top:].sum(1)
     scale = float(values[top:].sum() / sums.mean()) if sums.mean() > 0 else 1.0
     first = initial.mean(0)
-    tolerance = SHIFTED
+    tolerance, tolerance_below = SHIFTED, SHIFTED
     if len(several) > 1 and first[top - 1] > 0:
         tolerance = max(0.02, float((initial.max(0) / first - 1)[:top].max()))
+        tolerance_below = max(0.02, float((1 - initial.min(0) / first)[:top].max()))
     highest = initial.max(0)[:top] * (1 + tolerance) * max(scale, 0.0)
     outside = max(0, *(int((values > edge).sum()) - k for k, edge in enumerate(highest)))
+    lowest = initial.min(0)[:top] * (1 - tolerance_below) * max(scale, 0.0)
+    fallen = max(0, *(k + 1 - int((values >= edge).sum()) for k, edge in enumerate(lowest)))
     distance = _apart(first, values / scale if scale > 0 else values)
-    evidence: dict[str, float | int | str] = {
+    evidence: Evidence = {
         "eigenvalues": n,
         "eigenvalues outside": outside,
+        "eigenvalues that fell": fallen,
         "tolerance": tolerance,
         "scale of the bulk": scale,
         "distance of the bulk": distance,
@@ -343,6 +379,11 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
         label, reason = (
             "bulk + spikes",
             f"{outside} more eigenvalue{'s' * (outside > 1)} than initially outside the bulk",
+        )
+    elif fallen:
+        label = "undecided"
+        reason = (
+            f"no eigenvalue outside, but {fallen} of the largest fell to the bulk's side: by over {tolerance_below:.0%}"
         )
     elif distance <= MOVED:
         label = "invariant bulk"
