@@ -13,7 +13,24 @@ from torch import Tensor
 
 Vectors: TypeAlias = tuple[Float[Tensor, "m k"], Float[Tensor, "n k"]]
 PANEL = 8  # columns that LAPACK reduces together: its own 32 are too many for matrices of a few hundred
+SEVEN_DIGITS = 1e-4  # of the largest: a value's square has lost eight digits of sixteen there
 SINGLY = 4  # vectors up to which reflections are applied one by one
+
+
+def singular_values(matrix: Float[Tensor, "m n"]) -> Float[Tensor, " p"]:
+    """All singular values, descending, each to seven digits; O(m n p) with p the smaller side.
+
+    By the smaller Gram, several times as fast as `svdvals`; that one where a value is so small that the Gram would lose it.
+
+    >>> singular_values(torch.tensor([[3.0, 0.0], [4.0, 0.0]], dtype=torch.float64)).tolist()
+    [5.0, 0.0]
+    """
+    unit = matrix.abs().max()
+    if matrix.device.type == "cpu" and matrix.dtype == torch.float64 and float(unit) > 0:
+        values = SingularParts.of(matrix / unit).values * unit
+        if float(values[-1]) >= SEVEN_DIGITS * float(values[0]):
+            return values
+    return torch.linalg.svdvals(matrix)
 
 
 @dataclass(eq=False)
@@ -31,7 +48,7 @@ class SingularParts:
 
     @classmethod
     def of(cls, matrix: Float[Tensor, "m n"]) -> SingularParts:
-        if matrix.device.type == "cpu" and matrix.dtype == torch.float64:
+        if matrix.device.type == "cpu" and matrix.dtype == torch.float64 and min(matrix.shape) > 1:
             try:
                 reduced = Tridiagonal.of(matrix.contiguous().numpy())
                 squares = torch.from_numpy(reduced.eigenvalues())

@@ -131,5 +131,5 @@ COEFFICIENTS = (
         4.8985907209239328e-14,
     ),
 )
-"""One row per piece: of the polynomials T₀, T₁, … of the place between its ends, from -1 to 1. They
-interpolate the exact law at the zeros of T₂₁; in the first piece, where F₁ is known to fewer digits and needs fewer, they are least squares."""
+"""One row per piece: of the polynomials T₀, T₁, … of the place between its ends, from -1 to 1. They interpolate the exact law
+at the zeros of T₂₁; in the first piece, where F₁ is known to fewer digits and needs fewer, they are least squares."""

@@ -27,10 +27,10 @@ from ntkscope.linalg.repeats import distinct_rows
 from ntkscope.linalg.singular import SingularParts
 from ntkscope.linalg.spike_test import Centred, checked_matrix, find_spikes
 from ntkscope.linalg.tracy_widom import MEAN
-from ntkscope.measures._checks import plain_array
+from ntkscope.measures._spectrum_change import Spectrum, SpectrumChange, compare, spectrum
 
+__all__ = ["LABELS", "SpectrumChange", "SpectrumClass", "classify", "classify_eigenvalues", "compare", "spectrum"]
 LABELS = ("invariant bulk", "bulk + spikes", "heavy tail", "undecided")
-Spectrum: TypeAlias = Float64[np.ndarray, " n"]
 Weights: TypeAlias = Tensor | np.ndarray
 Evidence: TypeAlias = dict[str, float | int | str]
 
@@ -42,23 +42,9 @@ LOCALISED = 2.0  # times the Σ v⁴ of a Gaussian direction: a vector above it 
 HUGE = 1 / 3  # of the largest singular value in one entry
 MOVED = 0.1  # Kolmogorov–Smirnov distance of a bulk that is another one
 SHIFTED = 0.1  # by how much an eigenvalue of a kernel exceeds the initial one to lie outside
-QUANTILES = 200
 ROUNDING = 1e-6  # relative; singular values come from squares
+NOTHING = 1e-12  # of the largest eigenvalue: one below it is rounding
 DRAWS = 199  # of W0's entries where no other number was asked for
-
-
-@dataclass(frozen=True, eq=False)
-class SpectrumChange:
-    """How a spectrum changed."""
-
-    ks: float
-    """Kolmogorov–Smirnov distance: the largest difference between the shares of values below any point."""
-    wasserstein: float
-    """Mean distance by which values moved, the k-th largest to the k-th largest."""
-    quantiles: Float64[np.ndarray, "2 q"]
-    """Of both, at the same probabilities, ascending: the axes of a Q–Q plot."""
-    top_shift: float
-    """Relative change of the largest value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,46 +59,6 @@ class SpectrumClass:
     tail: TailFit | None
     """Of the squared singular values (a Gram's eigenvalues), where values leave the bulk; with bootstraps and rivals if
     `resamples` were asked for."""
-
-
-def compare(before: Any, after: Any) -> SpectrumChange:
-    """How far the spectrum `after` is from `before`: distances, quantiles of both, shift of the largest value.
-
-    Each is a list of values, a matrix (its singular values count) or a Gram (its eigenvalues). O(n log n) from values.
-
-    >>> change = compare([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 8.0])
-    >>> change.ks, change.wasserstein, change.top_shift
-    (0.25, 1.0, 1.0)
-    """
-    one, two = spectrum(before, "the spectrum before"), spectrum(after, "the spectrum after")
-    everywhere = np.sort(np.concatenate([one, two]))
-    shares = [np.searchsorted(np.sort(values), everywhere, side="right") / len(values) for values in (one, two)]
-    gaps = np.abs(shares[0] - shares[1])
-    levels = (np.arange(min(QUANTILES, len(one), len(two))) + 0.5) / min(QUANTILES, len(one), len(two))
-    top = float(two[0] / one[0] - 1) if one[0] else math.nan
-    return SpectrumChange(
-        ks=float(gaps.max()),
-        wasserstein=float((gaps[:-1] * np.diff(everywhere)).sum()),
-        quantiles=np.stack([np.quantile(values, levels) for values in (one, two)]),
-        top_shift=top,
-    )
-
-
-def spectrum(values: Any, name: str) -> Spectrum:
-    """Values descending, in float64: as given, singular values of a matrix, eigenvalues of a Gram."""
-    if isinstance(values, Gram):
-        array = values.eigvalsh().detach().cpu().double().numpy()
-    else:
-        array = plain_array(values)
-        if array.ndim == 2 and 0 not in array.shape and np.isfinite(array).all():
-            array = np.linalg.svd(array.astype(np.float64), compute_uv=False)
-    if array.ndim != 1 or not len(array) or array.dtype.kind not in "fiu":
-        raise UsageError(f"got {name} as {array.dtype} of shape {array.shape}; expected values, a matrix or a Gram")
-    if not np.isfinite(array).all():
-        raise NumericalError(
-            f"{name} holds {int((~np.isfinite(array)).sum())} NaN or infinite values; see where they come from"
-        )
-    return np.sort(array.astype(np.float64))[::-1]
 
 
 def classify(
@@ -200,7 +146,7 @@ def classify(
 def _without_repeats(
     matrix: Tensor, start: Tensor | None, null: Null, label: str, words: Evidence
 ) -> tuple[str, Evidence]:
-    """The same label if spikes remain without the rows and columns that repeat others; *undecided* if these are what stands out.
+    """The same label if spikes remain without the rows and columns that repeat others; *undecided* if these alone stand out.
 
     Equal rows are no independent entries: they make a singular value that says nothing of a learned direction.
     """
@@ -345,8 +291,15 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
         raise UsageError(
             f"got initial kernels of shapes {[one.shape for one in several]} for {K!r}; expected the same items"
         )
-    values = spectrum(K, "K")
-    initial = np.stack([spectrum(one, "K0") for one in several])
+    return classify_eigenvalues(
+        spectrum(K, "K"), np.stack([spectrum(one, "K0") for one in several]), resamples=resamples, seed=seed
+    )
+
+
+def classify_eigenvalues(
+    values: Spectrum, initial: Float64[np.ndarray, "k n"], *, resamples: int = 0, seed: int = 0
+) -> SpectrumClass:
+    """`classify` of a Gram from its eigenvalues and those of one or more initial kernels, one per row; all descending."""
     n = len(values)
     if n < FEWEST:
         reason = f"{n} eigenvalues are too few to tell a bulk from its spikes; {FEWEST} would do"
@@ -356,13 +309,14 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
     scale = float(values[top:].sum() / sums.mean()) if sums.mean() > 0 else 1.0
     first = initial.mean(0)
     tolerance, tolerance_below = SHIFTED, SHIFTED
-    if len(several) > 1 and first[top - 1] > 0:
+    if len(initial) > 1 and first[top - 1] > 0:
         tolerance = max(0.02, float((initial.max(0) / first - 1)[:top].max()))
         tolerance_below = max(0.02, float((1 - initial.min(0) / first)[:top].max()))
-    highest = initial.max(0)[:top] * (1 + tolerance) * max(scale, 0.0)
+    rounding = NOTHING * max(float(values[0]), scale * float(first[0]), 0.0)
+    highest = (initial.max(0)[:top] * (1 + tolerance) * max(scale, 0.0)).clip(rounding)
     outside = max(0, *(int((values > edge).sum()) - k for k, edge in enumerate(highest)))
     lowest = initial.min(0)[:top] * (1 - tolerance_below) * max(scale, 0.0)
-    fallen = max(0, *(k + 1 - int((values >= edge).sum()) for k, edge in enumerate(lowest)))
+    fallen = max(0, *(k + 1 - int((values >= edge).sum()) for k, edge in enumerate(lowest) if edge > rounding), 0)
     distance = _apart(first, values / scale if scale > 0 else values)
     evidence: Evidence = {
         "eigenvalues": n,
@@ -382,9 +336,7 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
         )
     elif fallen:
         label = "undecided"
-        reason = (
-            f"no eigenvalue outside, but {fallen} of the largest fell to the bulk's side: by over {tolerance_below:.0%}"
-        )
+        reason = f"no eigenvalue outside, but {fallen} of the largest fell by over {tolerance_below:.0%} relative to the bulk"
     elif distance <= MOVED:
         label = "invariant bulk"
         reason = f"no eigenvalue outside, and the bulk is the initial one times {scale:.3g}"
