@@ -84,9 +84,9 @@ def _log_determinants(x: Array) -> tuple[Array, Array]:
         kernel[:, upper[0], upper[1]] = airy(nodes[upper[0]] + nodes[upper[1]] + inside[:, None])[0]
         kernel[:, upper[1], upper[0]] = kernel[:, upper[0], upper[1]]
         eigenvalues = np.linalg.eigvalsh(roots[:, None] * kernel * roots)
-        below_one = np.minimum(eigenvalues, 1 - 1e-16)  # all lie strictly inside (-1, 1); rounding may touch 1
-        minus[start : start + CHUNK] = np.where(s < LOWEST, -np.inf, np.log1p(-below_one).sum(1))
-        plus[start : start + CHUNK] = np.where(s < LOWEST, -np.inf, np.log1p(eigenvalues).sum(1))
+        inner = np.clip(eigenvalues, -1 + 1e-16, 1 - 1e-16)  # all lie strictly inside (-1, 1); rounding may leave it
+        minus[start : start + CHUNK] = np.where(s < LOWEST, -np.inf, np.log1p(-inner).sum(1))
+        plus[start : start + CHUNK] = np.where(s < LOWEST, -np.inf, np.log1p(inner).sum(1))
     unknown = np.isnan(flat)
     minus[unknown] = plus[unknown] = np.nan
     return minus.reshape(x.shape), plus.reshape(x.shape)
