@@ -50,32 +50,40 @@ class SingularParts:
     def of(cls, matrix: Float[Tensor, "m n"]) -> SingularParts:
         if matrix.device.type == "cpu" and matrix.dtype == torch.float64 and min(matrix.shape) > 1:
             try:
-                reduced = Tridiagonal.of(matrix.contiguous().numpy())
+                reduced = Tridiagonal.of(matrix.detach().contiguous().numpy())
                 squares = torch.from_numpy(reduced.eigenvalues())
                 return cls(matrix, squares.flip(0).clamp_min(0).sqrt(), reduced)
             except LinAlgError:  # not converged: the other way may
                 pass
-        squares, vectors = torch.linalg.eigh(matrix @ matrix.T if _wide(matrix) else matrix.T @ matrix)
-        return cls(matrix, squares.flip(0).clamp_min(0).sqrt(), vectors.flip(1))
+        squares, vectors = _decomposed(matrix)
+        return cls(matrix, squares.clamp_min(0).sqrt(), vectors)
 
     def vectors(self, count: int) -> Vectors:
         """Left (m, count) and right (n, count) singular vectors of the `count` largest values, as columns."""
         known = 0 if self._known is None else self._known[0].shape[1]
         if self._known is None or known < count:
-            self._known = self._leading(
-                min(len(self.values), max(1, count, 2 * known))
-            )  # who asks again will ask for more
+            wanted = max(1, count, 2 * known)  # who asks again will ask for more
+            self._known = self._leading(min(len(self.values), wanted))
         left, right = self._known
         return left[:, :count], right[:, :count]
 
     def _leading(self, count: int) -> Vectors:
         wide = _wide(self.matrix)
         if isinstance(self._basis, Tridiagonal):
-            vectors = torch.from_numpy(self._basis.leading(count))
+            try:
+                vectors = torch.from_numpy(self._basis.leading(count))
+            except LinAlgError:
+                vectors = _decomposed(self.matrix)[1][:, :count]
         else:
             vectors = self._basis[:, :count]
         others = (self.matrix.T if wide else self.matrix) @ vectors / self.values[:count].clamp_min(1e-300)
         return (vectors, others) if wide else (others, vectors)
+
+
+def _decomposed(matrix: Float[Tensor, "m n"]) -> tuple[Float[Tensor, " p"], Float[Tensor, "p p"]]:
+    """Eigenvalues and vectors of the smaller Gram, descending, all of them."""
+    squares, vectors = torch.linalg.eigh(matrix @ matrix.T if _wide(matrix) else matrix.T @ matrix)
+    return squares.flip(0), vectors.flip(1)
 
 
 def _wide(matrix: Tensor) -> bool:
