@@ -74,6 +74,34 @@ def test_scale_does_not_matter() -> None:
     )  # an optimiser's
 
 
+@pytest.mark.parametrize("n", [20, 33, 100, 390, 3000])
+@pytest.mark.parametrize("body", ["pareto", "log-normal", "uniform", "ties"])
+def test_thresholds_ruled_out_are_not_the_best(n: int, body: str) -> None:
+    """The same threshold, exponent and distance as from every distance in full."""
+    random = numpy_generator(n, "thresholds", body)
+    x = {
+        "pareto": lambda: pareto(n, 2.5, n),
+        "log-normal": lambda: np.exp(random.normal(size=n)),
+        "uniform": lambda: 1 + random.random(n),
+        "ties": lambda: random.integers(1, 40, n).astype(float),
+    }[body]()
+    x = np.sort(x)
+    firsts = np.flatnonzero(np.concatenate([[True], x[1:] > x[:-1]]))
+    firsts = firsts[(n - firsts >= 10) & (x[firsts] < x[-1])]
+    if len(firsts) > CANDIDATES:
+        firsts = firsts[np.linspace(0, len(firsts) - 1, CANDIDATES).round().astype(int)]
+    distances = []
+    for first in firsts:
+        tail = np.log(x[first:] / x[first])
+        law, steps = -np.expm1(-len(tail) / tail.sum() * tail), np.arange(len(tail)) / len(tail)
+        distances.append(max((law - steps).max(), (steps - law).max() + 1 / len(tail)))
+    alpha, start, distance = best_threshold(x, 10)
+    best = int(np.argmin(distances))
+    assert distance == pytest.approx(distances[best], rel=1e-9)
+    assert distances[firsts.tolist().index(start)] == pytest.approx(distances[best], rel=1e-9)
+    assert alpha == pytest.approx(1 + (n - start) / np.log(x[start:] / x[start]).sum())
+
+
 def test_many_values_are_thinned_not_dropped() -> None:
     x = np.sort(pareto(3 * CANDIDATES, 2.0))
     alpha, start, _ = best_threshold(x, 50)

@@ -13,7 +13,8 @@ from torch.testing import assert_close
 
 from ntkscope.core import UsageError, generator
 from ntkscope.linalg import marchenko_pastur, tracy_widom_cdf, tracy_widom_sf
-from ntkscope.linalg.tracy_widom import MEAN, VARIANCE
+from ntkscope.linalg.tracy_widom import MEAN, VARIANCE, exact_sf
+from ntkscope.linalg.tracy_widom_table import EDGES
 
 RATIOS = (0.05, 0.5, 1.0, 1.5, 8.0)
 
@@ -137,3 +138,12 @@ class TestTracyWidom:
         assert bool((np.diff(grid) > 0).all())
         with pytest.raises(UsageError, match="quaternion"):
             tracy_widom_cdf(0.0, beta=3)
+
+    def test_the_table_is_the_exact_law(self) -> None:
+        """Between its nodes, at the pieces' ends and beyond them, to ten digits of `1 - F₁` itself."""
+        x = np.concatenate([np.linspace(-14.5, 45, 150), np.array(EDGES), np.array(EDGES) - 1e-9])
+        np.testing.assert_allclose(tracy_widom_sf(x), exact_sf(x), rtol=1e-10, atol=0)
+        assert tracy_widom_sf(-math.inf) == 1
+        assert math.isnan(tracy_widom_sf(math.nan))
+        grid = torch.linspace(-9, 39, 40, dtype=torch.float64).view(2, 5, 4)
+        assert torch.equal(tracy_widom_sf(grid).view(-1), tracy_widom_sf(grid.reshape(-1)))

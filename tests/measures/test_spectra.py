@@ -10,11 +10,17 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.linalg import as_gram, spike_threshold
-from ntkscope.measures.spectra import LABELS, classify, compare, reaches_bulk
+from ntkscope.linalg.repeats import distinct_rows
+from ntkscope.measures.spectra import LABELS, classify, classify_eigenvalues, compare, reaches_bulk
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator(seed, "classes", *shape), dtype=torch.float64)
+
+
+def unit(n: int) -> Tensor:
+    vector = noise(n, seed=3)
+    return vector / vector.norm()
 
 
 def directions(shape: tuple[int, int], times: Tensor) -> Tensor:
@@ -149,3 +155,65 @@ class TestKernels:
 
     def test_few_eigenvalues(self) -> None:
         assert classify(as_gram(torch.eye(20)), as_gram(torch.eye(20))).label == "undecided"
+
+    def test_a_top_that_shrank_is_no_invariant_bulk(self) -> None:
+        K0 = self.kernel()
+        values, vectors = torch.linalg.eigh(K0 + 6 * torch.outer(vector := unit(80), vector))
+        for factor, fell in ((0.95, 0), (0.6, 1)):
+            smaller = values.clone()
+            smaller[-1] *= factor
+            found = classify(as_gram((vectors * smaller) @ vectors.T), as_gram((vectors * values) @ vectors.T))
+            assert found.evidence["eigenvalues that fell"] == fell
+            assert found.label == ("undecided" if fell else "invariant bulk")
+        assert "1 of the largest fell" in str(found.evidence["reason"])
+
+    def test_rounding_of_a_low_rank_is_neither_growth_nor_fall(self) -> None:
+        X = noise(80, 3)
+        K0, K = X @ X.T, (X @ torch.linalg.qr(noise(3, 3, seed=1))[0]) @ (X @ torch.linalg.qr(noise(3, 3, seed=1))[0]).T
+        found = classify(as_gram(K), as_gram(K0))
+        assert (found.evidence["eigenvalues outside"], found.evidence["eigenvalues that fell"]) == (0, 0)
+
+    def test_from_eigenvalues_alone(self) -> None:
+        K0, K = self.kernel(), self.kernel(1) + 6 * torch.outer(unit(80), unit(80))
+        whole = classify(as_gram(K), as_gram(K0))
+        values, initial = (torch.linalg.eigvalsh(one).flip(0).numpy() for one in (K, K0))
+        assert classify_eigenvalues(values, initial[None]).evidence == pytest.approx(whole.evidence)
+
+
+class TestRepeats:
+    def test_repeated_rows_are_no_learned_direction(self) -> None:
+        W = noise(80, 160)
+        W[60:] = W[0]
+        found = classify(W, draws=0)
+        assert (found.label, found.evidence["cause"]) == ("undecided", "repeated rows or columns")
+        assert (found.evidence["repeated rows"], found.evidence["repeated columns"]) == (20, 0)
+        assert "20 rows repeat others" in str(found.evidence["reason"])
+        assert classify(W.T.clone(), draws=39).evidence["repeated columns"] == 20
+        assert classify(W[:60], draws=0).label == "invariant bulk"
+
+    def test_a_direction_beside_repeats_is_still_one(self) -> None:
+        W = noise(80, 160) + directions((80, 160), torch.tensor([4.0]))
+        W[70:] = W[0]
+        found = classify(W, draws=0)
+        assert found.label == "bulk + spikes"
+        assert (found.evidence["repeated rows"], found.evidence["spikes without repeats"]) == (10, 1)
+        assert "without the 10 rows that repeat others" in str(found.evidence["reason"])
+        few = W[:55].clone()
+        few[10:] = few[9]
+        assert classify(few, draws=0).label == "undecided"  # 10 rows are left
+
+    def test_with_the_initial_weights(self) -> None:
+        W0 = noise(80, 160, seed=1)
+        W = W0.clone()
+        W[60:] = W[0]
+        assert classify(W, W0, draws=39).evidence["cause"] == "repeated rows or columns"
+
+    def test_distinct_rows(self) -> None:
+        """Against the naive way, with zeros of both signs and rows that differ in one entry."""
+        A = torch.randint(-1, 2, (40, 3), generator=generator(0, "repeats")).double()
+        A[A == 0] *= -1
+        A[5] = A[7]
+        seen: list[list[float]] = []
+        expected = [k for k, row in enumerate(A.tolist()) if row not in seen and not seen.append(row)]  # type: ignore[func-returns-value]
+        assert distinct_rows(A).tolist() == expected
+        assert len(distinct_rows(noise(30, 5))) == 30

@@ -107,7 +107,7 @@ def _setting(config: Any, record: Record) -> Reading:
     reached, steps = {}, {}
     for case, key in zip(CLASSES, keys):
         found = read.members(record, key)
-        limit = config.threshold * (2 if config.case(case).halved else 1)
+        limit = config.threshold * (2 if config.table_case(case).halved else 1)
         reached[case] = bool(found) and all(one["train_mse"] <= 1.05 * limit for one in found)
         steps[case] = [one["steps"] for one in found]
     sizes = {"n": config.items, "h": config.width, "d": config.dimension, "tau": config.tau, "noise": config.noise}

@@ -16,7 +16,8 @@ from ntkscope.experiments._linear_width_readings import missing
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Reading, lacking, verdicts
 from ntkscope.experiments._results import summary
-from ntkscope.experiments._teacher import Student, table_case, train_case
+from ntkscope.experiments._table8 import EXPECTED, MOST, RATES, Table8, eighth, numbers_of
+from ntkscope.experiments._teacher import Student, train_case
 from ntkscope.experiments._teacher_spectra import rounded
 from ntkscope.experiments.registry import experiment
 from ntkscope.kernels import Tangent
@@ -34,23 +35,15 @@ ORDER = Published(
 
 
 @dataclass(frozen=True)
-class AlignmentEvolution:
-    """`rates`, `expected` and `most` are of cases 1, 3 and 4 of Table 8; the cases are those of `linear-width`."""
+class AlignmentEvolution(Table8):
+    """Cases 1, 3 and 4 of Table 8, as `linear-width` has them."""
 
-    items: int = 2000
-    width: int = 1500
-    dimension: int = 1000
+    cases = tuple(CASES)
     tau: float = 0.2
-    noise: float = 0.3
-    seeds: int = 3
-    rates: tuple[float, ...] = (5.0, 22.0, 0.092)
-    expected: tuple[int, ...] = (6_300, 1_300, 190)
-    most: tuple[int, ...] = (16_000, 40_000, 8_000)
-    batch: int = 32
-    adam_batch: int = 256
-    threshold: float = 1e-5
+    rates: tuple[float, ...] = numbers_of(RATES, cases)
+    expected: tuple[int, ...] = numbers_of(EXPECTED, cases)
+    most: tuple[int, ...] = numbers_of(MOST, cases)
     moments: int = 20
-    legs: tuple[str, ...] = ()
 
     @classmethod
     def paper(cls) -> AlignmentEvolution:
@@ -58,19 +51,8 @@ class AlignmentEvolution:
 
     @classmethod
     def smoke(cls) -> AlignmentEvolution:
-        """All sizes an eighth, and the steps with them; GD at a larger one."""
-        return cls(
-            items=250,
-            width=188,
-            dimension=125,
-            seeds=2,
-            rates=(12.5, 2.75, 0.092),
-            expected=(300, 1_000, 150),
-            most=(300, 2_000, 300),
-            batch=4,
-            adam_batch=32,
-            moments=5,
-        )
+        """An eighth; SGD ends somewhat earlier."""
+        return cls(**eighth(cls.cases) | {"most": (300, 2_000, 300)}, moments=5)
 
     @property
     def student(self) -> Student:
@@ -79,9 +61,7 @@ class AlignmentEvolution:
 
 def followed(config: AlignmentEvolution, name: str, seeds: list[int], device: torch.device) -> dict[str, Any]:
     """KTA of the CK (Eq. 87, not centred) at every moment, all seeds."""
-    place, student = list(CASES).index(name), config.student
-    numbers = config.rates[place], config.expected[place], config.most[place]
-    case = table_case(name, *numbers, batch=config.batch, adaptive_batch=config.adam_batch)
+    case, student = config.table_case(name), config.student
     splits = [student.split(seed) for seed in seeds]
     shown = student.network(seeds[0]).to(device).double().eval()
     tangent = Tangent(shown)

@@ -15,13 +15,12 @@ from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._linear_width_claims import judge
 from ntkscope.experiments._linear_width_figures import draw
 from ntkscope.experiments._linear_width_published import PUBLISHED
+from ntkscope.experiments._table8 import EXPECTED, MOST, RATES, Table8, eighth, numbers_of
 from ntkscope.experiments._teacher import (
     OPTIMIZERS,
-    Case,
     Student,
     TrainedTogether,
     score,
-    table_case,
     train_case,
 )
 from ntkscope.experiments._teacher_spectra import (
@@ -46,28 +45,20 @@ OUTLIERS = 10  # right singular vectors that count as the outliers' subspace
 
 
 @dataclass(frozen=True)
-class LinearWidth:
-    """`rates`: of GD, SGD, SGD and Adam, in the units of their losses: Eq. 74 for GD, the mean of r² (no ½) for SGD.
-    `expected`: steps that these and AdaGrad take to the threshold; `most`: steps at which they end in any case. `moments`: at
-    which spectra are taken between the start and the end. The published table needs one reading throughout: v ~ N(0, 1), the
-    quadratic term centred, noise-free test labels, batches of 32 for SGD and of 256 for Adam."""
+class LinearWidth(Table8):
+    """Table 8, and AdaGrad beside it. `moments`: at which spectra are taken between the start and the end. The published table
+    needs one reading throughout: v ~ N(0, 1), the quadratic term centred, noise-free test labels, batches of 32 for SGD
+    and of 256 for Adam."""
 
-    items: int = 2000
-    width: int = 1500
-    dimension: int = 1000
+    cases = tuple(OPTIMIZERS)
     test_items: int = 4000
     tau: float = 0.2
-    noise: float = 0.3
     seeds: int = 5
     tau_seeds: int = 3
-    rates: tuple[float, ...] = (5.0, 0.1, 22.0, 0.092, 0.1)
-    expected: tuple[int, ...] = (6_300, 160_000, 1_300, 190, 400)
-    most: tuple[int, ...] = (16_000, 400_000, 40_000, 8_000, 8_000)
-    batch: int = 32
-    adam_batch: int = 256
-    threshold: float = 1e-5
+    rates: tuple[float, ...] = numbers_of(RATES, cases)
+    expected: tuple[int, ...] = numbers_of(EXPECTED, cases)
+    most: tuple[int, ...] = numbers_of(MOST, cases)
     moments: int = 4
-    legs: tuple[str, ...] = ()
 
     @classmethod
     def paper(cls) -> LinearWidth:
@@ -75,35 +66,16 @@ class LinearWidth:
 
     @classmethod
     def smoke(cls) -> LinearWidth:
-        """All sizes an eighth, and the steps with them, which leaves the spikes where they are; GD at a larger step."""
-        return cls(
-            items=250,
-            width=188,
-            dimension=125,
-            test_items=500,
-            seeds=2,
-            tau_seeds=1,
-            rates=(12.5, 0.5, 2.75, 0.092, 0.1),
-            expected=(300, 1_500, 1_000, 150, 150),
-            most=(300, 1_500, 3_000, 300, 300),
-            batch=4,
-            adam_batch=32,
-            moments=2,
-        )
+        return cls(**eighth(cls.cases), test_items=500, tau_seeds=1, moments=2)
 
     @property
     def student(self) -> Student:
         return Student(self.items, self.width, self.dimension, self.test_items, tau=self.tau, noise=self.noise)
 
-    def case(self, name: str) -> Case:
-        place = list(OPTIMIZERS).index(name)
-        numbers = self.rates[place], self.expected[place], self.most[place]
-        return table_case(name, *numbers, batch=self.batch, adaptive_batch=self.adam_batch)
-
 
 def trained(config: LinearWidth, name: str, seeds: list[int], device: torch.device) -> dict[str, Any]:
     """One case of Table 8, all seeds stacked: scores, and spectra at some moments of the first seed and at the ends of all."""
-    case, student = config.case(name), config.student
+    case, student = config.table_case(name), config.student
     splits = [student.split(s) for s in seeds]
     before = [spectra_of(student.network(s), split, device) for s, split in zip(seeds, splits)]
     rows: list[dict[str, Any]] = []
@@ -177,14 +149,14 @@ def bulk_distance(weights: Spectrum) -> float:
 def scored(config: LinearWidth, name: str, seeds: list[int], device: torch.device) -> dict[str, Any]:
     """A case without spectra, at τ = 0."""
     student = replace(config.student, tau=0.0)
-    together = train_case(student, config.case(name), seeds, device=device, threshold=config.threshold)
+    together = train_case(student, config.table_case(name), seeds, device=device, threshold=config.threshold)
     return {"members": together.scores(), "fit_seconds": round(together.seconds, 1)}
 
 
 def adaptive(config: LinearWidth, seeds: list[int], device: torch.device) -> dict[str, Any]:
     """AdaGrad: the spectra of W, CK and NTK at the end."""
     student = config.student
-    together = train_case(student, config.case("adagrad"), seeds, device=device, threshold=config.threshold)
+    together = train_case(student, config.table_case("adagrad"), seeds, device=device, threshold=config.threshold)
     members = []
     for i, told in enumerate(together.scores()):
         if not told["diverged"]:
@@ -240,7 +212,7 @@ def baselines(config: LinearWidth, seeds: list[int]) -> dict[str, Any]:
 def even_target(config: LinearWidth, seeds: list[int], device: torch.device) -> dict[str, Any]:
     """Adam on labels that are even in x, of which an odd network can learn nothing."""
     student = replace(config.student, link="quadratic", tau=0.0)
-    together = train_case(student, config.case("case4"), seeds, device=device, threshold=config.threshold)
+    together = train_case(student, config.table_case("case4"), seeds, device=device, threshold=config.threshold)
     return {"members": together.scores()}
 
 

@@ -15,7 +15,8 @@ from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._linear_width_readings import average, missing
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
-from ntkscope.experiments._teacher import LAYER, Case, Student, table_case, train_case
+from ntkscope.experiments._table8 import EXPECTED, MOST, RATES, Table8, eighth, numbers_of
+from ntkscope.experiments._teacher import LAYER, Case, Student, train_case
 from ntkscope.experiments._teacher_spectra import finite_member, outlier_overlap, rounded
 from ntkscope.experiments.registry import experiment
 
@@ -40,7 +41,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class MultipleIndex:
+class MultipleIndex(Table8):
     """The published sizes with a softplus link; and, as a control, a student that is not odd on a teacher whose every direction
     shows.
 
@@ -48,27 +49,19 @@ class MultipleIndex:
     `control_*`: the sizes of the control, a normalised-ReLU student with a quadratic link, trained by Adam at the step
     of case 4, without label noise and with it."""
 
-    items: int = 2000
-    width: int = 1500
-    dimension: int = 1000
+    cases = tuple(CASES)
     test_items: int = 4000
     directions: int = 5
     top: int = 100
-    noise: float = 0.3
-    seeds: int = 3
-    rates: tuple[float, ...] = (5.0, 22.0, 0.092)
-    expected: tuple[int, ...] = (6_300, 1_300, 190)
-    most: tuple[int, ...] = (16_000, 40_000, 8_000)
-    batch: int = 32
-    adam_batch: int = 256
-    threshold: float = 1e-5
+    rates: tuple[float, ...] = numbers_of(RATES, cases)
+    expected: tuple[int, ...] = numbers_of(EXPECTED, cases)
+    most: tuple[int, ...] = numbers_of(MOST, cases)
     moments: int = 8
     control_items: int = 5000
     control_width: int = 300
     control_dimension: int = 100
-    control_rate: float = 0.092
+    control_rate: float = RATES["case4"]
     control_steps: int = 1600
-    legs: tuple[str, ...] = ()
 
     @classmethod
     def paper(cls) -> MultipleIndex:
@@ -76,19 +69,11 @@ class MultipleIndex:
 
     @classmethod
     def smoke(cls) -> MultipleIndex:
-        """All sizes an eighth, and the steps with them; the control smaller."""
+        """An eighth; SGD ends somewhat earlier, and the control is smaller."""
         return cls(
-            items=250,
-            width=188,
-            dimension=125,
+            **eighth(cls.cases) | {"most": (300, 2_000, 300)},
             test_items=500,
             top=13,
-            seeds=2,
-            rates=(12.5, 2.75, 0.092),
-            expected=(300, 1_000, 150),
-            most=(300, 2_000, 300),
-            batch=4,
-            adam_batch=32,
             moments=3,
             control_items=1000,
             control_width=60,
@@ -118,9 +103,7 @@ class MultipleIndex:
         if name in (CONTROL, NOISY):
             steps = self.control_steps
             return Case("adam", self.control_rate, self.adam_batch, halved=True, expected=steps, most=steps)
-        place = list(CASES).index(name)
-        numbers = self.rates[place], self.expected[place], self.most[place]
-        return table_case(name, *numbers, batch=self.batch, adaptive_batch=self.adam_batch)
+        return self.table_case(name)
 
 
 def followed(config: MultipleIndex, name: str, seeds: list[int], device: torch.device) -> dict[str, Any]:

@@ -128,8 +128,9 @@ class NoiseNull(Null):
         rows, columns = residual.shape[0] - removed, residual.shape[1] - removed
         if min(rows, columns) < 2:
             return math.inf, lambda values: [1.0] * len(values)
-        variance = float(residual.square().sum()) / (rows * columns - (removed == 0))
-        centre, width = constants((rows, columns), excess_kurtosis(residual))
+        square, kurtosis = moments(residual)
+        variance = square * residual.numel() / (rows * columns - (removed == 0))
+        centre, width = constants((rows, columns), kurtosis)
 
         def probability(values: Float[Tensor, " k"]) -> list[float]:
             units = MEAN + (values.square() / variance - centre) / width
@@ -163,8 +164,15 @@ def constants(shape: tuple[int, int], kurtosis: float) -> tuple[float, float]:
 
 def excess_kurtosis(values: Tensor) -> float:
     """`mean(x⁴) / mean(x²)² - 3`."""
-    square = values.square()
-    return float(square.square().mean() / square.mean().square()) - 3
+    return moments(values)[1]
+
+
+def moments(values: Tensor) -> tuple[float, float]:
+    """Mean square and excess kurtosis."""
+    flat = values.reshape(-1)
+    square = flat * flat
+    mean, fourth = float(torch.dot(flat, flat)) / len(flat), float(torch.dot(square, square)) / len(flat)
+    return mean, fourth / mean**2 - 3 if mean else math.nan
 
 
 @cache

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
@@ -16,6 +16,8 @@ from ntkscope.linalg.tail_rivals import RIVALS, Vuong, vuong
 
 CANDIDATES = 400  # thresholds tried at most, evenly spaced by rank
 CONFIDENCE = 0.95
+SMALL, THINNED, MOST, FEW = 32, 8, 512, 8  # beyond 32 values every eighth, or 512 of them, bound the distances
+PAIRS = 1 << 20  # of a threshold and a point, looked at together
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,48 @@ def best_threshold(x: Float64[np.ndarray, " n"], least: int) -> tuple[float, int
     points = n - firsts
     excess = sums[firsts] - points * logs[firsts]
     alphas = 1 + points / excess
-    places = np.arange(n)
-    distances = np.empty(len(firsts))
-    for k, (first, alpha) in enumerate(zip(firsts, alphas)):
-        law = -np.expm1((1 - alpha) * (logs[first:] - logs[first]))
-        steps = (places[first:] - first) / (n - first)
-        distances[k] = max(np.max(law - steps), np.max(steps - law) + 1 / (n - first))
-    best = int(np.argmin(distances))
-    return float(alphas[best]), int(firsts[best]), float(distances[best])
+    best, distance = _nearest(logs, firsts, alphas)
+    return float(alphas[best]), int(firsts[best]), distance
+
+
+def _nearest(
+    logs: Float64[np.ndarray, " n"], firsts: Int64[np.ndarray, " k"], alphas: Float64[np.ndarray, " k"]
+) -> tuple[int, float]:
+    """Which threshold's distance is smallest, the lowest of equal ones, and that distance.
+
+    Some of the points bound each distance from below; all of them are looked at where the bound does not rule it out.
+    """
+    n = len(logs)
+    bounds, together = np.full(len(firsts), -math.inf), len(firsts)
+    if n > SMALL:
+        bounds, together = _distances(logs, np.arange(0, n, max(THINNED, n // MOST)), firsts, alphas), FEW
+    order = np.argsort(bounds, kind="stable")
+    best, distance, at = 0, math.inf, 0
+    while at < len(order) and bounds[order[at]] <= distance:
+        some = order[at : at + together]
+        exact = _distances(logs, np.arange(int(firsts[some].min()), n), firsts[some], alphas[some])
+        for k, value in zip(some.tolist(), exact.tolist()):
+            if value < distance or (value == distance and k < best):
+                best, distance = k, value
+        at, together = at + together, max(FEW, min(2 * together, PAIRS // n))
+    return best, distance
+
+
+def _distances(
+    logs: Float64[np.ndarray, " n"],
+    places: Int64[np.ndarray, " p"],
+    firsts: Int64[np.ndarray, " k"],
+    alphas: Float64[np.ndarray, " k"],
+) -> Float64[np.ndarray, " k"]:
+    """Kolmogorov–Smirnov distances of the tails from `firsts` on, as far as the points at `places` show them."""
+    points = (len(logs) - firsts)[:, None]
+    beyond = places - firsts[:, None]  # points of the tail below the one here; negative: not in this tail
+    law = -np.expm1((1 - alphas)[:, None] * np.maximum(logs[places] - logs[firsts][:, None], 0.0))
+    gap = law - beyond / points
+    inside = beyond >= 0
+    above = np.where(inside, gap, -math.inf).max(1)
+    below = np.where(inside, -gap, -math.inf).max(1) + 1 / points[:, 0]
+    return np.maximum(above, below)
 
 
 def _asymptotic(alpha: float, points: int) -> tuple[float, float]:

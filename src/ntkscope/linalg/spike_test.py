@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg.gram import Gram, from_numpy
 from ntkscope.linalg.nulls import InitialNull, NoiseNull, Null, PermutationNull, excess_kurtosis
+from ntkscope.linalg.singular import SingularParts
 from ntkscope.linalg.spiked import participation, spike_overlaps, spike_strength
 from ntkscope.linalg.system import NumericalWarning
 
@@ -98,8 +100,9 @@ def spike_test(
         if null not in ("permutation", "tracy-widom"):
             raise UsageError(f'got null={null!r}; expected "permutation", "tracy-widom" or a matrix W0 of W\'s shape')
         if null == "tracy-widom":
-            found = find_spikes(Centred.of(matrix), NoiseNull(level))
-            _warn_of_heavy_entries(matrix)
+            centred = Centred.of(matrix)
+            found = find_spikes(centred, NoiseNull(level))
+            _warn_of_heavy_entries(centred)
             return found
         return find_spikes(Centred.of(matrix), PermutationNull(level, draws, seed))
     start = checked_matrix(null, "W0").to(matrix.device)
@@ -127,18 +130,22 @@ def checked_matrix(W: Matrix, name: str) -> Float[Tensor, "m n"]:
     if min(values.shape) < 2:
         raise UsageError(f"got {name} of shape {tuple(values.shape)}; expected at least two rows and two columns")
     matrix = values.to(torch.float64)
-    if not bool(torch.isfinite(matrix).all()):
+    low, high = torch.aminmax(matrix)  # NaN if there is one
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
         bad = int((~torch.isfinite(matrix)).sum())
         raise NumericalError(
             f"{name} holds {bad} entries that are NaN or infinite; its spectrum is undefined: see where training diverged"
         )
-    low, high = torch.aminmax(matrix)
     if float(high) - float(low) <= 1e-12 * max(abs(float(high)), abs(float(low))):
         raise NumericalError(
             f"{name} is constant ({float(high):.6g}), so nothing is left without its mean; expected entries that differ: was"
             " the layer initialised?"
         )
-    if matrix.shape[0] == matrix.shape[1] and torch.equal(matrix, matrix.T):
+    if (
+        matrix.shape[0] == matrix.shape[1]
+        and torch.equal(matrix[0], matrix[:, 0])  # cheap, and enough to know most that are not
+        and torch.equal(matrix, matrix.T)
+    ):
         raise UsageError(
             f"got {name} equal to its transpose: the entries of a Gram or of tied weights are not independent, so"
             " neither permuted entries nor Marchenko–Pastur are its null; compare a Gram with the initial kernel:"
@@ -154,23 +161,34 @@ class Centred:
     mean: float
     unit: float
     entries: Float[Tensor, "m n"]
-    values: Float[Tensor, " p"]
-    left: Float[Tensor, "m p"]
-    right: Float[Tensor, "n p"]
+    parts: SingularParts
 
     @classmethod
     def of(cls, matrix: Float[Tensor, "m n"]) -> Centred:
         mean = matrix.mean()
-        unit = (matrix - mean).abs().max()
-        entries = (matrix - mean) / unit
-        return cls(float(mean), float(unit), entries, *decompose(entries))
+        entries = matrix - mean
+        low, high = torch.aminmax(entries)
+        unit = torch.maximum(-low, high)
+        entries /= unit
+        return cls(float(mean), float(unit), entries, SingularParts.of(entries))
+
+    @property
+    def values(self) -> Float[Tensor, " p"]:
+        """Singular values of `entries`, descending."""
+        return self.parts.values
+
+    @cached_property
+    def kurtosis(self) -> float:
+        """Excess kurtosis of the entries."""
+        return excess_kurtosis(self.entries)
 
 
 def find_spikes(matrix: Centred, null: Null) -> SpikeTest:
     """The rounds of `spike_test`."""
-    residual, values, left, right, unit = matrix.entries, matrix.values, matrix.left, matrix.right, matrix.unit
+    residual, values, unit = matrix.entries, matrix.values, matrix.unit
     shape = (residual.shape[0], residual.shape[1])
     norm, count, first = float(residual.norm()), 0, math.nan
+    left_over = norm
     p_values: list[float] = []
     while True:
         edge, probability = null.round(residual, count, unit)
@@ -181,14 +199,17 @@ def find_spikes(matrix: Centred, null: Null) -> SpikeTest:
         p_values += p[:new]
         if new:
             taken = slice(count, count + new)
-            residual = residual - (left[:, taken] * values[taken]) @ right[:, taken].T
+            left, right = matrix.parts.vectors(count + new)
+            residual = torch.addmm(residual, left[:, taken] * values[taken], right[:, taken].T, alpha=-1)
             count += new
-        nothing = float(residual.norm()) <= LEFT_OVER * norm or count >= len(values) - 1
+            left_over = float(residual.norm())
+        nothing = left_over <= LEFT_OVER * norm or count >= len(values) - 1
         if not new or null.once or nothing:
             break
-    scale = 0.0 if float(residual.norm()) <= LEFT_OVER * norm else noise_scale(residual, count) * unit
+    scale = 0.0 if left_over <= LEFT_OVER * norm else noise_scale(left_over, shape, count) * unit
     found = [float(value) * unit for value in values[:count]]
     strengths = [spike_strength(value, shape, scale) if scale else value for value in found]
+    left, right = matrix.parts.vectors(count)
     return SpikeTest(
         count=count,
         values=tuple(found),
@@ -198,31 +219,22 @@ def find_spikes(matrix: Centred, null: Null) -> SpikeTest:
         scale=scale,
         strengths=tuple(strengths),
         overlaps=tuple(spike_overlaps(theta, shape, scale) if scale else (1.0, 1.0) for theta in strengths),
-        participation=tuple(zip(participation(left[:, :count]).tolist(), participation(right[:, :count]).tolist())),
+        participation=tuple(zip(participation(left).tolist(), participation(right).tolist())),
         mean=matrix.mean,
-        left=left[:, :count].clone(),
-        right=right[:, :count].clone(),
+        left=left.clone(),
+        right=right.clone(),
     )
 
 
-def decompose(A: Float[Tensor, "m n"]) -> tuple[Float[Tensor, " p"], Float[Tensor, "m p"], Float[Tensor, "n p"]]:
-    """Singular values, descending, and vectors by the smaller Gram: the large ones, asked for here, have all their digits."""
-    wide = A.shape[0] <= A.shape[1]
-    squares, vectors = torch.linalg.eigh(A @ A.T if wide else A.T @ A)
-    values, vectors = squares.flip(0).clamp_min(0).sqrt(), vectors.flip(1)
-    others = (A.T if wide else A) @ vectors / values.clamp_min(1e-300)
-    return (values, vectors, others) if wide else (values, others, vectors)
-
-
-def noise_scale(residual: Float[Tensor, "m n"], removed: int) -> float:
+def noise_scale(norm: float, shape: tuple[int, int], removed: int) -> float:
     """Root mean square of the entries; each direction taken out took a row's and a column's worth of noise along."""
-    rows, columns = residual.shape
-    return float(residual.norm()) / math.sqrt(max(1.0, (rows - removed) * (columns - removed) - (removed == 0)))
+    rows, columns = shape
+    return norm / math.sqrt(max(1.0, (rows - removed) * (columns - removed) - (removed == 0)))
 
 
-def _warn_of_heavy_entries(matrix: Tensor) -> None:
-    kurtosis = excess_kurtosis(matrix - matrix.mean())
-    shift = NoiseNull.kurtosis_shift(tuple(matrix.shape), kurtosis)
+def _warn_of_heavy_entries(centred: Centred) -> None:
+    kurtosis = centred.kurtosis
+    shift = NoiseNull.kurtosis_shift(tuple(centred.entries.shape), kurtosis)
     if abs(shift) > SHIFT:
         warnings.warn(
             f"the entries' excess kurtosis is {kurtosis:.3g}, too heavy for the Tracy–Widom law at this size (it would be"

@@ -9,6 +9,7 @@ from scipy.special import airy
 
 from ntkscope.core import UsageError
 from ntkscope.linalg.marchenko_pastur import Array, Values, elementwise
+from ntkscope.linalg.tracy_widom_table import COEFFICIENTS, EDGES
 
 LOWEST, HIGHEST = -14.0, 40.0  # below the law is 0 to 1e-40, above its complement is 0 to 1e-70
 NODES, LENGTH, CHUNK = 40, 20.0, 128  # of the quadrature: twice as many nodes change 1e-12
@@ -38,12 +39,36 @@ def tracy_widom_cdf(x: Values, beta: int = 1) -> Values:
 
 
 def tracy_widom_sf(x: Values) -> Values:
-    """`1 - F₁(x)`, which keeps its relative precision where F₁ rounds to 1.
+    """`1 - F₁(x)`, which keeps its relative precision where F₁ rounds to 1: ten digits, from a table; 0.1 ms for a few values.
 
     >>> f"{tracy_widom_sf(12.0):.3g}"
     '1.98e-14'
     """
+    return elementwise(_tabulated, x)
+
+
+def exact_sf(x: Values) -> Values:
+    """`1 - F₁(x)` from the determinant, which the table interpolates; about 1 ms per value."""
     return elementwise(lambda values: -np.expm1(_log_determinants(values)[0]), x)
+
+
+def _tabulated(x: Array) -> Array:
+    """The Chebyshev sum of every value's own piece; 1 below the table, what its end has above it, NaN at NaN."""
+    edges, coefficients = _table()
+    inside = np.clip(x, edges[0], edges[-1])
+    piece = np.clip(np.searchsorted(edges, inside, side="right") - 1, 0, len(edges) - 2)
+    low, high = edges[piece], edges[piece + 1]
+    place = (2 * inside - low - high) / (high - low)
+    orders = np.arange(len(coefficients)).reshape(-1, *([1] * x.ndim))
+    log_of_minus_log = (coefficients[:, piece] * np.cos(orders * np.arccos(np.clip(place, -1, 1)))).sum(0)
+    return np.where(x < edges[0], 1.0, -np.expm1(-np.exp(log_of_minus_log)))
+
+
+@cache
+def _table() -> tuple[Array, Array]:
+    """The pieces' ends, and their coefficients as columns of equal length."""
+    longest = max(len(row) for row in COEFFICIENTS)
+    return np.array(EDGES), np.array([row + (0.0,) * (longest - len(row)) for row in COEFFICIENTS]).T
 
 
 def _log_determinants(x: Array) -> tuple[Array, Array]:
@@ -59,9 +84,9 @@ def _log_determinants(x: Array) -> tuple[Array, Array]:
         kernel[:, upper[0], upper[1]] = airy(nodes[upper[0]] + nodes[upper[1]] + inside[:, None])[0]
         kernel[:, upper[1], upper[0]] = kernel[:, upper[0], upper[1]]
         eigenvalues = np.linalg.eigvalsh(roots[:, None] * kernel * roots)
-        below_one = np.minimum(eigenvalues, 1 - 1e-16)  # all lie strictly inside (-1, 1); rounding may touch 1
-        minus[start : start + CHUNK] = np.where(s < LOWEST, -np.inf, np.log1p(-below_one).sum(1))
-        plus[start : start + CHUNK] = np.where(s < LOWEST, -np.inf, np.log1p(eigenvalues).sum(1))
+        inner = np.clip(eigenvalues, -1 + 1e-16, 1 - 1e-16)  # all lie strictly inside (-1, 1); rounding may leave it
+        minus[start : start + CHUNK] = np.where(s < LOWEST, -np.inf, np.log1p(-inner).sum(1))
+        plus[start : start + CHUNK] = np.where(s < LOWEST, -np.inf, np.log1p(inner).sum(1))
     unknown = np.isnan(flat)
     minus[unknown] = plus[unknown] = np.nan
     return minus.reshape(x.shape), plus.reshape(x.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,17 +20,19 @@ from ntkscope.linalg.nulls import (
     Null,
     PermutationNull,
     constants,
-    excess_kurtosis,
     upper_quantile,
 )
 from ntkscope.linalg.power_law import checked_sample, plain_tail
-from ntkscope.linalg.spike_test import Centred, checked_matrix, decompose, find_spikes
+from ntkscope.linalg.repeats import distinct_rows
+from ntkscope.linalg.singular import SingularParts
+from ntkscope.linalg.spike_test import Centred, checked_matrix, find_spikes
 from ntkscope.linalg.tracy_widom import MEAN
-from ntkscope.measures._checks import plain_array
+from ntkscope.measures._spectrum_change import Spectrum, SpectrumChange, compare, spectrum
 
+__all__ = ["LABELS", "SpectrumChange", "SpectrumClass", "classify", "classify_eigenvalues", "compare", "spectrum"]
 LABELS = ("invariant bulk", "bulk + spikes", "heavy tail", "undecided")
-Spectrum: TypeAlias = Float64[np.ndarray, " n"]
 Weights: TypeAlias = Tensor | np.ndarray
+Evidence: TypeAlias = dict[str, float | int | str]
 
 # The rule, frozen on synthetic matrices (`python -m benchmarks spectra`).
 FEWEST = 50  # singular values or eigenvalues
@@ -39,23 +42,9 @@ LOCALISED = 2.0  # times the Σ v⁴ of a Gaussian direction: a vector above it 
 HUGE = 1 / 3  # of the largest singular value in one entry
 MOVED = 0.1  # Kolmogorov–Smirnov distance of a bulk that is another one
 SHIFTED = 0.1  # by how much an eigenvalue of a kernel exceeds the initial one to lie outside
-QUANTILES = 200
 ROUNDING = 1e-6  # relative; singular values come from squares
+NOTHING = 1e-12  # of the largest eigenvalue: one below it is rounding
 DRAWS = 199  # of W0's entries where no other number was asked for
-
-
-@dataclass(frozen=True, eq=False)
-class SpectrumChange:
-    """How a spectrum changed."""
-
-    ks: float
-    """Kolmogorov–Smirnov distance: the largest difference between the shares of values below any point."""
-    wasserstein: float
-    """Mean distance by which values moved, the k-th largest to the k-th largest."""
-    quantiles: Float64[np.ndarray, "2 q"]
-    """Of both, at the same probabilities, ascending: the axes of a Q–Q plot."""
-    top_shift: float
-    """Relative change of the largest value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,52 +53,12 @@ class SpectrumClass:
 
     label: str
     """One of `LABELS`."""
-    evidence: dict[str, float | int | str]
+    evidence: Evidence
     """Numbers and words that led there; `reason` is a sentence."""
     spikes: SpikeTest | None
     tail: TailFit | None
     """Of the squared singular values (a Gram's eigenvalues), where values leave the bulk; with bootstraps and rivals if
     `resamples` were asked for."""
-
-
-def compare(before: Any, after: Any) -> SpectrumChange:
-    """How far the spectrum `after` is from `before`: distances, quantiles of both, shift of the largest value.
-
-    Each is a list of values, a matrix (its singular values count) or a Gram (its eigenvalues). O(n log n) from values.
-
-    >>> change = compare([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 8.0])
-    >>> change.ks, change.wasserstein, change.top_shift
-    (0.25, 1.0, 1.0)
-    """
-    one, two = spectrum(before, "the spectrum before"), spectrum(after, "the spectrum after")
-    everywhere = np.sort(np.concatenate([one, two]))
-    shares = [np.searchsorted(np.sort(values), everywhere, side="right") / len(values) for values in (one, two)]
-    gaps = np.abs(shares[0] - shares[1])
-    levels = (np.arange(min(QUANTILES, len(one), len(two))) + 0.5) / min(QUANTILES, len(one), len(two))
-    top = float(two[0] / one[0] - 1) if one[0] else math.nan
-    return SpectrumChange(
-        ks=float(gaps.max()),
-        wasserstein=float((gaps[:-1] * np.diff(everywhere)).sum()),
-        quantiles=np.stack([np.quantile(values, levels) for values in (one, two)]),
-        top_shift=top,
-    )
-
-
-def spectrum(values: Any, name: str) -> Spectrum:
-    """Values descending, in float64: as given, singular values of a matrix, eigenvalues of a Gram."""
-    if isinstance(values, Gram):
-        array = values.eigvalsh().detach().cpu().double().numpy()
-    else:
-        array = plain_array(values)
-        if array.ndim == 2 and 0 not in array.shape and np.isfinite(array).all():
-            array = np.linalg.svd(array.astype(np.float64), compute_uv=False)
-    if array.ndim != 1 or not len(array) or array.dtype.kind not in "fiu":
-        raise UsageError(f"got {name} as {array.dtype} of shape {array.shape}; expected values, a matrix or a Gram")
-    if not np.isfinite(array).all():
-        raise NumericalError(
-            f"{name} holds {int((~np.isfinite(array)).sum())} NaN or infinite values; see where they come from"
-        )
-    return np.sort(array.astype(np.float64))[::-1]
 
 
 def classify(
@@ -132,13 +81,15 @@ def classify(
        `evidence["cause"]` says that no direction was learned; one corrupt entry reads the same.
     3. More than 6 spikes (`spike_test`) that reach down to the bulk (the last no farther from the edge than two mean steps
        between them, in logarithms): heavy tail, from *many directions*.
-    4. Any other number of spikes: bulk + spikes.
+    4. Any other number of spikes: bulk + spikes. If rows or columns repeat others exactly, 3 and 4 hold only if spikes remain
+       without the repeats; undecided otherwise.
     5. None: invariant bulk if the rest is within a Kolmogorov–Smirnov distance of 0.1 of the Marchenko–Pastur law (of W0's
        spectrum), apart from its scale; undecided otherwise, as orthogonal weights are.
 
     A Gram has no such null: its entries are not independent. Its W0 is the initial kernel or a sequence of kernels of
     redrawn initialisations; eigenvalues that exceed the initial ones count instead of spikes: by 10 %, or by what
-    redrawn initialisations differ.
+    redrawn initialisations differ. Largest eigenvalues that fell by as much, relative to the bulk, leave no invariant
+    bulk: undecided, if none exceeds the initial ones.
 
     `draws=0` takes the Tracy–Widom law in place of permutations of W; `resamples=1000` adds bootstraps and rivals to the
     tail. Costs one eigendecomposition of the smaller Gram besides.
@@ -169,26 +120,55 @@ def classify(
     bulk = _Bulk.of(parts.values, (matrix.shape[0], matrix.shape[1]), spikes.count)
     distance = bulk.distance if start is None else _moved(parts.values, start)
     top, entry = float(parts.values[0]), 1 / float(parts.values[0])  # the largest entry is 1 there
-    few = _localised(parts.left[:, :1]) and _localised(parts.right[:, :1])
-    evidence: dict[str, float | int | str] = {
+    left, right = parts.parts.vectors(1)
+    rows, columns = _carriers(left), _carriers(right)
+    few = _localised(rows, len(left)) and _localised(columns, len(right))
+    evidence: Evidence = {
         "singular values": side,
-        "entries' excess kurtosis": excess_kurtosis(parts.entries),
+        "entries' excess kurtosis": parts.kurtosis,
         "spikes": spikes.count,
         "p-value of the largest": spikes.p_value,
         "largest over the bulk's edge": top / bulk.edge if bulk.edge else math.inf,
         "largest entry over it": entry,
-        "rows that carry it": _carriers(parts.left[:, :1]),
-        "columns that carry it": _carriers(parts.right[:, :1]),
+        "rows that carry it": rows,
+        "columns that carry it": columns,
         "distance of the bulk": distance,
     }
     huge = top > bulk.edge and few and entry >= HUGE
     values = parts.values * parts.unit
     label, words = _judge(spikes, huge, distance, start is None)
+    if spikes.count and not huge:
+        label, words = _without_repeats(matrix, start, null, label, words)
     tail = _tail(values.square(), resamples, seed) if label != "invariant bulk" else None
     return SpectrumClass(label, evidence | words | _tail_words(tail), spikes, tail)
 
 
-def _judge(spikes: SpikeTest, huge: bool, distance: float, alone: bool) -> tuple[str, dict[str, float | int | str]]:
+def _without_repeats(
+    matrix: Tensor, start: Tensor | None, null: Null, label: str, words: Evidence
+) -> tuple[str, Evidence]:
+    """The same label if spikes remain without the rows and columns that repeat others; *undecided* if these alone stand out.
+
+    Equal rows are no independent entries: they make a singular value that says nothing of a learned direction.
+    """
+    rows, columns = distinct_rows(matrix), distinct_rows(matrix.T)
+    repeated = {"repeated rows": matrix.shape[0] - len(rows), "repeated columns": matrix.shape[1] - len(columns)}
+    if not any(repeated.values()):
+        return label, words
+    said = " and ".join(f"{count} {name.removeprefix('repeated ')}" for name, count in repeated.items() if count)
+    count = 0
+    if min(len(rows), len(columns)) >= FEWEST:
+        if isinstance(null, InitialNull) and start is not None:
+            kept = start[rows][:, columns]
+            null = InitialNull(null.permuted, kept - kept.mean())
+        count = find_spikes(Centred.of(matrix[rows][:, columns]), null).count
+    repeated["spikes without repeats"] = count
+    if count:
+        return label, words | repeated | {"reason": f"{words['reason']}; {count} without the {said} that repeat others"}
+    reason = f"{said} repeat others, so that entries are not independent; without them no singular value lies outside the bulk"
+    return "undecided", words | repeated | {"cause": "repeated rows or columns", "reason": reason}
+
+
+def _judge(spikes: SpikeTest, huge: bool, distance: float, alone: bool) -> tuple[str, Evidence]:
     if huge:
         reason = (
             "single entries carry the largest singular value: the entries are heavy-tailed, no direction was learned"
@@ -229,7 +209,7 @@ class _Bulk:
         short, long = min(shape), max(shape)
         squares = (values.square() / long).cpu().numpy()
         law = marchenko_pastur(short / long)
-        variance = float(np.median(squares)) / law.quantile(0.5)
+        variance = float(np.median(squares)) / _median(short / long)
         if not variance > 0:
             return cls(0.0, 1.0)
         rest = np.sort(squares[min(removed, len(squares) - 1) :])
@@ -238,6 +218,11 @@ class _Bulk:
         centre, width = constants(shape, 0.0)
         highest = centre + width * (upper_quantile(0.01) - MEAN)
         return cls(math.sqrt(variance * highest), distance)
+
+
+@cache
+def _median(ratio: float) -> float:
+    return marchenko_pastur(ratio).quantile(0.5)
 
 
 def _start(W0: Any, matrix: Tensor) -> Tensor:
@@ -252,7 +237,7 @@ def _start(W0: Any, matrix: Tensor) -> Tensor:
 
 def _moved(values: Float[Tensor, " p"], start: Tensor) -> float:
     """The distance from the initial spectrum, both in units of their medians."""
-    initial = decompose(start - start.mean())[0]
+    initial = SingularParts.of(start - start.mean()).values
     scales = [float(one.median()) or 1.0 for one in (values, initial)]
     return _apart((initial / scales[1]).cpu().numpy(), (values / scales[0]).cpu().numpy())
 
@@ -272,8 +257,8 @@ def _carriers(vector: Float[Tensor, "n 1"]) -> float:
     return float(participation(vector)[0]) * len(vector)
 
 
-def _localised(vector: Float[Tensor, "n 1"]) -> bool:
-    return _carriers(vector) * LOCALISED < (len(vector) + 2) / 3
+def _localised(carriers: float, entries: int) -> bool:
+    return carriers * LOCALISED < (entries + 2) / 3
 
 
 def _tail(squares: Any, resamples: int, seed: int) -> TailFit | None:
@@ -286,7 +271,7 @@ def _tail(squares: Any, resamples: int, seed: int) -> TailFit | None:
         return None
 
 
-def _tail_words(tail: TailFit | None) -> dict[str, float | int | str]:
+def _tail_words(tail: TailFit | None) -> Evidence:
     return {} if tail is None else {"tail exponent": tail.alpha, "points of the tail": tail.points}
 
 
@@ -306,8 +291,15 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
         raise UsageError(
             f"got initial kernels of shapes {[one.shape for one in several]} for {K!r}; expected the same items"
         )
-    values = spectrum(K, "K")
-    initial = np.stack([spectrum(one, "K0") for one in several])
+    return classify_eigenvalues(
+        spectrum(K, "K"), np.stack([spectrum(one, "K0") for one in several]), resamples=resamples, seed=seed
+    )
+
+
+def classify_eigenvalues(
+    values: Spectrum, initial: Float64[np.ndarray, "k n"], *, resamples: int = 0, seed: int = 0
+) -> SpectrumClass:
+    """`classify` of a Gram from its eigenvalues and those of one or more initial kernels, one per row; all descending."""
     n = len(values)
     if n < FEWEST:
         reason = f"{n} eigenvalues are too few to tell a bulk from its spikes; {FEWEST} would do"
@@ -316,15 +308,20 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
     sums = initial[:, top:].sum(1)
     scale = float(values[top:].sum() / sums.mean()) if sums.mean() > 0 else 1.0
     first = initial.mean(0)
-    tolerance = SHIFTED
-    if len(several) > 1 and first[top - 1] > 0:
+    tolerance, tolerance_below = SHIFTED, SHIFTED
+    if len(initial) > 1 and first[top - 1] > 0:
         tolerance = max(0.02, float((initial.max(0) / first - 1)[:top].max()))
-    highest = initial.max(0)[:top] * (1 + tolerance) * max(scale, 0.0)
+        tolerance_below = max(0.02, float((1 - initial.min(0) / first)[:top].max()))
+    rounding = NOTHING * max(float(values[0]), scale * float(first[0]), 0.0)
+    highest = (initial.max(0)[:top] * (1 + tolerance) * max(scale, 0.0)).clip(rounding)
     outside = max(0, *(int((values > edge).sum()) - k for k, edge in enumerate(highest)))
+    lowest = initial.min(0)[:top] * (1 - tolerance_below) * max(scale, 0.0)
+    fallen = max(0, *(k + 1 - int((values >= edge).sum()) for k, edge in enumerate(lowest) if edge > rounding), 0)
     distance = _apart(first, values / scale if scale > 0 else values)
-    evidence: dict[str, float | int | str] = {
+    evidence: Evidence = {
         "eigenvalues": n,
         "eigenvalues outside": outside,
+        "eigenvalues that fell": fallen,
         "tolerance": tolerance,
         "scale of the bulk": scale,
         "distance of the bulk": distance,
@@ -337,6 +334,9 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
             "bulk + spikes",
             f"{outside} more eigenvalue{'s' * (outside > 1)} than initially outside the bulk",
         )
+    elif fallen:
+        label = "undecided"
+        reason = f"no eigenvalue outside, but {fallen} of the largest fell by over {tolerance_below:.0%} relative to the bulk"
     elif distance <= MOVED:
         label = "invariant bulk"
         reason = f"no eigenvalue outside, and the bulk is the initial one times {scale:.3g}"

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, NumericalError, UsageError
 from ntkscope.kernels import KERNELS, Tangent
-from ntkscope.linalg import as_gram
 from ntkscope.measures import alignment
-from ntkscope.measures.spectra import classify
+from ntkscope.measures.spectra import classify_eigenvalues
 from ntkscope.tracking.budget import FEWEST, Cost
 from ntkscope.tracking.probe import Probe
 from ntkscope.tracking.still import held_still
@@ -100,6 +99,7 @@ class Observer:
             )
         self.aimed = directions_for(self.directions, self.chosen)
         self._tangent: tuple[torch.device, Tangent] | None = None
+        self._initial_values: dict[str, tuple[Tensor, int, Tensor]] = {}
 
     @property
     def device(self) -> torch.device:
@@ -171,7 +171,7 @@ class Observer:
             values = torch.linalg.eigvalsh(K)
         rows["spectra"].append({**row, **spectrum_row(values.flip(0))})
         kernels[name] = K
-        rows["spikes"] += _outside(name, K, values.flip(0), self.initial.get(name))
+        rows["spikes"] += self._outside(name, K, values.flip(0))
         if self.watch.alignment:
             if name in self.earlier and step > self.earlier_step:
                 n = min(items, len(self.earlier[name]))  # the items that both have
@@ -182,6 +182,24 @@ class Observer:
                 )
                 aligned |= {} if velocity is None else {"velocity": velocity}
             rows["alignment"].append(aligned)
+
+    def _outside(self, name: str, K: Tensor, values: Tensor) -> list[dict[str, Any]]:
+        """The row of `spikes` for a kernel: how many more of its eigenvalues than of the initial one lie outside the bulk.
+
+        Both on the items they share; no row where these are too few to tell.
+        """
+        start = self.initial.get(name)
+        n = 0 if start is None else min(len(K), len(start))
+        if start is None or n < FEWEST:
+            return []
+        kept, items, initial = self._initial_values.get(name, (None, 0, values))
+        if kept is not start or items != n:
+            initial = _eigenvalues(start[:n, :n])
+            self._initial_values[name] = (start, n, initial)
+        shared = values if n == len(K) else _eigenvalues(K[:n, :n])
+        found = classify_eigenvalues(shared.numpy(), initial.numpy()[None])
+        count = int(found.evidence.get("eigenvalues outside", 0))
+        return [{"of": name, "label": found.label, "count": count, "values": spectrum_row(values[:count])["values"]}]
 
     def _inputs(self, items: int) -> Any:
         if self.probe.device != self.device:
@@ -195,17 +213,9 @@ class Observer:
         return self._tangent[1]
 
 
-def _outside(name: str, K: Tensor, values: Tensor, start: Tensor | None) -> list[dict[str, Any]]:
-    """The row of `spikes` for a kernel: how many more of its eigenvalues than of the initial kernel lie outside the bulk.
-
-    Both on the items they share; no row where these are too few to tell.
-    """
-    n = 0 if start is None else min(len(K), len(start))
-    if start is None or n < FEWEST:
-        return []
-    found = classify(as_gram(K[:n, :n]), as_gram(start[:n, :n]))
-    count = int(found.evidence.get("eigenvalues outside", 0))
-    return [{"of": name, "label": found.label, "count": count, "values": spectrum_row(values[:count])["values"]}]
+def _eigenvalues(K: Tensor) -> Tensor:
+    """Descending."""
+    return torch.linalg.eigvalsh(K).flip(0)
 
 
 def device_of(model: nn.Module) -> torch.device:

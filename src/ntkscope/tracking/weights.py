@@ -12,6 +12,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, UsageError
+from ntkscope.linalg.singular import singular_values
 from ntkscope.measures.spectra import classify
 
 MOST_VALUES = 2000  # numbers of one spectrum that are written
@@ -70,7 +71,7 @@ def weight_rows(chosen: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
         shape = list(as_matrix(parameter).shape)
         row = {"of": f"{PREFIX}:{name}", "kind": "singular", "shape": shape}
         if bool(torch.isfinite(parameter).all()):
-            yield {**row, **spectrum_row(torch.linalg.svdvals(wide(parameter)))}
+            yield {**row, **spectrum_row(singular_values(wide(parameter)))}
         else:
             yield {**row, "values": [], "left_out": min(shape), "note": "holds NaN or infinity"}
 
