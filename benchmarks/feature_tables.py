@@ -49,10 +49,10 @@ class Size:
 
 
 SIZES = {
-    "LeNet on MNIST": Size(1000, 2000, train=20_000, epochs=3),
-    "ResNet-20 on CIFAR-10": Size(500, 1000),
-    "ResNet-56 on CIFAR-10": Size(500, 500),
-    "MiniLM on CoLA": Size(200, 500, draws=50, train=1000, epochs=2),
+    "LeNet on MNIST": Size(1000, 2000, train=10_000, epochs=3),
+    "ResNet-20 on CIFAR-10": Size(400, 500),
+    "ResNet-56 on CIFAR-10": Size(200, 500),
+    "MiniLM on CoLA": Size(100, 300, draws=50, train=500, epochs=2),
 }
 QUICK = Size(20, 20, draws=5, train=64, epochs=1)
 
