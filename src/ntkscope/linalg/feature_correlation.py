@@ -79,8 +79,9 @@ def haar_control(
     """`ρ(WᵀW, WᵀQW)` for `draws` matrices Q with K's spectrum and eigenvectors from the Haar measure.
 
     One QR decomposition (out, rank of K) per draw; (out, in) where a layer has more than 512 units and in is less: WᵀQW sees of
-    Q's eigenvectors only their components in the space of W's columns, a corner of an orthogonal matrix. Note that `E[WᵀQW]` is proportional to `WᵀW`: single draws spread widely
-    where K has few large eigenvalues. Beaglehole, Mitliagkas & Agarwala (2024), figures 1 and 9.
+    Q's eigenvectors only their components in the space of W's columns, a corner of an orthogonal matrix. Note that `E[WᵀQW]` is
+    proportional to `WᵀW`: single draws spread widely where K has few large eigenvalues. Beaglehole, Mitliagkas & Agarwala
+    (2024), figures 1 and 9.
 
     >>> K = torch.diag(torch.tensor([1.0, 0.0, 0.0, 0.0]))
     >>> W = torch.diag(torch.tensor([9.0, 1.0, 1.0, 1.0]))
@@ -98,19 +99,19 @@ def haar_control(
     spectrum = spectrum[: max(1, int((left > NEGLIGIBLE * left[0]).sum()))]
     drawn = generator(seed, "haar control")
     units, rank = len(K), len(spectrum)
-    if units > WIDE and W.shape[1] < rank:
-        W = torch.linalg.qr(W, mode="r").R  # the same WᵀW, in coordinates of its columns' space
-    small, row = _compact(W), W.sum(1)
-    squares = (W * W).sum(0)
+    narrow = units > WIDE and W.shape[1] < rank
+    weight = torch.linalg.qr(W, mode="r").R if narrow else W  # the same WᵀW, in coordinates of its columns' space
+    small, row = _compact(weight), weight.sum(1)
+    squares = (weight * weight).sum(0)
     values = np.empty(int(draws))
     for k in range(len(values)):
-        if len(W) < units:
-            V = haar_corner(units, len(W), rank, drawn).to(K.device)
+        if narrow:
+            V = haar_corner(units, len(weight), rank, drawn).to(K.device)
         else:
             normal = torch.randn(units, rank, generator=drawn, dtype=torch.float64)
             V = torch.linalg.qr(normal.to(K.device)).Q  # the signs of its columns cancel in V Λ Vᵀ
         if diagonal:
-            values[k] = _cosine(*_moments_of_vectors(squares, spectrum @ (V.T @ W).square(), pearson))
+            values[k] = _cosine(*_moments_of_vectors(squares, spectrum @ (V.T @ weight).square(), pearson))
         else:
             products = _moments_of_rows(small, V.T @ small, spectrum)
             if pearson:
