@@ -144,8 +144,16 @@ def measured(layer: LayerFeatures, draws: int) -> dict[str, Any]:
         "control_seconds": time.perf_counter() - start,
     }
     if layer.initial_weight is not None:
-        row["centred"] = {centring: layer.correlation(centring) for centring in CENTRINGS}
+        row["centred"] = {centring: centred(layer, centring) for centring in CENTRINGS}
     return row
+
+
+def centred(layer: LayerFeatures, centring: str) -> float | None:
+    """A centred correlation; None where there is none: tangents of the readout are the same before and after training."""
+    try:
+        return layer.correlation(centring)
+    except NumericalError:
+        return None
 
 
 def of_network(name: str, size: Size) -> dict[str, Any]:
@@ -256,7 +264,8 @@ def line(layer: Mapping[str, Any]) -> dict[str, Any]:
         return row | {"ρ": "undefined", "seconds": layer["seconds"]}
     control = layer["control"]
     row |= {"ρ": f"{layer['rho']:.3f}", "control, 95 %": f"{control['low']:.3f} … {control['high']:.3f}"}
-    row |= {f"ρ, centred: {centring}": f"{value:.3f}" for centring, value in layer.get("centred", {}).items()}
+    for centring, value in layer.get("centred", {}).items():
+        row[f"ρ, centred: {centring}"] = "undefined" if value is None else f"{value:.3f}"
     return row | {"seconds": layer["seconds"], "seconds of the control": layer["control_seconds"]}
 
 

@@ -214,10 +214,10 @@ def test_tables_of_the_feature_ansatz_become_a_page(monkeypatch: pytest.MonkeyPa
     class Idle(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.idle = torch.nn.Linear(4, 5), torch.nn.Linear(4, 2)
+            self.first, self.idle, self.last = torch.nn.Linear(4, 5), torch.nn.Linear(4, 2), torch.nn.Linear(5, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.tanh(self.first(x)) + 0 * self.idle(x).sum(1, keepdim=True)
+            return self.last(torch.tanh(self.first(x))) + 0 * self.idle(x).sum(1, keepdim=True)
 
     def small(size: feature_tables.Size) -> feature_tables.Network:
         x = torch.randn(size.inputs, 4, generator=torch.Generator().manual_seed(0))
@@ -232,7 +232,10 @@ def test_tables_of_the_feature_ansatz_become_a_page(monkeypatch: pytest.MonkeyPa
         outcome = feature_tables.run(quick=True)
     assert [check.holds for check in outcome.checks] == [True, None]
     (found,) = outcome.details["tables"]
-    first, idle = found["layers"]
+    layers = {layer["layer"]: layer for layer in found["layers"]}
+    first, idle = layers["first"], layers["idle"]
+    assert layers["last"]["centred"]["weights"] is not None
+    assert layers["last"]["centred"]["both"] is None  # its tangents are the outputs', trained or not
     assert "its K is zero" in idle["undefined"]
     assert set(first["centred"]) == set(feature_tables.CENTRINGS)
     assert first["control"]["low"] <= first["control"]["mean"] <= first["control"]["high"]
