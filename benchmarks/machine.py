@@ -11,7 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-THREADS = 2
+THREADS = int(os.environ.get("BENCH_THREADS", "2"))
+"""Threads, and cores, of everyone who is compared; children inherit the variable."""
 
 
 def keep_to_cores(threads: int = THREADS) -> None:

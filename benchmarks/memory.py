@@ -28,11 +28,23 @@ def resident(field: str) -> int:
     raise OSError(f"/proc/self/status has no {field}; expected Linux")
 
 
-def settled() -> int:
-    """Give freed memory back and begin to count the most anew; bytes resident now."""
+def settled(patience: float = 3.0) -> int:
+    """Give freed memory back and begin to count the most anew; bytes resident now.
+
+    Some of PyTorch's builds have an allocator that returns memory a while after it was freed, and then only if it is used:
+    small tensors come and go until nothing was returned for `patience` seconds.
+    """
+    import torch
+
     gc.collect()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)
+    least, since = resident("VmRSS"), time.monotonic()
+    while time.monotonic() - since < patience:
+        torch.zeros(MIB)  # freed at once
+        time.sleep(0.02)
+        if (now := resident("VmRSS")) < least - MIB:
+            least, since = now, time.monotonic()
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     return resident("VmRSS")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
 from importlib.metadata import version
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,12 @@ from torch import Tensor
 from xrfm.rfm_src import RFM
 from xrfm.rfm_src.class_conversion import ClassificationConverter
 
+from benchmarks.grid import Place, downhill
 from benchmarks.peers import THREADS, serve
 
-BANDWIDTHS = (2.5, 10.0, 40.0)  # its default is 10
-RIDGES = (1e-5, 1e-3, 1e-1)  # its default is 1e-3
+BANDWIDTHS = tuple(10.0 * 4.0**k for k in range(-3, 6))  # its default is 10
+RIDGES = tuple(1e-3 * 100.0**k for k in range(-4, 3))  # its default is 1e-3
+DEFAULTS = (3, 4)
 ITERATIONS = 5  # its default
 HELD_OUT = 0.2  # its default
 
@@ -40,17 +41,24 @@ def fit(path: str, bandwidth: float, ridge: float, iterations: int, dtype: str) 
     return {"seconds": seconds, "predictions": machine.predict(x_test).double().tolist()}
 
 
-def candidates(x: Tensor, y: Tensor, x_val: Tensor, y_val: Tensor, classes: int) -> Iterator[tuple[float, str, RFM]]:
-    """Every setting of the grid with its error on the validation set, the iteration chosen by the machine itself."""
+Candidate = tuple[float, str, RFM]
+
+
+def candidate(parts: tuple[Tensor, ...], classes: int, place: Place) -> Candidate:
+    """A setting with its error on the validation set, the iteration chosen by the machine itself; infinite if the fit fails."""
+    x, y, x_val, y_val = parts
     metric = "accuracy" if classes else "mse"
-    for bandwidth, ridge in product(BANDWIDTHS, RIDGES):
-        machine = RFM("l2", iters=ITERATIONS, bandwidth=bandwidth, device="cpu", verbose=False, tuning_metric=metric)
-        if classes:
-            machine.class_converter = ClassificationConverter(mode="zero_one", n_classes=classes)
+    bandwidth, ridge = BANDWIDTHS[place[0]], RIDGES[place[1]]
+    machine = RFM("l2", iters=ITERATIONS, bandwidth=bandwidth, device="cpu", verbose=False, tuning_metric=metric)
+    if classes:
+        machine.class_converter = ClassificationConverter(mode="zero_one", n_classes=classes)
+    try:
         machine.fit((x, y), (x_val, y_val), iters=ITERATIONS, reg=ridge)
-        score = machine.score(x_val, y_val, [metric])[metric]
-        setting = f"bandwidth {bandwidth:g}, ridge {ridge:g}, iteration {machine.best_iter}"
-        yield float(-score if classes else score), setting, machine
+        score = float(machine.score(x_val, y_val, [metric])[metric])
+    except torch.linalg.LinAlgError:
+        score = math.nan
+    setting = f"bandwidth {bandwidth:g}, ridge {ridge:g}, iteration {machine.best_iter}"
+    return math.inf if math.isnan(score) else -score if classes else score, setting, machine
 
 
 def select(path: str, classes: int, seed: int) -> dict[str, Any]:
@@ -62,7 +70,14 @@ def select(path: str, classes: int, seed: int) -> dict[str, Any]:
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     held = int(HELD_OUT * len(x))
     val, train = order[:held], order[held:]
-    _, setting, machine = min(candidates(x[train], y[train], x[val], y[val], classes), key=lambda item: item[0])
+    parts = x[train], y[train], x[val], y[val]
+    tried: dict[Place, Candidate] = {}
+
+    def error(place: Place) -> float:
+        tried[place] = candidate(parts, classes, place)
+        return tried[place][0]
+
+    _, setting, machine = tried[downhill(error, DEFAULTS, (len(BANDWIDTHS), len(RIDGES)))]
     seconds = time.perf_counter() - start
     predictions = machine.predict(x_test) * scale + mean
     return {"seconds": seconds, "setting": setting, "predictions": predictions.tolist()}

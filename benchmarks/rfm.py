@@ -1,8 +1,9 @@
 """Recursive feature machines against xrfm's RFM: at equal settings, and each with its own choice of them.
 
 Equal settings: the Laplace kernel without intercept on the chain monomial, both in float64 (xrfm in float32 beside it). Its own
-choice: ours by closed-form leave-one-out on all training points; xrfm's the best of a grid of bandwidths and ridges, and of the
-iterations, on a fifth of the training points held out (its own default share). Inputs standardised, 10 draws or splits.
+choice: ours by closed-form leave-one-out on all training points; xrfm's by descent on a grid of bandwidths and ridges from its
+defaults, and over its iterations, on a fifth of the training points held out (its own default share). Inputs standardised, 10
+draws or splits.
 """
 
 from __future__ import annotations

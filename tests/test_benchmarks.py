@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+import ntkscope as ns
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -179,6 +181,78 @@ def test_a_large_kernel_is_scaled_without_being_formed(monkeypatch: pytest.Monke
     torch.testing.assert_close(seen.test.dense(), formed.test.dense())
 
 
+def test_a_search_ends_in_a_place_that_is_better_than_its_neighbours() -> None:
+    from benchmarks.grid import downhill
+
+    asked: list[tuple[int, int]] = []
+
+    def error(place: tuple[int, int]) -> float:
+        asked.append(place)
+        return abs(place[0] - 7) + abs(place[1] - 1)
+
+    assert downhill(error, (2, 3), (8, 5)) == (7, 1)
+    assert len(asked) == len(set(asked)) < 40
+    assert downhill(lambda place: 0.0, (2, 3), (8, 5)) == (2, 3)  # ties stay
+    with pytest.raises(ValueError, match="no more than all 10 inputs"):
+        importlib.import_module("benchmarks.feature_matrices").slices(10, 4, 3)
+
+
+def test_passes_that_stop_short_of_the_weights_leave_the_network_as_it_was() -> None:
+    from benchmarks import feature_matrices, networks
+
+    model = networks.mlp(4, 3)
+    feature_matrices.plain_passes(model, torch.ones(5, 4))
+    feature_matrices.passes_to_the_input(model, torch.ones(5, 4))
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+
+
+def test_tables_of_the_feature_ansatz_become_a_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Centred forms where initial weights are known; a layer that no output depends on says why it has no ρ."""
+    from benchmarks import feature_tables, machine
+    from benchmarks.outcome import write
+
+    class Idle(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.idle, self.last = torch.nn.Linear(4, 5), torch.nn.Linear(4, 2), torch.nn.Linear(5, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.tanh(self.first(x))) + 0 * self.idle(x).sum(1, keepdim=True)
+
+    def small(size: feature_tables.Size) -> feature_tables.Network:
+        x = torch.randn(size.inputs, 4, generator=torch.Generator().manual_seed(0))
+        model, before = Idle().eval(), Idle().eval()
+        return feature_tables.Network(model, x, 0.5, "made up", before)
+
+    def gone(size: feature_tables.Size) -> feature_tables.Network:
+        raise ns.core.DataNotFound("no such data")
+
+    monkeypatch.setattr(feature_tables, "NETWORKS", {"Small": small, "Gone": gone})
+    with torch.random.fork_rng(devices=[]):
+        outcome = feature_tables.run(quick=True)
+    assert [check.holds for check in outcome.checks] == [True, None]
+    (found,) = outcome.details["tables"]
+    layers = {layer["layer"]: layer for layer in found["layers"]}
+    first, idle = layers["first"], layers["idle"]
+    assert layers["last"]["centred"]["weights"] is not None
+    assert layers["last"]["centred"]["both"] is None  # its tangents are the outputs', trained or not
+    assert "its K is zero" in idle["undefined"]
+    assert set(first["centred"]) == set(feature_tables.CENTRINGS)
+    assert first["control"]["low"] <= first["control"]["mean"] <= first["control"]["high"]
+    record = write("feature_tables", outcome, machine.describe(), 1.0, tmp_path)
+    feature_tables.main(record, tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text()
+    assert f"| `first` | 5 × 4 | 1 | {first['rho']:.3f} |" in text
+    assert "| `idle` | 2 × 4 | 1 | undefined |" in text
+    assert "## Gone" not in text
+
+
+def test_the_page_of_the_feature_ansatz_is_that_of_its_record() -> None:
+    from benchmarks import feature_tables
+
+    assert feature_tables.PAGE.read_text() == feature_tables.page(json.loads(feature_tables.RECORD.read_text()))
+
+
 def test_every_comparison_has_a_run() -> None:
     from benchmarks.__main__ import COMPARISONS, ON_REQUEST
 
@@ -186,7 +260,10 @@ def test_every_comparison_has_a_run() -> None:
         assert callable(importlib.import_module(f"benchmarks.{name}").run)
 
 
-@pytest.mark.parametrize("name", ["timing", "outcome", "gpu_trace_ntk", "precision", "store", "trust", "mislabel"])
+@pytest.mark.parametrize(
+    "name",
+    ["timing", "outcome", "gpu_trace_ntk", "precision", "store", "trust", "mislabel", "grid", "feature_matrices"],
+)
 def test_the_examples_in_docstrings(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert (failed, tried > 0) == (0, True)

@@ -99,6 +99,53 @@ def test_the_control_is_the_correlation_with_every_matrix_formed(
         assert value == pytest.approx(nfa_correlation(W, Q, pearson=pearson, diagonal=diagonal), abs=1e-9)
 
 
+@settings(max_examples=20)
+@given(
+    inside=st.integers(1, 4),
+    seed=st.integers(0, 1000),
+    pearson=st.booleans(),
+    diagonal=st.booleans(),
+    rank=st.integers(5, 8),
+)
+def test_a_wide_layers_control_draws_in_the_space_of_its_weights(
+    inside: int, seed: int, pearson: bool, diagonal: bool, rank: int
+) -> None:
+    """Against Q formed from the corners that were drawn: `WᵀQW` does not depend on what Q does outside that space."""
+    W, _, B, _ = drawn(seed, 8, inside)
+    if pearson and inside == 1:
+        return  # one entry, less its mean
+    K = B[:rank].T @ B[:rank]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feature_correlation, "WIDE", 4)
+        control = haar_control(W, K, draws=3, seed=seed, pearson=pearson, diagonal=diagonal)
+    random = generator(seed, "haar control")
+    spectrum = torch.from_numpy(np.linalg.eigvalsh(K)[::-1][:rank].copy())
+    U = torch.linalg.qr(torch.from_numpy(W / np.abs(W).max())).Q
+    for value in control.values:
+        V = U @ feature_correlation.haar_corner(8, inside, rank, random)
+        Q = (V * spectrum) @ V.T
+        assert value == pytest.approx(nfa_correlation(W, Q.numpy(), pearson=pearson, diagonal=diagonal), abs=1e-9)
+
+
+def test_corners_of_haar_matrices() -> None:
+    """Entries have mean 0 (with LAPACK's signs they would not) and variance 1/size; both ways draw from one distribution."""
+    random = generator(0, "corners")
+    corners = torch.stack([feature_correlation.haar_corner(6, 2, 5, random) for _ in range(1500)])
+    error = 4 * (1 / 6 / 1500) ** 0.5
+    assert float(corners.mean(0).abs().max()) < error
+    assert float((corners.square().mean(0) - 1 / 6).abs().max()) < error
+    W, _, B, _ = drawn(3, 9, 2)
+    plain = haar_control(W, B.T @ B, draws=600, seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feature_correlation, "WIDE", 4)
+        cornered = haar_control(W, B.T @ B, draws=600, seed=2)
+    assert plain.values[0] != cornered.values[0]
+    assert abs(plain.mean - cornered.mean) < 4 * (plain.values.var() / 300) ** 0.5
+    assert plain.values.std() == pytest.approx(cornered.values.std(), rel=0.23)  # 4 / √300
+    for q, value in plain.quantiles.items():
+        assert cornered.quantiles[q] == pytest.approx(value, abs=0.08)
+
+
 def test_the_controls_eigenvectors_are_haar() -> None:
     """`E[WᵀQW] = tr(K)/out · WᵀW`; the mean over draws of `ρ` of rank-one Q against W = I is 1/√out exactly."""
     K = torch.zeros(6, 6)

@@ -17,6 +17,7 @@ from ntkscope.linalg.gram import from_numpy
 CENTRINGS = (None, "weights", "both", "tangents")
 QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 NEGLIGIBLE = 1e-10  # share of the absolute spectrum that may be left out of the draws
+WIDE = 512  # units of a layer above which random eigenvectors are drawn in the column space of its weights alone
 CONSTANT = 1e-13  # of a matrix's square: what is left of a constant one after its mean is subtracted
 
 
@@ -77,8 +78,10 @@ def haar_control(
 ) -> Control:
     """`ρ(WᵀW, WᵀQW)` for `draws` matrices Q with K's spectrum and eigenvectors from the Haar measure.
 
-    One QR decomposition (out, rank of K) per draw. Note that `E[WᵀQW]` is proportional to `WᵀW`: single draws spread widely
-    where K has few large eigenvalues. Beaglehole, Mitliagkas & Agarwala (2024), figures 1 and 9.
+    One QR decomposition (out, rank of K) per draw; (out, in) where a layer has more than 512 units and in is less: WᵀQW sees of
+    Q's eigenvectors only their components in the space of W's columns, a corner of an orthogonal matrix. Note that `E[WᵀQW]` is
+    proportional to `WᵀW`: single draws spread widely where K has few large eigenvalues. Beaglehole, Mitliagkas & Agarwala
+    (2024), figures 1 and 9.
 
     >>> K = torch.diag(torch.tensor([1.0, 0.0, 0.0, 0.0]))
     >>> W = torch.diag(torch.tensor([9.0, 1.0, 1.0, 1.0]))
@@ -95,14 +98,20 @@ def haar_control(
     left = spectrum.abs().flip(0).cumsum(0).flip(0)  # what would be lost from here on
     spectrum = spectrum[: max(1, int((left > NEGLIGIBLE * left[0]).sum()))]
     drawn = generator(seed, "haar control")
-    small, row = _compact(W), W.sum(1)
-    squares = (W * W).sum(0)
+    units, rank = len(K), len(spectrum)
+    narrow = units > WIDE and W.shape[1] < rank
+    weight = torch.linalg.qr(W, mode="r").R if narrow else W  # the same WᵀW, in coordinates of its columns' space
+    small, row = _compact(weight), weight.sum(1)
+    squares = (weight * weight).sum(0)
     values = np.empty(int(draws))
     for k in range(len(values)):
-        normal = torch.randn(len(K), len(spectrum), generator=drawn, dtype=torch.float64)
-        V = torch.linalg.qr(normal.to(K.device)).Q  # the signs of its columns cancel in V Λ Vᵀ
+        if narrow:
+            V = haar_corner(units, len(weight), rank, drawn).to(K.device)
+        else:
+            normal = torch.randn(units, rank, generator=drawn, dtype=torch.float64)
+            V = torch.linalg.qr(normal.to(K.device)).Q  # the signs of its columns cancel in V Λ Vᵀ
         if diagonal:
-            values[k] = _cosine(*_moments_of_vectors(squares, spectrum @ (V.T @ W).square(), pearson))
+            values[k] = _cosine(*_moments_of_vectors(squares, spectrum @ (V.T @ weight).square(), pearson))
         else:
             products = _moments_of_rows(small, V.T @ small, spectrum)
             if pearson:
@@ -110,6 +119,17 @@ def haar_control(
                 products = _centred(products, *sums, W.shape[1] ** 2)
             values[k] = _cosine(*products)
     return Control(observed, values)
+
+
+def haar_corner(size: int, rows: int, columns: int, drawn: torch.Generator) -> Float[Tensor, "rows columns"]:
+    """The corner of a Haar-distributed orthogonal matrix (size, size); O(size · rows²).
+
+    >>> corner = haar_corner(4, 2, 4, torch.Generator().manual_seed(0))
+    >>> bool(torch.allclose(corner @ corner.T, torch.eye(2, dtype=torch.float64)))
+    True
+    """
+    Q, R = torch.linalg.qr(torch.randn(size, rows, generator=drawn, dtype=torch.float64))
+    return (Q * R.diagonal().sign())[:columns].T  # as they come, the signs of Q's columns depend on Q
 
 
 def centred_pair(
