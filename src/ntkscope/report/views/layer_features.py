@@ -29,7 +29,7 @@ def layer_features(section: Section, source: Source) -> Drawing:
     """The summary, the words of texts, a card per layer, and the table."""
     layers = list(section.data["layers"])
     kind = str(section.data["items_are"])
-    cards = [_card(n, layer, kind, source) for n, layer in enumerate(layers)]
+    cards = [_card(layer, kind, source) for layer in layers]
     rest = cards[CARDS:]
     more = tag("summary", f"{len(rest):,} more layers")
     left_out = section.data["left_out"]
@@ -49,8 +49,8 @@ def layer_features(section: Section, source: Source) -> Drawing:
 # -- one layer ------------------------------------------------------------------------------------------------------------
 
 
-def _card(n: int, layer: Mapping[str, Any], kind: str, source: Source) -> Markup:
-    sides = [_side(n, side, layer, kind, source) for side in TITLES if layer[side]]
+def _card(layer: Mapping[str, Any], kind: str, source: Source) -> Markup:
+    sides = [_side(side, layer, kind, source) for side in TITLES if layer[side]]
     name = (
         "The network's input" if layer["kind"] == "input" else tag("code", layer["name"], class_="layer-name")
     )
@@ -80,20 +80,33 @@ def _pill(layer: Mapping[str, Any]) -> Markup:
     return tag("span", "above chance" if above else "as by chance", class_=f"pill {'good' if above else 'quiet'}")
 
 
-def _side(n: int, side: str, layer: Mapping[str, Any], kind: str, source: Source) -> Markup | None:
-    vectors = source.array(f"layer_features.{side}.{n}")
-    if vectors is None or vectors.ndim != 2:
+def _side(side: str, layer: Mapping[str, Any], kind: str, source: Source) -> Markup | None:
+    first = 0 if side == "agop" else len(layer["agop"])
+    count, columns = len(layer[side]), int(layer["columns"])
+    vectors = _slice("vectors", layer["vectors"], first, (count, columns), source)
+    if vectors is None:
         return None
     shown = []
-    for k, (vector, share) in enumerate(zip(np.asarray(vectors, dtype=np.float64), layer[side], strict=False)):
+    for k, (vector, share) in enumerate(zip(vectors.astype(np.float64), layer[side], strict=True)):
         said = f"direction {k + 1} of {layer['name']}, {TITLES[side].lower()}"
-        body = _direction(vector, layer, said) if layer["kind"] != "deep" else None
         if layer["kind"] == "deep":
-            body = join([_window(vector, layer, said), _picked_out(n, k, side, layer, kind, source)])
+            body = join([_window(vector, layer, said), _picked_out(first + k, layer, kind, source)])
+        else:
+            body = _direction(vector, layer, said)
         told = tag("p", f"{k + 1}.", tag("span", percent(share, 0), class_="share"), class_="small soft")
         shown.append(tag("li", told, body))
     head = tag("p", tag("b", TITLES[side]), tag("span", SHORT[side], class_="count"), class_="small")
     return tag("div", head, tag("ul", *shown, class_=f"of-side {layer['kind']}"), class_="side")
+
+
+def _slice(name: str, start: Any, first: int, shape: tuple[int, ...], source: Source) -> np.ndarray | None:
+    """Of the array of all layers, what stands after `first` rows of this layer's own; None where the record ends before."""
+    whole = source.array(f"layer_features.{name}")
+    if whole is None or whole.ndim != 1 or not isinstance(start, int) or start < 0:
+        return None
+    at = start + first * int(np.prod(shape[1:]))
+    found = whole[at : at + int(np.prod(shape))]
+    return np.asarray(found).reshape(shape) if found.size == int(np.prod(shape)) else None
 
 
 def _direction(vector: np.ndarray, layer: Mapping[str, Any], said: str) -> Markup:
@@ -124,22 +137,23 @@ def _window(vector: np.ndarray, layer: Mapping[str, Any], said: str) -> Markup |
     return direction_picture(several, (2, *shape[1:]), f"window of {said}")
 
 
-def _picked_out(
-    n: int, k: int, side: str, layer: Mapping[str, Any], kind: str, source: Source
-) -> Markup | None:
-    """The training items that project most on a direction of a deep layer."""
-    items = source.array(f"layer_features.{side}_items.{n}")
-    if items is None or items.ndim != 2 or k >= len(items):
+def _picked_out(row: int, layer: Mapping[str, Any], kind: str, source: Source) -> Markup | None:
+    """The training items that project most on a direction of a deep layer, its `row` of both sides."""
+    shown = int(layer["shown"])
+    items = _slice("items", layer["items"], row, (1, shown), source)
+    if items is None:
         return None
-    patches = source.array(f"layer_features.{side}_patches.{n}")
-    if kind == "image" and patches is not None and patches.ndim == 5 and patches.dtype == np.uint8:
-        return tag("span", *(_patch(patches[k, j], int(i), source) for j, i in enumerate(items[k])), class_="patches")
+    numbers = [int(i) for i in items[0]]
+    shape = tuple(int(side) for side in layer["patch"])
+    patches = _slice("patches", layer["patches"], row, (1, shown, *shape), source) if len(shape) == 3 else None
+    if patches is not None and patches.dtype == np.uint8 and shape[-1] in (1, 3):
+        return tag("span", *(_patch(patches[0, j], i, source) for j, i in enumerate(numbers)), class_="patches")
     if kind == "text":
-        tokens = layer[f"{side}_tokens"]
-        words = tokens[k] if k < len(tokens) else ()
-        quotes = [_quote(int(i), words[j] if j < len(words) else "", source) for j, i in enumerate(items[k])]
+        tokens = layer["tokens"]
+        words = tokens[row] if row < len(tokens) else ()
+        quotes = [_quote(i, words[j] if j < len(words) else "", source) for j, i in enumerate(numbers)]
         return tag("ul", *quotes, class_="quotes")
-    return tag("span", *(source.items.link("train", int(i), longest=60) for i in items[k]), class_="patches")
+    return tag("span", *(source.items.link("train", i, longest=60) for i in numbers), class_="patches")
 
 
 def _patch(pixels: np.ndarray, item: int, source: Source) -> Markup:

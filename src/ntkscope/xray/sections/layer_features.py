@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -15,7 +15,7 @@ from ntkscope.data.subsets import stratified
 from ntkscope.linalg import weighted_correlation
 from ntkscope.linalg.feature_directions import Directions, leading_of_features, leading_of_matrix
 from ntkscope.tangent.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
-from ntkscope.tangent.feature_projections import Projector, Strongest
+from ntkscope.tangent.feature_projections import Projector
 from ntkscope.tangent.feature_sites import INPUT
 from ntkscope.tangent.heads import OutputSketch
 from ntkscope.tangent.subject import select
@@ -36,7 +36,7 @@ SHOWN = 5  # training items for each direction of a deep layer
 TEXTS = 12  # test texts whose tokens are shown
 DRAWS = (40, 200)  # of the control: at least and at most
 DRAWN = 2e9  # multiply-adds that the draws of one layer may take, beyond the fewest
-SIDES = ("agop", "nfm")
+OUTPUTS_THEMSELVES = "it makes the outputs themselves, so that they react to what its weights pass on by definition"
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,10 @@ class Layer(Result):
 
     `correlation` is ρ of NFM and AGOP, `low` to `high` the 95 % range of its control with random directions, `p` the share of
     draws at least as high; `centred` is ρ of what training added to the weights. `agop` and `nfm`: shares of the trace that
-    the leading directions carry; `overlap`: cos² of the first of each. `shape`: of what a direction is drawn as. `size`: of
-    the patches of training images, in pixels. `agop_tokens` and `nfm_tokens`: the words that deep directions react to.
+    the leading directions carry; `overlap`: cos² of the first of each. `shape`: of what a direction is drawn as.
+    `vectors`: where its directions begin in the array of all layers, those of the AGOP first; `items`: the same of the
+    training items that project most on each, `shown` of them; `patches`: of their patches, each of shape `patch`, which are
+    `size` pixels of the image. `tokens`: the words that deep directions react to.
     """
 
     name: str
@@ -64,9 +66,13 @@ class Layer(Result):
     agop: tuple[float, ...]
     nfm: tuple[float, ...]
     overlap: float | None
+    vectors: int = 0
+    items: int | None = None
+    shown: int = 0
+    patches: int | None = None
+    patch: tuple[int, ...] = ()
     size: tuple[int, ...] = ()
-    agop_tokens: tuple[tuple[str, ...], ...] = ()
-    nfm_tokens: tuple[tuple[str, ...], ...] = ()
+    tokens: tuple[tuple[str, ...], ...] = ()
     reason: str = ""
 
 
@@ -143,33 +149,46 @@ def _matrices(
 def _layers(
     context: Context, part: Items, rows: np.ndarray, found: FeatureMatrices, projector: Projector
 ) -> tuple[Layer, ...]:
-    sees = {name: projector.sees_input(name) for name in found if name != INPUT}
-    directions = {name: _directions(layer, sees.get(name, True)) for name, layer in found.items()}
-    deep = {
-        name: torch.cat([each.vectors for each in sides.values()])
-        for name, sides in directions.items()
-        if sides and name != INPUT and not sees[name]
-    }
-    strongest = projector.strongest(deep, SHOWN) if deep else {}
+    sees = {name: name == INPUT or projector.sees_input(name) for name in found}
+    directions = {name: _directions(layer, sees[name]) for name, layer in found.items()}
+    joined = {name: torch.cat([each.vectors for each in sides.values()]) for name, sides in directions.items() if sides}
+    strongest = projector.strongest({name: v for name, v in joined.items() if not sees[name]}, SHOWN)
     lightness = channel_range(part.x) if part.kind == "image" and isinstance(part.x, Tensor) else None
     words = token_names(context, part) if part.kind == "text" else []
+    kept = Kept()
     made = []
-    for number, (name, layer) in enumerate(found.items()):
-        sides = directions[name]
-        record = _described(context, layer, sides, _shape(name, part, projector, sees.get(name, True)))
-        seen = name == INPUT or sees[name]
-        record = replace(record, kind=_kind(name, seen, projector))
-        for side, each in sides.items():
-            vectors = each.vectors
-            if not seen:
-                outward = _outward(layer, vectors, side)
-                top = _one_side(strongest[name], side, sides)
-                shown = picked_out(projector, name, outward, top, part.kind, lightness)
-                vectors = vectors * shown.signs[:, None].to(vectors)
-                record = _with_items(context, record, number, side, shown, rows, words)
-            context.keep(f"layer_features.{side}.{number}", vectors.to(torch.float32).cpu())
+    for name, layer in found.items():
+        record = _described(context, layer, directions[name], _shape(name, part, projector, sees[name]))
+        record = replace(record, kind=_kind(name, sees[name], projector))
+        vectors = joined.get(name)
+        if vectors is not None and name in strongest:
+            outward = torch.cat([_outward(layer, each.vectors, side) for side, each in directions[name].items()])
+            shown = picked_out(projector, name, outward, strongest[name], part.kind, lightness)
+            vectors = vectors * shown.signs[:, None].to(vectors)
+            record = _with_items(record, kept, shown, rows, words)
+        if vectors is not None:
+            record = replace(record, vectors=kept.add("vectors", vectors.to(torch.float32).cpu().numpy()))
         made.append(record)
+    for kind, values in kept.joined().items():
+        context.keep(f"layer_features.{kind}", values)
     return tuple(made)
+
+
+@dataclass
+class Kept:
+    """Arrays of all layers one after the other, since each array of a record is a file."""
+
+    parts: dict[str, list[np.ndarray]] = field(default_factory=dict)
+
+    def add(self, kind: str, values: np.ndarray) -> int:
+        """Where the values begin."""
+        earlier = self.parts.setdefault(kind, [])
+        start = sum(part.size for part in earlier)
+        earlier.append(values.ravel())
+        return start
+
+    def joined(self) -> dict[str, np.ndarray]:
+        return {kind: np.concatenate(parts) for kind, parts in self.parts.items()}
 
 
 def _directions(layer: LayerFeatures, seen: bool) -> dict[str, Directions]:
@@ -199,6 +218,8 @@ def _described(context: Context, layer: LayerFeatures, sides: Mapping[str, Direc
         return replace(record, reason="no output reacts to this layer, or its weights are zero")
     if W is None:
         return record
+    if _proportional(layer.ptk):
+        return replace(record, reason=OUTPUTS_THEMSELVES, nfm=())
     draws = control_draws(len(W))
     try:
         control = layer.control(draws, context.seed)
@@ -215,6 +236,12 @@ def _described(context: Context, layer: LayerFeatures, sides: Mapping[str, Direc
         centred=_centred(context, layer),
         overlap=float((sides["agop"].vectors[0] @ sides["nfm"].vectors[0]).square().clamp(max=1)),
     )
+
+
+def _proportional(K: Tensor) -> bool:
+    """Whether K is a multiple of the identity, as that of a layer whose outputs are the network's own."""
+    apart = K - torch.eye(len(K), dtype=K.dtype, device=K.device) * K.diagonal().mean()
+    return float(apart.norm()) <= 1e-6 * float(K.norm())
 
 
 def control_draws(out: int) -> int:
@@ -258,13 +285,6 @@ def _outward(layer: LayerFeatures, vectors: Tensor, side: str) -> Tensor:
     return out / torch.linalg.vector_norm(out, dim=1, keepdim=True).clamp_min(1e-300)
 
 
-def _one_side(found: Strongest, side: str, sides: Mapping[str, Directions]) -> Strongest:
-    """The rows of one side; both were asked for in one pass."""
-    first = len(sides["agop"].vectors)
-    at = slice(0, first) if side == "agop" else slice(first, None)
-    return Strongest(found.samples[at], found.positions[at], found.values[at], found.signs[at])
-
-
 def _kind(name: str, seen: bool, projector: Projector) -> str:
     if name == INPUT:
         return "input"
@@ -282,25 +302,20 @@ def _shape(name: str, part: Items, projector: Projector, seen: bool) -> tuple[in
 
 
 def _with_items(
-    context: Context,
-    record: Layer,
-    number: int,
-    side: str,
-    shown: PickedOut,
-    rows: np.ndarray,
-    words: Sequence[Sequence[str]],
+    record: Layer, kept: Kept, shown: PickedOut, rows: np.ndarray, words: Sequence[Sequence[str]]
 ) -> Layer:
-    """The layer with the training items that its directions pick out, which are kept in the record."""
-    context.keep(f"layer_features.{side}_items.{number}", rows[shown.items].astype(np.int64))
+    """The layer with the training items that its directions pick out."""
+    at = kept.add("items", rows[shown.items].astype(np.int64))
+    record = replace(record, items=at, shown=shown.items.shape[1])
     if shown.patches is not None:
-        context.keep(f"layer_features.{side}_patches.{number}", shown.patches)
-        record = replace(record, size=tuple(max(a, b) for a, b in zip(shown.size, record.size or shown.size)))
+        at = kept.add("patches", shown.patches)
+        record = replace(record, patches=at, patch=tuple(shown.patches.shape[2:]), size=shown.size)
     if shown.tokens is not None and words:
         told = tuple(
             tuple(words[i][t] if t < len(words[i]) else "" for i, t in zip(items, tokens, strict=True))
             for items, tokens in zip(shown.items.tolist(), shown.tokens.tolist(), strict=True)
         )
-        record = replace(record, agop_tokens=told) if side == "agop" else replace(record, nfm_tokens=told)
+        record = replace(record, tokens=told)
     return record
 
 
@@ -324,11 +339,8 @@ def _confidence(found: LayerFeatureMatrices) -> str:
     said = f"Gradients of {outputs} at {found.items:,} training items, averaged."
     rated = [layer for layer in found.layers if layer.correlation is not None]
     if rated:
-        beyond = sum(layer.correlation > layer.high for layer in rated if layer.high is not None)  # type: ignore[operator]
-        said += (
-            f" Of {len(rated)} layers, {beyond} {'has' if beyond == 1 else 'have'} a correlation above the 95 % range that"
-            " random directions give."
-        )
+        draws = min(layer.draws for layer in rated)
+        said += f" Ranges of ρ are those of {draws} draws or more, for each layer by itself."
     if found.left_out:
         said += f" Left out: {', '.join(list(found.left_out)[:5])}{', …' if len(found.left_out) > 5 else ''}."
     return said
