@@ -19,7 +19,7 @@ from ntkscope.report.tables import Cell, table
 from ntkscope.report.views.registry import VIEWS
 
 CARDS = 16  # layers with pictures in sight; the others are folded
-LOADINGS = 8  # inputs of a direction that is no picture
+LOADINGS = 6  # inputs of a direction that is no picture
 TITLES = {"agop": "The outputs react to", "nfm": "The weights pass on"}
 SHORT = {"agop": "AGOP", "nfm": "NFM"}
 
@@ -123,7 +123,7 @@ def _loadings(vector: np.ndarray, shape: Sequence[int], said: str) -> Markup:
     for j in order.tolist():
         place = ", ".join(str(int(v)) for v in np.unravel_index(j, shape)) if fits else str(j)
         value = float(vector[j])
-        rows.append(Bar(f"input {place}", abs(value), number(value, 2), "against" if value < 0 else ""))
+        rows.append(Bar(f"input {place}", abs(value), f"{value:+.2f}".replace("-", "−"), "against" if value < 0 else ""))
     return bars(rows, label=f"{said}: its largest entries", largest=1.0)
 
 
