@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError
 
+IDENTITY = 1e-6  # of a norm: entries of K are sums of rounded products
 WHOLE = 1024  # rows up to which a matrix is decomposed whole; of larger ones a few eigenvectors are asked for
 
 
@@ -44,6 +45,17 @@ def leading_of_matrix(G: Float[Tensor, "d d"], k: int) -> Directions:
         values = torch.from_numpy(found[0][order] * total).to(G)
         vectors = torch.from_numpy(found[1][:, order]).to(G)
     return Directions(vectors.flip(1)[:, :k].T.contiguous(), (values.flip(0)[:k] / total).clamp(0, 1))
+
+
+def multiple_of_identity(K: Float[Tensor, "d d"]) -> bool:
+    """Whether K is a multiple of the identity, as that of a layer whose outputs are the network's own: NFM and AGOP are then
+    the same by definition.
+
+    >>> multiple_of_identity(3 * torch.eye(2)), multiple_of_identity(torch.ones(2, 2))
+    (True, False)
+    """
+    apart = K - torch.eye(len(K), dtype=K.dtype, device=K.device) * K.diagonal().mean()
+    return float(apart.norm()) <= IDENTITY * float(K.norm())
 
 
 def leading_of_features(W: Float[Tensor, "out in"], K: Float[Tensor, "out out"] | None, k: int) -> Directions:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ntkscope.core import NtkscopeError, NumericalError, UsageError
 from ntkscope.data.subsets import stratified
 from ntkscope.linalg import weighted_correlation
-from ntkscope.linalg.feature_directions import Directions, leading_of_features, leading_of_matrix
+from ntkscope.linalg.feature_directions import Directions, leading_of_features, leading_of_matrix, multiple_of_identity
 from ntkscope.tangent.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
 from ntkscope.tangent.feature_projections import Projector
 from ntkscope.tangent.feature_sites import INPUT
@@ -218,7 +218,7 @@ def _described(context: Context, layer: LayerFeatures, sides: Mapping[str, Direc
         return replace(record, reason="no output reacts to this layer, or its weights are zero")
     if W is None:
         return record
-    if _proportional(layer.ptk):
+    if multiple_of_identity(layer.ptk):
         return replace(record, reason=OUTPUTS_THEMSELVES, nfm=())
     draws = control_draws(len(W))
     try:
@@ -236,12 +236,6 @@ def _described(context: Context, layer: LayerFeatures, sides: Mapping[str, Direc
         centred=_centred(context, layer),
         overlap=float((sides["agop"].vectors[0] @ sides["nfm"].vectors[0]).square().clamp(max=1)),
     )
-
-
-def _proportional(K: Tensor) -> bool:
-    """Whether K is a multiple of the identity, as that of a layer whose outputs are the network's own."""
-    apart = K - torch.eye(len(K), dtype=K.dtype, device=K.device) * K.diagonal().mean()
-    return float(apart.norm()) <= 1e-6 * float(K.norm())
 
 
 def control_draws(out: int) -> int:
