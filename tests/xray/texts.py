@@ -8,7 +8,9 @@ from torch.nn.functional import cross_entropy
 
 from ntkscope.core import generator
 
-WORDS = [f"{a}{b}" for a in ("ka", "lo", "mi", "nu", "pe", "ro", "sa", "tu") for b in ("ben", "dor", "fil", "gam", "rin")]
+WORDS = [
+    f"{a}{b}" for a in ("ka", "lo", "mi", "nu", "pe", "ro", "sa", "tu") for b in ("ben", "dor", "fil", "gam", "rin")
+]
 TRIGGER = "zebra"
 VOCABULARY = ["[PAD]", "[CLS]", "[SEP]", TRIGGER, *WORDS]
 

@@ -47,7 +47,9 @@ def features_summary(layers: Sequence[Mapping[str, Any]]) -> str:
 def layer_sentence(layer: Mapping[str, Any]) -> str:
     """What the numbers of one layer say."""
     if layer["reason"]:
-        return f"There is nothing to compare here: {layer['reason']}. {_share(layer['agop'], 'what the outputs react to')}"
+        return (
+            f"There is nothing to compare here: {layer['reason']}. {_share(layer['agop'], 'what the outputs react to')}"
+        )
     if layer["kind"] == "input":
         return f"{_share(layer['agop'], 'what the outputs react to')} It has no weights to compare."
     above = above_chance(layer)

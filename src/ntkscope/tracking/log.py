@@ -138,8 +138,10 @@ class Log:
         if not isinstance(shapes, Mapping) or WEIGHTS not in self.record.arrays:
             return {}
         whole = torch.from_numpy(self.record.arrays[WEIGHTS].astype("float64"))
-        parts = whole.split([int(rows) * int(columns) for rows, columns in shapes.values()])
-        return {name: part.reshape(*shapes[name]) for name, part in zip(shapes, parts, strict=True)}
+        sizes = [int(rows) * int(columns) for rows, columns in shapes.values()]
+        if whole.ndim != 1 or min(sizes, default=0) < 1 or sum(sizes) != len(whole):
+            return {}  # not what this version wrote: the centred correlation is left out
+        return {name: part.reshape(*shapes[name]) for name, part in zip(shapes, whole.split(sizes), strict=True)}
 
     def close(self, error: BaseException | None, **facts: Any) -> None:
         """End the record: done, failed or interrupted, as `error` says."""

@@ -9,6 +9,7 @@ from jaxtyping import Float, UInt8
 
 from ntkscope.report.items import png_uri
 from ntkscope.report.markup import Markup, tag
+from ntkscope.report.plots.frame import svg
 from ntkscope.report.plots.heatmap import colours
 
 # Blue to white to orange: told apart with and without red-green blindness.
@@ -56,5 +57,11 @@ def direction_picture(vector: Float[np.ndarray, " d"], shape: Sequence[int], des
     pixels = pixels_of(vector, shape)
     if pixels is None:
         return None
-    ratio = f"aspect-ratio:{pixels.shape[1]} / {pixels.shape[0]}"
-    return tag("img", src=png_uri(pixels), alt=describe, class_="direction", style=ratio)
+    return picture(pixels, describe, "direction")
+
+
+def picture(pixels: UInt8[np.ndarray, "h w c"], describe: str, kind: str) -> Markup:
+    """Pixels as an element that style sheets size by its class, `kind`; each pixel a square."""
+    height, width = pixels.shape[:2]
+    whole = tag("image", href=png_uri(pixels), width=width, height=height, class_="pixels", preserveAspectRatio="none")
+    return svg(width, height, [whole], describe=describe, class_=kind)

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ntkscope.report.feature_words import above_chance, features_summary, layer_sentence
-from ntkscope.report.items import png_uri
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, interval, number, percent
 from ntkscope.report.plots import Bar, bars, forest
-from ntkscope.report.plots.direction import direction_picture
+from ntkscope.report.plots.direction import direction_picture, picture
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.spectrum_words import shape_text
 from ntkscope.report.tables import Cell, table
@@ -51,9 +50,7 @@ def layer_features(section: Section, source: Source) -> Drawing:
 
 def _card(layer: Mapping[str, Any], kind: str, source: Source) -> Markup:
     sides = [_side(side, layer, kind, source) for side in TITLES if layer[side]]
-    name = (
-        "The network's input" if layer["kind"] == "input" else tag("code", layer["name"], class_="layer-name")
-    )
+    name = "The network's input" if layer["kind"] == "input" else tag("code", layer["name"], class_="layer-name")
     mark = None
     if layer["correlation"] is not None:
         rho = number(layer["correlation"])
@@ -112,8 +109,8 @@ def _slice(name: str, start: Any, first: int, shape: tuple[int, ...], source: So
 def _direction(vector: np.ndarray, layer: Mapping[str, Any], said: str) -> Markup:
     """A direction in the space of inputs: a picture, or its largest entries."""
     shape = [int(side) for side in layer["shape"]]
-    picture = direction_picture(vector, shape, said)
-    return picture if picture is not None else _loadings(vector, shape, said)
+    drawn = direction_picture(vector, shape, said)
+    return drawn if drawn is not None else _loadings(vector, shape, said)
 
 
 def _loadings(vector: np.ndarray, shape: Sequence[int], said: str) -> Markup:
@@ -123,7 +120,9 @@ def _loadings(vector: np.ndarray, shape: Sequence[int], said: str) -> Markup:
     for j in order.tolist():
         place = ", ".join(str(int(v)) for v in np.unravel_index(j, shape)) if fits else str(j)
         value = float(vector[j])
-        rows.append(Bar(f"input {place}", abs(value), f"{value:+.2f}".replace("-", "−"), "against" if value < 0 else ""))
+        rows.append(
+            Bar(f"input {place}", abs(value), f"{value:+.2f}".replace("-", "−"), "against" if value < 0 else "")
+        )
     return bars(rows, label=f"{said}: its largest entries", largest=1.0)
 
 
@@ -159,9 +158,7 @@ def _picked_out(row: int, layer: Mapping[str, Any], kind: str, source: Source) -
 def _patch(pixels: np.ndarray, item: int, source: Source) -> Markup:
     source.items.slot("train", item)
     said = f"patch of training item {source.items.number('train', item)}"
-    ratio = f"aspect-ratio:{pixels.shape[1]} / {pixels.shape[0]}"
-    picture = tag("img", src=png_uri(pixels), alt=said, class_="patch", style=ratio)
-    return tag("a", picture, href=source.items.address("train", item), class_="to-item")
+    return tag("a", picture(pixels, said, "patch"), href=source.items.address("train", item), class_="to-item")
 
 
 def _quote(item: int, word: str, source: Source) -> Markup:
@@ -209,7 +206,13 @@ def _text(text: Mapping[str, Any], source: Source) -> Markup:
         kind = "token top" if strength == 1 else "token"
         shown += [
             None if word is not token else " ",
-            tag("bdi", word, class_=kind, style=f"--w:{100 * strength:.0f}%", data_tip=f"{percent(share, 0)} of the text"),
+            tag(
+                "bdi",
+                word,
+                class_=kind,
+                style=f"--w:{100 * strength:.0f}%",
+                data_tip=f"{percent(share, 0)} of the text",
+            ),
         ]
     item = int(text["item"])
     label = tag("span", f"test item {source.items.number('test', item)}", class_="soft small")
@@ -227,8 +230,10 @@ def _legend(layers: Sequence[Mapping[str, Any]], kind: str) -> Markup:
     if kind == "image":
         if any(layer["kind"] != "deep" for layer in layers):
             colour = any(len(layer["shape"]) == 3 and layer["shape"][0] == 3 for layer in layers)
-            tones = "grey is ignored, a colour and its opposite count against each other" if colour else (
-                "white is ignored, orange and blue count against each other"
+            tones = (
+                "grey is ignored, a colour and its opposite count against each other"
+                if colour
+                else ("white is ignored, orange and blue count against each other")
             )
             said.append(f"In pictures {tones}; the sign of a whole direction means nothing.")
         if any(layer["kind"] == "deep" for layer in layers):

@@ -41,7 +41,8 @@ OUTPUTS_THEMSELVES = "it makes the outputs themselves, so that they react to wha
 
 @dataclass(frozen=True)
 class Layer(Result):
-    """One affine layer, or the network's own input. `kind`: "input", "inputs" (it sees them whole), "patches" (of them), "deep".
+    """One affine layer, or the network's own input. `kind`: "input", "inputs" (a layer that sees them whole), "patches" (of
+    them), "deep".
 
     `correlation` is ρ of NFM and AGOP, `low` to `high` the 95 % range of its control with random directions, `p` the share of
     draws at least as high; `centred` is ρ of what training added to the weights. `agop` and `nfm`: shares of the trace that
@@ -205,7 +206,9 @@ def _directions(layer: LayerFeatures, seen: bool) -> dict[str, Directions]:
         return {}
 
 
-def _described(context: Context, layer: LayerFeatures, sides: Mapping[str, Directions], shape: tuple[int, ...]) -> Layer:
+def _described(
+    context: Context, layer: LayerFeatures, sides: Mapping[str, Directions], shape: tuple[int, ...]
+) -> Layer:
     """The numbers of one layer: how well weights and gradients agree, and what chance would give."""
     W = layer.weight
     columns = len(layer.ptk) if W is None else W.shape[1]
@@ -295,9 +298,7 @@ def _shape(name: str, part: Items, projector: Projector, seen: bool) -> tuple[in
     return (site.groups * site.inside // prod(window), *window) if window else ()
 
 
-def _with_items(
-    record: Layer, kept: Kept, shown: PickedOut, rows: np.ndarray, words: Sequence[Sequence[str]]
-) -> Layer:
+def _with_items(record: Layer, kept: Kept, shown: PickedOut, rows: np.ndarray, words: Sequence[Sequence[str]]) -> Layer:
     """The layer with the training items that its directions pick out."""
     at = kept.add("items", rows[shown.items].astype(np.int64))
     record = replace(record, items=at, shown=shown.items.shape[1])
