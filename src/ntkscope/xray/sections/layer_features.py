@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ntkscope.core import NtkscopeError, NumericalError, UsageError
+from ntkscope.core import Certificate, NtkscopeError, NumericalError, UsageError
 from ntkscope.data.subsets import stratified
 from ntkscope.linalg import weighted_correlation
 from ntkscope.linalg.feature_directions import Directions, leading_of_features, leading_of_matrix, multiple_of_identity
@@ -101,15 +101,16 @@ def run(context: Context) -> Finding[LayerFeatureMatrices]:
     names = _chosen(projector, context, left_out)
     if not names:
         raise Skip("no affine layer can be looked at: " + "; ".join(f"{name}: {why}" for name, why in left_out.items()))
-    found, sketched = _matrices(context, part, names, projector)
+    try:
+        found, sketched = _matrices(context, part, names, projector)
+    except UsageError as why:
+        raise Skip(str(why)) from why
     left_out |= {name: why for name, why in found.left_out.items() if name not in names and name not in left_out}
-    known = dict(context.record.metrics.get("certificates", {}))
-    context.record.put(certificates={**known, "layer features": {"train": found.certificate.to_json()}})
     layers = _layers(context, part, rows, found, projector)
     salient = _salient(context, left_out) if part.kind == "text" else None
     passes = min(OUTPUTS, found.outputs) if sketched else found.outputs
     result = LayerFeatureMatrices(layers, len(part), found.outputs, passes, part.kind, left_out, salient)
-    return Finding(result, _confidence(result))
+    return Finding(result, _confidence(result, found.certificate))
 
 
 def _chosen(projector: Projector, context: Context, left_out: dict[str, str]) -> list[str]:
@@ -327,11 +328,16 @@ def _salient(context: Context, left_out: dict[str, str]) -> Salient | None:
     return replace(found, texts=tuple(replace(text, item=int(order[text.item])) for text in found.texts))
 
 
-def _confidence(found: LayerFeatureMatrices) -> str:
+def _confidence(found: LayerFeatureMatrices, checks: Certificate) -> str:
     outputs = f"{found.outputs} output{'s' * (found.outputs != 1)}"
     if found.passes < found.outputs:
         outputs = f"{found.passes} random combinations of {outputs}"
-    said = f"Gradients of {outputs} at {found.items:,} training items, averaged."
+    said = f"Gradients of {outputs} at {found.items:,} training items, averaged"
+    if checks.checked:
+        which = "every block" if checks.checked == checks.blocks else f"{checks.checked:,} of {checks.blocks:,} blocks"
+        said += f"; {which} of them was compared with PyTorch's own autograd."
+    else:
+        said += "; none was compared with PyTorch's own autograd."
     rated = [layer for layer in found.layers if layer.correlation is not None]
     if rated:
         draws = min(layer.draws for layer in rated)
