@@ -26,7 +26,7 @@ def network(**options: object) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1),
         nn.Tanh(),
-        nn.Conv2d(4, 6, **options),  # type: ignore[arg-type]
+        nn.Conv2d(4, 6, **options),
         nn.Tanh(),
         nn.AdaptiveAvgPool2d(2),
         nn.Flatten(),
@@ -36,7 +36,7 @@ def network(**options: object) -> nn.Sequential:
 
 def patches(h: Tensor, layer: nn.Conv2d) -> Tensor:
     """(n, positions, in) of a convolution, groups side by side, by PyTorch's own unfold."""
-    found = F.unfold(h, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
+    found = F.unfold(h, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
     return found.transpose(1, 2)
 
 
@@ -50,7 +50,7 @@ def test_the_strongest_patches_are_those_of_plain_unfolding(kind: str) -> None:
     assert list(projector.sites) == [name for name in fm if name != "input"]
     found = projector.strongest({"2": vectors}, 5)["2"]
     h = model[1](model[0](x)).detach()
-    a = patches(h, model[2])  # type: ignore[arg-type]
+    a = patches(h, model[2])
     for k, v in enumerate(vectors * found.signs[:, None]):
         best = (a @ v).max(1)
         top = best.values.topk(5)
@@ -61,7 +61,7 @@ def test_the_strongest_patches_are_those_of_plain_unfolding(kind: str) -> None:
     outward = (fm["2"].ptk @ fm["2"].weight @ vectors[0])[None].expand(5, -1)
     gradient = projector.reactions("2", outward, found.samples[0], found.positions[0])
     inputs = x[found.samples[0]].requires_grad_()
-    seen = patches(model[1](model[0](inputs)), model[2])  # type: ignore[arg-type]
+    seen = patches(model[1](model[0](inputs)), model[2])
     along = fm["2"].weight.T @ outward[0]
     chosen = (seen @ along)[torch.arange(5), found.positions[0]].sum()
     torch.testing.assert_close(gradient, torch.autograd.grad(chosen, inputs)[0], rtol=1e-9, atol=1e-12)

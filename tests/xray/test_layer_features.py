@@ -75,8 +75,8 @@ def test_numbers_are_those_of_feature_matrices(images: Images) -> None:
     record, model, initial, train = images
     found = result(record)
     fm = ns.feature_matrices(model, train.x)
-    centred = ns.feature_matrices(model, train.x[:10], initial=initial)
-    centred = {name: replace(each, ptk=fm[name].ptk) for name, each in centred.items()}
+    moved = ns.feature_matrices(model, train.x[:10], initial=initial)
+    centred = {name: replace(each, ptk=fm[name].ptk) for name, each in moved.items()}
     assert [layer.name for layer in found.layers] == list(fm)
     assert [layer.kind for layer in found.layers] == ["input", "patches", "deep", "deep", "deep"]
     for layer in found.layers:
