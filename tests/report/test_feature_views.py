@@ -143,7 +143,8 @@ def test_every_layer_has_a_sentence(layer: dict[str, Any], words: str) -> None:
 def test_the_summary_counts_layers_above_chance() -> None:
     low = {**SEEN, "correlation": 0.5}
     assert features_summary([INPUT, SEEN, low]).startswith("In 1 of 2 layers")
-    assert features_summary([SEEN, SEEN]).startswith("In all 2 layers")
+    assert features_summary([SEEN, SEEN]).startswith("In both layers")
+    assert features_summary([SEEN] * 3).startswith("In all 3 layers")
     assert features_summary([low, low]).startswith("In none of 2 layers")
     assert "No layer has weights" in features_summary([INPUT])
 

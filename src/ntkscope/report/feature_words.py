@@ -40,8 +40,10 @@ def features_summary(layers: Sequence[Mapping[str, Any]]) -> str:
             f"In none of {len(told)} layers do the weights agree with what the outputs react to more than random directions"
             " would: as far as this tells, training has not taught them what to look for."
         )
-    which = "all" if yes == len(told) else f"{yes} of"
-    return f"In {which} {len(told)} layers the weights look for what the outputs react to, more than random directions would."
+    which = f"{yes} of {len(told)}"
+    if yes == len(told):
+        which = "both" if yes == 2 else f"all {yes}"
+    return f"In {which} layers the weights look for what the outputs react to, more than random directions would."
 
 
 def layer_sentence(layer: Mapping[str, Any]) -> str:
