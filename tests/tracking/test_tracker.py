@@ -462,3 +462,48 @@ def test_an_error_in_the_loop_is_in_the_record(tmp_path: Path) -> None:
         raise KeyError("x")
     assert Record.open(tmp_path / "run").status == "failed"
     assert ALL > 1
+
+
+# -- features ----------------------------------------------------------------------------------------------------------
+
+
+def test_features_are_what_the_network_was_and_survive_resuming(tmp_path: Path) -> None:
+    """ρ of every layer, plain and centred by the weights of moment 0, and training as it was without; then once more."""
+    expected = train(network())
+    model, kept = network(), {0: copy.deepcopy(network()).eval()}
+
+    def told(loss: Tensor, step: int) -> None:
+        watching.step(loss)
+        kept[step] = copy.deepcopy(model).eval()
+
+    watching = tracker(model, tmp_path / "run", watch=("nfa",), when=[3, 8])
+    assert train(model, told) == expected
+    watching.close()
+    found = rows(tmp_path / "run", "alignment")
+    assert [(row["step"], row["of"]) for row in found] == [(s, of) for s in (0, 3, 8) for of in ("nfa:0", "nfa:5")]
+    probe = as_probe(data(12, 1), 0)
+    for row in found:
+        name = row["of"].removeprefix("nfa:")
+        initial = None if row["step"] == 0 else kept[0]
+        layer = ns.feature_matrices(kept[row["step"]], probe.x, layers=name, initial=initial)[name]
+        assert row["correlation"] == pytest.approx(layer.correlation(), rel=1e-5)
+        assert -1 <= row["control_low"] <= row["control_high"] <= 1
+        if initial is None:
+            assert "centred" not in row  # the weights have not moved
+        else:
+            assert row["centred"] == pytest.approx(layer.correlation("weights"), rel=1e-4)
+    model = network()
+    watching = tracker(model, tmp_path / "run", watch=("nfa",), when=[3, 8])
+    train(model, lambda loss, step: watching.step(loss, at=step) if step > 3 else None)  # resumes after a kill
+    watching.close()
+    assert rows(tmp_path / "run", "alignment") == found
+
+
+def test_features_of_some_layers_and_of_none(tmp_path: Path) -> None:
+    with tracker(network(), tmp_path / "some", watch="nfa:5", when=[1], total=1) as watching:
+        watching.step(1.0)
+    assert {row["of"] for row in rows(tmp_path / "some", "alignment")} == {"nfa:5"}
+    with pytest.raises(UsageError, match="no affine layer of this network"):
+        tracker(network(), tmp_path / "none", watch="nfa:conv*")
+    page = ns.report.write_page(tmp_path / "some").read_text()
+    assert "weights and gradients of each layer" in page

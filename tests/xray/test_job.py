@@ -35,6 +35,7 @@ NAMES = [
     "kernel",
     "tangent",
     "layers",
+    "layer_features",
     "weight_spectra",
     "computed",
 ]

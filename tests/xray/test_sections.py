@@ -48,6 +48,10 @@ class TestLayers(SectionContract):
     name = "layers"
 
 
+class TestLayerFeatures(SectionContract):
+    name = "layer_features"
+
+
 class TestComputed(SectionContract):
     name = "computed"
 
@@ -70,6 +74,10 @@ class TestTraining(SectionContract):
 
 class TestSpectraOfRegression(OfRegression):
     name = "weight_spectra"
+
+
+class TestLayerFeaturesOfRegression(OfRegression):
+    name = "layer_features"
 
 
 class TestOutputSurrogates(OfRegression):

@@ -13,6 +13,7 @@ from ntkscope.report.plots.frame import Frame
 from ntkscope.report.track import Spectrum, Track
 
 TOP = 4  # spikes with a curve of their own
+CURVES = 6  # in one picture
 BOUNDED = 1.05  # measures within ± this share an axis
 
 
@@ -97,7 +98,18 @@ def _curves(spectrum: Spectrum) -> tuple[list[Line], list[Line]]:
     for name, measured in spectrum.measures.items():
         curve = _line(_words(name), measured)
         (bounded if all(abs(y) <= BOUNDED for y in curve.y) and name != "velocity" else others).append(curve)
-    return bounded[:6], others
+    return some_of(bounded, CURVES), others
+
+
+def some_of(curves: list[Line], count: int) -> list[Line]:
+    """At most `count` of some curves, the first and the last among them.
+
+    >>> [curve.name for curve in some_of([Line(str(k), [], []) for k in range(9)], 3)]
+    ['0', '4', '8']
+    """
+    if len(curves) <= count:
+        return curves
+    return [curves[k] for k in np.linspace(0, len(curves) - 1, count).round().astype(int).tolist()]
 
 
 def _words(name: str) -> str:
@@ -111,6 +123,8 @@ def _words(name: str) -> str:
         "centred_kta": "centred alignment (KTA)",
         "velocity": "kernel velocity",
     }
+    if name.startswith("layer "):
+        return name.removeprefix("layer ")
     if name.startswith("cumulative_power of the top "):
         return f"labels in the top {name.rsplit(' ', 1)[1]} eigenvectors"
     return known.get(name, name.replace("_", " "))

@@ -15,6 +15,11 @@ from ntkscope.report.numbers import as_float
 
 SERIES = ("moments", "spectra", "spikes", "alignment")
 KERNELS = {"ck": "conjugate kernel", "trntk": "trace NTK, normalised", "trntk0": "trace NTK"}
+NFA = "nfa"  # of rows with one layer each
+FEATURES = {
+    NFA: "weights and gradients of each layer (ρ of NFM and AGOP)",
+    f"{NFA} centred": "what training added to the weights of each layer, and gradients (ρ)",
+}
 _PLACES = ("moment", "step", "of")  # of a row of alignment; everything else in it is a measure
 POWER = 10  # eigenvectors whose share of the labels is drawn
 
@@ -72,6 +77,8 @@ class Spectrum:
         """
         if self.of.startswith("weights:"):
             return self.of.removeprefix("weights:")
+        if self.of in FEATURES:
+            return FEATURES[self.of]
         return f"{KERNELS[self.of]} ({self.of})" if self.of in KERNELS else self.of
 
     @property
@@ -113,7 +120,7 @@ def read_track(record: Record, prefix: str = "") -> Track:
             {moment: look} if len(look.values) else {}
         )  # none: a note of the moment says why
         about[of] = (str(row.get("kind")), _shape(row.get("shape")))
-    measures = _measures(rows["alignment"])
+    measures = _measures(by_layer(rows["alignment"]))
     for of in measures:
         looks.setdefault(of, {})
         about.setdefault(of, ("eigen", ()))
@@ -177,6 +184,27 @@ def _alignments(value: Any) -> tuple[float, ...]:
 
 def _shape(value: Any) -> tuple[int, ...]:
     return tuple(int(side) for side in _numbers(value) if math.isfinite(side))
+
+
+def by_layer(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with those of single layers' features put together: one row per moment, a measure for each layer.
+
+    >>> by_layer([{"moment": 0, "step": 0, "of": "nfa:fc", "correlation": 0.9, "control_low": 0.4}])
+    [{'moment': 0, 'step': 0, 'of': 'nfa', 'layer fc': 0.9}]
+    """
+    kept: list[dict[str, Any]] = []
+    joined: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        of = str(row.get("of"))
+        if not of.startswith(f"{NFA}:"):
+            kept.append(row)
+            continue
+        layer = f"layer {of.removeprefix(f'{NFA}:')}"
+        for name, value in ((NFA, row.get("correlation")), (f"{NFA} centred", row.get("centred"))):
+            if value is not None:
+                place = {"moment": row["moment"], "step": row.get("step"), "of": name}
+                joined.setdefault((name, row["moment"]), place)[layer] = value
+    return kept + list(joined.values())
 
 
 def _measures(rows: list[dict[str, Any]]) -> dict[str, dict[str, tuple[tuple[float, float], ...]]]:

@@ -22,7 +22,7 @@ from ntkscope.report.plots.histogram import (
 )
 from ntkscope.report.spectrum_words import change_sentence, shape_text
 from ntkscope.report.tables import Cell, table
-from ntkscope.report.timeline import steps_scale, time_frame, timeline
+from ntkscope.report.timeline import CURVES, steps_scale, time_frame, timeline
 from ntkscope.report.track import Look, Spectrum, Track
 
 PLAYED = 16  # spectra with a player: a page of all layers of a deep network would be too large
@@ -147,7 +147,9 @@ def _measured_alone(n: int, spectrum: Spectrum, track: Track) -> Markup:
     """Something of which only measures were tracked."""
     head = tag("h3", tag("code", spectrum.name))
     drawn = tag("div", timeline(spectrum, track), class_="panels wide")
-    return tag("div", head, drawn, class_="of-spectrum", data_of=n)
+    more = len(spectrum.measures) - CURVES
+    said = f"{CURVES} of {len(spectrum.measures)} are drawn; the record has all." if more > 0 else None
+    return tag("div", head, drawn, said and tag("p", said, class_="soft small"), class_="of-spectrum", data_of=n)
 
 
 def _histogram(frame: Frame, axis: Axis, look: Look, spectrum: Spectrum, first: Any = None) -> Markup:

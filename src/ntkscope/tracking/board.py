@@ -8,7 +8,7 @@ from typing import Any
 
 from ntkscope.core import UsageError
 
-NUMBERS = ("kta", "centred_kta", "velocity")
+NUMBERS = ("kta", "centred_kta", "velocity", "correlation", "centred")
 
 
 class Board:

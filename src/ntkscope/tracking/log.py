@@ -22,6 +22,7 @@ from ntkscope.tracking.weights import directions_for
 KIND = "tracking"
 MOMENTS = "moments"
 INITIAL = "initial"
+WEIGHTS = "initial_weights"
 SERIES = ("spectra", "spikes", "alignment")
 SYNC_SECONDS = 60.0  # between writes of record.json; rows are with the operating system at once
 SAMPLED = 1024  # entries of each parameter that tell two starts apart
@@ -123,6 +124,24 @@ class Log:
             name.removeprefix(f"{INITIAL}."): torch.from_numpy(self.record.arrays[name].astype("float64"))
             for name in names
         }
+
+    def keep_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Keep the weights of moment 0, (out, in) each, one after the other."""
+        if weights:
+            self.record.put(**{WEIGHTS: {name: list(weight.shape) for name, weight in weights.items()}})
+            joined = torch.cat([weight.flatten() for weight in weights.values()])
+            self.record.array(WEIGHTS, joined.to(torch.float32))
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights of moment 0, as far as they are there."""
+        shapes = self.record.metrics.get(WEIGHTS)
+        if not isinstance(shapes, Mapping) or WEIGHTS not in self.record.arrays:
+            return {}
+        whole = torch.from_numpy(self.record.arrays[WEIGHTS].astype("float64"))
+        sizes = [int(rows) * int(columns) for rows, columns in shapes.values()]
+        if whole.ndim != 1 or min(sizes, default=0) < 1 or sum(sizes) != len(whole):
+            return {}  # not what this version wrote: the centred correlation is left out
+        return {name: part.reshape(*shapes[name]) for name, part in zip(shapes, whole.split(sizes), strict=True)}
 
     def close(self, error: BaseException | None, **facts: Any) -> None:
         """End the record: done, failed or interrupted, as `error` says."""

@@ -17,6 +17,7 @@ from ntkscope.kernels import KERNELS, Tangent
 from ntkscope.measures import alignment
 from ntkscope.measures.spectra import classify_eigenvalues
 from ntkscope.tracking.budget import FEWEST, Cost
+from ntkscope.tracking.features import NFA, feature_rows
 from ntkscope.tracking.probe import Probe
 from ntkscope.tracking.still import held_still
 from ntkscope.tracking.weights import DIGITS, PREFIX, directions_for, matrices, spectrum_row, spike_row, weight_rows
@@ -28,51 +29,59 @@ ALIGNMENT = "alignment"
 
 @dataclass(frozen=True)
 class Watch:
-    """What is watched: matrices by the globs of their names, kernels by name, and whether kernels are held against labels."""
+    """What is watched: matrices by the globs of their names, kernels by name, whether kernels are held against labels, and
+    layers whose weights are held against gradients, by the globs of their names."""
 
     globs: tuple[str, ...]
     kernels: tuple[str, ...]
     alignment: bool
+    features: tuple[str, ...] = ()
 
 
 def as_watch(names: Sequence[str] | str) -> Watch:
     """
     >>> as_watch(("weights:readout.*", "ck"))
-    Watch(globs=('readout.*',), kernels=('ck',), alignment=False)
+    Watch(globs=('readout.*',), kernels=('ck',), alignment=False, features=())
     """
     told = (names,) if isinstance(names, str) else tuple(names)
-    globs, kernels, aligned = [], [], False
+    globs, kernels, features, aligned = [], [], [], False
     for name in told:
         if not isinstance(name, str):
             raise UsageError(f"got {name!r} in watch; expected names such as 'weights', 'ck', 'trntk', 'alignment'")
         head, _, glob = name.partition(":")
         if head == PREFIX:
             globs.append(glob or "*")
+        elif head == NFA:
+            features.append(glob or "*")
         elif name == ALIGNMENT:
             aligned = True
         elif name in KERNELS and name != "entk":
             kernels.append(name)
         else:
             known = ", ".join(kernel for kernel in KERNELS if kernel != "entk")
-            raise UsageError(f"got {name!r} in watch; expected 'weights', 'weights:GLOB', 'alignment' or of {known}")
+            raise UsageError(
+                f"got {name!r} in watch; expected 'weights', 'weights:GLOB', 'alignment', 'nfa', 'nfa:GLOB' or of {known}"
+            )
     if not told:
         raise UsageError("got an empty watch; expected something to measure, such as watch=('weights', 'ck')")
     if aligned and not kernels:
         raise UsageError(
             "got 'alignment' in watch without a kernel to align; add 'ck' (cheap) or 'trntk', or leave it out"
         )
-    return Watch(tuple(globs), tuple(kernels), aligned)
+    return Watch(tuple(globs), tuple(kernels), aligned, tuple(features))
 
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """One look at a network: rows by series, without moment and step; kernels; what it took; what could not be measured."""
+    """One look at a network: rows by series, without moment and step; kernels; what it took; what could not be measured; the
+    weights of the layers whose features are watched."""
 
     items: int
     rows: Mapping[str, list[dict[str, Any]]]
     kernels: Mapping[str, Tensor]
     cost: Cost
     notes: tuple[str, ...] = ()
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -89,6 +98,8 @@ class Observer:
     """The kernels of moment 0, which later ones are compared with."""
     earlier: Mapping[str, Tensor] = field(default_factory=dict)
     earlier_step: int = 0
+    first_weights: Mapping[str, Tensor] = field(default_factory=dict)
+    """The weights of moment 0 of the layers whose features are watched."""
 
     def __post_init__(self) -> None:
         self.chosen = matrices(self.model, self.watch.globs) if self.watch.globs else {}
@@ -114,6 +125,7 @@ class Observer:
         """
         rows: dict[str, list[dict[str, Any]]] = {"spectra": [], "spikes": [], "alignment": []}
         kernels: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         notes: list[str] = []
         device = self.device
         if device.type == "cuda":
@@ -134,18 +146,20 @@ class Observer:
             by_items = 0.0
             for name in self.watch.kernels:
                 by_items += attempt(name, partial(self._kernel, name, items, step, rows, kernels))
+            if self.watch.features:
+                by_items += attempt(NFA, lambda: self._features(items, rows, weights))
         for name in self.watch.kernels:
             if name not in kernels:
                 row = {"of": name, "kind": "eigen", "shape": [items, items], "values": [], "left_out": items}
                 note = next((note for note in notes if note.startswith(f"{name}: ")), "not measured")
                 rows["spectra"].append({**row, "note": note[:200]})
-        return Look(items, rows, kernels, Cost(items, fixed, by_items), tuple(notes))
+        return Look(items, rows, kernels, Cost(items, fixed, by_items), tuple(notes), weights)
 
     def keep(self, look: Look, step: int) -> None:
         """Later velocities are taken from this look; that of step 0 is what every later kernel is compared with."""
         self.earlier, self.earlier_step = look.kernels, step
         if step == 0:
-            self.initial = look.kernels
+            self.initial, self.first_weights = look.kernels, look.weights
 
     def _weights(self, rows: dict[str, list[dict[str, Any]]]) -> None:
         chosen = matrices(self.model, self.watch.globs)  # anew: a network may replace its parameters
@@ -200,6 +214,18 @@ class Observer:
         found = classify_eigenvalues(shared.numpy(), initial.numpy()[None])
         count = int(found.evidence.get("eigenvalues outside", 0))
         return [{"of": name, "label": found.label, "count": count, "values": spectrum_row(values[:count])["values"]}]
+
+    def _features(self, items: int, rows: dict[str, list[dict[str, Any]]], weights: dict[str, Tensor]) -> None:
+        found, held = feature_rows(
+            self.model,
+            self._inputs(items),
+            self.watch.features,
+            self.first_weights,
+            memory=self.memory,
+            seed=self.seed,
+        )
+        rows["alignment"] += found
+        weights.update(held)
 
     def _inputs(self, items: int) -> Any:
         if self.probe.device != self.device:

@@ -35,7 +35,8 @@ class Tracker:
 
     - `probe`: some items, (inputs, labels), that kernels are computed on; a few hundred are enough.
     - `watch`: "weights" (singular values and spikes of every weight matrix; "weights:GLOB" of some), kernels by name, and
-      "alignment" (of those kernels with the labels, and how fast they rotate).
+      "alignment" (of those kernels with the labels, and how fast they rotate); "nfa" (how well each layer's weights agree
+      with what the outputs react to; "nfa:GLOB" of some layers).
     - `when`: `LogSpaced(moments)`, `Every(steps)`, `OnPlateau()` or a list of steps; the first needs `total`, the number of
       optimizer steps. The end is always measured if it can be afforded.
     - `overhead`: the share of the training time that measuring may take. A measurement that does not fit is made with fewer
@@ -78,7 +79,7 @@ class Tracker:
             raise UsageError(f"got overhead={overhead!r}; expected a share of the training time above 0, such as 0.05")
         parse_bytes(memory)
         watched = as_watch(watch)
-        items = as_probe(probe, seed, device_of(self.model) if watched.kernels else None)
+        items = as_probe(probe, seed, device_of(self.model) if watched.kernels or watched.features else None)
         self._observer = Observer(self.model, items, watched, directions, memory, seed)
         self._budget = Budget(float(overhead))
         self._agenda: Agenda | None = None
@@ -203,6 +204,7 @@ class Tracker:
             look = self._observer.look(count, 0, strict=True)
         assert self._log is not None
         self._log.keep_kernels(look.kernels)
+        self._log.keep_weights(look.weights)
         self._write(look, 0, None, time.perf_counter() - start, 0)
 
     def _attempt(self, end: bool = False) -> None:
@@ -261,7 +263,7 @@ class Tracker:
         self._budget.resume(float(last["seconds"]), sum(float(moment["cost"]) for moment in moments))
         self._budget.last = Cost(int(last["probe_items"]), 0.0, float(last["cost"]))
         self._measured = int(last["step"])
-        self._observer.initial = self._log.kernels()
+        self._observer.initial, self._observer.first_weights = self._log.kernels(), self._log.weights()
 
     def _arrive(self, step: int) -> None:
         """The first step reported says where this attempt begins: later moments of an earlier one are dropped."""

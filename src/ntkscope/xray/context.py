@@ -23,7 +23,7 @@ from ntkscope.kernels.costs import Rates
 from ntkscope.machines import KernelMachine, KernelPair, fit_machine
 from ntkscope.machines.computing import names_of
 from ntkscope.xray.budget import Clock
-from ntkscope.xray.items import Items
+from ntkscope.xray.items import Items, Tokenizer
 from ntkscope.xray.network import Params, class_logits, outputs
 from ntkscope.xray.pairs import Pairs, cosines
 from ntkscope.xray.plan import EXACT, INITIAL_STEP, Plan, fewer_items, kernel_step, section_step
@@ -69,6 +69,7 @@ class Context:
     clock: Clock = field(default_factory=Clock)
     timings: list[dict[str, Any]] = field(default_factory=list)  # written with each section
     tracked: Tracked | None = None  # the training of this network, as a tracker recorded it
+    tokenizer: Tokenizer | None = None  # by which texts became tokens, if it was given
     step_done: Callable[[str], None] = _nobody  # called with the name of every finished step of the plan
 
     # -- the network --------------------------------------------------------------------------------------------------

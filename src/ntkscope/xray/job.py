@@ -148,6 +148,7 @@ def xray(
                 clock=clock,
                 timings=list(record.metrics.get("timings", [])),
                 tracked=followed,
+                tokenizer=tokenizer,
             )
 
         found = _found(Path(out), config, {"xray": seed}, answers)

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 LARGEST = 48  # pixels per side
 
 
-def thumbnails(x: Tensor, low: Tensor, high: Tensor) -> UInt8[np.ndarray, "n h w c"]:
+def thumbnails(x: Tensor, low: Tensor, high: Tensor, largest: int = LARGEST) -> UInt8[np.ndarray, "n h w c"]:
     """(n, c, h, w) as bytes (n, h, w, c), `low` and `high` of each channel as black and white; large images shrunk.
 
     >>> x = torch.tensor([0.0, 1.0]).reshape(1, 1, 1, 2)
@@ -20,9 +20,9 @@ def thumbnails(x: Tensor, low: Tensor, high: Tensor) -> UInt8[np.ndarray, "n h w
     """
     span = (high - low).clamp_min(1e-12)
     scaled = ((x.detach().float().cpu() - low[:, None, None]) / span[:, None, None]).clamp(0, 1)
-    largest = max(scaled.shape[2:])
-    if largest > LARGEST:
-        factor = LARGEST / largest
+    longest = max(scaled.shape[2:])
+    if longest > largest:
+        factor = largest / longest
         size = [max(1, round(side * factor)) for side in scaled.shape[2:]]
         scaled = interpolate(scaled, size=size, mode="area")
     return (scaled * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
