@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.measures._checks import Matrix, Vector, finite, vector
@@ -110,13 +111,12 @@ def common_jump(series: Any, *, window: int, permutations: int = 9999, seed: int
     rise = float(curve[at])
 
     random = numpy_generator(seed, "common jump")
-    start = np.arange(places)
+    around = sliding_window_view(np.concatenate([sums, sums[:, : places - 1]], axis=1), places, axis=1)
 
     def shifted(count: int) -> Vector:
         total = np.zeros((count, places))
-        for row in sums:
-            shift = random.integers(0, len(row), size=(count, 1))
-            total += row[(start + shift) % len(row)]
+        for turned in around:  # row s of it: the sums of one seed, shifted by s steps
+            total += turned[random.integers(0, len(turned), size=count)]
         largest_rise: Vector = total.max(1)
         return largest_rise
 
@@ -138,7 +138,8 @@ def _cusum(rows: Matrix) -> Float64[np.ndarray, "r m"]:
 def _circular_sums(steps: Matrix, window: int) -> Matrix:
     """Sums of `window` steps from each place on, around the circle."""
     around = np.concatenate([steps, steps[:, : window - 1]], axis=1)
-    return np.lib.stride_tricks.sliding_window_view(around, window, axis=1).sum(-1)
+    sums: Matrix = sliding_window_view(around, window, axis=1).sum(-1)
+    return sums
 
 
 def _p_value(
