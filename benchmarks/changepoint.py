@@ -1,8 +1,8 @@
 """Change points: false alarms, power, and places beside ruptures.
 
 `change_point` on noise and on steps of one to three deviations, at three places of 100 values; the same series go to
-ruptures (squared error, one change). `common_jump` on 10 seeds × 200 moments: steady growth, each seed's jump at a moment of its
-own, and a share of the rise in one window that all seeds share. Steps vary as much as they rise.
+ruptures (squared error, one change). `common_jump` on 10 seeds × 200 moments: steady growth, each seed's jump at a moment of
+its own, and a share of the rise in one window that all seeds share. Steps vary as much as they rise.
 """
 
 from __future__ import annotations
@@ -123,7 +123,9 @@ def jumps_found(sets: int, permutations: int) -> list[dict[str, Any]]:
 def run(quick: bool = False) -> Outcome:
     """The three tables and their promises."""
     sets, permutations = (40, 99) if quick else (400, 999)
-    notes = [f"{permutations} permutations or shifts per p-value; allowed: the exact 99 % binomial interval around 5 %."]
+    notes = [
+        f"{permutations} permutations or shifts per p-value; allowed: the exact 99 % binomial interval around 5 %."
+    ]
     alarms = false_alarms(sets, permutations)
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -149,9 +151,19 @@ def run(quick: bool = False) -> Outcome:
         title="Change points: false alarms, power, and places beside ruptures",
         rows=[*alarms, *steps, *jumps],
         checks=[
-            Check("false alarms at 5 %", "inside the interval, every law", f"{inside} of {len(alarms)}", inside == len(alarms)),
+            Check(
+                "false alarms at 5 %",
+                "inside the interval, every law",
+                f"{inside} of {len(alarms)}",
+                inside == len(alarms),
+            ),
             Check("a step of three deviations within ± 2", "at least 95 % at every place", f"{ours:.1%}", ours >= 0.95),
-            Check("located no worse than ruptures", "every step and place", f"{worst:+.1%}", worst >= 0 if theirs else None),
+            Check(
+                "located no worse than ruptures",
+                "every step and place",
+                f"{worst:+.1%}",
+                worst >= 0 if theirs else None,
+            ),
             Check("a common jump of a third of the rise is found", "at least 95 %", f"{third:.1%}", third >= 0.95),
         ],
         notes=notes,

@@ -42,9 +42,9 @@ def change_point(series: Any, *, permutations: int = 9999, seed: int = 0) -> Cha
     """The split of one series into two levels that leaves the least squares, and whether chance would do as well.
 
     With S_k the sum of the first k of n values less k means, the split is the k that maximises the standardised CUSUM
-    |S_k| / sqrt(k (n - k) / n), which is the least-squares one; `p` is the share of the series and its random permutations whose
-    largest CUSUM is at least as large. Exact when the values are exchangeable without a change. A trend or correlated noise is not
-    exchangeable and counts as a change. Cost: O(n · permutations). References: Page (1954); Antoch and Hušková (2001).
+    |S_k| / sqrt(k (n - k) / n), which is the least-squares one; `p` is the share of the series and its random permutations
+    whose largest CUSUM is at least as large. Exact when the values are exchangeable without a change. A trend or correlated
+    noise is not exchangeable and counts as a change. Cost: O(n · permutations). References: Page (1954); Antoch and Hušková (2001).
 
     >>> found = change_point([0.0, 0.1, 0.0, 0.1, 0.0, 5.0, 5.1, 5.0, 5.1, 5.0])
     >>> found.at, round(found.before, 6), round(found.after, 6), found.p < 0.01
@@ -80,10 +80,11 @@ def common_jump(series: Any, *, window: int, permutations: int = 9999, seed: int
     """Is the rise of (seeds, moments) gathered in one window that is common to the seeds?
 
     The statistic is the largest rise of the mean over seeds within `window` steps. It is compared with itself after each seed's
-    increments are shifted around a circle by an independent random number of steps, which keeps every seed's total rise, its jumps and
-    their neighbourhoods, and takes away only that they happen together. `p` is the share of those as large, the observation
-    included: exact when increments are as likely at one moment as at another and seeds are independent. A rise that slows down in
-    all seeds alike is gathered too, in its first window: look at `share` beside `p`. For a fall, hand over the negative series.
+    increments are shifted around a circle by an independent random number of steps, which keeps every seed's total rise and
+    the shape of its jumps, and removes only that they happen together. `p` is the share of those at least as large, the
+    observation included: exact when increments are as likely at one moment as at another and seeds are independent. A rise
+    that slows down in all seeds alike is gathered too, in its first window: look at `share` beside `p`. For a fall, hand over
+    the negative series. The seeds count by their rise: one that rises ten times as much weighs ten times as much.
     Cost: O(seeds · moments · permutations).
 
     >>> steps = np.full((6, 40), 1.0); steps[:, 25] = 20.0
@@ -96,7 +97,9 @@ def common_jump(series: Any, *, window: int, permutations: int = 9999, seed: int
     _check_permutations(permutations)
     seeds, moments = values.shape
     if seeds < 2:
-        raise UsageError(f"got {seeds} series; expected (seeds, moments) with at least two seeds: one has nothing in common")
+        raise UsageError(
+            f"got {seeds} series; expected (seeds, moments) with at least two seeds: one has nothing in common"
+        )
     if isinstance(window, bool) or not isinstance(window, int | np.integer) or not 1 <= window < moments - 1:
         raise UsageError(
             f"got window={window!r} for {moments} moments; expected a whole number of steps from 1 to {moments - 2}"

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.measures._checks import Labels, Matrix, Vector, finite, order_of, plain_array
+from ntkscope.measures._checks import Labels, Matrix, finite, order_of, plain_array
 
 ROUNDING = 32  # units in the last place of the largest score: residuals below are rounding, not structure
 BLOCK = 2**22  # inner products held at a time
@@ -41,9 +41,9 @@ def fold_profile(scores: Any, strata: Any, at: int | Sequence[int] | None = None
     """Entry k is the correlation of scores between points that differ in k signs, each radius's mean removed.
 
     `scores` (n, 2^d) are those of n base points at all their reflections, in the order of `orthant_signs`; `strata` (n) are the
-    base points' radii, compared for equality. In each orthant the mean of each radius is subtracted, so that being right everywhere
-    (a function of the radius, of the orthant, or of both) leaves nothing and does not count as folding. With residuals r, over
-    the pairs of orthants (a, o) that differ in k signs, a in `at` (an orthant, several, or by default all),
+    base points' radii, compared for equality. In each orthant the mean of each radius is subtracted, so that being right
+    everywhere (a function of the radius, of the orthant, or of both) leaves nothing and does not count as folding. With
+    residuals r, over the pairs of orthants (a, o) that differ in k signs, a in `at` (an orthant, several, or by default all),
 
         Σ ⟨r_a, r_o⟩ / sqrt(Σ |r_a|² · Σ |r_o|²)
 
@@ -81,7 +81,9 @@ def fold_profile(scores: Any, strata: Any, at: int | Sequence[int] | None = None
     correlations[known] = products[known] / np.sqrt(squares[known]) / np.sqrt(partners[known])
     nothing = _why_nothing(scaled, radii, bool(residuals.any()))
     reasons = tuple(
-        None if known[k] else nothing or (f"orthants {k} signs away" if squares[k] > 0 else "the orthants asked for") + LEFT
+        None
+        if known[k]
+        else nothing or (f"orthants {k} signs away" if squares[k] > 0 else "the orthants asked for") + LEFT
         for k in range(dimension + 1)
     )
     return FoldProfile(np.clip(correlations, -1, 1), reasons)
@@ -96,7 +98,9 @@ def _residuals(values: Matrix, radii: Labels) -> Matrix:
     return offsets - (sums / count[:, None])[radii]
 
 
-def _sums(residuals: Matrix, first: Labels, dimension: int) -> tuple[Vector, Vector, Vector]:
+def _sums(
+    residuals: Matrix, first: Int64[np.ndarray, " starts"], dimension: int
+) -> Float64[np.ndarray, "three distances"]:
     """Over pairs (a, o) at each distance, a in `first`: Σ ⟨r_a, r_o⟩, Σ |r_a|², Σ |r_o|²."""
     orthants = residuals.shape[1]
     norms = np.square(residuals).sum(0)
@@ -108,7 +112,7 @@ def _sums(residuals: Matrix, first: Labels, dimension: int) -> tuple[Vector, Vec
         for k, entries in enumerate((inner, norms[block, None], norms[None])):
             weights = np.broadcast_to(entries, inner.shape).reshape(-1)
             sums[k] += np.bincount(distances, weights, minlength=dimension + 1)
-    return sums[0], sums[1], sums[2]
+    return sums
 
 
 def _orthants(at: int | Sequence[int] | None, orthants: int) -> Labels:

@@ -20,10 +20,10 @@ BLOCK = 2**22  # distances held at a time
 def match_fraction(train_features: Any, y_train: Any, test_features: Any, y_test: Any) -> float:
     """The share of test points whose nearest training point, by Euclidean distance of features, has their class.
 
-    Features are (n, d), labels whole numbers from 0. For the share of one class hand over that class's test points. Where several
-    training points are exactly nearest (dead units give whole clouds the same features), the share of them that has the class
-    counts, the expectation of a random choice: the order of the training points does not matter. Cost: O(n m d), on the device
-    of the features. Reference: Balakrishnan (2023), Table 2.
+    Features are (n, d), labels whole numbers from 0. For the share of one class hand over that class's test points. Where
+    several training points are exactly nearest (dead units give whole clouds the same features), the share of them that has the
+    class counts, the expectation of a random choice: the order of the training points does not matter. Cost: O(n m d), on
+    the device of the features. Reference: Balakrishnan (2023), Table 2.
 
     >>> match_fraction([[0.0], [1.0]], [0, 1], [[0.2], [0.9], [0.8]], [0, 1, 0])
     0.6666666666666666

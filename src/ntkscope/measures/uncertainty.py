@@ -117,8 +117,8 @@ def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -
 def wilson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """Centre and half-width of Wilson's interval for the share `successes / n`; (0.5, 0.5) without trials.
 
-    With s = z²/n and p the share: (p + s/2) / (1 + s) and sqrt(s (p (1 - p) + s/4)) / (1 + s). The centre is not the share: it is
-    pulled towards 1/2, and the half-width is positive even at shares of 0 and 1. Wilson (1927).
+    With s = z²/n and p the share: (p + s/2) / (1 + s) and sqrt(s (p (1 - p) + s/4)) / (1 + s). The centre is not the share:
+    it is pulled towards 1/2, and the half-width is positive even at shares of 0 and 1. Wilson (1927).
 
     >>> [round(number, 4) for number in wilson(66, 500)], [round(number, 4) for number in wilson(0, 500)]
     ([0.1348, 0.0297], [0.0038, 0.0038])
