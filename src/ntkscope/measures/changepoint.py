@@ -44,7 +44,8 @@ def change_point(series: Any, *, permutations: int = 9999, seed: int = 0) -> Cha
     With S_k the sum of the first k of n values less k means, the split is the k that maximises the standardised CUSUM
     |S_k| / sqrt(k (n - k) / n), which is the least-squares one; `p` is the share of the series and its random permutations
     whose largest CUSUM is at least as large. Exact when the values are exchangeable without a change. A trend or correlated
-    noise is not exchangeable and counts as a change. Cost: O(n · permutations). References: Page (1954); Antoch and Hušková (2001).
+    noise is not exchangeable and counts as a change. Cost: O(n · permutations).
+    References: Page (1954); Antoch and Hušková (2001).
 
     >>> found = change_point([0.0, 0.1, 0.0, 0.1, 0.0, 5.0, 5.1, 5.0, 5.1, 5.0])
     >>> found.at, round(found.before, 6), round(found.after, 6), found.p < 0.01
