@@ -69,6 +69,7 @@ RECIPES: dict[str, Recipe] = {
     # Without dependencies: it asks for pretty_midi, which only its music benchmark imports.
     "dattri": Recipe(".venv-dattri", "benchmarks.peer_dattri", ("tqdm", "pyyaml"), ("dattri==0.3.0",), our_torch=True),
     "xrfm": Recipe(".venv-xrfm", "benchmarks.peer_xrfm", ("tqdm",), ("xrfm==0.4.5",), our_torch=True),
+    "ruptures": Recipe(".venv-ruptures", "benchmarks.peer_ruptures", bare=("ruptures==1.1.10",), our_torch=True),
 }
 
 

@@ -29,10 +29,13 @@ HELPERS = {
     "surrogates": {"registry", "linearized"},
     "measures": {
         "registry",
+        "changepoint",
         "faithfulness",
+        "folding",
         "lazy",
         "log_odds",
         "logistic_bounds",
+        "matching",
         "one_step",
         "regression_bounds",
         "spectra",

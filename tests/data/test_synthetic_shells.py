@@ -114,6 +114,8 @@ def test_swapped_orthants_exchange_training_labels_and_nothing_else() -> None:
     assert torch.equal(swapped.test.y, plain.test.y)
     assert "swapped" not in plain.extras
     assert "clean_y" not in plain.train.extras
+    again = load("orthant-shells", swapped=torch.tensor([7, 2]), **options)
+    assert again.fingerprint == swapped.fingerprint
     assert load("orthant-shells", swapped=(), **options).fingerprint == plain.fingerprint
 
 
@@ -121,6 +123,12 @@ def test_swapped_orthants_exchange_training_labels_and_nothing_else() -> None:
     ("options", "message"),
     [
         ({"dimension": 2, "empty": [1], "swapped": [1]}, "lists an orthant that is empty.*leave them out"),
+        ({"dimension": 2, "empty": [1], "swapped": [-1]}, "distinct orthant numbers from 0 to 3"),
+        ({"dimension": 2, "empty": [1], "swapped": [2.5]}, r"swapped=\(2.5,\); expected distinct orthant numbers"),
+        ({"dimension": 2, "empty": [1.5]}, r"empty=\(1.5,\); expected distinct orthant numbers"),
+        ({"dimension": 2, "empty": [1], "swapped": [True]}, "distinct orthant numbers"),
+        ({"dimension": 2, "empty": [1], "swapped": 2}, "swapped=2; expected distinct orthant numbers.*as a list"),
+        ({"dimension": 2, "empty": [1], "swapped": "02"}, "swapped='02'; expected distinct orthant numbers"),
         ({"dimension": 2, "swapped": [4]}, "distinct orthant numbers from 0 to 3"),
         ({"dimension": 2, "empty": [1], "swapped": [0, 0]}, "distinct orthant numbers"),
         ({"dimension": 2, "empty": [1], "swapped": [0], "radii": (1, 2, 3)}, "with 3 radii; expected two classes"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 import torch
 from jaxtyping import Float, Int64
@@ -43,14 +44,24 @@ def neighbours(orthant: int, dimension: int) -> list[int]:
     return sorted(orthant ^ 1 << bit for bit in range(dimension))
 
 
+def _listed(which: Sequence[int], name: str, orthants: int) -> Tensor:
+    """The orthants listed in `which`, ascending."""
+    expected = f"expected distinct orthant numbers from 0 to {orthants - 1}"
+    if not isinstance(which, Iterable) or isinstance(which, str | bytes):
+        raise UsageError(f"{name}={which!r}; {expected}, as a list")
+    given = which.tolist() if isinstance(which, Tensor) else list(which)
+    whole = all(isinstance(orthant, Integral) and not isinstance(orthant, bool) for orthant in given)
+    if not whole or len(set(given)) != len(given) or any(not 0 <= orthant < orthants for orthant in given):
+        raise UsageError(f"{name}={tuple(given)}; {expected}")
+    return torch.tensor(sorted(map(int, given)), dtype=torch.int64)
+
+
 def _chosen(which: int | Sequence[int], name: str, free: Tensor, orthants: int) -> Tensor:
     """The first `which` orthants of the shuffled `free`, or exactly the orthants listed in `which`."""
     if isinstance(which, int):
         between(0, len(free), **{name: which})
         return free[:which].sort().values
-    listed = torch.tensor(sorted(set(which)), dtype=torch.int64)
-    if len(listed) != len(which) or any(not 0 <= orthant < orthants for orthant in which):
-        raise UsageError(f"{name}={tuple(which)}; expected distinct orthant numbers from 0 to {orthants - 1}")
+    listed = _listed(which, name, orthants)
     if not torch.isin(listed, free).all():
         raise UsageError(f"{name}={tuple(which)} lists an orthant that is empty; expected sparse and empty apart")
     return listed
@@ -58,9 +69,7 @@ def _chosen(which: int | Sequence[int], name: str, free: Tensor, orthants: int) 
 
 def _swapped(which: Sequence[int], empties: Tensor, orthants: int, classes: int) -> Tensor:
     """The orthants in which the two classes exchange their training labels, ascending."""
-    listed = torch.tensor(sorted(set(which)), dtype=torch.int64)
-    if len(listed) != len(which) or any(not 0 <= orthant < orthants for orthant in which):
-        raise UsageError(f"swapped={tuple(which)}; expected distinct orthant numbers from 0 to {orthants - 1}")
+    listed = _listed(which, "swapped", orthants)
     if torch.isin(listed, empties).any():
         raise UsageError(
             f"swapped={tuple(which)} lists an orthant that is empty, which has no training labels to exchange; the empty"

@@ -1,4 +1,4 @@
-"""How far a figure could be off: standard errors over seeds, the bootstrap over test items."""
+"""How far a figure could be off: standard errors over seeds, the bootstrap over test items, intervals of shares."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
+from scipy.special import ndtri
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.measures._checks import finite, vector
@@ -106,14 +107,63 @@ def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -
     >>> [round(end, 4) for end in wilson_interval(0, 10)], wilson_interval(0, 0)
     ([0.0, 0.2775], (0.0, 1.0))
     """
-    if not 0 <= successes <= trials:
-        raise UsageError(f"got {successes} successes in {trials} trials; expected between 0 and {trials}")
+    middle, half, total = _wilson(successes, trials, z)
     if not trials:
         return 0.0, 1.0
+    low = 0.0 if successes == 0 else (middle - half) / total
+    return low, 1.0 if successes == trials else (middle + half) / total
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Centre and half-width of Wilson's interval for the share `successes / n`; (0.5, 0.5) without trials.
+
+    With s = z²/n and p the share: (p + s/2) / (1 + s) and sqrt(s (p (1 - p) + s/4)) / (1 + s). The centre is not the share:
+    it is pulled towards 1/2, and the half-width is positive even at shares of 0 and 1. Wilson (1927).
+
+    >>> [round(number, 4) for number in wilson(66, 500)], [round(number, 4) for number in wilson(0, 500)]
+    ([0.1348, 0.0297], [0.0038, 0.0038])
+    """
+    middle, half, total = _wilson(successes, n, normal_quantile(level))
+    return (middle / total, half / total) if n else (0.5, 0.5)
+
+
+def wald_trials(share: float, half_width: float, level: float = 0.95) -> float:
+    """The n that a printed `share ± half_width` implies if it is z sqrt(p (1 - p) / n): z² p (1 - p) / half_width².
+
+    A reader's check of a table: how many trials its intervals claim. At a share of 0 or 1 that interval has no width and tells
+    nothing of n, so it is refused.
+
+    >>> round(wald_trials(0.5, 0.0310))
+    999
+    """
+    if not 0 < share < 1 or not 0 < half_width < math.inf:
+        raise UsageError(
+            f"got {share} ± {half_width}; expected a share between 0 and 1 and a positive half-width: others imply no n"
+        )
+    return normal_quantile(level) ** 2 * share * (1 - share) / half_width**2
+
+
+def normal_quantile(level: float) -> float:
+    """The z for which a standard normal lies within ± z with probability `level`.
+
+    >>> round(normal_quantile(0.95), 6)
+    1.959964
+    """
+    if not 0 < level < 1:
+        raise UsageError(f"got level={level}; expected a probability between 0 and 1, such as 0.95")
+    return -float(ndtri((1 - level) / 2))
+
+
+def _wilson(successes: int, trials: int, z: float) -> tuple[float, float, float]:
+    """Centre and half-width of Wilson's interval, both times the third number, `1 + z²/n`."""
+    if not 0 <= successes <= trials:
+        raise UsageError(f"got {successes} successes in {trials} trials; expected between 0 and {trials}")
+    if not float(successes).is_integer() or not float(trials).is_integer():
+        raise UsageError(f"got {successes} successes in {trials} trials; expected whole numbers, counts of items")
+    if not trials:
+        return 0.5, 0.5, 1.0
     share, square = successes / trials, z * z / trials
-    middle, half = share + square / 2, math.sqrt(square * (share * (1 - share) + square / 4))
-    low = 0.0 if successes == 0 else (middle - half) / (1 + square)
-    return low, 1.0 if successes == trials else (middle + half) / (1 + square)
+    return share + square / 2, math.sqrt(square * (share * (1 - share) + square / 4)), 1 + square
 
 
 def _quantile(ordered: Float64[np.ndarray, " n"], share: Fraction) -> float:

@@ -1,0 +1,31 @@
+"""ruptures in its own environment: the one change of each series, by two of its searches."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import ruptures
+
+from benchmarks.peers import serve
+
+SEARCHES = {"dynamic programming": ruptures.Dynp, "binary segmentation": ruptures.Binseg}
+
+
+def about() -> dict[str, Any]:
+    return {"version": version("ruptures"), "searches": list(SEARCHES)}
+
+
+def locate(path: str, search: str) -> dict[str, Any]:
+    """First index after the change of each row of a file, and the seconds that took."""
+    rows = np.load(path, allow_pickle=False)
+    start = time.perf_counter()
+    # Every index may be the change: its defaults allow every fifth and segments of two.
+    places = [SEARCHES[search](model="l2", min_size=1, jump=1).fit(row).predict(n_bkps=1)[0] for row in rows]
+    return {"places": [int(place) for place in places], "seconds": time.perf_counter() - start}
+
+
+if __name__ == "__main__":
+    serve({"about": about, "locate": locate})
