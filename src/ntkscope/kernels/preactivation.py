@@ -15,7 +15,7 @@ from torch.autograd.graph import get_gradient_edge
 from ntkscope.core import UsageError
 from ntkscope.kernels import costs
 from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_rows
-from ntkscope.kernels._hooks import outputs_of
+from ntkscope.tangent.module_outputs import outputs_of
 from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
