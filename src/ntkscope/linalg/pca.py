@@ -107,7 +107,9 @@ def pca(
             f"got components={components!r} for features of shape ({rows.n}, {rows.width}); expected 1 … {side}"
         )
     wanted = side if components is None else int(components)
-    needed = 8 * (COPIES * side**2 + (rows.width * wanted if rows.n < rows.width else 0)) + 2 * 8 * rows.step * rows.width
+    needed = (
+        8 * (COPIES * side**2 + (rows.width * wanted if rows.n < rows.width else 0)) + 2 * 8 * rows.step * rows.width
+    )
     fits = needed <= budget
     exact = method == "exact" or components is None or (fits and (side <= SMALL or wanted > side // 4))
     if method == "randomised" and components is not None:

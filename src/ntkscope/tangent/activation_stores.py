@@ -23,7 +23,9 @@ from ntkscope.tangent.feature_audit import AuditedFeatures
 from ntkscope.tangent.fingerprint import DIGITS, inputs_fingerprint, network_identity
 
 CHUNK = 1 << 27  # bytes of one chunk of all layers together
-BLOCK = "block"  # samples the network is run on at once: it decides the rounding, so a store keeps what it was begun with
+BLOCK = (
+    "block"  # samples the network is run on at once: it decides the rounding, so a store keeps what it was begun with
+)
 
 
 @dataclass(frozen=True)

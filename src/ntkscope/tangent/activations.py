@@ -30,7 +30,10 @@ from ntkscope.tangent.subject import Subject, place, quiet
 Reduce: TypeAlias = Literal["flatten", "mean"] | Callable[[Tensor], Tensor]
 HELD = 6  # times its outputs and inputs, what a sample takes while the network is run
 MASK = "attention_mask"
-SEQUENCE = (nn.Conv1d, nn.ConvTranspose1d)  # they have channels before positions, where other layers have positions first
+SEQUENCE = (
+    nn.Conv1d,
+    nn.ConvTranspose1d,
+)  # they have channels before positions, where other layers have positions first
 
 
 def activations(
