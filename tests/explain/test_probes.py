@@ -86,7 +86,7 @@ def test_what_cannot_be_probed_is_refused(trained: tuple[nn.Module, Split]) -> N
     with pytest.raises(UsageError, match="share of the training items"):
         probes(model, split.train, split.test, validation=1.5)
     with pytest.raises(UsageError, match=r"expected a Part such as split\.train"):
-        probes(model, split.train.x, split.test)  # type: ignore[arg-type]
+        probes(model, split.train.x, split.test)
     with pytest.raises(UsageError, match="whole numbers from 1 to"):
         probes(model, split.train, split.test, dims=[10_000])
     with pytest.raises(UsageError, match="one class"):

@@ -179,7 +179,7 @@ def test_what_cannot_be_probed_is_refused() -> None:
 
     def refused(words: str, *arguments: object, **options: object) -> None:
         with pytest.raises(UsageError, match=words):
-            sweep(*arguments, **options)  # type: ignore[arg-type]
+            sweep(*arguments, **options)
 
     for dims in ([25], [0, 3], [], [1.5]):
         refused("expected whole numbers from 1 to 24", Z, y, new, truth, dims)
