@@ -32,7 +32,7 @@ def test_derivatives_are_those_of_autograd() -> None:
         (gradient,) = torch.autograd.grad(plain(loss, leaf), leaf)
         torch.testing.assert_close(loss.value(logits), plain(loss, logits))
         torch.testing.assert_close(loss.residual(logits), gradient)
-        hessian = torch.autograd.functional.hessian(lambda f, loss=loss: plain(loss, f), logits)  # type: ignore[misc]
+        hessian = torch.autograd.functional.hessian(lambda f, loss=loss: plain(loss, f), logits)
         diagonal, apply = loss.curvature(logits)
         torch.testing.assert_close(diagonal.flatten().diag(), hessian.reshape(27, 27))
         torch.testing.assert_close(apply(logits), diagonal * logits)
