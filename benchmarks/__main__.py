@@ -35,6 +35,7 @@ COMPARISONS = (
     "tracker",
     "feature_matrices",
     "rfm",
+    "probes",
 )
 ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled", "ekfac", "spectra", "feature_tables", "changepoint")
 

@@ -37,6 +37,7 @@ HELPERS = {
         "logistic_bounds",
         "matching",
         "one_step",
+        "probes",
         "regression_bounds",
         "spectra",
         "early_time",
