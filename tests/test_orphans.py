@@ -29,6 +29,7 @@ HELPERS = {
     "surrogates": {"registry", "linearized"},
     "measures": {
         "registry",
+        "dimension",
         "faithfulness",
         "lazy",
         "log_odds",
