@@ -35,6 +35,7 @@ HELPERS = {
         "log_odds",
         "logistic_bounds",
         "one_step",
+        "probe_agreement",
         "regression_bounds",
         "spectra",
         "early_time",

@@ -16,7 +16,9 @@ from ntkscope.storage import FeatureStore
 from oracles import collapse as oracle
 
 
-def clusters(seed: int, n: int = 30, p: int = 6, classes: int = 3, spread: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
+def clusters(
+    seed: int, n: int = 30, p: int = 6, classes: int = 3, spread: float = 0.5
+) -> tuple[np.ndarray, np.ndarray]:
     """Items around random class means, classes of different sizes, in random order."""
     random = numpy_generator(seed, "test", "collapse", n, p)
     y = np.sort(np.r_[np.arange(classes), np.arange(classes), random.integers(0, classes, n - 2 * classes)])

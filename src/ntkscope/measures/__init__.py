@@ -19,12 +19,14 @@ from ntkscope.measures import (
     monotone,
     one_step,
     prediction,
+    probe_agreement,
     regression,
     regression_bounds,
     spectra,
     uncertainty,
 )
 from ntkscope.measures.datamodeling import linear_datamodeling_score
+from ntkscope.measures.probe_agreement import collapse_layer
 from ntkscope.measures.registry import MEASURES, Measure, measure
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "alignment",
     "change",
     "collapse",
+    "collapse_layer",
     "datamodeling",
     "dimension",
     "distillation",
@@ -48,6 +51,7 @@ __all__ = [
     "monotone",
     "one_step",
     "prediction",
+    "probe_agreement",
     "regression",
     "regression_bounds",
     "spectra",

@@ -1,8 +1,9 @@
 """Neural collapse: how far the features of a layer have collapsed to their class means, and how those are arranged.
 
-μ_c is the mean of the features h of class c, μ the mean of the μ_c, and every class counts the same, however many items it has:
-`Σ_W = 1/C Σ_c E_c (h - μ_c)(h - μ_c)ᵀ`, `Σ_B = 1/C Σ_c (μ_c - μ)(μ_c - μ)ᵀ`. All measures are 0 at full collapse. Papyan, Han & Donoho,
-"Prevalence of neural collapse during the terminal phase of deep learning training" (2020); CDNV: Galanti, György & Hutter (2022).
+μ_c is the mean of the features h of class c, μ the mean of the μ_c, and every class counts the same, however many items it
+has: `Σ_W = 1/C Σ_c E_c (h - μ_c)(h - μ_c)ᵀ`, `Σ_B = 1/C Σ_c (μ_c - μ)(μ_c - μ)ᵀ`. All measures are 0 at full collapse.
+Papyan, Han & Donoho, "Prevalence of neural collapse during the terminal phase of deep learning training" (2020); CDNV:
+Galanti, György & Hutter (2022).
 
 Two passes over the features, O(npC), and nothing larger than (C, p) is kept.
 """
@@ -28,8 +29,9 @@ from ntkscope.measures.registry import measure
 class ClassMoments:
     """What the measures of collapse need to know of a layer's features; C classes, r directions between their means.
 
-    `means`: in units of `scale`, around `centre`. `within`: `E_c ‖h - μ_c‖²` of each class; `along`: `E_c ⟨h - μ_c, v⟩²` of each class
-    along the r eigenvectors v of Σ_B whose eigenvalues `between` are not zero: at most C - 1. Both in units of `scale²`.
+    `means`: in units of `scale`, around `centre`. `within`: `E_c ‖h - μ_c‖²` of each class; `along`: `E_c ⟨h - μ_c, v⟩²` of
+    each class along the r eigenvectors v of Σ_B whose eigenvalues `between` are not zero: at most C - 1. Both in units of
+    `scale²`.
     """
 
     classes: Int64[np.ndarray, " c"]
@@ -76,7 +78,9 @@ def class_moments(features: Any, y: Any) -> ClassMoments:
     means = means - centre
     scale = float(means.abs().max())
     if not scale > np.finfo(float).eps * size:
-        raise NumericalError("the class means coincide: there is nothing between classes that collapse could be seen against")
+        raise NumericalError(
+            "the class means coincide: there is nothing between classes that collapse could be seen against"
+        )
     means = means / scale
     directions, between = _between(means, size / scale)
     within, along = torch.zeros_like(means[:, 0]), means.new_zeros(len(classes), len(between))
@@ -95,7 +99,9 @@ def _between(means: Float64[Tensor, "c p"], size: float) -> tuple[Float64[Tensor
     noise = np.finfo(float).eps * max(means.shape) * max(float(singular[0]), size)
     rank = int((singular[:most] > noise).sum())
     if not rank:
-        raise NumericalError("the class means coincide: there is nothing between classes that collapse could be seen against")
+        raise NumericalError(
+            "the class means coincide: there is nothing between classes that collapse could be seen against"
+        )
     return vectors[:rank], singular[:rank].square() / len(means)
 
 
@@ -103,8 +109,8 @@ def _between(means: Float64[Tensor, "c p"], size: float) -> tuple[Float64[Tensor
 def nc1(features: Any, y: Any) -> float:
     """`tr(Σ_W Σ_B⁺) / C`: variation within classes over that between them, in the span of the class means.
 
-    Σ_B has rank C - 1 at most. Its pseudo-inverse is taken there, from the C class means: one of the (p, p) matrix at the usual cut-off
-    inverts rounding errors.
+    Σ_B has rank C - 1 at most. Its pseudo-inverse is taken there, from the C class means: one of the (p, p) matrix at the
+    usual cut-off inverts rounding errors.
 
     >>> nc1([[0.0, -1.0], [0.0, 1.0], [4.0, -1.0], [4.0, 1.0]], [0, 0, 1, 1])  # they vary across the means' direction alone
     0.0
@@ -126,9 +132,10 @@ def nc2_norms(features: Any, y: Any) -> float:
 
 @measure("nc2-angles", of="features and labels", low=0, high=2, best=0)
 def nc2_angles(features: Any, y: Any) -> float:
-    """The mean over pairs of classes of `|cos(μ_c - μ, μ_c′ - μ) + 1 / (C - 1)|`: 0 for a simplex, whose angles are equal and widest.
+    """The mean over pairs of classes of `|cos(μ_c - μ, μ_c′ - μ) + 1 / (C - 1)|`: 0 for a simplex's equal angles.
 
-    >>> round(nc2_angles([[1.0, 0.0]] * 2 + [[-1.0, 0.0]] * 2 + [[0.0, 1.0]] * 2 + [[0.0, -1.0]] * 2, [0, 0, 1, 1, 2, 2, 3, 3]), 6)
+    >>> cross = [[1.0, 0.0]] * 2 + [[-1.0, 0.0]] * 2 + [[0.0, 1.0]] * 2 + [[0.0, -1.0]] * 2
+    >>> round(nc2_angles(cross, [0, 0, 1, 1, 2, 2, 3, 3]), 6)
     0.444444
     """
     return _nc2_angles(class_moments(features, y))
@@ -136,9 +143,9 @@ def nc2_angles(features: Any, y: Any) -> float:
 
 @measure("cdnv", of="features and labels", low=0, best=0)
 def cdnv(features: Any, y: Any) -> float:
-    """The mean over pairs of classes of `(E_c ‖h - μ_c‖² + E_c′ ‖h - μ_c′‖²) / (2 ‖μ_c - μ_c′‖²)`, class-distance normalised variance.
+    """The mean over pairs of classes of `(E_c ‖h - μ_c‖² + E_c′ ‖h - μ_c′‖²) / (2 ‖μ_c - μ_c′‖²)`.
 
-    Unlike `nc1` it counts variation in every direction. Galanti, György & Hutter (2022), equation 1.
+    Class-distance normalised variance: unlike `nc1` it counts variation in every direction. Galanti, György & Hutter (2022), equation 1.
 
     >>> cdnv([[0.0, -1.0], [0.0, 1.0], [4.0, -1.0], [4.0, 1.0]], [0, 0, 1, 1])
     0.0625
@@ -162,8 +169,8 @@ def nc3(features: Any, y: Any, readout: Any, *, centred: bool = False) -> float:
 def nc4(features: Any, y: Any, decisions: Any, *, at: Any = None) -> float:
     """The share of items for which the network decides for another class than the nearest class mean.
 
-    `decisions`: the network's class for every item. `at`: features of other items, such as test items, whose decisions they are; the
-    means are those of `features` with the labels y. Ties go to the smaller label.
+    `decisions`: the network's class for every item. `at`: features of other items, such as test items, whose decisions they
+    are; the means are those of `features` with the labels y. Ties go to the smaller label.
 
     >>> nc4([[0.0], [1.0], [4.0], [5.0]], [0, 0, 1, 1], [0, 0, 1, 0])
     0.25
@@ -208,7 +215,9 @@ def _nc2_angles(moments: ClassMoments) -> float:
     norms = _norms(moments)
     if float(norms.min()) <= 1e-14 * float(norms.max()):
         at = moments.classes[int(norms.argmin())]
-        raise NumericalError(f"the mean of class {at} is the centre of all class means: it has no direction, and no angles")
+        raise NumericalError(
+            f"the mean of class {at} is the centre of all class means: it has no direction, and no angles"
+        )
     cosines = (moments.means @ moments.means.T) / torch.outer(norms, norms)
     count = len(norms)
     apart = ~torch.eye(count, dtype=torch.bool, device=cosines.device)
@@ -221,7 +230,9 @@ def _cdnv(moments: ClassMoments) -> float:
     if not float(squares.min()) > 0:
         k = int(squares.argmin())
         pair = moments.classes[int(one[k])], moments.classes[int(other[k])]
-        raise NumericalError(f"classes {pair[0]} and {pair[1]} have the same mean: their distance-normalised variance is infinite")
+        raise NumericalError(
+            f"classes {pair[0]} and {pair[1]} have the same mean: their distance-normalised variance is infinite"
+        )
     return float(((moments.within[one] + moments.within[other]) / (2 * squares)).mean())
 
 

@@ -1,6 +1,7 @@
 """Intrinsic dimension: of how many dimensions the set is on which features lie, by nearest neighbours or by variance.
 
-Facco, d'Errico, Rodriguez & Laio, "Estimating the intrinsic dimension of datasets by a minimal neighborhood information" (2017).
+Facco, d'Errico, Rodriguez & Laio, "Estimating the intrinsic dimension of datasets by a minimal neighborhood information"
+(2017).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Estimate:
 class TwoNN:
     """An intrinsic dimension; `duplicates`: how many items were left out because an equal one was there before.
 
-    `curve`: the same estimate of random halves, quarters, …, the fullest first: the mean over the disjoint parts. A dimension that falls
-    as items are left out was the noise's; a plateau is the set's own.
+    `curve`: the same estimate of random halves, quarters, …, the fullest first: the mean over the disjoint parts. A
+    dimension that falls as items are left out was the noise's; a plateau is the set's own.
     """
 
     dimension: float
@@ -50,9 +51,9 @@ class TwoNN:
 def two_nn(features: Any, *, discard: float = 0.1, halvings: int = 4, seed: int = 0) -> TwoNN:
     """The dimension d for which `r₂/r₁`, the distances to the two nearest neighbours, is distributed as `1 - (r₂/r₁)^-d`.
 
-    A line through the origin is fitted to `-log(1 - i/n)` over the sorted `log(r₂/r₁)`, without the largest `discard` of them: equation 4
-    and figure 1 there. Exact only where the density is constant over the neighbourhoods, so it falls short of high dimensions.
-    Distances are exact to rounding; O(n² p), n² in blocks.
+    A line through the origin is fitted to `-log(1 - i/n)` over the sorted `log(r₂/r₁)`, without the largest `discard` of
+    them: equation 4 and figure 1 there. Exact only where the density is constant over the neighbourhoods, so it falls short
+    of high dimensions. Distances are exact to rounding; O(n² p), n² in blocks.
 
     >>> line = np.random.default_rng(0).random((500, 1)) @ np.ones((1, 3))
     >>> found = two_nn(line)
@@ -91,9 +92,9 @@ def _mean(X: Float64[Tensor, "n p"], parts: int, discard: float, seed: int) -> E
 def estimate(ratios: Any, discard: float = 0.1) -> Estimate:
     """The dimension of n ratios `r₂/r₁ ≥ 1`, and its standard error.
 
-    `log(r₂/r₁)` is exponential with rate d. To first order the error of the fit is a weighted sum of the gaps between the sorted
-    values, which are independent (Rényi), so its variance needs no resampling. Items that are each other's neighbours share a
-    distance; that is not in it.
+    `log(r₂/r₁)` is exponential with rate d. To first order the error of the fit is a weighted sum of the gaps between the
+    sorted values, which are independent (Rényi), so its variance needs no resampling. Items that are each other's neighbours
+    share a distance; that is not in it.
 
     >>> round(estimate(np.exp(-np.log(1 - np.arange(1, 10000) / 10000) / 7)).dimension, 2)
     7.0
@@ -113,8 +114,8 @@ def estimate(ratios: Any, discard: float = 0.1) -> Estimate:
 def neighbour_ratios(X: Float64[Tensor, "n p"]) -> Float64[np.ndarray, " n"]:
     """`r₂/r₁` of every row of distinct ones.
 
-    Candidates come from products; their distances from differences. Where a product's rounding could have hidden a nearer row, all
-    differences of that row are taken.
+    Candidates come from products; their distances from differences. Where a product's rounding could have hidden a nearer
+    row, all differences of that row are taken.
 
     >>> neighbour_ratios(torch.tensor([[0.0], [1.0], [3.0]]).double()).tolist()
     [3.0, 2.0, 1.5]
