@@ -145,7 +145,8 @@ def nc2_angles(features: Any, y: Any) -> float:
 def cdnv(features: Any, y: Any) -> float:
     """The mean over pairs of classes of `(E_c ‖h - μ_c‖² + E_c′ ‖h - μ_c′‖²) / (2 ‖μ_c - μ_c′‖²)`.
 
-    Class-distance normalised variance: unlike `nc1` it counts variation in every direction. Galanti, György & Hutter (2022), equation 1.
+    Class-distance normalised variance: unlike `nc1` it counts variation in every direction. Galanti, György & Hutter (2022),
+    equation 1.
 
     >>> cdnv([[0.0, -1.0], [0.0, 1.0], [4.0, -1.0], [4.0, 1.0]], [0, 0, 1, 1])
     0.0625
