@@ -36,6 +36,7 @@ HELPERS = {
         "logistic_bounds",
         "one_step",
         "probe_agreement",
+        "probes",
         "regression_bounds",
         "spectra",
         "early_time",

@@ -167,7 +167,7 @@ def test_blocks_of_rows_and_stores_give_the_same(tmp_path: Path, monkeypatch: py
     )
     for k in range(len(store)):
         store.write(k, torch.from_numpy(H[store.span(k)]))
-    monkeypatch.setattr(_features, "NUMBERS", 40)  # five rows at a time
+    monkeypatch.setattr(_features, "BLOCK", 8 * 40)  # five rows at a time
     for values in (torch.from_numpy(H), store):
         found = collapse.collapse(values, y)
         assert found.nc1 == pytest.approx(whole.nc1, rel=1e-12)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.measures._checks import labels_of, plain_array
-from ntkscope.measures._features import features_of
+from ntkscope.measures._features import features_of, finite_blocks
 from ntkscope.measures._tensors import tensor_of
 from ntkscope.measures.registry import measure
 
@@ -63,16 +63,16 @@ def class_moments(features: Any, y: Any) -> ClassMoments:
     [0.25, 0.25]
     """
     rows = features_of(features)
-    labels = labels_of(y, rows.items)
+    labels = labels_of(y, rows.n)
     classes, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
     if len(classes) < 2 or counts.min() < 2:
         few = f"{counts.min()} item(s) of class {classes[counts.argmin()]}" if len(classes) > 1 else "one class"
         raise UsageError(f"got {few}; expected at least two classes and two items of each: leave the smaller ones out")
-    shares = torch.zeros(rows.items, len(classes), dtype=torch.float64, device=rows.device)
-    shares[torch.arange(rows.items), torch.from_numpy(index.reshape(-1))] = 1.0
+    shares = torch.zeros(rows.n, len(classes), dtype=torch.float64, device=rows.device)
+    shares[torch.arange(rows.n), torch.from_numpy(index.reshape(-1))] = 1.0
     shares /= torch.from_numpy(counts).to(shares)  # (n, c): a class's mean is a weighted sum of items
     means = torch.zeros(len(classes), rows.width, dtype=torch.float64, device=rows.device)
-    for span, block in rows.blocks():
+    for span, block in finite_blocks(rows):
         means += shares[span].T @ block
     size, centre = float(means.norm()), means.mean(0)
     means = means - centre
@@ -85,7 +85,7 @@ def class_moments(features: Any, y: Any) -> ClassMoments:
     directions, between = _between(means, size / scale)
     within, along = torch.zeros_like(means[:, 0]), means.new_zeros(len(classes), len(between))
     place = torch.from_numpy(index.reshape(-1)).to(rows.device)
-    for span, block in rows.blocks():
+    for span, block in finite_blocks(rows):
         away = (block - centre) / scale - means[place[span]]
         within += shares[span].T @ away.square().sum(1)
         along += shares[span].T @ (away @ directions.T).square()
@@ -273,5 +273,5 @@ def nearest_class(moments: ClassMoments, features: Any) -> Int64[np.ndarray, " n
         raise UsageError(f"got features of width {rows.width}; expected {len(moments.centre)}, as the class means have")
     means, centre = moments.means.to(rows.device), moments.centre.to(rows.device)
     half = means.square().sum(1) / 2
-    found = [(((block - centre) / moments.scale) @ means.T - half).argmax(1).cpu() for _, block in rows.blocks()]
+    found = [(((block - centre) / moments.scale) @ means.T - half).argmax(1).cpu() for _, block in finite_blocks(rows)]
     return moments.classes[torch.cat(found).numpy()]

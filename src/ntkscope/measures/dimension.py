@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.measures._checks import vector
-from ntkscope.measures._features import features_of
+from ntkscope.measures._features import features_of, finite_blocks
 
 CANDIDATES = 8  # neighbours whose distances are computed again from differences
 NUMBERS = 1 << 25  # of one block of distances or differences: 256 MiB
@@ -63,7 +63,7 @@ def two_nn(features: Any, *, discard: float = 0.1, halvings: int = 4, seed: int 
     if not 0 <= discard < 0.9 or halvings < 0:
         raise UsageError(f"got discard={discard}, halvings={halvings}; expected 0 ≤ discard < 0.9 and halvings ≥ 0")
     rows = features_of(features)
-    X = torch.cat([block for _, block in rows.blocks()])
+    X = torch.cat([block for _, block in finite_blocks(rows)])
     kept = _distinct(X)
     if len(kept) < LEAST:
         raise UsageError(f"got {len(kept)} distinct items of {len(X)}; expected at least {LEAST}")
@@ -71,7 +71,7 @@ def two_nn(features: Any, *, discard: float = 0.1, halvings: int = 4, seed: int 
     X = X - X.mean(0)
     X = X / X.abs().max()
     first, *rest = (_mean(X, parts, discard, seed) for parts in _parts(len(X), halvings))
-    return TwoNN(first.dimension, first.error, len(X), rows.items - len(X), (first, *rest))
+    return TwoNN(first.dimension, first.error, len(X), rows.n - len(X), (first, *rest))
 
 
 def _parts(items: int, halvings: int) -> Sequence[int]:
