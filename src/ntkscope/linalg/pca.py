@@ -20,7 +20,8 @@ SMALL = 2048  # sides below this are always decomposed exactly
 OVERSAMPLED = 32  # directions carried beside those asked for
 LEAST, MOST = 3, 16  # products with the covariance before the one that measures: two power iterations and the first
 SETTLED = 1e-4  # of the captured variance: what further iterations would still gain
-COPIES = 4  # of the square matrix, while it is decomposed
+COPIES = 4  # of the square matrix while it is decomposed, or of the directions while they are iterated
+BLOCKS = 3  # a block as it is read, standardised, and one of another kind
 PROBES = 8  # random combinations of components by which the error of an exact decomposition is measured
 
 
@@ -96,7 +97,7 @@ def pca(
     [3.0, 3.0, 3.0, 3.0]
     """
     budget = parse_bytes(memory)
-    rows = FeatureRows.of(features, min(BLOCK, max(1, budget // 8)))
+    rows = FeatureRows.of(features)
     side = min(rows.n, rows.width)
     if method not in METHODS:
         raise UsageError(f"got method={method!r}; expected one of {', '.join(METHODS)}")
@@ -107,18 +108,17 @@ def pca(
             f"got components={components!r} for features of shape ({rows.n}, {rows.width}); expected 1 … {side}"
         )
     wanted = side if components is None else int(components)
-    needed = (
-        8 * (COPIES * side**2 + (rows.width * wanted if rows.n < rows.width else 0)) + 2 * 8 * rows.step * rows.width
-    )
-    fits = needed <= budget
-    exact = method == "exact" or components is None or (fits and (side <= SMALL or wanted > side // 4))
-    if method == "randomised" and components is not None:
+    square = 8 * (COPIES * side**2 + (rows.width * wanted if rows.n < rows.width else 0))
+    exact = method == "exact" or components is None or wanted > side // 4 or side <= SMALL
+    if method == "randomised" or (method == "auto" and components is not None and not _fits(square, rows, budget)):
         exact = False
-    if exact and not fits:
+    held = square if exact else 8 * COPIES * rows.width * _carried(side, wanted)
+    if not _fits(held, rows, budget):
+        what = f"the {side} × {side} matrix of an exact decomposition" if exact else f"{wanted} components"
         raise over_budget(
-            budget, needed, f"for the {side} × {side} matrix of an exact decomposition",
-            "raise memory=, or name fewer components= and leave method= out",
-        )  # fmt: skip
+            budget, held + _row_bytes(rows), f"for {what}", "raise memory=, or ask for fewer with components="
+        )
+    rows = FeatureRows.of(features, min(BLOCK, (budget - held) // BLOCKS))
     still, column_variance = standardisation(rows, standardise)
     total = float((column_variance / still.scale.square()).sum())
     if not total > 0:
@@ -134,6 +134,20 @@ def pca(
         still.mean, still.scale.contiguous(), _signed(directions), variance, total, error,
         "exact" if exact else "randomised",
     )  # fmt: skip
+
+
+def _row_bytes(rows: FeatureRows) -> int:
+    """What the shortest block takes, one row in float64 with what is made of it."""
+    return BLOCKS * 8 * rows.width
+
+
+def _fits(held: int, rows: FeatureRows, budget: int) -> bool:
+    return held + _row_bytes(rows) <= budget
+
+
+def _carried(side: int, k: int) -> int:
+    """How many directions are iterated for k components."""
+    return min(side, k + max(OVERSAMPLED, k // 8))
 
 
 def _by_covariance(rows: FeatureRows, still: Standardisation, k: int) -> tuple[Tensor, Tensor, float]:
@@ -184,7 +198,7 @@ def _above_rounding(values: Float64[Tensor, " k"], side: int, dtype: torch.dtype
 
 def _randomised(rows: FeatureRows, still: Standardisation, k: int, seed: int) -> tuple[Tensor, Tensor, float]:
     side = min(rows.n, rows.width)
-    carried = min(side, k + max(OVERSAMPLED, k // 8))
+    carried = _carried(side, k)
     start = torch.randn(rows.width, carried, dtype=torch.float64, generator=generator(seed, "principal components"))
     basis = torch.linalg.qr(start.to(rows.device))[0]
     captured: list[float] = []

@@ -76,9 +76,10 @@ def activations(
     with quiet(place(model, device)), _hookable(), torch.no_grad():
         subject = Subject(model, device=device, still=True)
         few = subject.placed(batch[: min(3, len(batch))])
-        names = stages(subject, few) if names is None else names
-        audited = AuditedFeatures(subject, partial(_features, layers=tuple(names), reduce=reduce))
-        found = _probed(audited, few, names)
+        with _runs(few):
+            names = stages(subject, few) if names is None else names
+            audited = AuditedFeatures(subject, partial(_features, layers=tuple(names), reduce=reduce))
+            found = _probed(audited, few, names)
         if store is None:
             return dict(_in_memory(audited, batch, found, budget))
         slack = budget * (CUDA_SLACK if subject.device.type == "cuda" else SLACK)
@@ -113,15 +114,11 @@ def _hookable() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _largest(subject: Subject) -> int:
-    return CUDA_BLOCK if subject.device.type == "cuda" else CPU_BLOCK
-
-
-def _probed(audited: AuditedFeatures, few: Batch, names: Sequence[str]) -> _Found:
-    """The layers' widths; refuses a network whose activations depend on chance."""
-    subject = audited.subject
+@contextlib.contextmanager
+def _runs(few: Batch) -> Iterator[None]:
+    """Failures of the model while this is open are reported in terms of its inputs."""
     try:
-        rows = audited(few)
+        yield
     except NtkscopeError:
         raise
     except (RuntimeError, TypeError, IndexError, ValueError, AssertionError) as error:
@@ -129,6 +126,16 @@ def _probed(audited: AuditedFeatures, few: Batch, names: Sequence[str]) -> _Foun
         raise UsageError(
             f"the model could not be run on inputs of shape {shapes}: {error}. Check that model(x) runs on these inputs"
         ) from error
+
+
+def _largest(subject: Subject) -> int:
+    return CUDA_BLOCK if subject.device.type == "cuda" else CPU_BLOCK
+
+
+def _probed(audited: AuditedFeatures, few: Batch, names: Sequence[str]) -> _Found:
+    """The layers' widths; refuses a network whose activations depend on chance."""
+    subject = audited.subject
+    rows = audited.compute(subject, few)
     tolerance = 0.0 if subject.device.type == "cpu" else 1e-6
     with kept_randomness([subject.device] if subject.device.type == "cuda" else []):
         for seed in (1, 2):
@@ -138,6 +145,7 @@ def _probed(audited: AuditedFeatures, few: Batch, names: Sequence[str]) -> _Foun
                 raise UsageError(guards.RANDOM)
     if subject.draws:
         raise UsageError(guards.RANDOM)
+    audited(few)
     outputs = layer_outputs(subject, few, names)
     whole = sum(value[0].numel() * value.element_size() for values in outputs.values() for value in values)
     inputs = sum(t[0].numel() * t.element_size() for t in few.tensors())
