@@ -17,6 +17,7 @@ from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
 from ntkscope.experiments import function_regression as function_regression
 from ntkscope.experiments import heavy_tailed_start as heavy_tailed_start
 from ntkscope.experiments import kernel_cost as kernel_cost
+from ntkscope.experiments import layer_collapse as layer_collapse
 from ntkscope.experiments import lazy_bounds as lazy_bounds
 from ntkscope.experiments import learning_rate_transition as learning_rate_transition
 from ntkscope.experiments import linear_width as linear_width

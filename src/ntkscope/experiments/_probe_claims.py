@@ -1,7 +1,7 @@
 """Harlev et al.: what is published of the probes of a ResNet-18's layers, and how each statement is judged.
 
-Every statement is judged on the first network of the configuration, at the paper scale the ResNet-18; what the others say of it is in
-the note. Numbers of layers are those of the paper: the pooling, then blocks 1 to 8.
+Every statement is judged on the first network of the configuration, at the paper scale the ResNet-18; what the others say of
+it is in the note. Numbers of layers are those of the paper: the pooling, then blocks 1 to 8.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any
 
 from ntkscope.core import Record
-from ntkscope.experiments._published import Published
 from ntkscope.experiments._probe_readings import (
     IDENTITIES,
     Network,
@@ -23,6 +22,7 @@ from ntkscope.experiments._probe_readings import (
     on_all,
     rank_correlation,
 )
+from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, needs
 from ntkscope.measures.probe_agreement import PROBES
 from ntkscope.measures.probes import GRID, grid
@@ -166,7 +166,9 @@ def on_networks(judged: Judged, note: str = "") -> Read:
         words = [note] if note else []
         if len(results) > 1:
             others = {label: holds for label, (_, holds) in results.items() if label != first.label}
-            words += [f"the check {'holds' if holds else 'does not hold'} on {label}" for label, holds in others.items()]
+            words += [
+                f"the check {'holds' if holds else 'does not hold'} on {label}" for label, holds in others.items()
+            ]
         return Reading(measured, results[first.label][1], "; ".join(words))
 
     return read
@@ -178,7 +180,9 @@ def _short(values: Any, places: int = 4) -> list[float]:
 
 def _accuracy(network: Network) -> tuple[Any, bool]:
     test, own = 100 * network.accuracy, network.network.accuracy
-    return {"test %": round(test, 2), "published %": own}, abs(test - own) <= (0.3 if network.network.pretrained else 1.0)
+    return {"test %": round(test, 2), "published %": own}, abs(test - own) <= (
+        0.3 if network.network.pretrained else 1.0
+    )
 
 
 def _protocol(config: Any, record: Record) -> Reading:
@@ -190,7 +194,9 @@ def _protocol(config: Any, record: Record) -> Reading:
         right = (config.k, len(network.rows), items["train"], items["test"]) == (10, count, 50000, 10000)
         return measured, published and right
 
-    note = "activations flattened, as the grid up to a layer's size says; directions without variance are left out of it"
+    note = (
+        "activations flattened, as the grid up to a layer's size says; directions without variance are left out of it"
+    )
     return on_networks(judged, note)(config, record)
 
 
@@ -340,7 +346,9 @@ READINGS: dict[str, Read] = {
     "probes-network-accuracy": on_networks(_accuracy, f"erratum: {PAPER_1}; the ResNet-18 is trained here"),
     "probes-protocol": _protocol,
     "probes-layer-sizes": on_networks(_sizes),
-    "probes-svm-best": on_networks(_svm_best, "d chosen on the test items, as published; beside it on a validation split"),
+    "probes-svm-best": on_networks(
+        _svm_best, "d chosen on the test items, as published; beside it on a validation split"
+    ),
     "probes-100-pcs-suffice": on_networks(_hundred),
     "probes-knn-overfits": on_networks(_overfits),
     "probes-ncc-plateaus": on_networks(_plateaus),

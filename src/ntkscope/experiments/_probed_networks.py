@@ -18,7 +18,8 @@ from ntkscope.experiments._network import trained
 @dataclass(frozen=True)
 class Probed:
     """`layers` in the order of the network. `early`: how many come before the collapse of the paper ("pool to block 4"); `late`: the
-    place of the first after it ("block 5", in other networks the last stage); `last`: of the first that needs two or three components.
+    place of the first after it ("block 5", in other networks the last stage); `last`: of the first that needs two or three
+    components.
 
     `accuracy`: published, in percent. `pretrained`: weights are read, not trained here.
     """
@@ -77,4 +78,3 @@ def ready(
     how = residual_recipe(epochs=config.epochs, batch=config.batch, lr=config.lr, augment=config.augment)
     make = partial(build, config, split, seed, network.name)
     return trained(record, f"{network.name}-{seed}", make, split.train, how, device=device, seed=seed)
-

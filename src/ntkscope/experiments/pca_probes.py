@@ -1,8 +1,8 @@
 """Harlev et al., Figures 16 to 18: probes of the principal components of every layer of a residual network.
 
-The published weights (Phan 2021) are not at hand: the ResNet-18 with the same pooling after the stem, which gives the layers their
-sizes, is trained here; the ResNet-56 is a pretrained one. SVM: linear, one-vs-rest squared hinge, C chosen on a split of the training
-items, as the paper names neither kernel nor C.
+The published weights (Phan 2021) are not at hand: the ResNet-18 with the same pooling after the stem, which gives the layers
+their sizes, is trained here; the ResNet-56 is a pretrained one. SVM: linear, one-vs-rest squared hinge, C chosen on a split
+of the training items, as the paper names neither kernel nor C.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ntkscope.experiments._probe_readings import IDENTITIES, NETWORK, array_name
 from ntkscope.experiments._probed_networks import Probed, images, probed, ready
 from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments.registry import experiment
-from ntkscope.explain.probes import LayerProbe, Protocol, layer_probe
+from ntkscope.explain.probes import LayerProbe, ProbeProtocol, layer_probe
 from ntkscope.measures.collapse import collapse
 from ntkscope.measures.dimension import components_for
 from ntkscope.measures.probe_agreement import PROBES
@@ -39,7 +39,8 @@ NAME = "pca-probes"
 @dataclass(frozen=True)
 class PcaProbes:
     """`networks`: those whose every layer is probed; the first is judged, the others stand beside it. `seeds`: how many of each that is
-    trained here; those after the first are probed on `further` components at most. `validation`: the share of training items on
+    trained here; those after the first are probed on `further` components at most. `C`: of the SVM, None for one chosen on a
+    split of the training items; `components`: at most so many, None for all. `validation`: the share of training items on
     which the best number of components is chosen as well.
     """
 
@@ -55,6 +56,8 @@ class PcaProbes:
     lr: float = 0.4
     augment: bool = True
     k: int = 10
+    C: float | None = None
+    components: int | None = None
     validation: float = 0.1
     further: int = 2000
     draws: int = 1000
@@ -70,14 +73,16 @@ class PcaProbes:
         return cls(
             dataset="digits",
             networks=("resnet18",),
-            train_items=300,
-            test_items=100,
+            train_items=120,
+            test_items=60,
             enlarge=2,
             width=0.0625,
-            epochs=5,
-            batch=50,
+            epochs=3,
+            batch=30,
             lr=0.1,
             augment=False,
+            C=0.01,
+            components=20,
             draws=200,
             memory="2GiB",
         )
@@ -104,9 +109,15 @@ def probed_layer(run: Run, network: Probed, s: int, layer: str) -> dict[str, Any
         made = activations(model, part.x.to(run.device), layer, memory=config.memory)[layer]
         assert isinstance(made, Tensor)
         rows[name] = made
-    limit = None if s == 0 else min(config.further, *rows["train"].shape)
-    how = Protocol(
-        probes=PROBES, k=config.k, components=limit, validation=config.validation, memory=config.memory, seed=run.seed
+    most = config.components if s == 0 else min(config.further, config.components or config.further)
+    how = ProbeProtocol(
+        probes=PROBES,
+        components=None if most is None else min(most, *rows["train"].shape),
+        k=config.k,
+        C=config.C,
+        validation=config.validation,
+        memory=config.memory,
+        seed=run.seed,
     )
     found = layer_probe(layer, rows["train"], split.train.y, rows["test"], split.test.y, how)
     run.record.array(array_name(network.name, s, layer), packed(found.sweep))
@@ -173,7 +184,9 @@ def identities() -> dict[str, Any]:
     accuracy = {1: 0.5, 2: 0.863, 3: 0.864, 4: 0.96}
     example = ProbeSweep((1, 2, 3, 4), (0, 1), torch.zeros(1), {"X": {}}, {"X": accuracy}, {})
     return {
-        "predictions changed by directions across the means": int((swept[9] != swept[69]).sum() + (swept[9] != swept[30]).sum()),
+        "predictions changed by directions across the means": int(
+            (swept[9] != swept[69]).sum() + (swept[9] != swept[30]).sum()
+        ),
         "points": len(points),
         "points where NCC is its affine form": int((nearest == affine).sum()),
         "best": 100 * max(accuracy.values()),
