@@ -35,6 +35,7 @@ NAMES = [
     "kernel",
     "tangent",
     "layers",
+    "representations",
     "weight_spectra",
     "computed",
 ]

@@ -213,6 +213,7 @@ def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
         "kernel",
         "tangent",
         "layers",
+        "representations",
         "weight_spectra",
         "computed",
     ]

@@ -64,6 +64,10 @@ class TestSpectra(SectionContract):
     name = "weight_spectra"
 
 
+class TestRepresentations(SectionContract):
+    name = "representations"
+
+
 class TestTraining(SectionContract):
     name = "tracked_training"
 

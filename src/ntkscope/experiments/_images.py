@@ -86,7 +86,7 @@ def pretrained_file(name: str, root: str | None) -> Path:
         if (place / f"{name}.safetensors").is_file():
             return place / f"{name}.safetensors"
     raise DataNotFound(
-        f"no {name}.safetensors in {', '.join(map(str, searched))}; put it there, or leave it out: name other networks with --set"
+        f"no {name}.safetensors in {', '.join(map(str, searched))}; put it there, or choose other networks with --set"
     )
 
 

@@ -134,7 +134,7 @@ PUBLISHED = {
             "probes-collapse-between-4-and-5",
             "Section 5",
             {"between blocks": [4, 5]},
-            "the probes' counts agree within 2 and their accuracies within 0.02 from block 5 on and not before, and NC1 falls there",
+            "counts agree within 2 and accuracies within 0.02 from block 5 on and not before, and NC1 falls there",
         ),
         Published(
             "probes-90pct-variance-rule-wasteful",

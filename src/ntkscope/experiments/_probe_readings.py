@@ -117,7 +117,7 @@ class _Sweep:
 
 
 def agreement(record: Record, network: Network, draws: int) -> CollapseLayer:
-    """Where the three probes agree, from the bits in the record: an item that was right is of class 0, a wrong one of class 1."""
+    """Where the three probes agree, from the bits in the record: class 0 for items that were right, 1 for wrong ones."""
     sweeps = {}
     items = int(network.whole["items"]["test"])
     for layer, row in zip(network.network.layers, network.rows):

@@ -17,11 +17,11 @@ from ntkscope.experiments._network import trained
 
 @dataclass(frozen=True)
 class Probed:
-    """`layers` in the order of the network. `early`: how many come before the collapse of the paper ("pool to block 4"); `late`: the
-    place of the first after it ("block 5", in other networks the last stage); `last`: of the first that needs two or three
-    components.
+    """A network and its layers, in order.
 
-    `accuracy`: published, in percent. `pretrained`: weights are read, not trained here.
+    `early`: how many come before the collapse of the paper ("pool to block 4"); `late`: the place of the first after it
+    ("block 5", in other networks the last stage); `last`: of the first that needs two or three components. `accuracy`:
+    published, in percent. `pretrained`: weights are read, not trained here.
     """
 
     name: str

@@ -60,7 +60,7 @@ PUBLISHED = {"nc4": NC4}
 
 @dataclass(frozen=True)
 class LayerCollapse:
-    """`points`: training items whose activations are measured; `near`: those whose dimension is estimated. `moments`: epochs."""
+    """`points`: training items whose activations are measured, `near` those whose dimension is estimated; `moments`: epochs."""
 
     dataset: str = "cifar10"
     train_items: int | None = None

@@ -38,10 +38,11 @@ NAME = "pca-probes"
 
 @dataclass(frozen=True)
 class PcaProbes:
-    """`networks`: those whose every layer is probed; the first is judged, the others stand beside it. `seeds`: how many of each that is
-    trained here; those after the first are probed on `further` components at most. `C`: of the SVM, None for one chosen on a
-    split of the training items; `components`: at most so many, None for all. `validation`: the share of training items on
-    which the best number of components is chosen as well.
+    """`networks`: those that are probed at every layer; the first is judged, the others stand beside it.
+
+    `seeds`: how many of each that is trained here; those after the first are probed on `further` components at most. `C`: of
+    the SVM, None for one chosen on a split of the training items; `components`: at most so many, None for all. `validation`:
+    the share of training items on which the best number of components is chosen as well.
     """
 
     dataset: str = "cifar10"
@@ -168,7 +169,7 @@ def whole_network(run: Run, network: Probed, s: int) -> dict[str, Any]:
 
 
 def identities() -> dict[str, Any]:
-    """What holds whatever the network: NCC is affine, it cannot see directions across its means, and the 90 % mark's example."""
+    """What holds whatever the network: NCC is affine and blind to directions across its means; the 90 % mark's example."""
     random = numpy_generator(0, NAME, "identities")
     y = np.repeat(np.arange(10), 50)
     seen = random.normal(size=(10, 9))[y] + random.normal(size=(500, 9))
