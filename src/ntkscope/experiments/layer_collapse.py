@@ -1,4 +1,4 @@
-"""Neural collapse by layer and epoch, into the terminal phase of training: Harlev et al., section 2, after Papyan et al. (2020).
+"""Neural collapse by layer and epoch into the terminal phase of training: Harlev et al., section 2; Papyan et al. (2020).
 
 The ResNet-18 of `pca-probes`, trained on beyond the epoch at which every training item is right, with and without label
 smoothing; the step is cut to a tenth twice, early enough that most epochs lie in the terminal phase. At chosen epochs, in

@@ -1,4 +1,4 @@
-"""Representations: what simple classifiers read from each layer, how far each has collapsed, and where the classifiers agree."""
+"""Representations: what simple classifiers read from each layer, how far it has collapsed, and where they agree."""
 
 from __future__ import annotations
 
@@ -65,8 +65,11 @@ class Layer(Result):
 
 @dataclass(frozen=True)
 class Representations(Result):
-    """The layers in the network's order. `collapse`: the first at which the probes agree, None for none; `distribution`: in which
-    share of the draws each layer is it ("" for none). `lasting`: whether they agree at every layer from there on."""
+    """The layers in the network's order.
+
+    `collapse`: the first at which the probes agree, None for none; `distribution`: in which share of the draws each layer is
+    it ("" for none). `lasting`: whether they agree at every layer from there on.
+    """
 
     layers: tuple[Layer, ...]
     accuracy: float
@@ -213,8 +216,8 @@ def _confidence(result: Representations) -> str:
     error = 100 * (max(result.accuracy * (1 - result.accuracy), 0.01) / result.test) ** 0.5
     said = (
         f"Probes are fitted on {result.train:,} training items and judged on {result.test:,} test items: accuracies are"
-        f" certain to about {error:.1f} points, one standard error, and slightly flattering, as the best number of components is"
-        " chosen on the same items."
+        f" certain to about {error:.1f} points, one standard error, and slightly flattering, as the best number of"
+        " components is chosen on the same items."
     )
     if result.left_out:
         said += f" {len(result.layers)} layers are shown, evenly through the network; {result.left_out} are not."
@@ -237,15 +240,15 @@ SECTION = register(
         title="Representations",
         meaning=(
             "What each layer knows about the classes. Three simple classifiers are fitted to the principal components of each"
-            " layer's activations: nearest neighbours, nearest class centre and a linear support vector machine. Where they need the"
-            " same few directions and do equally well, the layer has collapsed to one point per class, and what the network used"
-            " to decide is to be found before it."
+            " layer's activations: nearest neighbours, nearest class centre and a linear support vector machine. Where they"
+            " need the same few directions and do equally well, the layer has collapsed to nearly one point per class; what"
+            " the network used to decide is to be found in the layers before."
         ),
         formula=(
-            "Activations, standardised on training items, projected on their first d principal components; per probe the best accuracy"
-            " over d, and the smallest d with 0.9 of it. Probes agree: these d differ by at most 2, accuracies by at most 0.02."
-            " NC1 = tr(Σ_W Σ_B⁺)/C; CDNV = mean over pairs of classes of (σ_c² + σ_c′²) / (2 ‖μ_c − μ_c′‖²). Intrinsic dimension: two"
-            " nearest neighbours (Facco et al. 2017)."
+            "Activations, standardised on training items, projected on their first d principal components; per probe the best"
+            " accuracy over d, and the smallest d with 0.9 of it. Probes agree: these d differ by at most 2, accuracies by at"
+            " most 0.02. NC1 = tr(Σ_W Σ_B⁺)/C; CDNV = mean over pairs of classes of (σ_c² + σ_c′²) / (2 ‖μ_c − μ_c′‖²)."
+            " Intrinsic dimension: two nearest neighbours (Facco et al. 2017)."
         ),
         run=run,
         result=Representations,
