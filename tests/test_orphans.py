@@ -30,6 +30,7 @@ HELPERS = {
     "measures": {
         "registry",
         "changepoint",
+        "dimension",
         "faithfulness",
         "folding",
         "lazy",
@@ -37,6 +38,7 @@ HELPERS = {
         "logistic_bounds",
         "matching",
         "one_step",
+        "probe_agreement",
         "probes",
         "regression_bounds",
         "spectra",

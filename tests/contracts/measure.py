@@ -67,7 +67,11 @@ class MeasureContract(ABC):
         measure, arguments = MEASURES[self.name], self.arguments(2)
         order = numpy_generator(0, "test", "order").permutation(len(arguments[0]))
         square = "kernel" in measure.of or "tangents" in measure.of  # between the items, along both axes
-        mixed = [a[np.ix_(order, order)] if square and a.shape == (len(a), len(a)) else a[order] for a in arguments]
+        items = [len(a) == len(order) for a in arguments]  # a readout has classes
+        mixed = [
+            (a[np.ix_(order, order)] if square and a.shape == (len(a), len(a)) else a[order]) if of_items else a
+            for a, of_items in zip(arguments, items)
+        ]
         assert measure(*mixed) == pytest.approx(measure(*arguments), abs=1e-9)
 
     def test_nan_and_lengths_that_do_not_match_are_refused(self) -> None:

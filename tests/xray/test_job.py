@@ -36,6 +36,7 @@ NAMES = [
     "tangent",
     "layers",
     "layer_features",
+    "representations",
     "weight_spectra",
     "computed",
 ]

@@ -214,6 +214,7 @@ def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
         "tangent",
         "layers",
         "layer_features",
+        "representations",
         "weight_spectra",
         "computed",
     ]

@@ -68,6 +68,10 @@ class TestSpectra(SectionContract):
     name = "weight_spectra"
 
 
+class TestRepresentations(SectionContract):
+    name = "representations"
+
+
 class TestTraining(SectionContract):
     name = "tracked_training"
 

@@ -17,6 +17,7 @@ from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
 from ntkscope.experiments import function_regression as function_regression
 from ntkscope.experiments import heavy_tailed_start as heavy_tailed_start
 from ntkscope.experiments import kernel_cost as kernel_cost
+from ntkscope.experiments import layer_collapse as layer_collapse
 from ntkscope.experiments import lazy_bounds as lazy_bounds
 from ntkscope.experiments import learning_rate_transition as learning_rate_transition
 from ntkscope.experiments import linear_width as linear_width
@@ -28,6 +29,7 @@ from ntkscope.experiments import multiple_index as multiple_index
 from ntkscope.experiments import nfa_centerings as nfa_centerings
 from ntkscope.experiments import nfa_evolution as nfa_evolution
 from ntkscope.experiments import optimal_depth as optimal_depth
+from ntkscope.experiments import pca_probes as pca_probes
 from ntkscope.experiments import poisoning as poisoning
 from ntkscope.experiments import simplicity_bias as simplicity_bias
 from ntkscope.experiments import surrogate_kernels as surrogate_kernels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from jaxtyping import Int64, Shaped
 from torch import Tensor, nn
 
 from ntkscope import data, models
-from ntkscope.core import Part, Split, numpy_generator
+from ntkscope.core import DataNotFound, Part, Split, numpy_generator
+from ntkscope.data._files import places
 from ntkscope.data.subsets import stratified
 from ntkscope.training.losses import CrossEntropy
 from ntkscope.training.resnet18_cifar10 import RECIPE
@@ -75,6 +77,17 @@ def poison_recipe(*, epochs: int, batch: int, lr: float) -> dict[str, Any]:
         "autocast": "bfloat16",
         "channels_last": True,
     }
+
+
+def pretrained_file(name: str, root: str | None) -> Path:
+    """The weights of the pretrained network `name` among the data."""
+    searched = places(root, ["resnet_cifar10"])
+    for place in searched:
+        if (place / f"{name}.safetensors").is_file():
+            return place / f"{name}.safetensors"
+    raise DataNotFound(
+        f"no {name}.safetensors in {', '.join(map(str, searched))}; put it there, or choose other networks with --set"
+    )
 
 
 def chosen_points(y: Shaped[Tensor, " n"], points: int, seed: int) -> Int64[np.ndarray, " k"]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from ntkscope import models
-from ntkscope.core import Claim, DataNotFound, Record, Split
-from ntkscope.data._files import places
+from ntkscope.core import Claim, Record, Split
 from ntkscope.experiments import _drawing as drawing
-from ntkscope.experiments._images import build_network, chosen_points, load_images, residual_recipe
+from ntkscope.experiments._images import build_network, chosen_points, load_images, pretrained_file, residual_recipe
 from ntkscope.experiments._kernel_pairs import kernel_pairs
 from ntkscope.experiments._network import logits_of, trained
 from ntkscope.experiments._published import Published
@@ -106,7 +104,7 @@ def run(
                 config.dataset, root=root, train=config.train_items, test=config.test_items, normalise="imagenet"
             )
             for at, name in enumerate(config.pretrained, start=len(runs)):
-                model = models.load_weights(models.build(name), _pretrained_file(name, root)).to(device).eval()
+                model = models.load_weights(models.build(name), pretrained_file(name, root)).to(device).eval()
                 _row(config, record, f"{name}/0", model, theirs, device, seed, progress)
                 stage.advance(max(0, at + 1 - stage.done))
 
@@ -146,16 +144,6 @@ def _row(
         return {**one.row(network, y_test), "other ridges": ridges}
 
     once(record, key, measured)
-
-
-def _pretrained_file(name: str, root: str | None) -> Path:
-    searched = places(root, ["resnet_cifar10"])
-    for place in searched:
-        if (place / f"{name}.safetensors").is_file():
-            return place / f"{name}.safetensors"
-    raise DataNotFound(
-        f"no {name}.safetensors in {', '.join(map(str, searched))}; put it there, or leave it out: --set pretrained=()"
-    )
 
 
 def judge(config: SurrogateResnet, record: Record, difference: str) -> Iterator[Claim]:

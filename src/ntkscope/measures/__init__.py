@@ -6,7 +6,9 @@ from ntkscope.measures import (
     alignment,
     change,
     changepoint,
+    collapse,
     datamodeling,
+    dimension,
     distillation,
     early_time,
     faithfulness,
@@ -20,6 +22,7 @@ from ntkscope.measures import (
     monotone,
     one_step,
     prediction,
+    probe_agreement,
     probes,
     regression,
     regression_bounds,
@@ -27,6 +30,7 @@ from ntkscope.measures import (
     uncertainty,
 )
 from ntkscope.measures.datamodeling import linear_datamodeling_score
+from ntkscope.measures.probe_agreement import collapse_layer
 from ntkscope.measures.registry import MEASURES, Measure, measure
 
 __all__ = [
@@ -35,7 +39,10 @@ __all__ = [
     "alignment",
     "change",
     "changepoint",
+    "collapse",
+    "collapse_layer",
     "datamodeling",
+    "dimension",
     "distillation",
     "early_time",
     "faithfulness",
@@ -51,6 +58,7 @@ __all__ = [
     "monotone",
     "one_step",
     "prediction",
+    "probe_agreement",
     "probes",
     "regression",
     "regression_bounds",

@@ -22,6 +22,9 @@ Of = Literal[
     "two changes",
     "weights and tangents",
     "weights, initial weights and tangents",
+    "features and labels",
+    "features, labels and readout",
+    "features, labels and decisions",
 ]
 F = TypeVar("F", bound=Callable[..., Any])
 
