@@ -1,7 +1,7 @@
 """The classifier two-sample test: can a linear classifier tell, of items it was not fitted on, which sample they are from?
 
-The classifier is ridge regression on the labels (a shrunk linear discriminant), fitted without each fold in turn; what counts is
-the area under the ROC curve of pairs within one fold. Lopez-Paz & Oquab (2017).
+The classifier is ridge regression on the labels (a shrunk linear discriminant), fitted without each fold in turn; what counts
+is the area under the ROC curve of pairs within one fold. Lopez-Paz & Oquab (2017).
 """
 
 from __future__ import annotations
