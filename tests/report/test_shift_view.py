@@ -36,7 +36,7 @@ class TestShiftView(ViewContract):
 @pytest.mark.parametrize(
     ("judged", "words"),
     [
-        (JUDGED, "The test items differ from the training items beyond chance (p = 0.012): of a training item"),
+        (JUDGED, "The test items differ from the training items beyond chance (p = 0.01): of a training item"),
         (
             {**JUDGED, "verdict": "no shift found"},
             "No difference between the test items and the training items beyond chance",

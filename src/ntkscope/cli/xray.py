@@ -85,8 +85,8 @@ def xray(
     if demo:
         if model or weights or data or initial_weights or task or tracked or compare:
             raise UsageError(
-                "--demo came with a model, weights, data, task or tracked training of your own, or data to compare; expected one"
-                " or the other"
+                "--demo came with a model, weights, data, task or tracked training of your own, or data to compare; expected"
+                " one or the other"
             )
         limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device, "certify": checked}
         if params:
