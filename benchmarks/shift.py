@@ -2,7 +2,8 @@
 
 MNIST moved to the right by 0 to 3 pixels, and tweets of which 0 to 50 % are on topics that hand-labelled tweets were searched
 for, through a MiniLM encoder. A test of ours fails where its counterpart finds shifts more often beyond the error of so many
-draws (99 %, paired); a counterpart that calls too many samples without shift shifted is held to the level first. The ratio of densities is to find contaminated items.
+draws (99 %, paired); a counterpart that calls too many samples without shift shifted is held to the level first. The ratio of
+densities is to find contaminated items.
 """
 
 from __future__ import annotations
