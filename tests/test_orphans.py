@@ -41,6 +41,7 @@ HELPERS = {
         "probe_agreement",
         "probes",
         "regression_bounds",
+        "several_tests",
         "spectra",
         "early_time",
         "uncertainty",

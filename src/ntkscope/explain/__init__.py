@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ntkscope.explain import forensics
 from ntkscope.explain.attribution import Attribution, attribute
+from ntkscope.explain.density_ratio import DensityRatio
 from ntkscope.explain.detection import Detection, auroc, precision_at, score
 from ntkscope.explain.distribution import ClassSummary, Concentration, class_summary, concentration
 from ntkscope.explain.examples import Nearest, nearest
@@ -14,11 +15,13 @@ from ntkscope.explain.pictures import attribution_figure, neighbour_grid
 from ntkscope.explain.probes import LayerProbe, LayerProbes, ProbeProtocol, layer_probe, probes
 from ntkscope.explain.ranking import Top
 from ntkscope.explain.retraining import RemovalEffects, influence, removal_effects
+from ntkscope.explain.shift import Shift, shift
 
 __all__ = [
     "Attribution",
     "ClassSummary",
     "Concentration",
+    "DensityRatio",
     "Detection",
     "Influence",
     "LayerProbe",
@@ -27,6 +30,7 @@ __all__ = [
     "ProbeProtocol",
     "Ranking",
     "RemovalEffects",
+    "Shift",
     "Top",
     "attribute",
     "attribution_figure",
@@ -45,4 +49,5 @@ __all__ = [
     "removal_effects",
     "score",
     "self_influence",
+    "shift",
 ]
