@@ -37,7 +37,17 @@ COMPARISONS = (
     "rfm",
     "probes",
 )
-ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled", "ekfac", "spectra", "feature_tables", "changepoint", "shift")
+ON_REQUEST = (
+    "trace_ntk_torch",
+    "gpu_trace_ntk",
+    "trust",
+    "distilled",
+    "ekfac",
+    "spectra",
+    "feature_tables",
+    "changepoint",
+    "shift",
+)
 
 
 def main(
