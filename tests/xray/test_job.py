@@ -36,8 +36,8 @@ NAMES = [
     "kernel",
     "tangent",
     "layers",
-    "layer_features",
     "representations",
+    "layer_features",
     "weight_spectra",
     "computed",
 ]

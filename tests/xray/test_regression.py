@@ -214,8 +214,8 @@ def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
         "kernel",
         "tangent",
         "layers",
-        "layer_features",
         "representations",
+        "layer_features",
         "weight_spectra",
         "computed",
     ]
