@@ -207,7 +207,7 @@ def find_spikes(matrix: Centred, null: Null) -> SpikeTest:
         if not new or null.once or nothing:
             break
     scale = 0.0 if left_over <= LEFT_OVER * norm else noise_scale(left_over, shape, count) * unit
-    found = [float(value) * unit for value in values[:count]]
+    found = [value * unit for value in values[:count].tolist()]
     strengths = [spike_strength(value, shape, scale) if scale else value for value in found]
     left, right = matrix.parts.vectors(count)
     return SpikeTest(
