@@ -206,6 +206,19 @@ def test_passes_that_stop_short_of_the_weights_leave_the_network_as_it_was() -> 
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_that_was_freed_is_not_counted_as_held() -> None:
+    """The allocator may return it later; counted as held, it would hide as much of the peak."""
+    from benchmarks.memory import MIB, resident, settled
+
+    before = settled(0.3)
+    held = torch.ones(64 * MIB)  # 256 MiB
+    assert resident("VmRSS") > before + 200 * MIB
+    del held
+    assert settled(0.3) < before + 64 * MIB
+    assert resident("VmHWM") < before + 128 * MIB
+
+
 def test_tables_of_the_feature_ansatz_become_a_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Centred forms where initial weights are known; a layer that no output depends on says why it has no ρ."""
     from benchmarks import feature_tables, machine
