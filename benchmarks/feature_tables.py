@@ -250,10 +250,10 @@ def page(record: Mapping[str, Any]) -> str:
 def section(found: Mapping[str, Any]) -> list[str]:
     """One network."""
     text = (
-        f"{found['said'].capitalize()}; test accuracy {found['accuracy']:.1%} (largest class"
+        f"{found['said'][0].upper()}{found['said'][1:]}; test accuracy {found['accuracy']:.1%} (largest class"
         f" {found['majority']:.1%}). {found['inputs']:,} inputs,"
         f" {found['outputs']} outputs, {found['draws']} draws of the control;"
-        f" {found['seconds']['feature matrices']:.0f} s for all layers. {found['certificate'].capitalize()}."
+        f" {found['seconds']['feature matrices']:.0f} s for all layers. {found['certificate']}."
     )
     parts = [f"## {found['network']}", text, table([line(layer) for layer in found["layers"]])]
     undefined = [f"- `{layer['layer']}`: {layer['undefined']}" for layer in found["layers"] if "undefined" in layer]
