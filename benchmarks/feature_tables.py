@@ -64,6 +64,7 @@ class Network:
     model: nn.Module
     x: Any
     accuracy: float
+    majority: float  # the accuracy of always saying the most frequent class
     said: str
     initial: nn.Module | None = None
 
@@ -116,7 +117,8 @@ def _network(
     model = model.eval()
     train, test = _few(train, size.inputs), _few(test, size.test)
     right = logits_of(model, test.x).argmax(1).cpu() == test.y
-    return Network(model, train.x, float(right.double().mean()), said, initial)
+    majority = float(torch.bincount(test.y).max()) / len(test)
+    return Network(model, train.x, float(right.double().mean()), majority, said, initial)
 
 
 def _few(part: Part, count: int) -> Part:
@@ -171,6 +173,7 @@ def of_network(name: str, size: Size) -> dict[str, Any]:
         "network": name,
         "said": network.said,
         "accuracy": network.accuracy,
+        "majority": network.majority,
         "inputs": fm.samples,
         "outputs": fm.outputs,
         "draws": size.draws,
@@ -247,9 +250,10 @@ def page(record: Mapping[str, Any]) -> str:
 def section(found: Mapping[str, Any]) -> list[str]:
     """One network."""
     text = (
-        f"{found['said'].capitalize()}; test accuracy {found['accuracy']:.1%}. {found['inputs']:,} inputs,"
+        f"{found['said'][0].upper()}{found['said'][1:]}; test accuracy {found['accuracy']:.1%} (largest class"
+        f" {found['majority']:.1%}). {found['inputs']:,} inputs,"
         f" {found['outputs']} outputs, {found['draws']} draws of the control;"
-        f" {found['seconds']['feature matrices']:.0f} s for all layers. {found['certificate'].capitalize()}."
+        f" {found['seconds']['feature matrices']:.0f} s for all layers. {found['certificate']}."
     )
     parts = [f"## {found['network']}", text, table([line(layer) for layer in found["layers"]])]
     undefined = [f"- `{layer['layer']}`: {layer['undefined']}" for layer in found["layers"] if "undefined" in layer]

@@ -28,23 +28,23 @@ def resident(field: str) -> int:
     raise OSError(f"/proc/self/status has no {field}; expected Linux")
 
 
-def settled(patience: float = 3.0) -> int:
+def settled(rounds: int = 100) -> int:
     """Give freed memory back and begin to count the most anew; bytes resident now.
 
-    Some of PyTorch's builds have an allocator that returns memory a while after it was freed, and then only if it is used:
-    small tensors come and go until nothing was returned for `patience` seconds.
+    Some of PyTorch's builds have an allocator that returns memory a while after it was freed, and then only when it is used
+    again: tensors of all sizes come and go until so many rounds in a row have returned nothing.
     """
     import torch
 
     gc.collect()
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)
-    least, since = resident("VmRSS"), time.monotonic()
-    while time.monotonic() - since < patience:
-        torch.zeros(MIB)  # freed at once
+    least, waited = resident("VmRSS"), 0
+    while waited < rounds:
+        torch.zeros(MIB >> waited % 12)  # freed at once
         time.sleep(0.02)
-        if (now := resident("VmRSS")) < least - MIB:
-            least, since = now, time.monotonic()
+        now = resident("VmRSS")
+        least, waited = (now, 0) if now < least - MIB else (least, waited + 1)
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     return resident("VmRSS")
 

@@ -222,7 +222,7 @@ def test_tables_of_the_feature_ansatz_become_a_page(monkeypatch: pytest.MonkeyPa
     def small(size: feature_tables.Size) -> feature_tables.Network:
         x = torch.randn(size.inputs, 4, generator=torch.Generator().manual_seed(0))
         model, before = Idle().eval(), Idle().eval()
-        return feature_tables.Network(model, x, 0.5, "made up", before)
+        return feature_tables.Network(model, x, 0.5, 0.25, "made up", before)
 
     def gone(size: feature_tables.Size) -> feature_tables.Network:
         raise ns.core.DataNotFound("no such data")
