@@ -85,7 +85,7 @@ def steps_located(sets: int, permutations: int, peer: Peer | None, folder: str) 
             series = random.normal(size=(count, LENGTH)) + size * (np.arange(LENGTH) >= place)
             found = [change_point(row, permutations=permutations, seed=k) for k, row in enumerate(series)]
             start = time.perf_counter()
-            places = {"ours": [change_point(row, permutations=1).at for row in series]}
+            places = {"ours": [change_point(row, permutations=1).at or 0 for row in series]}
             seconds = {"ours": time.perf_counter() - start}
             if peer is not None:
                 path = Path(folder) / "series.npy"
@@ -96,7 +96,7 @@ def steps_located(sets: int, permutations: int, peer: Peer | None, folder: str) 
             row["on"] = f"step of {size} deviation{'s' * (size > 1)} at {place} of {LENGTH}"
             row["found at 5 %"] = float(np.mean([one.p <= LEVEL for one in found]))
             for who, there in places.items():
-                row[f"within ± {NEAR}, {who}"] = float(np.mean([abs((at or 0) - place) <= NEAR for at in there]))
+                row[f"within ± {NEAR}, {who}"] = float(np.mean([abs(at - place) <= NEAR for at in there]))
                 row[f"ms per series, {who}"] = 1e3 * seconds[who] / count
             if peer is not None:
                 row["same place as ruptures"] = float(np.mean(np.equal(places["ours"], places["ruptures"])))
