@@ -106,7 +106,7 @@ def test_coverage_of_wilson() -> None:
         pytest.param(lambda: wilson(math.nan, 10), "expected between", marks=pytest.mark.wrong_type),
         pytest.param(lambda: wilson(0.741, 1), "expected whole numbers, counts of items", marks=pytest.mark.wrong_type),
         pytest.param(lambda: wilson(1, math.inf), "expected whole numbers", marks=pytest.mark.wrong_type),
-        (lambda: wilson(1, 2, level=95), "level=95; expected a probability"),
+        (lambda: wilson(1, 2, level=95.0), "level=95.0; expected a probability"),
         (lambda: wilson(1, 2, level=1.0), "level=1.0"),
         (lambda: wald_trials(0.5, 0.0), "others imply no n"),
         (lambda: wald_trials(1.0, 0.1), "expected a share between 0 and 1"),
