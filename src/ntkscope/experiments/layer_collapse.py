@@ -191,13 +191,13 @@ def network(
         measure(report.step)
 
     measure(0)
-    fast = {"autocast": "bfloat16", "channels_last": True} if device.type == "cuda" else {}
+    how = config.how(smoothing)
+    how |= {"autocast": "bfloat16", "channels_last": True} if device.type == "cuda" else {}
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
         training.fit(
             model,
             split.train,
-            **config.how(smoothing),
-            **fast,
+            **how,
             seed=seed,
             device=device,
             measure=False,

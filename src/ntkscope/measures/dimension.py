@@ -154,7 +154,7 @@ def neighbour_ratios(X: Float64[Tensor, "n p"]) -> tuple[Float64[np.ndarray, " n
     for start in range(0, n, step):
         own = torch.arange(start, min(n, start + step), device=X.device)
         apart = squares[own, None] + squares - 2 * X[own] @ X.T
-        apart[torch.arange(len(own)), own] = torch.inf
+        apart[own - start, own] = torch.inf
         near = apart.topk(count, largest=False)
         exact = (X[own, None] - X[near.indices]).square().sum(2).sort(1)
         distances = exact.values[:, :2]
