@@ -46,7 +46,7 @@ def test_it_is_the_published_estimate() -> None:
 def test_a_peer_agrees() -> None:
     skdim = pytest.importorskip("skdim")
     for d in (2, 5, 10):
-        X = cube(d, 1000)
+        X = cube(d, 4000)
         theirs = skdim.id.TwoNN().fit(X).dimension_
         assert two_nn(X, halvings=0).dimension == pytest.approx(theirs, rel=0.02)
 
