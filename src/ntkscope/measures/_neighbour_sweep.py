@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ntkscope.core.tensor_cores import tensor_cores
+
 ROOM, CUDA_ROOM = 1 << 28, 1 << 32  # bytes of distances held at once
 
 
@@ -34,7 +36,8 @@ def neighbour_sweep(
             fresh = train[:, low:d]
             ahead = torch.cat([-2 * fresh, fresh.square().sum(1, keepdim=True)], 1)
             behind = torch.cat([part[:, low:d], part.new_ones(len(part), 1)], 1)
-            distances.addmm_(behind, ahead.T)
+            with tensor_cores(False):
+                distances.addmm_(behind, ahead.T)
             nearest = distances.topk(k, dim=1, largest=False).indices  # nearest first
             found[d].append(voted(numbers[nearest], ties))
     return {d: torch.cat(parts) for d, parts in found.items()}
