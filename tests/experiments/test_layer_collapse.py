@@ -11,14 +11,14 @@ from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
 from ntkscope.experiments import layer_collapse as experiment
-from ntkscope.experiments.layer_collapse import LayerCollapse, case, moment_key
+from ntkscope.experiments.layer_collapse import LayerCollapse, moment_key
 
 
 @pytest.mark.guard
 class TestLayerCollapse(ExperimentContract):
     name = "layer-collapse"
     tiny = given(train_items=60, test_items=20, epochs=1, moments=(0, 1), points=40, near=40, smoothings=(0.0,))
-    kept = "smoothing-0/0"
+    kept = "smoothing-0/0/0"
 
 
 def made_up(folder: Path, nc4: float = 0.02, nc1_last: float = 0.1) -> Record:
@@ -29,7 +29,7 @@ def made_up(folder: Path, nc4: float = 0.02, nc1_last: float = 0.1) -> Record:
         }
         layers[experiment.LAST_BLOCK] |= {"nc1": nc1_last, "nc4": nc4}
         found = {"seconds": 1.0, "accuracy": {"train": 1.0, "test": 0.9}, "layers": layers}
-        rows |= {moment_key(0.0, s, config.epochs): found, f"{case(0.0)}/{s}": {"seconds": 1.0}}
+        rows[moment_key(0.0, s, config.epochs)] = found
     record = Record.create(folder, kind="experiment", name="layer-collapse")
     record.put(**rows)
     return record
@@ -50,7 +50,7 @@ def test_without_runs_it_names_the_command(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "run", kind="experiment", name="layer-collapse")
     (claim,) = experiment.judge(LayerCollapse(), record, "")
     assert claim.verdict == "not testable here"
-    assert '"smoothing-0/0"' in claim.note
+    assert '"smoothing-0/0/160"' in claim.note
 
 
 def test_the_step_falls_twice_and_most_epochs_come_after() -> None:

@@ -23,7 +23,7 @@ def trained() -> tuple[nn.Module, Split]:
     split = ns.data.load("digits")
     model = ns.models.build("mlp", in_features=64, widths=48, depth=3, classes=10)
     parts = [Part(part.x.flatten(1)[:n], part.y[:n]) for part, n in ((split.train, 300), (split.test, 100))]
-    ns.training.fit(model, parts[0], optimizer="adam", lr=1e-2, loss="cross_entropy", epochs=3, batch_size=100)
+    ns.training.fit(model, parts[0], optimizer="adam", lr=1e-2, loss="cross_entropy", epochs=3, batch_size=100).final()
     return model.eval(), split.replace(train=parts[0], test=parts[1])
 
 

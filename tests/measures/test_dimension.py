@@ -46,7 +46,7 @@ def test_it_is_the_published_estimate() -> None:
 def test_a_peer_agrees() -> None:
     skdim = pytest.importorskip("skdim")
     for d in (2, 5, 10):
-        X = cube(d, 1000)
+        X = cube(d, 4000)
         theirs = skdim.id.TwoNN().fit(X).dimension_
         assert two_nn(X, halvings=0).dimension == pytest.approx(theirs, rel=0.02)
 
@@ -58,7 +58,9 @@ def test_neighbours_are_those_of_all_differences(n: int, p: int, seed: int, offs
     X = np.random.default_rng(seed).normal(size=(n, p)) + offset
     X[1] = X[0] + 1e-7
     near = np.sort([np.sort(np.linalg.norm(X - x, axis=1))[1:3] for x in X], axis=1)
-    assert neighbour_ratios(torch.from_numpy(X)) == pytest.approx(near[:, 1] / near[:, 0], rel=1e-12)
+    ratios, nearest = neighbour_ratios(torch.from_numpy(X))
+    assert ratios == pytest.approx(near[:, 1] / near[:, 0], rel=1e-12)
+    assert np.linalg.norm(X - X[nearest], axis=1) == pytest.approx(near[:, 0], rel=1e-12)
 
 
 def test_the_error_is_the_spread_over_samples() -> None:
@@ -67,6 +69,14 @@ def test_the_error_is_the_spread_over_samples() -> None:
     found = [estimate(np.exp(random.exponential(1 / 6, 300))) for _ in range(400)]
     spread = float(np.std([one.dimension for one in found], ddof=1))
     assert spread == pytest.approx(float(np.mean([one.error for one in found])), rel=4 / np.sqrt(2 * 400))
+
+
+@pytest.mark.parametrize("d", [2, 5, 10])
+def test_the_error_knows_that_neighbours_share_distances(d: int) -> None:
+    """Over 60 cubes the spread is what the errors say, within 3 of its own errors; without the pairs it would be too small."""
+    found = [two_nn(cube(d, 300, d, seed), halvings=0) for seed in range(60)]
+    spread = float(np.std([one.dimension for one in found], ddof=1))
+    assert spread == pytest.approx(float(np.mean([one.error for one in found])), rel=3 / np.sqrt(2 * 60))
 
 
 def test_duplicates_are_counted_out() -> None:
@@ -103,9 +113,11 @@ def test_items_order_and_type_do_not_matter() -> None:
 
 def test_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     X = torch.from_numpy(cube(4, 90, 9))
-    whole = neighbour_ratios(X)
+    whole, nearest = neighbour_ratios(X)
     monkeypatch.setattr(dimension, "NUMBERS", 1000)
-    assert neighbour_ratios(X) == pytest.approx(whole, rel=1e-12)
+    found, again = neighbour_ratios(X)
+    assert found == pytest.approx(whole, rel=1e-12)
+    assert again.tolist() == nearest.tolist()
 
 
 def test_too_few_items_are_refused() -> None:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.measures._linear_sweep import chosen_strengths
-from ntkscope.measures._neighbour_sweep import GROUP, nearest
 from ntkscope.measures.probes import ProbeSweep, grid, sweep
 
 Problem = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -58,12 +57,6 @@ def test_neighbours_and_centres_are_those_of_naive_refits(
         assert nearby.predictions["ncc"][d].tolist() == NearestCentroid().fit(a, y).predict(b).tolist()
         right = (nearby.predictions["ncc"][d] == truth).double().mean()
         assert nearby.accuracy["ncc"][d] == pytest.approx(float(right))
-
-
-@pytest.mark.parametrize(("n", "k"), [(3 * GROUP, 2), (40 * GROUP, 10), (5 * GROUP, 7)])
-def test_nearest_is_a_full_sort(n: int, k: int) -> None:
-    distances = torch.randn(20, n, generator=torch.Generator().manual_seed(n))
-    assert torch.equal(nearest(distances, k), distances.argsort(1)[:, :k])
 
 
 def test_many_test_items_pass_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,13 +250,14 @@ def _late(network: Network) -> tuple[Any, bool]:
     on_ten = [[at(row, probe, 10) for probe in PROBES] for row in network.late]
     away = max(abs(value - network.accuracy) for row in on_ten for value in row)
     apart = max(max(row) - min(row) for row in on_ten)
-    beyond = max(
+    moves = [
         abs(value - at(row, probe, 10))
         for row in network.late
         for probe in PROBES
         for d, value in zip(row["dims"], row["accuracy"][probe])
         if d > 10
-    )
+    ]
+    beyond = max(moves, default=0.0)
     measured = {"from the network": round(away, 4), "from each other": round(apart, 4), "beyond 10": round(beyond, 4)}
     return measured, max(away, apart, beyond) <= 0.02
 

@@ -56,9 +56,9 @@ def probed(name: str) -> Probed:
 
 def images(config: Any, network: Probed, root: str | None) -> Split:
     """The images of `config`, normalised as the network's weights need it."""
-    theirs = {"normalise": "imagenet"} if network.pretrained else {}
-    limits = {"train": config.train_items, "test": config.test_items}
-    return load_images(config.dataset, root=root, **limits, enlarge=config.enlarge, **theirs)
+    how: dict[str, Any] = {"train": config.train_items, "test": config.test_items, "enlarge": config.enlarge}
+    how |= {"normalise": "imagenet"} if network.pretrained else {}
+    return load_images(config.dataset, root=root, **how)
 
 
 def build(config: Any, split: Split, seed: int, name: str = "resnet18") -> nn.Module:

@@ -167,12 +167,12 @@ def at_layer(
 
 
 def moment_key(smoothing: float, s: int, epoch: int) -> str:
-    return f"moment/{case(smoothing)}/{s}/{epoch}"
+    return f"{case(smoothing)}/{s}/{epoch}"
 
 
 def network(
     config: LayerCollapse, record: Record, split: Split, smoothing: float, s: int, seed: int, device: torch.device
-) -> dict[str, Any]:
+) -> None:
     """Train one network, measuring at every moment that the record lacks; a killed run resumes from its latest checkpoint."""
     store = Path(record.folder) / f"checkpoints-{case(smoothing)}-{s}"
     per_epoch = len(split.train) // config.batch
@@ -191,13 +191,13 @@ def network(
         measure(report.step)
 
     measure(0)
-    fast = {"autocast": "bfloat16", "channels_last": True} if device.type == "cuda" else {}
+    how = config.how(smoothing)
+    how |= {"autocast": "bfloat16", "channels_last": True} if device.type == "cuda" else {}
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-        final = training.fit(
+        training.fit(
             model,
             split.train,
-            **config.how(smoothing),
-            **fast,
+            **how,
             seed=seed,
             device=device,
             measure=False,
@@ -206,14 +206,26 @@ def network(
             store=store,
         ).final()
     shutil.rmtree(store)
-    return {"steps": final.step, "epochs": config.epochs}
+
+
+def moment(
+    config: LayerCollapse, record: Record, split: Split, where: tuple[float, int, int], seed: int, device: torch.device
+) -> dict[str, Any]:
+    """The leg of one moment (smoothing, network, epoch): trains the network, which measures all moments that are missing."""
+    key = moment_key(*where)
+    network(config, record, split, *where[:2], seed, device)
+    return {name: value for name, value in record.metrics[key].items() if name != "seconds"}
 
 
 def legs(config: LayerCollapse, record: Record, split: Split, seed: int, device: torch.device) -> list[Leg]:
     return [
-        Leg(f"{case(smoothing)}/{s}", partial(network, config, record, split, smoothing, s, seed + s, device))
+        Leg(
+            moment_key(smoothing, s, epoch),
+            partial(moment, config, record, split, (smoothing, s, epoch), seed + s, device),
+        )
         for s in range(config.seeds)
         for smoothing in config.smoothings
+        for epoch in config.moments
     ]
 
 
@@ -227,12 +239,12 @@ def run(
 
 def moments(record: Record, smoothing: float, s: int) -> dict[int, Mapping[str, Any]]:
     """What was measured of one network, by epoch."""
-    found = under(record, f"moment/{case(smoothing)}/{s}/")
+    found = under(record, f"{case(smoothing)}/{s}/")
     return {int(epoch): found[epoch] for epoch in sorted(found, key=int)}
 
 
 def _nc4(config: LayerCollapse, record: Record) -> Reading:
-    keys = [f"{case(0.0)}/{s}" for s in range(config.seeds)]
+    keys = [moment_key(0.0, s, max(config.moments)) for s in range(config.seeds)]
     missing = [key for key in keys if key not in record.metrics]
     if missing or 0.0 not in config.smoothings:
         return lacking(*(missing or keys))
@@ -248,8 +260,9 @@ def _nc4(config: LayerCollapse, record: Record) -> Reading:
         "test accuracy": [digits(end["accuracy"]["test"], 4) for end in ends],
         "training accuracy": [digits(end["accuracy"]["train"], 4) for end in ends],
     }
-    if 0.1 in config.smoothings and f"{case(0.1)}/0" in record.metrics:
-        smooth = moments(record, 0.1, 0)[max(config.moments)]["layers"][LAST_BLOCK]
+    beside = moment_key(0.1, 0, max(config.moments))
+    if beside in record.metrics:
+        smooth = record.metrics[beside]["layers"][LAST_BLOCK]
         shown["with label smoothing"] = {"agreement": digits(1 - smooth["nc4"], 4), "NC1": digits(smooth["nc1"], 4)}
     holds = summary(agreement)["mean"] >= 0.97 and set(smallest) == {LAST_BLOCK}
     return Reading(shown, holds, "the network is trained here", seeds=config.seeds)

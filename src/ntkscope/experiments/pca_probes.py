@@ -8,7 +8,7 @@ of the training items, as the paper names neither kernel nor C.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ntkscope.core import Claim, Record, numpy_generator
+from ntkscope.core import Claim, Record, Split, numpy_generator
 from ntkscope.experiments._conjugate import digits
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._network import logits_of
@@ -98,12 +98,19 @@ class Run:
     root: str | None
     seed: int
     device: torch.device
+    splits: dict[bool, Split] = field(default_factory=dict)  # by whether they are normalised for pretrained weights
+
+    def split(self, network: Probed) -> Split:
+        """The images, read once."""
+        if network.pretrained not in self.splits:
+            self.splits[network.pretrained] = images(self.config, network, self.root)
+        return self.splits[network.pretrained]
 
 
 def probed_layer(run: Run, network: Probed, s: int, layer: str) -> dict[str, Any]:
     """One layer of one network: every probe at every number of components, and how far the layer has collapsed."""
     config = run.config
-    split = images(config, network, run.root)
+    split = run.split(network)
     model = ready(config, run.record, network, split, run.root, run.seed + s, run.device)
     rows: dict[str, Tensor] = {}
     for name, part in (("train", split.train), ("test", split.test)):
@@ -159,7 +166,7 @@ def described(found: LayerProbe) -> dict[str, Any]:
 
 def whole_network(run: Run, network: Probed, s: int) -> dict[str, Any]:
     """The network's own accuracies."""
-    split = images(run.config, network, run.root)
+    split = run.split(network)
     model = ready(run.config, run.record, network, split, run.root, run.seed + s, run.device)
     parts = {"train": split.train, "test": split.test}
     right = {

@@ -13,6 +13,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.core.budget import over_budget
 from ntkscope.core.sizes import parse_bytes
+from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.linalg.feature_rows import BLOCK, FeatureRows, Features, Standardisation, standardisation
 
 METHODS = ("auto", "exact", "randomised")
@@ -223,9 +224,10 @@ def _covariance_product(
     """`C Q` in one pass: products in the features' precision, sums in float64."""
     dtype = torch.promote_types(rows.dtype, torch.float32)
     quick, total = basis.to(dtype), torch.zeros_like(basis)
-    for _, block in rows.blocks():
-        values = still(block, dtype)
-        total += values.T @ (values @ quick)
+    with tensor_cores(False):
+        for _, block in rows.blocks():
+            values = still(block, dtype)
+            total += values.T @ (values @ quick)
     return total / rows.n
 
 

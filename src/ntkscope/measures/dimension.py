@@ -7,12 +7,13 @@ Facco, d'Errico, Rodriguez & Laio, "Estimating the intrinsic dimension of datase
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from ntkscope.core import UsageError, numpy_generator
@@ -26,7 +27,7 @@ LEAST = 20  # items of an estimate
 
 @dataclass(frozen=True)
 class Estimate:
-    """The dimension that so many items show, with the standard error that independent neighbourhoods would give it."""
+    """The dimension that so many items show, with its standard error."""
 
     items: int
     dimension: float
@@ -82,19 +83,44 @@ def _parts(items: int, halvings: int) -> Sequence[int]:
 def _mean(X: Float64[Tensor, "n p"], parts: int, discard: float, seed: int) -> Estimate:
     """The mean estimate over disjoint random parts."""
     if parts == 1:
-        return estimate(neighbour_ratios(X), discard)
+        return _estimated(X, discard)
     order = torch.from_numpy(numpy_generator(seed, "two-nn", parts).permutation(len(X))).to(X.device)
-    found = [estimate(neighbour_ratios(X[piece]), discard) for piece in order[: len(X) // parts * parts].chunk(parts)]
+    found = [_estimated(X[piece], discard) for piece in order[: len(X) // parts * parts].chunk(parts)]
     error = float(np.sqrt(np.mean([one.error**2 for one in found]) / parts))
     return Estimate(found[0].items, float(np.mean([one.dimension for one in found])), error)
 
 
+def _estimated(X: Float64[Tensor, "n p"], discard: float) -> Estimate:
+    """The estimate from rows, its error widened by what neighbours have in common."""
+    ratios, nearest = neighbour_ratios(X)
+    found = estimate(ratios, discard)
+    return replace(found, error=found.error * shared_neighbours(np.log(ratios), nearest, discard) ** 0.5)
+
+
+def shared_neighbours(logs: Float64[np.ndarray, " n"], nearest: Int64[np.ndarray, " n"], discard: float = 0.1) -> float:
+    """By how much the variance of a mean of `logs` exceeds that of independent ones; at least 1.
+
+    Items that are each other's nearest neighbours share a distance, and so do those with the same nearest neighbour:
+    products of deviations over all such pairs, over the sum of squares. The largest `discard` count as the largest of the
+    others.
+
+    >>> shared_neighbours(np.array([1.0, 1.0, 3.0, 3.0]), np.array([1, 0, 3, 2]), 0.0)
+    2.0
+    """
+    n = len(logs)
+    away = np.minimum(logs, np.sort(logs)[max(0, int(n * (1 - discard)) - 1)])
+    away = away - away.mean()
+    rows = np.repeat(np.arange(n), 2)
+    touched = csr_matrix((np.ones(2 * n), (rows, np.stack([np.arange(n), nearest], 1).ravel())), shape=(n, n))
+    pairs = (touched @ touched.T).sign()
+    return max(1.0, float(away @ (pairs @ away)) / max(float(away @ away), 1e-300))
+
+
 def estimate(ratios: Any, discard: float = 0.1) -> Estimate:
-    """The dimension of n ratios `r₂/r₁ ≥ 1`, and its standard error.
+    """The dimension of n independent ratios `r₂/r₁ ≥ 1`, and its standard error.
 
     `log(r₂/r₁)` is exponential with rate d. To first order the error of the fit is a weighted sum of the gaps between the
-    sorted values, which are independent (Rényi), so its variance needs no resampling. Items that are each other's neighbours
-    share a distance; that is not in it.
+    sorted values, which are independent (Rényi), so its variance needs no resampling.
 
     >>> round(estimate(np.exp(-np.log(1 - np.arange(1, 10000) / 10000) / 7)).dimension, 2)
     7.0
@@ -111,38 +137,43 @@ def estimate(ratios: Any, discard: float = 0.1) -> Estimate:
     return Estimate(n, fitted, fitted * float(np.linalg.norm(after) / np.square(places).sum()))
 
 
-def neighbour_ratios(X: Float64[Tensor, "n p"]) -> Float64[np.ndarray, " n"]:
-    """`r₂/r₁` of every row of distinct ones.
+def neighbour_ratios(X: Float64[Tensor, "n p"]) -> tuple[Float64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """`r₂/r₁` of every row of distinct ones, and which row is nearest.
 
     Candidates come from products; their distances from differences. Where a product's rounding could have hidden a nearer
     row, all differences of that row are taken.
 
-    >>> neighbour_ratios(torch.tensor([[0.0], [1.0], [3.0]]).double()).tolist()
-    [3.0, 2.0, 1.5]
+    >>> [found.tolist() for found in neighbour_ratios(torch.tensor([[0.0], [1.0], [3.0]]).double())]
+    [[3.0, 2.0, 1.5], [1, 0, 1]]
     """
     n, p = X.shape
     squares = X.square().sum(1)
     count = min(CANDIDATES, n - 1)
     step = max(1, min(NUMBERS // n, NUMBERS // (count * p)))
-    found = []
+    found, nearest = [], []
     for start in range(0, n, step):
         own = torch.arange(start, min(n, start + step), device=X.device)
         apart = squares[own, None] + squares - 2 * X[own] @ X.T
-        apart[torch.arange(len(own)), own] = torch.inf
+        apart[own - start, own] = torch.inf
         near = apart.topk(count, largest=False)
-        distances = (X[own, None] - X[near.indices]).square().sum(2).sort(1).values[:, :2]
+        exact = (X[own, None] - X[near.indices]).square().sum(2).sort(1)
+        distances = exact.values[:, :2]
+        closest = near.indices.gather(1, exact.indices[:, :1])[:, 0]
         slack = 4 * p * np.finfo(float).eps * (squares[own] + squares.max())
         for k in (near.values[:, -1] - slack < distances[:, 1]).nonzero().flatten().tolist() if n - 1 > count else ():
-            distances[k] = _two_smallest(X, int(own[k]))
+            distances[k], closest[k] = _two_smallest(X, int(own[k]))
         found.append((distances[:, 1] / distances[:, 0]).sqrt())
-    return torch.cat(found).cpu().numpy()
+        nearest.append(closest)
+    return torch.cat(found).cpu().numpy(), torch.cat(nearest).cpu().numpy()
 
 
-def _two_smallest(X: Float64[Tensor, "n p"], row: int) -> Float64[Tensor, " 2"]:
+def _two_smallest(X: Float64[Tensor, "n p"], row: int) -> tuple[Float64[Tensor, " 2"], int]:
+    """Squared distances of a row to its two nearest, from all differences, and which is nearest."""
     step = max(1, NUMBERS // X.shape[1])
     squares = torch.cat([(X[k : k + step] - X[row]).square().sum(1) for k in range(0, len(X), step)])
     squares[row] = torch.inf
-    return squares.topk(2, largest=False).values
+    found = squares.topk(2, largest=False)
+    return found.values, int(found.indices[0])
 
 
 def _distinct(X: Float64[Tensor, "n p"]) -> Tensor:

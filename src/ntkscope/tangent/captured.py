@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NtkscopeError, Params
+from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent import func_method
 from ntkscope.tangent.audit import Check, PathChanged
 from ntkscope.tangent.batches import Batch
@@ -16,7 +17,7 @@ from ntkscope.tangent.features import Feature, Formed, Near
 from ntkscope.tangent.guards import first_outputs
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.precision import Precision, tensor_cores
+from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.probe import Findings
 from ntkscope.tangent.quick_convolution import weights_too
 from ntkscope.tangent.reference import dense, pull

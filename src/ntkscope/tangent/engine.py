@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError, UsageError, generator
+from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent import func_method, guards
 from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch
@@ -28,7 +29,7 @@ from ntkscope.tangent.features import Feature, self_products
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece, pieces
 from ntkscope.tangent.plan import Footprint, footprint
-from ntkscope.tangent.precision import Precision, tensor_cores
+from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.probe import SAMPLES, TOLERANCE, Findings, probe
 from ntkscope.tangent.quick_convolution import flipped_bytes
 from ntkscope.tangent.reference import dense, pull

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from ntkscope.core import Certificate, UsageError, generator
+from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent.audit import Auditor, Check, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call
@@ -25,7 +26,6 @@ from ntkscope.tangent.engine import Probed
 from ntkscope.tangent.feature_sites import INPUT, Site
 from ntkscope.tangent.guards import MIXED
 from ntkscope.tangent.heads import Heads
-from ntkscope.tangent.precision import tensor_cores
 from ntkscope.tangent.probe import Findings
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Lookup, Outer, Term, lookup_gradient, outer_gradient

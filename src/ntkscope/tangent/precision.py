@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.tensor_cores import tensor_cores
 
 PRECISIONS = ("exact", "tf32", "bf16", "fp16")
-
-
-@contextlib.contextmanager
-def tensor_cores(allowed: bool) -> Iterator[None]:
-    """Let CUDA round float32 products to TF32, or forbid it; PyTorch's own settings come back afterwards."""
-    if not torch.cuda.is_available():
-        yield
-        return
-    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before = matmul.fp32_precision, conv.fp32_precision
-    matmul.fp32_precision = conv.fp32_precision = "tf32" if allowed else "ieee"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision, conv.fp32_precision = before
 
 
 class Precision:

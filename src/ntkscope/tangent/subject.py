@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from ntkscope.core import Params, UsageError
 from ntkscope.core.calling import logits
 from ntkscope.core.random import kept_randomness
+from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent.arithmetic import Kinds
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.precision import tensor_cores
 from ntkscope.tangent.pristine import Pristine
 
 Selection: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None

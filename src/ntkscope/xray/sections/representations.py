@@ -27,14 +27,14 @@ from ntkscope.xray.result import Result
 from ntkscope.xray.task import CLASSIFICATION
 from ntkscope.xray.workload import Workload
 
-TRAIN, TEST = 2000, 1000  # items at most
+TRAIN, TEST = 1000, 500  # items at most
 LAYERS = 12  # layers at most, evenly through the network
 DIMS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 20, 30, 50, 100)
 NEIGHBOURS = 10
 STRENGTH = 0.01  # C of the support vector machine, on standardised activations
-NEAR = 1000  # items whose intrinsic dimension is estimated
+NEAR = 500  # items whose intrinsic dimension is estimated
 DRAWS = 500
-WIDTH = 4096  # numbers per item that a layer is taken to have
+WIDTH = 2048  # numbers per item that a layer is taken to have
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,23 @@
+"""Whether CUDA may round float32 products to TF32, for the length of a block."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+
+@contextlib.contextmanager
+def tensor_cores(allowed: bool) -> Iterator[None]:
+    """Let CUDA round float32 products to TF32, or forbid it; PyTorch's own settings come back afterwards."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = matmul.fp32_precision, conv.fp32_precision
+    matmul.fp32_precision = conv.fp32_precision = "tf32" if allowed else "ieee"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision, conv.fp32_precision = before
