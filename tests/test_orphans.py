@@ -35,6 +35,7 @@ HELPERS = {
         "logistic_bounds",
         "one_step",
         "regression_bounds",
+        "resampled",
         "spectra",
         "early_time",
         "uncertainty",

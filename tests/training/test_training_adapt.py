@@ -145,7 +145,7 @@ def test_a_head_without_bias_stays_without() -> None:
     part = Part(part.x.double(), part.y)
     made = adapt(body, part, epochs=100, lr=3e-2)
     assert list(made.state_dict()) == list(body.state_dict())
-    assert evaluate(made, part)["accuracy"] > 0.8
+    assert evaluate(made, part)["accuracy"] > 0.7
 
 
 def test_random_features_keep_nothing_of_the_training() -> None:

@@ -19,6 +19,7 @@ from ntkscope.measures import (
     prediction,
     regression,
     regression_bounds,
+    resampled,
     spectra,
     uncertainty,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "prediction",
     "regression",
     "regression_bounds",
+    "resampled",
     "spectra",
     "uncertainty",
 ]
