@@ -36,6 +36,7 @@ HELPERS = {
         "one_step",
         "regression_bounds",
         "resampled",
+        "several_tests",
         "spectra",
         "early_time",
         "uncertainty",

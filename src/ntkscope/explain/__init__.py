@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ntkscope.explain import forensics
 from ntkscope.explain.attribution import Attribution, attribute
+from ntkscope.explain.density_ratio import DensityRatio
 from ntkscope.explain.detection import Detection, auroc, precision_at, score
 from ntkscope.explain.distribution import ClassSummary, Concentration, class_summary, concentration
 from ntkscope.explain.examples import Nearest, nearest
@@ -13,16 +14,19 @@ from ntkscope.explain.mislabels import Ranking, mislabelled
 from ntkscope.explain.pictures import attribution_figure, neighbour_grid
 from ntkscope.explain.ranking import Top
 from ntkscope.explain.retraining import RemovalEffects, influence, removal_effects
+from ntkscope.explain.shift import Shift, shift
 
 __all__ = [
     "Attribution",
     "ClassSummary",
     "Concentration",
+    "DensityRatio",
     "Detection",
     "Influence",
     "Nearest",
     "Ranking",
     "RemovalEffects",
+    "Shift",
     "Top",
     "attribute",
     "attribution_figure",
@@ -39,4 +43,5 @@ __all__ = [
     "removal_effects",
     "score",
     "self_influence",
+    "shift",
 ]

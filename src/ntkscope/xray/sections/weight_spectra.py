@@ -16,6 +16,7 @@ from ntkscope.core import NtkscopeError, UsageError
 from ntkscope.kernels.costs import Rates
 from ntkscope.linalg import NumericalWarning, spike_test
 from ntkscope.linalg.nulls import NoiseNull, excess_kurtosis
+from ntkscope.measures.several_tests import holm
 from ntkscope.measures.spectra import classify
 from ntkscope.tracking.weights import as_matrix
 from ntkscope.xray.context import Context
@@ -176,20 +177,6 @@ def corrected(layers: Sequence[Layer]) -> tuple[Layer, ...]:
     places = [k for k, layer in enumerate(layers) if layer.p is not None]
     adjusted = dict(zip(places, holm([layers[k].p or 0.0 for k in places]), strict=True))
     return tuple(replace(layer, holm=adjusted.get(k)) for k, layer in enumerate(layers))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's (1979) p-values: the k-th smallest of m times m - k + 1, never below the ones before, at most 1.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    order = sorted(range(len(p_values)), key=lambda k: p_values[k])
-    out, highest = [0.0] * len(p_values), 0.0
-    for place, k in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[k]))
-        out[k] = highest
-    return out
 
 
 def _confidence(layers: Sequence[Layer], tested: int) -> str:

@@ -1,0 +1,109 @@
+"""Maximum mean discrepancy: how far apart the mean features of two samples are under a kernel. Gretton et al. (2012)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+import scipy.stats
+from jaxtyping import Bool, Float64, Int64
+
+from ntkscope.core import UsageError, numpy_generator
+from ntkscope.explain.rearrangements import Rearrangements
+
+BLOCK = 1 << 24  # kernel values held at a time
+SAMPLE = 1000  # items from whose pairs the median distance is taken
+Rows: TypeAlias = Callable[[slice], Float64[np.ndarray, "k n"]]  # a kernel between some items and all of them
+
+
+def median_square(X: Float64[np.ndarray, "n p"], unit: Int64[np.ndarray, " n"], seed: int = 0) -> float:
+    """The median squared distance between items of different units, of at most a thousand items.
+
+    >>> median_square(np.array([[0.0], [1.0], [3.0]]), np.arange(3))
+    4.0
+    """
+    chosen = np.arange(len(X))
+    if len(X) > SAMPLE:
+        chosen = numpy_generator(seed, "shift", "median").choice(len(X), SAMPLE, replace=False)
+    apart = (unit[chosen][:, None] != unit[chosen][None]) & np.triu(np.ones((len(chosen),) * 2, dtype=bool), 1)
+    distances = squared_distances(X[chosen], X[chosen])[apart]
+    median = float(np.median(distances)) if len(distances) else 0.0
+    if median <= 0:  # most pairs are equal: the others set the scale
+        positive = distances[distances > 0]
+        if not len(positive):
+            raise UsageError("all groups have the same embedding; expected one that varies between them")
+        median = float(np.median(positive))
+    return median
+
+
+def squared_distances(X: Float64[np.ndarray, "k p"], Y: Float64[np.ndarray, "n p"]) -> Float64[np.ndarray, "k n"]:
+    """Squared Euclidean distances, never below zero."""
+    found = np.square(X).sum(1)[:, None] + np.square(Y).sum(1)[None] - 2 * X @ Y.T
+    return np.maximum(found, 0, out=found)
+
+
+def gaussian(X: Float64[np.ndarray, "n p"], unit: Int64[np.ndarray, " n"], seed: int = 0) -> Rows:
+    """`exp(-‖x - x'‖² / (2 h))`, h the median squared distance of both samples together."""
+    scale = -0.5 / median_square(X, unit, seed)
+    return lambda rows: np.exp(scale * squared_distances(X[rows], X))
+
+
+def squared_discrepancies(kernel: Rows, found: Rearrangements) -> Float64[np.ndarray, " r"]:
+    """The unbiased estimate of every arrangement, from one pass over the kernel; O(n² r), the kernel in blocks of rows.
+
+    `mean k(x, x') + mean k(y, y') - 2 mean k(x, y)` over pairs of different units.
+    """
+    labels = found.labels.T.astype(np.float64)  # (n, r)
+    inside, across, total = np.zeros(labels.shape[1]), np.zeros(labels.shape[1]), 0.0
+    for rows, values in _blocks(kernel, found.unit):
+        products = values @ labels  # (k, r)
+        inside += np.einsum("kr,kr->r", products, labels[rows])
+        across += products.sum(0)
+        total += float(values.sum())
+    across -= inside
+    first = total - 2 * across - inside
+    n, m = len(labels) - found.second, found.second
+    squares = np.square(found.sizes)
+    unit_labels = np.zeros((labels.shape[1], len(squares)), dtype=bool)
+    unit_labels[:, found.unit] = found.labels
+    own = unit_labels @ squares  # pairs within units of the second sample
+    pairs_first, pairs_second = n**2 - (squares.sum() - own), m**2 - own
+    return first / pairs_first + inside / pairs_second - 2 * across / (n * m)
+
+
+def discrepancy_interval(
+    kernel: Rows, second: Bool[np.ndarray, " n"], unit: Int64[np.ndarray, " n"], confidence: float = 0.95
+) -> tuple[float, float]:
+    """An interval for the squared discrepancy from each item's part in it, added up by unit.
+
+    An item's part is twice its mean kernel with its own sample minus that with the other.
+    """
+    sizes = np.bincount(unit)[unit]
+    influence = np.zeros(len(second))
+    n, m = int((~second).sum()), int(second.sum())
+    for rows, values in _blocks(kernel, unit):
+        to_second = values[:, second].sum(1)
+        to_first = values.sum(1) - to_second
+        own_second = second[rows]
+        own = np.where(own_second, to_second / (m - sizes[rows]), to_first / (n - sizes[rows]))
+        other = np.where(own_second, to_first / n, to_second / m)
+        influence[rows] = 2 * (own - other)
+    error = 0.0
+    for which, count in ((second, m), (~second, n)):
+        parts = (influence[which] - influence[which].mean()) / count
+        totals = np.bincount(np.unique(unit[which], return_inverse=True)[1].reshape(-1), parts)
+        error += len(totals) / max(len(totals) - 1, 1) * float(np.square(totals).sum())
+    reach = float(scipy.stats.norm.ppf(0.5 + confidence / 2)) * error**0.5
+    middle = float(influence[second].sum() / m + influence[~second].sum() / n) / 2
+    return middle - reach, middle + reach
+
+
+def _blocks(kernel: Rows, unit: Int64[np.ndarray, " n"]) -> Iterator[tuple[slice, Float64[np.ndarray, "k n"]]]:
+    """The kernel in blocks of rows, pairs of one unit set to zero."""
+    step = max(1, BLOCK // len(unit))
+    for start in range(0, len(unit), step):
+        rows = slice(start, min(start + step, len(unit)))
+        values = kernel(rows)
+        values[unit[rows][:, None] == unit[None]] = 0.0
+        yield rows, values

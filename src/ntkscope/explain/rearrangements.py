@@ -1,0 +1,132 @@
+"""Rearrangements: which items could as well have been the other sample's, and what a statistic is worth beside them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from ntkscope.core import UsageError, numpy_generator
+from ntkscope.explain._checks import plain
+
+ROUNDING = 1e-9  # part of the spread of a statistic within which two values count as equal
+
+
+@dataclass(frozen=True, eq=False)
+class Rearrangements:
+    """Two samples of `units` (items, or whole groups of them) and B random ways to deal these out again.
+
+    `labels[0]` says which items are in the second sample, `labels[1:]` which would be: as many units each time. `unit` numbers
+    the unit of every item from 0.
+    """
+
+    labels: Bool[np.ndarray, "r n"]
+    unit: Int64[np.ndarray, " n"]
+
+    @property
+    def second(self) -> Int64[np.ndarray, " r"]:
+        """How many items the second sample has in each arrangement; not always the same where groups differ in size."""
+        return self.labels.sum(1, dtype=np.int64)
+
+    @property
+    def sizes(self) -> Int64[np.ndarray, " u"]:
+        """How many items each unit has."""
+        return np.bincount(self.unit)
+
+    def folds(self, count: int, seed: int) -> Int64[np.ndarray, " n"]:
+        """Each item's fold, whole units together; drawn without a look at the labels, so that rearranging stays exact."""
+        units = len(self.sizes)
+        place = np.arange(units) % min(count, units)
+        return numpy_generator(seed, "shift", "folds").permutation(place)[self.unit]
+
+    def stratified_folds(self, count: int, seed: int) -> Int64[np.ndarray, " n"]:
+        """Each item's fold, both samples in every fold: for what is never rearranged."""
+        second = np.zeros(len(self.sizes), dtype=bool)
+        second[self.unit[self.labels[0]]] = True
+        fewest = min(int(second.sum()), int((~second).sum()))
+        if fewest < 2:
+            raise UsageError(
+                "one sample is a single group; expected at least two groups in each: one to fit, one to test"
+            )
+        found = np.empty(len(second), dtype=np.int64)
+        for name, which in (("second", second), ("first", ~second)):
+            place = np.arange(int(which.sum())) % min(count, fewest)
+            found[which] = numpy_generator(seed, "shift", "stratified folds", name).permutation(place)
+        return found[self.unit]
+
+
+def rearrange(n: int, m: int, groups: Any, count: int, seed: int) -> Rearrangements:
+    """`count` random rearrangements of n + m items, or of whole groups.
+
+    `groups`: the group of every item, those of the first sample first, in one sequence or as a pair of two. A group in both
+    samples is refused: its items are not independent of the other sample.
+
+    >>> found = rearrange(2, 2, ["u", "u", "v", "v"], 3, 0)
+    >>> found.labels[0].tolist(), found.labels.shape, sorted({tuple(row) for row in found.labels[:, ::2].tolist()})
+    ([False, False, True, True], (4, 4), [(False, True), (True, False)])
+    """
+    unit = np.arange(n + m) if groups is None else _numbered(groups, n, m)
+    units = int(unit.max()) + 1
+    in_second = np.zeros(units, dtype=bool)
+    in_second[unit[n:]] = True
+    if in_second[unit[:n]].any():
+        raise UsageError(
+            f"{len(np.intersect1d(unit[:n], unit[n:]))} groups have items in both samples; expected every group in one of them:"
+            " give different names to different groups, or put a group's items into one sample"
+        )
+    dealt = numpy_generator(seed, "shift", "rearrangements").permuted(np.tile(in_second, (count, 1)), axis=1)
+    return Rearrangements(np.concatenate([in_second[None], dealt])[:, unit], unit)
+
+
+def check_count(count: int, level: float, found: Rearrangements) -> None:
+    """Refuse what can never be significant: too few rearrangements drawn, or too few there are."""
+    if 1 / (count + 1) > level:
+        raise UsageError(
+            f"got permutations={count}, whose smallest p is {1 / (count + 1):.2g}, for level={level:g}; expected at least"
+            f" {math.ceil(1 / level) - 1}"
+        )
+    units = len(found.sizes)
+    chosen = len(np.unique(found.unit[found.labels[0]]))
+    if math.comb(units, chosen) * level < 1:
+        raise UsageError(
+            f"{units - chosen} groups against {chosen} can be dealt out in {math.comb(units, chosen)} ways, too few for a p of"
+            f" {level:g}; expected more groups in each sample"
+        )
+
+
+def p_value(statistics: Float64[np.ndarray, " r"]) -> float:
+    """`(1 + #{T_b ≥ T_0}) / (1 + B)`, exact for any statistic T of rearranged units; O(B). Phipson & Smyth (2010).
+
+    Values within rounding of the observed one count as equal to it.
+
+    >>> p_value(np.array([2.0, 1.0, 3.0, 2.0]))
+    0.75
+    """
+    observed, others = statistics[0], statistics[1:]
+    near = ROUNDING * float(np.ptp(statistics))
+    return float((1 + np.count_nonzero(others >= observed - near)) / (1 + len(others)))
+
+
+def _numbered(groups: Any, n: int, m: int) -> Int64[np.ndarray, " n"]:
+    pair = isinstance(groups, tuple | list) and len(groups) == 2 and not isinstance(groups[0], str | int | float)
+    names = np.concatenate([_names(each) for each in groups]) if pair else _names(groups)
+    if pair and (len(groups[0]), len(groups[1])) != (n, m):
+        raise UsageError(
+            f"got groups of {len(groups[0])} and {len(groups[1])} items for samples of {n} and {m}; expected one per item"
+        )
+    if names.shape != (n + m,):
+        raise UsageError(
+            f"got groups of shape {names.shape} for {n} + {m} items; expected one name or number per item, those of the first"
+            " sample first, or a pair of two such sequences"
+        )
+    return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _names(values: Any) -> np.ndarray:
+    names = plain(values)
+    if names.dtype.kind not in "iubUS":
+        names = np.array([str(value) for value in np.asarray(values, dtype=object).reshape(-1)])
+    return names
