@@ -1,7 +1,7 @@
 """`python -m benchmarks [names…] [--quick] [--out FOLDER]`: run comparisons, print and write their tables.
 
-Exit status 1 when a promise fails. `trace_ntk_torch`, `gpu_trace_ntk` (on a CUDA device), `trust`, `distilled`, `ekfac` and
-`spectra` run only when named.
+Exit status 1 when a promise fails. `trace_ntk_torch`, `gpu_trace_ntk` (on a CUDA device), `trust`, `distilled`, `ekfac`,
+`spectra` and `shift` run only when named.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COMPARISONS = (
     "feature_matrices",
     "rfm",
 )
-ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled", "ekfac", "spectra")
+ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled", "ekfac", "spectra", "shift")
 
 
 def main(

@@ -34,6 +34,7 @@ HELPERS = {
         "log_odds",
         "logistic_bounds",
         "one_step",
+        "probes",
         "regression_bounds",
         "resampled",
         "several_tests",

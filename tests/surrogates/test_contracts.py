@@ -22,6 +22,7 @@ from ntkscope.surrogates import (
     KernelSVM,
     MinimumNorm,
     MinimumNormClassifier,
+    NearestClassCentre,
 )
 
 RAW = {"check_decision_proba_consistency": "hands over inputs (80, 2) where a kernel is due, whatever the tags say"}
@@ -59,6 +60,14 @@ class TestKernelNeighbors(ClassifierContract):
 
     def make(self, **options: Any) -> KernelNeighbors:
         return KernelNeighbors(**options)
+
+
+class TestNearestClassCentre(ClassifierContract):
+    not_for_kernels = RAW
+    searched: ClassVar[dict[str, Any]] = {"variance": 2.0}
+
+    def make(self, **options: Any) -> NearestClassCentre:
+        return NearestClassCentre(**options)
 
 
 class TestKernelRidgeClassifier(ClassifierContract):

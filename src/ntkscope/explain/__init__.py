@@ -12,6 +12,7 @@ from ntkscope.explain.influences import Influence, average
 from ntkscope.explain.left_out import self_influence
 from ntkscope.explain.mislabels import Ranking, mislabelled
 from ntkscope.explain.pictures import attribution_figure, neighbour_grid
+from ntkscope.explain.probes import LayerProbe, LayerProbes, ProbeProtocol, layer_probe, probes
 from ntkscope.explain.ranking import Top
 from ntkscope.explain.retraining import RemovalEffects, influence, removal_effects
 from ntkscope.explain.shift import Shift, shift
@@ -23,7 +24,10 @@ __all__ = [
     "DensityRatio",
     "Detection",
     "Influence",
+    "LayerProbe",
+    "LayerProbes",
     "Nearest",
+    "ProbeProtocol",
     "Ranking",
     "RemovalEffects",
     "Shift",
@@ -36,10 +40,12 @@ __all__ = [
     "concentration",
     "forensics",
     "influence",
+    "layer_probe",
     "mislabelled",
     "nearest",
     "neighbour_grid",
     "precision_at",
+    "probes",
     "removal_effects",
     "score",
     "self_influence",

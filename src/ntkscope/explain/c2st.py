@@ -1,7 +1,7 @@
 """The classifier two-sample test: can a linear classifier tell, of items it was not fitted on, which sample they are from?
 
-The classifier is ridge regression on the labels (a shrunk linear discriminant), fitted without each fold in turn; its score is the
-area under the ROC curve of pairs within one fold. Lopez-Paz & Oquab (2017).
+The classifier is ridge regression on the labels (a shrunk linear discriminant), fitted without each fold in turn; what counts is
+the area under the ROC curve of pairs within one fold. Lopez-Paz & Oquab (2017).
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def auc_interval(
 def quadratic_scores(
     X: Float64[np.ndarray, "n d"], second: Bool[np.ndarray, " n"], folds: Int64[np.ndarray, " n"]
 ) -> Float64[np.ndarray, " n"]:
-    """Log-odds of two Gaussians fitted without each item's fold (quadratic discriminant analysis), covariances shrunk by 1e-6."""
+    """Log-odds of two Gaussians fitted without each item's fold: quadratic discriminant analysis."""
     scores = np.zeros(len(X))
     floor = 1e-6 * np.square(X - X.mean(0)).mean() * np.eye(X.shape[1])
     for fold in np.unique(folds):

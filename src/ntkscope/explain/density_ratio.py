@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from ntkscope.core import numpy_generator
 from ntkscope.explain.pooled import Pooled
 
-STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # inverse penalties C to choose from, for components of unit variance in sum
+STRENGTHS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # inverse penalties C per item, for components of unit variance in sum
 COMPONENTS = 100
 LEAST = 1e-12
 

@@ -123,8 +123,8 @@ def pooled(value: Tensor, mask: Tensor | None, pooling: Any) -> Tensor:
         return pool_tokens(value, mask if mask is not None and mask.shape == value.shape[:2] else None, pooling)
     if pooling not in ("mean", "max"):
         raise UsageError(
-            f"got pooling={pooling!r} for a layer of shape {tuple(value.shape)}; expected mean, max or flatten where there are no"
-            " tokens"
+            f"got pooling={pooling!r} for a layer of shape {tuple(value.shape)}; expected mean, max or flatten where there are"
+            " no tokens"
         )
     flat = value.flatten(2)
     return flat.mean(2) if pooling == "mean" else flat.amax(2)
@@ -177,7 +177,8 @@ def _rows(values: Any, name: str) -> Vectors:
         rows = np.asarray(plain(values), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"got {name} of type {type(values).__name__}; expected numbers (n, …), one row per item: pass embed= for anything else"
+            f"got {name} of type {type(values).__name__}; expected numbers (n, …), one row per item: pass embed= for anything"
+            " else"
         ) from error
     if rows.ndim < 1 or not len(rows):
         raise UsageError(f"got {name} of shape {rows.shape}; expected (n, …), one row per item")

@@ -64,9 +64,9 @@ def rearrange(n: int, m: int, groups: Any, count: int, seed: int) -> Rearrangeme
     `groups`: the group of every item, those of the first sample first, in one sequence or as a pair of two. A group in both
     samples is refused: its items are not independent of the other sample.
 
-    >>> found = rearrange(2, 2, ["u", "u", "v", "v"], 3, 0)
+    >>> found = rearrange(2, 2, ["u", "u", "v", "v"], 20, 0)
     >>> found.labels[0].tolist(), found.labels.shape, sorted({tuple(row) for row in found.labels[:, ::2].tolist()})
-    ([False, False, True, True], (4, 4), [(False, True), (True, False)])
+    ([False, False, True, True], (21, 4), [(False, True), (True, False)])
     """
     unit = np.arange(n + m) if groups is None else _numbered(groups, n, m)
     units = int(unit.max()) + 1
@@ -90,7 +90,7 @@ def check_count(count: int, level: float, found: Rearrangements) -> None:
         )
     units = len(found.sizes)
     chosen = len(np.unique(found.unit[found.labels[0]]))
-    if math.comb(units, chosen) * level < 1:
+    if math.comb(units, chosen) < 1 / level:
         raise UsageError(
             f"{units - chosen} groups against {chosen} can be dealt out in {math.comb(units, chosen)} ways, too few for a p of"
             f" {level:g}; expected more groups in each sample"

@@ -35,11 +35,11 @@ class Shift:
     """What tells two samples a and b apart.
 
     `p`: of every test, `(1 + #{T_b ≥ T}) / (1 + B)`, and under "holm" the smallest of them corrected for their number.
-    `effects`: (value, low, high), 95 % intervals: "auc", the area under the ROC curve of a linear classifier of a against b on items it
-    was not fitted on; "auc_pc12" and "auc_pc12_qda", the same from the first two principal components, linear and quadratic;
-    "mmd2", the squared maximum mean discrepancy; "ks", the largest Kolmogorov–Smirnov distance over components. `verdict`:
-    "shift" where "holm" is at most `level`, else "no shift found", which does not show that there is none.
-    `nulls`: each test's statistic, the samples' own first, then those of the rearrangements. `scores`: the
+    `effects`: (value, low, high), 95 % intervals: "auc", the area under the ROC curve of a linear classifier of a against b
+    on items it was not fitted on; "auc_pc12" and "auc_pc12_qda", the same from the first two principal components,
+    linear and quadratic; "mmd2", the squared maximum mean discrepancy; "ks", the largest Kolmogorov–Smirnov distance over
+    components. `verdict`: "shift" where "holm" is at most `level`, else "no shift found", which does not show that there is
+    none. `nulls`: each test's statistic, the samples' own first, then those of the rearrangements. `scores`: the
     classifier's, of the items of a, then of b. `plane`: the first two principal components of all items, in the same order.
     """
 
@@ -110,12 +110,12 @@ def shift(
 ) -> Shift:
     """Whether the items of `a` and `b` come from one distribution, as seen by an embedding.
 
-    `embed`, `layer`, `pooling`, `store`: how items become vectors, as `embedding.embedded` says. Tests: "c2st", cross-fitted
-    ridge scores and their AUC; "mmd", the unbiased squared discrepancy under a Gaussian of the median distance, or under
-    the kernel of `ns.KERNELS` that `kernel` names (then `embed` is a module); "ks", the largest distance over the first
-    principal components of both. Every p comes from `permutations` rearrangements of items, or of whole `groups` (one name per item, of a
-    then b; a group lies in one sample) where items are not independent: repeated items, several per user. One
-    decomposition and one pass over the kernel serve all of them: O(N² B) for N items.
+    `embed`, `layer`, `pooling`, `store`: how items become vectors, as `embedding.embedded` says. Tests: "c2st",
+    cross-fitted ridge scores and their AUC; "mmd", the unbiased squared discrepancy under a Gaussian of the median distance,
+    or under the kernel of `ns.KERNELS` that `kernel` names (then `embed` is a module); "ks", the largest distance over the
+    first principal components of both. Every p comes from `permutations` rearrangements of items, or of whole `groups` (one
+    name per item, of a then b; a group lies in one sample) where items are not independent: repeated items, several per
+    user. One decomposition and one pass over the kernel serve all of them: O(N² B) for N items.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=(300, 5))

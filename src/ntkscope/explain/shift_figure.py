@@ -77,7 +77,7 @@ def _contours(
 
 
 def _draw_scores(axes: Axes, scores: Float64[np.ndarray, " n"], first: int) -> None:
-    bins = np.linspace(scores.min(), scores.max() + 1e-12, 40)
+    bins = np.linspace(scores.min(), scores.max() + 1e-12, 40).tolist()
     for sample, colour, style in ((scores[:first], BLUE, "-"), (scores[first:], VERMILLION, "--")):
         axes.hist(sample, bins=bins, density=True, histtype="step", color=colour, linestyle=style, linewidth=1.5)
     axes.set_xlabel("cross-fitted score (higher: more like b)", fontsize=9)

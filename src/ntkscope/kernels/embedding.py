@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError
+from ntkscope.core import NumericalError
 from ntkscope.kernels import costs
 from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_products
-from ntkscope.kernels._hooks import outputs_of
 from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.feature_audit import AuditedFeatures
+from ntkscope.tangent.stages import layer_outputs, stages
 from ntkscope.tangent.subject import Subject
 
 
@@ -50,32 +49,9 @@ def em(request: Request, *, layers: Sequence[str] | None = None, normalize: bool
     )
 
 
-def stages(subject: Subject, batch: Batch) -> list[str]:
-    """The outermost modules that make one tensor per sample, in order, without the one whose output is the model's."""
-    with outputs_of(subject.model) as seen:
-        final = subject(batch).detach()
-    names: list[str] = []
-
-    def visit(module: nn.Module, prefix: str) -> None:
-        for name, child in module.named_children():
-            path = f"{prefix}{name}"
-            value = seen[path][-1] if len(seen.get(path, ())) == 1 else None
-            if value is None or value.dim() < 2 or len(value) != len(batch) or torch.equal(value, final):
-                visit(child, f"{path}.")
-            elif not isinstance(module, nn.Sequential) or any(True for _ in child.parameters()):
-                names.append(path)  # inside a Sequential, activations and pooling are part of the layer before them
-
-    visit(subject.model, "")
-    if not names:
-        raise UsageError(
-            f"no module of {type(subject.model).__name__} makes one tensor per sample before its outputs; name some with"
-            " layers="
-        )
-    return names
-
-
 def _layers(subject: Subject, batch: Batch, layers: Sequence[str], normalize: bool) -> list[Tensor]:
-    found = _features(subject, batch, layers)
+    outputs = layer_outputs(subject, batch, layers)  # a module called twice is counted twice
+    found = [value.flatten(1) for values in outputs.values() for value in values]
     if normalize:
         norms = [features.norm(dim=1, keepdim=True) for features in found]
         zero = [k for k, norm in enumerate(norms) if bool((norm == 0).any())]
@@ -85,22 +61,4 @@ def _layers(subject: Subject, batch: Batch, layers: Sequence[str], normalize: bo
                 " normalize=True is not defined there; use normalize=False or leave that layer out with layers="
             )
         found = [features / norm for features, norm in zip(found, norms)]
-    return found
-
-
-def _features(subject: Subject, batch: Batch, layers: Sequence[str]) -> list[Tensor]:
-    """The flattened outputs of the named modules, a module called twice counted twice."""
-    with outputs_of(subject.model, layers) as seen:
-        subject(batch)
-    found = []
-    for name in layers:
-        for value in seen.get(name, ()):
-            if value is None or value.dim() < 2 or len(value) != len(batch):
-                shape = None if value is None else tuple(value.shape)
-                raise UsageError(
-                    f"module {name!r} gives {shape} for {len(batch)} samples; expected one row a sample: choose other layers="
-                )
-            found.append(value.flatten(1))
-    if not found:
-        raise UsageError(f"none of layers={list(layers)} was called by the model; expected modules its forward uses")
     return found

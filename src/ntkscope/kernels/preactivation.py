@@ -15,7 +15,6 @@ from torch.autograd.graph import get_gradient_edge
 from ntkscope.core import UsageError
 from ntkscope.kernels import costs
 from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_rows
-from ntkscope.kernels._hooks import outputs_of
 from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
@@ -23,6 +22,7 @@ from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.contraction import ranges
 from ntkscope.tangent.feature_audit import AuditedFeatures
 from ntkscope.tangent.heads import Heads, as_heads
+from ntkscope.tangent.module_outputs import outputs_of
 from ntkscope.tangent.pristine import ours
 from ntkscope.tangent.subject import Subject
 

@@ -20,6 +20,7 @@ from ntkscope.linalg.marchenko_pastur import MarchenkoPastur, marchenko_pastur
 from ntkscope.linalg.minimum_norm import MinimumNormSolution, minimum_norm_solve
 from ntkscope.linalg.multiplies import LinearMap
 from ntkscope.linalg.operator import OperatorGram
+from ntkscope.linalg.pca import PCA, pca
 from ntkscope.linalg.power_law import TailFit, power_law_tail
 from ntkscope.linalg.preconditioner import Preconditioner, block_jacobi, jacobi, nystrom
 from ntkscope.linalg.rank_estimate import RankEstimate, estimate_effective_rank
@@ -59,6 +60,7 @@ __all__ = [
     "MinimumNormSolution",
     "NumericalWarning",
     "OperatorGram",
+    "PCA",
     "PSDHealth",
     "Preconditioner",
     "RankEstimate",
@@ -92,6 +94,7 @@ __all__ = [
     "nearest_psd",
     "nystrom",
     "participation",
+    "pca",
     "power_law_tail",
     "principal_angles",
     "psd_health",

@@ -8,6 +8,7 @@ from ntkscope.surrogates.glm import KernelGLM
 from ntkscope.surrogates.linearized import Linearized, linearize
 from ntkscope.surrogates.logistic import KernelLogistic
 from ntkscope.surrogates.minimum_norm import MinimumNorm, MinimumNormClassifier
+from ntkscope.surrogates.nearest_class_centre import NearestClassCentre
 from ntkscope.surrogates.neighbors import KernelNeighbors
 from ntkscope.surrogates.recursive_feature_machine import RecursiveFeatureClassifier, RecursiveFeatureMachine
 from ntkscope.surrogates.registry import INPUT_SURROGATES, SURROGATES
@@ -31,6 +32,7 @@ __all__ = [
     "Linearized",
     "MinimumNorm",
     "MinimumNormClassifier",
+    "NearestClassCentre",
     "RecursiveFeatureClassifier",
     "RecursiveFeatureMachine",
     "RecursiveStep",

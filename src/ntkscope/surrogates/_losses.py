@@ -1,4 +1,4 @@
-"""Mean cross-entropies as functions of logits: value, gradient and curvature, for softmax and for one-vs-rest.
+"""Losses as functions of logits: value, gradient and curvature, of softmax, one-vs-rest logistic and squared hinge.
 
 A kernel of large values fits its labels so well that the loss of a point can be 1e-20. Every formula here keeps its
 relative accuracy there: nothing is subtracted from a probability near one.
@@ -102,6 +102,36 @@ class OneVsRest:
             return torch.tensor(float("inf"), dtype=logits.dtype)
         right = torch.sigmoid(-self._signs * logits)
         return (self.weights * (_divergence(q, wrong, move) + _divergence(right - move, right, -move))).sum()
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredHinge:
+    """`Σ_i v_i Σ_c max(0, 1 - t_ic f_ic)²` with signs t = ±1: an independent margin for each column."""
+
+    targets: Float[Tensor, "n c"]
+    weights: Float[Tensor, "n 1"]
+
+    @property
+    def _signs(self) -> Tensor:
+        return 2 * self.targets - 1
+
+    def _short(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        """By how much each margin falls short of 1."""
+        return (1 - self._signs * logits).clamp_min(0)
+
+    def value(self, logits: Float[Tensor, "n c"]) -> Tensor:
+        return (self.weights * self._short(logits).square()).sum()
+
+    def residual(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+        return -2 * self.weights * self._signs * self._short(logits)
+
+    def curvature(self, logits: Float[Tensor, "n c"]) -> tuple[Float[Tensor, "n c"], Curvature]:
+        """`2 v` where the margin falls short; the second derivative jumps there, and this is one of its values."""
+        diagonal = 2 * self.weights * (self._short(logits) > 0)
+        return diagonal, lambda r: diagonal * r
+
+    def blocks(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
+        return torch.diag_embed(self.curvature(logits)[0])
 
 
 Loss: TypeAlias = Softmax | OneVsRest

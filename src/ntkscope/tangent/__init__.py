@@ -6,6 +6,7 @@ there are), `probe` (three samples decide what to trust), `pieces` (the method f
 (blocks pass by those that stay), then `products` (a kernel in memory) or `tile_source` (its tiles, for a store).
 """
 
+from ntkscope.tangent.activations import activations
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
 from ntkscope.tangent.inputs import input_gradients
@@ -16,6 +17,7 @@ __all__ = [
     "FeatureMatrices",
     "Jacobian",
     "LayerFeatures",
+    "activations",
     "entk_operator",
     "feature_matrices",
     "input_gradients",

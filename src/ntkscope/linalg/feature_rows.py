@@ -1,0 +1,138 @@
+"""Rows of features that pass by in blocks, from memory or from disk, and their columns' means and deviations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from ntkscope.core import NumericalError, UsageError
+
+BLOCK = 1 << 26  # bytes of a float64 block
+
+
+@runtime_checkable
+class StoredRows(Protocol):
+    """Rows on disk, in chunks: what a `FeatureStore` is, seen from below."""
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def __len__(self) -> int:
+        """The number of chunks."""
+        ...
+
+    def span(self, k: int) -> slice: ...
+
+    def read(self, k: int) -> Tensor: ...
+
+
+Features: TypeAlias = Tensor | np.ndarray | StoredRows
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRows:
+    """(n, width) features, read in blocks of at most `step` rows."""
+
+    source: Tensor | StoredRows
+    step: int
+
+    @classmethod
+    def of(cls, features: Any, room: int = BLOCK) -> FeatureRows:
+        """Features from a tensor, an array or a store, in blocks whose float64 copies take at most `room` bytes."""
+        if isinstance(features, np.ndarray):
+            features = torch.from_numpy(np.ascontiguousarray(features))
+        if isinstance(features, Tensor):
+            features = features.detach()
+            if features.dim() != 2 or not features.is_floating_point() or 0 in features.shape:
+                raise UsageError(
+                    f"got features of shape {tuple(features.shape)} and {features.dtype}; expected floating-point rows"
+                    " (n, width), none empty"
+                )
+        elif not isinstance(features, StoredRows):
+            raise UsageError(
+                f"got features of type {type(features).__name__}; expected a tensor, an array or a FeatureStore of rows"
+                " (n, width)"
+            )
+        width = features.shape[1] if isinstance(features, Tensor) else features.width
+        return cls(features, max(1, room // (8 * width)))
+
+    @property
+    def n(self) -> int:
+        return self.source.shape[0] if isinstance(self.source, Tensor) else self.source.n
+
+    @property
+    def width(self) -> int:
+        return self.source.shape[1] if isinstance(self.source, Tensor) else self.source.width
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.source.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.source.device if isinstance(self.source, Tensor) else torch.device("cpu")
+
+    def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "rows width"]]]:
+        """Every block as it lies, with its rows' numbers."""
+        if isinstance(self.source, Tensor):
+            pieces: Iterator[tuple[int, Tensor]] = iter([(0, self.source)])
+        else:
+            source = self.source
+            pieces = ((source.span(k).start, source.read(k)) for k in range(len(source)))
+        for start, rows in pieces:
+            for first in range(0, len(rows), self.step):
+                block = rows[first : first + self.step]
+                yield slice(start + first, start + first + len(block)), block
+
+
+@dataclass(frozen=True, eq=False)
+class Standardisation:
+    """`(x - mean) / scale` for every column, in float64."""
+
+    mean: Float64[Tensor, " p"]
+    scale: Float64[Tensor, " p"]
+
+    def __call__(self, block: Float[Tensor, "rows p"], dtype: torch.dtype = torch.float64) -> Float[Tensor, "rows p"]:
+        """A standardised copy in `dtype`, on the device of the means."""
+        values = block.to(self.mean.device, dtype, copy=True)
+        return values.sub_(self.mean.to(dtype)).div_(self.scale.to(dtype))
+
+
+def standardisation(rows: FeatureRows, standardise: bool) -> tuple[Standardisation, Float64[Tensor, " p"]]:
+    """Means and deviations of the columns from one pass, and the columns' variances; with `standardise=False`, scale 1.
+
+    A column that is constant up to the rounding of its mean has scale 1. Blocks are merged by Chan, Golub & LeVeque (1983).
+    """
+    device = rows.device
+    mean = torch.zeros(rows.width, dtype=torch.float64, device=device)
+    squares, count = torch.zeros_like(mean), 0
+    for _, block in rows.blocks():
+        values = block.to(torch.float64)
+        centre = values.mean(0)
+        apart, total = centre - mean, count + len(values)
+        squares += (values - centre).square().sum(0) + apart.square() * (count * len(values) / total)
+        mean += apart * (len(values) / total)
+        count = total
+    if not bool(torch.isfinite(squares).all()):
+        bad = (~torch.isfinite(squares)).nonzero().flatten()
+        raise NumericalError(
+            f"features hold NaN or infinity in {len(bad)} columns, the first {int(bad[0])}; check the inputs they were"
+            " computed from"
+        )
+    variance = squares / count
+    noise = (count * torch.finfo(torch.float64).eps * mean.abs()).square()
+    variance = torch.where(variance <= noise, torch.zeros_like(variance), variance)
+    scale = torch.where(variance > 0, variance.sqrt(), torch.ones_like(variance)) if standardise else mean.new_ones(())
+    return Standardisation(mean, scale.expand(rows.width)), variance

@@ -1,0 +1,148 @@
+"""Linear classifiers in the first d coordinates, for a rising grid of d, each started from the solution before it.
+
+    F(W, b) = ½ ‖W‖² + C Σ_i loss(W z_i + b, y_i)
+
+`svm`: one-vs-rest squared hinge, the bias penalised like a weight of a constant feature, which is what scikit-learn's
+`LinearSVC` minimises. `logistic`: softmax cross-entropy, the bias free.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float64, Int
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ntkscope.core import generator
+from ntkscope.surrogates._losses import Softmax, SquaredHinge
+from ntkscope.surrogates._newton import Apply, Optimum, Problem, newton
+
+TOLERANCE = 1e-5  # relative distance of the objective from its minimum, bounded by the duality gap
+STEPS = 200
+STRENGTHS = tuple(10.0**power for power in range(-6, 2))
+ANCHORS = 6  # dimensions at which C is chosen
+TUNED_ON, HELD_OUT = 10_000, 0.2  # training items at most by which C is chosen, and the share of them it is judged by
+
+
+@dataclass(frozen=True, eq=False)
+class LinearSweep:
+    """What was fitted at each d: predictions of class numbers, the strength C, and the objective reached."""
+
+    predictions: Mapping[int, Int[Tensor, " m"]]
+    C: Mapping[int, float]
+    objective: Mapping[int, float]
+
+
+def linear_sweep(
+    kind: str,
+    train: Float64[Tensor, "n p"],
+    numbers: Int[Tensor, " n"],
+    test: Float64[Tensor, "m p"],
+    dims: Sequence[int],
+    C: float | None,
+) -> LinearSweep:
+    """Fits for every d of the rising `dims`; C chosen on a split of the training items where it is None."""
+    fit = _Fitter(kind, train, numbers, int(numbers.max()) + 1)
+    strengths = dict.fromkeys(dims, C) if C is not None else chosen_strengths(kind, train, numbers, dims)
+    predictions: dict[int, Tensor] = {}
+    objective: dict[int, float] = {}
+    theta: Tensor | None = None
+    for d in dims:
+        found = fit(d, strengths[d] or 1.0, theta)
+        theta = found.theta
+        predictions[d] = fit.scores(test, found.theta).argmax(1)
+        objective[d] = found.value
+    return LinearSweep(predictions, {d: float(strengths[d] or 1.0) for d in dims}, objective)
+
+
+def chosen_strengths(
+    kind: str, train: Float64[Tensor, "n p"], numbers: Int[Tensor, " n"], dims: Sequence[int]
+) -> dict[int, float]:
+    """C for every d: at a few of them, evenly on a logarithmic scale, the C with the best accuracy on held-out training
+    items, the smallest of equal ones; elsewhere that of the nearest of those d."""
+    items = torch.randperm(len(train), generator=generator(0, "probe strength"))[:TUNED_ON].to(train.device)
+    held = max(1, round(HELD_OUT * len(items)))
+    judged, fitted = items[:held], items[held:]
+    fit = _Fitter(kind, train[fitted], numbers[fitted], int(numbers.max()) + 1)
+    wanted = torch.linspace(math.log(dims[0]), math.log(dims[-1]), min(ANCHORS, len(dims))).tolist()
+    anchors = sorted({min(dims, key=lambda d: abs(math.log(d) - at)) for at in wanted})
+    best: dict[int, float] = {}
+    for d in anchors:
+        theta: Tensor | None = None
+        right: dict[float, int] = {}
+        for strength in STRENGTHS:
+            theta = fit(d, strength, theta, quick=True).theta
+            right[strength] = int((fit.scores(train[judged], theta).argmax(1) == numbers[judged]).sum())
+        best[d] = max(right, key=lambda strength: (right[strength], -strength))
+    return {d: best[min(anchors, key=lambda at: abs(math.log(at) - math.log(d)))] for d in dims}
+
+
+class _Fitter:
+    """Fits of one kind of probe on the same items."""
+
+    def __init__(self, kind: str, train: Float64[Tensor, "n p"], numbers: Int[Tensor, " n"], classes: int) -> None:
+        self.kind, self.train = kind, train
+        self.targets = one_hot(numbers, classes).to(torch.float64)
+        self.squares = train.square().sum(0)
+
+    def __call__(self, d: int, C: float, start: Tensor | None, *, quick: bool = False) -> Optimum:
+        """The minimum over the first d coordinates; `quick`: to a hundredth, which is enough to compare accuracies."""
+        features, weights = self.train[:, :d], self.train.new_full((len(self.train), 1), C)
+        if self.kind == "svm":
+            problem = Problem(
+                lambda v: torch.addmm(v[-1], features, v[:-1]),
+                lambda r: torch.cat([features.T @ r, r.sum(0, keepdim=True)]),
+                SquaredHinge(self.targets, weights),
+                1.0,
+                bias=False,
+            )
+        else:
+            problem = Problem(
+                lambda v: features @ v, lambda r: features.T @ r, Softmax(self.targets, weights), 1.0, bias=True
+            )
+        theta = self._widened(d, start)
+        found = newton(problem, theta, self._preconditioner(problem, d), math.inf, 1e-2 if quick else TOLERANCE, STEPS)
+        if not found.converged and not quick:
+            warnings.warn(
+                f"the {self.kind} probe of {d} coordinates stopped after {found.iterations} steps with an objective up to"
+                f" {found.gap / found.value:.1g} above its minimum (relative); expected {TOLERANCE:.0g}: use a smaller C",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return found
+
+    def scores(self, rows: Float64[Tensor, "m p"], theta: Tensor) -> Float64[Tensor, "m c"]:
+        """One score per class."""
+        constants = 2 if self.kind == "svm" else 1
+        return torch.addmm(theta[-constants], rows[:, : len(theta) - constants], theta[:-constants])
+
+    def _widened(self, d: int, start: Tensor | None) -> Tensor:
+        """The parameters of an earlier, narrower fit with zeros for the coordinates that are added.
+
+        Rows: the coordinates, for `svm` the weight of the constant feature, and the bias, which is 0 there.
+        """
+        constants = 2 if self.kind == "svm" else 1
+        theta = self.train.new_zeros(d + constants, self.targets.shape[1])
+        if start is not None:
+            theta[: len(start) - constants] = start[:-constants]
+            theta[-constants:] = start[-constants:]
+        return theta
+
+    def _preconditioner(self, problem: Problem, d: int) -> Callable[[Tensor], Apply]:
+        """The Hessian's diagonal as it would be if curvature did not go with the coordinates; principal components are
+        uncorrelated, so little but the diagonal is left."""
+
+        def precondition(scores: Tensor) -> Apply:
+            curvature = problem.loss.curvature(scores)[0].mean(0)  # (c,)
+            ones = self.squares.new_full((2 if self.kind == "svm" else 1,), float(len(self.train)))
+            spread = torch.cat([self.squares[:d], ones])
+            diagonal = spread[:, None] * curvature + problem.alpha
+            return lambda r: r / diagonal
+
+        return precondition

@@ -1,0 +1,82 @@
+"""k nearest neighbours in the first d coordinates, for a rising grid of d: distances grow by the coordinates that are added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+GROUP = 32  # points of which only the nearest is ranked at first
+ROOM, CUDA_ROOM = 1 << 28, 1 << 32  # bytes of distances held at once
+
+
+def neighbour_sweep(
+    train: Float[Tensor, "n p"],
+    numbers: Int[Tensor, " n"],
+    test: Float[Tensor, "m p"],
+    dims: Sequence[int],
+    k: int,
+    ties: str,
+) -> dict[int, Int[Tensor, " m"]]:
+    """The class number with the most votes among the k nearest, for every d of the rising `dims`; O(n m (p + |dims|)).
+
+    What is ranked is `Σ_j (b_j² - 2 a_j b_j)`, the squared distance without the test item's own norm. The last column of both
+    sides carries the squares, so that a step of the grid is one matrix product.
+    """
+    room = CUDA_ROOM if train.is_cuda else ROOM
+    rows = max(1, room // (train.element_size() * len(train)))
+    found: dict[int, list[Tensor]] = {d: [] for d in dims}
+    for part in test.split(rows):
+        distances = _padded(len(part), len(train), train)
+        for low, d in pairwise([0, *dims]):
+            fresh = train[:, low:d]
+            ahead = torch.cat([-2 * fresh, fresh.square().sum(1, keepdim=True)], 1)
+            behind = torch.cat([part[:, low:d], part.new_ones(len(part), 1)], 1)
+            distances[:, : len(train)].addmm_(behind, ahead.T)
+            found[d].append(voted(numbers[nearest(distances, k)], ties))
+    return {d: torch.cat(parts) for d, parts in found.items()}
+
+
+def _padded(m: int, n: int, like: Tensor) -> Tensor:
+    """(m, n) zeros, and infinities up to the next whole group."""
+    distances = like.new_full((m, -(-n // GROUP) * GROUP), float("inf"))
+    distances[:, :n] = 0
+    return distances
+
+
+def nearest(distances: Float[Tensor, "m n"], k: int) -> Int[Tensor, "m k"]:
+    """The columns of the k smallest entries of each row, the smallest first; n is a multiple of `GROUP`.
+
+    The k smallest lie in the k groups whose own smallest entries are smallest, so that one cheap reduction leaves k · GROUP
+    candidates to sort.
+
+    >>> nearest(torch.arange(64.0).flip(0)[None], 2)
+    tensor([[63, 62]])
+    """
+    m, n = distances.shape
+    groups = n // GROUP
+    if groups <= k:
+        return distances.topk(k, dim=1, largest=False).indices
+    smallest = distances.view(m, GROUP, groups).amin(1)  # group g: columns g, g + groups, …
+    chosen = smallest.topk(k, dim=1, largest=False, sorted=False).indices
+    steps = torch.arange(GROUP, device=distances.device) * groups
+    candidates = (chosen[:, :, None] + steps).flatten(1)
+    best = distances.gather(1, candidates).topk(k, dim=1, largest=False).indices
+    return candidates.gather(1, best)
+
+
+def voted(labels: Int[Tensor, "m k"], ties: str) -> Int[Tensor, " m"]:
+    """The most frequent class of each row; of tied ones that of the nearest neighbour, or the first class.
+
+    >>> voted(torch.tensor([[2, 1, 1, 2]]), "nearest"), voted(torch.tensor([[2, 1, 1, 2]]), "first")
+    (tensor([2]), tensor([1]))
+    """
+    counts = torch.zeros(len(labels), int(labels.max()) + 1, dtype=torch.int64, device=labels.device)
+    counts.scatter_add_(1, labels, torch.ones_like(labels))
+    if ties == "first":
+        return counts.argmax(1)
+    leads = counts.gather(1, labels) == counts.amax(1, keepdim=True)
+    return labels.gather(1, leads.to(torch.int8).argmax(1, keepdim=True))[:, 0]

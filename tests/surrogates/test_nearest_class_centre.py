@@ -1,0 +1,53 @@
+"""The nearest class centre in kernel form: against scikit-learn on features, an affine rule, and refits without a point."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.neighbors import NearestCentroid
+
+from ntkscope.core import UsageError
+from ntkscope.surrogates import NearestClassCentre
+
+
+def problem(seed: int, n: int = 40, width: int = 6, classes: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    y = np.arange(n) % classes
+    return random.normal(size=(n, width)) + random.normal(size=(classes, width))[y], y, random.normal(size=(500, width))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_predictions_are_those_of_nearest_centroid_on_the_features(seed: int) -> None:
+    x, y, new = problem(seed)
+    fitted = NearestClassCentre(variance=0.3).fit(x @ x.T, y)
+    assert (fitted.predict(new @ x.T) == NearestCentroid().fit(x, y).predict(new)).all()
+
+
+def test_the_rule_is_affine() -> None:
+    """Claim probes-ncc-is-affine: `argmin ‖x - μ_c‖²` is `argmax μ_c·x - ‖μ_c‖²/2`."""
+    x, y, new = problem(7)
+    centres = np.stack([x[y == c].mean(0) for c in range(4)])
+    distances = ((new[:, None] - centres) ** 2).sum(-1)
+    scores = new @ centres.T - (centres**2).sum(1) / 2
+    assert (distances.argmin(1) == scores.argmax(1)).all()
+    np.testing.assert_allclose(NearestClassCentre().fit(x @ x.T, y).logits(new @ x.T), scores, atol=1e-12)
+
+
+def test_leave_one_out_is_that_of_real_refits() -> None:
+    x, y, _ = problem(1, n=17)
+    y[-1] = 9  # a class with one member
+    K = x @ x.T
+    found = NearestClassCentre(variance=2.0).fit(K, y).leave_one_out(K)
+    for i in range(17):
+        rest = np.arange(17) != i
+        refit = NearestClassCentre(variance=2.0).fit(K[np.ix_(rest, rest)], y[rest])
+        expected = np.full(5, -np.inf)
+        expected[np.searchsorted([0, 1, 2, 3, 9], refit.classes_)] = refit.logits(K[i : i + 1, rest])[0]
+        np.testing.assert_allclose(found[i], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("variance", [0.0, -1.0, float("nan")])
+def test_refuses_a_variance_that_is_none(variance: float) -> None:
+    x, y, _ = problem(0)
+    with pytest.raises(UsageError, match="expected a positive number"):
+        NearestClassCentre(variance).fit(x @ x.T, y)

@@ -1,0 +1,251 @@
+"""Activations: against plain hooks, pooled over positions, in stores that resume, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ntkscope as ns
+from ntkscope.core import MemoryBudgetError, NumericalError, StoreError, UsageError
+from ntkscope.storage import DamageWarning, FeatureStore
+from ntkscope.tangent import activations
+
+
+def network(seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(1, 3, 3, padding=1),
+            nn.BatchNorm2d(3),
+            nn.ReLU(),
+            nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(inplace=True)),
+            nn.Flatten(),
+            nn.Linear(36, 5),
+        ).eval()
+
+
+def images(n: int = 11) -> Tensor:
+    return torch.randn(n, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def hooked(model: nn.Module, x: Any, name: str) -> Tensor:
+    """What a module puts out in one plain forward pass."""
+    seen: list[Tensor] = []
+    handle = model.get_submodule(name).register_forward_hook(lambda *call: seen.append(call[2].detach().clone()))
+    with torch.no_grad():
+        model(x)
+    handle.remove()
+    return seen[0]
+
+
+def test_stages_are_what_plain_hooks_see() -> None:
+    model, x = network(), images()
+    found = activations(model, x)
+    assert list(found) == ["0", "1", "3"]  # the last is the outputs; ReLU and Flatten belong to the layers before them
+    for name, rows in found.items():
+        torch.testing.assert_close(rows, hooked(model, x, name).flatten(1))
+    assert all(not module._forward_hooks for module in model.modules())
+
+
+def test_the_embedding_kernel_is_the_sum_of_their_products() -> None:
+    model, x = network(), images()
+    total = sum(rows @ rows.T for rows in activations(model, x).values())
+    torch.testing.assert_close(ns.kernel("em", model, x).dense().float(), total, rtol=1e-5, atol=1e-4)
+
+
+def test_mean_averages_pixels() -> None:
+    model, x = network(), images()
+    torch.testing.assert_close(activations(model, x, "3", reduce="mean")["3"], hooked(model, x, "3").mean((2, 3)))
+    picked = activations(model, x, ["3"], reduce=lambda h: h[:, :, 0, 0])["3"]
+    torch.testing.assert_close(picked, hooked(model, x, "3")[:, :, 0, 0])
+
+
+class Encoder(nn.Module):
+    """Tokens to hidden states, without outputs of its own; padding would move the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+        self.mix = nn.Linear(4, 4)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        return {"last_hidden_state": self.mix(self.embed(input_ids)).tanh()}
+
+
+def test_mean_leaves_padding_out() -> None:
+    torch.manual_seed(0)
+    model = Encoder().eval()
+    ids = torch.tensor([[1, 2, 3, 0], [4, 5, 0, 0], [6, 7, 8, 9]])
+    mask = (ids > 0).long()
+    found = activations(model, {"input_ids": ids, "attention_mask": mask}, reduce="mean")
+    assert list(found) == ["embed", "mix"]
+    states = hooked_tokens(model, ids, mask)
+    for i in range(3):
+        torch.testing.assert_close(found["mix"][i], states[i, : int(mask[i].sum())].mean(0))
+    with pytest.raises(UsageError, match="no token"):
+        activations(model, {"input_ids": ids, "attention_mask": mask * 0}, reduce="mean")
+
+
+def hooked_tokens(model: Encoder, ids: Tensor, mask: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.mix(model.embed(ids))
+
+
+def test_attention_is_seen_inside_its_fused_form() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 2)).eval()
+    x = torch.randn(5, 3, 8)
+    rows = activations(model, x, ["0.linear1"])["0.linear1"]
+    torch.testing.assert_close(rows, hooked_with_gradients(model, x, "0.linear1"))
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def hooked_with_gradients(model: nn.Module, x: Tensor, name: str) -> Tensor:
+    seen: list[Tensor] = []
+    handle = model.get_submodule(name).register_forward_hook(lambda *call: seen.append(call[2].detach()))
+    model(x.requires_grad_())
+    handle.remove()
+    return seen[0].flatten(1)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.step, self.out = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.step(self.step(x)))
+
+
+def test_a_module_called_twice_has_both_outputs_side_by_side() -> None:
+    model, x = Twice(), torch.randn(6, 3)
+    with torch.no_grad():
+        once = model.step(x)
+        both = torch.cat([once, model.step(once)], 1)
+    torch.testing.assert_close(activations(model, x, "step")["step"], both)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model, x = network(), images()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    activations(model, x)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_short_numbers_become_float32() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).bfloat16()
+    assert activations(model, torch.randn(5, 4).bfloat16())["0"].dtype == torch.float32
+
+
+# -- stores -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_holds_the_same_rows_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = network(), images(23)
+    monkeypatch.setattr("ntkscope.tangent.activation_stores.CHUNK", 5000)  # several chunks
+    monkeypatch.setattr(sys.modules["ntkscope.tangent.activations"], "CPU_BLOCK", 4)
+    wanted = activations(model, x)
+    stores = activations(model, x, store=tmp_path)
+    for name, store in stores.items():
+        assert isinstance(store, FeatureStore)
+        assert len(store) > 3
+        torch.testing.assert_close(torch.cat([store.read(k) for k in range(len(store))]), wanted[name])
+    stores["3"].drop(1)
+    stores["0"].drop(2)
+    again = activations(model, x, store=tmp_path)
+    for name, store in again.items():
+        assert not store.missing()
+        torch.testing.assert_close(store.read(1), wanted[name][store.span(1)])
+    chunk = next((tmp_path / "1").glob("features/c/1/*"))
+    chunk.write_bytes(bytes(len(chunk.read_bytes())))
+    with pytest.warns(DamageWarning, match="chunks 1 are damaged"):
+        repaired = activations(model, x, store=tmp_path)["1"]
+    torch.testing.assert_close(repaired.read(1), wanted["1"][repaired.span(1)])
+
+
+def test_a_store_of_another_network_inputs_or_reduction_is_refused(tmp_path: Path) -> None:
+    model, x = network(), images()
+    activations(model, x, store=tmp_path)
+    for other, inputs, options in (
+        (network(1), x, {}),
+        (model, x + 1, {}),
+        (model, x, {"reduce": "mean"}),
+        (model, x, {"reduce": lambda h: h.flatten(1)}),
+    ):
+        with pytest.raises(StoreError, match="holds other features"):
+            activations(other, inputs, store=tmp_path, **options)
+
+
+# -- refusals -----------------------------------------------------------------------------------------------------------
+
+
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.one(x + torch.randn_like(x)))
+
+
+class Mixing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.one(x - x.mean(0)))
+
+
+def test_what_has_no_activations_of_its_own_is_refused() -> None:
+    x = torch.randn(6, 3)
+    for model, words in ((Noisy(), "twice"), (Mixing(), "other samples")):
+        with pytest.raises(UsageError, match=words):
+            activations(model, x)
+    with pytest.raises(UsageError, match="training mode"):
+        activations(network().train(), images())
+    with pytest.raises(UsageError, match="no module called 'nope'"):
+        activations(network(), images(), "nope")
+    with pytest.raises(UsageError, match="expected different names"):
+        activations(network(), images(), [])
+    with pytest.raises(UsageError, match="expected 'flatten', 'mean' or a function"):
+        activations(network(), images(), reduce="max")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="expected a tensor of shape"):
+        activations(network(), images(), "3", reduce=lambda h: h.mean())
+    with pytest.raises(NumericalError, match="NaN"):
+        activations(network(), images() * float("nan"))
+    with pytest.raises(UsageError, match="could not be run"):
+        activations(network(), torch.randn(4, 7))
+
+
+def test_positions_of_a_sequence_convolution_must_be_named() -> None:
+    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(18, 2))
+    with pytest.raises(UsageError, match="Conv1d"):
+        activations(model, torch.randn(4, 2, 8), "0", reduce="mean")
+
+
+def test_a_layer_that_overflows_is_named() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    with torch.no_grad():
+        model[0].weight.fill_(3e38)
+    x = torch.cat([torch.zeros(5, 2), torch.ones(1, 2)])
+    with pytest.raises(NumericalError, match=r"'0' hold NaN or infinity for 1 samples, the first 5"):
+        activations(model, x, "0")
+
+
+def test_a_budget_that_is_too_small_names_one_that_works() -> None:
+    model, x = network(), images(40)
+    with pytest.raises(MemoryBudgetError, match="store=") as caught:
+        activations(model, x, memory="50kB")
+    least = int(re.search(r"\((\d+) bytes\)", str(caught.value))[1])
+    activations(model, x, memory=least)
+    with pytest.raises(MemoryBudgetError):
+        activations(model, x, memory=int(least * 0.99))
