@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from ntkscope import models
 from ntkscope.core import DataCorrupt, Part, StoreError, UsageError, fingerprint
 from ntkscope.explain._checks import plain
-from ntkscope.kernels._hooks import outputs_of, tensor_in
 from ntkscope.models.text import POOLINGS, pool_tokens
 from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.feature_audit import AuditedFeatures
 from ntkscope.tangent.guards import check_mode
+from ntkscope.tangent.module_outputs import outputs_of, tensor_in
 from ntkscope.tangent.subject import Subject
 
 Vectors = Float64[np.ndarray, "n p"]
