@@ -130,6 +130,11 @@ def read(record: Record) -> dict[str, Any]:
     return {claim.id: claim for claim in experiment.judge(PAPER, record, "")}
 
 
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return read(made_up(tmp_path_factory.mktemp("good") / "run"))
+
+
 @pytest.mark.parametrize(
     ("claim", "levels"),
     [
@@ -143,14 +148,15 @@ def read(record: Record) -> dict[str, Any]:
         ("shift-probe-matches-finetune", {"finetune-on-p": (0.9, 0.895), "probe": (0.9, 0.85)}),
     ],
 )
-def test_a_verdict_follows_what_was_measured(claim: str, levels: dict[str, Any], tmp_path: Path) -> None:
-    good, bad = read(made_up(tmp_path / "good")), read(made_up(tmp_path / "bad", levels))
+def test_a_verdict_follows_what_was_measured(
+    claim: str, levels: dict[str, Any], good: dict[str, Any], tmp_path: Path
+) -> None:
+    bad = read(made_up(tmp_path / "bad", levels))
     assert good[claim].note.startswith("the check holds")
     assert bad[claim].note.startswith("the check does not hold")
 
 
-def test_a_split_that_shares_tweets_is_found_out(tmp_path: Path) -> None:
-    good = read(made_up(tmp_path / "good"))
+def test_a_split_that_shares_tweets_is_found_out(good: dict[str, Any], tmp_path: Path) -> None:
     assert good["shift-m-split"].verdict == "reproduced"
     shared = {"M": {"items": 359, "train and test, negative and positive": ["[[150, 150], [27, 32]]"], "shared": 1}}
     assert read(made_up(tmp_path / "bad", splits=shared))["shift-m-split"].verdict == "not reproduced"

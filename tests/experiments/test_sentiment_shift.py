@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 @pytest.mark.guard
 class TestSentimentShift(ExperimentContract):
     name = "sentiment-shift"
-    tiny = given(items=40, sizes=["1x8"], permutations=19, filters=1, poolings=["mean"])
+    tiny = given(items=40, sizes=["1x8"], permutations=19, filters=1, pairs=1, poolings=["mean"])
     kept = "layer/0"
 
     @pytest.fixture(autouse=True)
@@ -92,16 +92,16 @@ def test_accepted_tweets_look_like_the_others_in_the_plane_alone() -> None:
     """The first two components carry one difference, a direction of small variance another: only the first goes away."""
     random = np.random.default_rng(0)
     scale = np.array([6.0, 4.0, 1.0, 1.0, 0.5])
-    P, M = random.normal(size=(3000, 5)) * scale, random.normal(size=(300, 5)) * scale
+    P, M = random.normal(size=(1200, 5)) * scale, random.normal(size=(200, 5)) * scale
     M[:, 0] += 5.0
     M[:, -1] += 1.0
-    y_P, y_M = np.arange(3000) % 2, np.arange(300) % 2
+    y_P, y_M = np.arange(1200) % 2, np.arange(200) % 2
     found = measure.subsample(P, M, y_P, y_M, 0)
     assert found["AUC in PC1–2 before"][0] > 0.65
-    assert abs(found["AUC in PC1–2"][0] - 0.5) < 0.07
-    assert abs(found["AUC in PC1–2, tweets of M not used"][0] - 0.5) < 0.1
+    assert abs(found["AUC in PC1–2"][0] - 0.5) < 0.1  # three standard errors of about 150 against 200
+    assert abs(found["AUC in PC1–2, tweets of M not used"][0] - 0.5) < 0.13
     assert found["AUC in all dimensions"][0] > 0.85
-    assert 100 < found["accepted"] < 2000
+    assert 50 < found["accepted"] < 800
 
 
 def test_handles_are_counted_by_class() -> None:

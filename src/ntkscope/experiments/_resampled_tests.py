@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from ntkscope.experiments._conjugate import digits
 from ntkscope.measures.resampled import corrected_t_test
 
 
-def ladder(n: int) -> list[float]:
+@cache
+def ladder(n: int) -> tuple[float, ...]:
     """Every p that the exact two-sided test of n against n can have, from D = 1/n on; O(n²).
 
     `P(D ≥ k/n) = 2 Σ_j (-1)^(j-1) C(2n, n - jk) / C(2n, n)`. Gnedenko and Korolyuk (1951).
@@ -31,7 +33,7 @@ def ladder(n: int) -> list[float]:
     for k in range(1, n + 1):
         terms = ((-1) ** (j - 1) * math.comb(2 * n, n - j * k) for j in range(1, n // k + 1))
         found.append(min(1.0, 2 * sum(terms) / whole))
-    return found
+    return tuple(found)
 
 
 def attainable(n: int, p: float, decimals: int) -> bool:

@@ -106,7 +106,7 @@ def _first_pc(config: Any, record: Record) -> Reading:
     return Reading(
         {"KS distance": found["ks"], "p": found["p"], "AUC": found["auc"]},
         found["p"] < 1e-3,
-        f"p by {config.permutations:,} rearrangements; intervals at 95 %",
+        f"p by {2 * config.permutations + 1:,} rearrangements; intervals at 95 %",
     )
 
 

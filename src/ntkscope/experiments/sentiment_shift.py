@@ -30,7 +30,8 @@ Both = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class SentimentShift:
-    """`items`: tweets of P compared with M; `pool`: tweets of P that are filtered; `blocks`: the encoder's layers."""
+    """`items`: tweets of P compared with M; `pool`: tweets of P that are filtered; `blocks`: the encoder's layers; `share`: of
+    the tweets that the filter keeps; `filters`: halvings of M; `pairs`: synthetic samples equal in PC1–2."""
 
     dataset: str = "sentiment140"
     encoder: str = "minilm"
@@ -42,9 +43,10 @@ class SentimentShift:
     sizes: tuple[str, ...] = ("2x128", "4x256", "6x384", "12x768")
     std: float = 0.02
     draws: int = 3
-    permutations: int = 1999
+    permutations: int = 999
     share: float = 0.69
     filters: int = 10
+    pairs: int = 10
     legs: tuple[str, ...] = ()
 
     @classmethod
@@ -59,12 +61,13 @@ class SentimentShift:
             blocks=2,
             length=6,
             items=60,
-            pool=160,
+            pool=200,
             poolings=("mean", "cls"),
             sizes=("1x8", "2x16"),
             draws=1,
             permutations=49,
             filters=2,
+            pairs=2,
         )
 
 
@@ -125,7 +128,7 @@ def legs(config: SentimentShift, record: Record, found: Tweets, seed: int, devic
     return [
         Leg("counts", partial(measure.counts, found)),
         Leg("identity", partial(measure.kernel_identity, config.encoder, found, seed, device)),
-        Leg("one-sided", partial(measure.one_sided, config.permutations, seed)),
+        Leg("one-sided", partial(measure.one_sided, config.pairs, config.permutations, seed)),
         *(Leg(f"layer/{k}", partial(layer, k)) for k in range(config.blocks + 1)),
         *(Leg(f"untrained/{size}/{d}", partial(fresh, size, d)) for size in config.sizes for d in range(config.draws)),
         Leg("plane", on_last(measure.plane, record, config.permutations, seed)),
