@@ -218,7 +218,13 @@ def test_adapters_are_merged_into_the_matrices_they_stood_beside() -> None:
 
 def test_adapters_go_to_attention_where_there_is_some() -> None:
     transformers = pytest.importorskip("transformers")
-    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 9}
+    shape = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "vocab_size": 9,
+    }
     model = ns.models.build("text", encoder=transformers.BertModel(transformers.BertConfig(**shape)))
     names = adapter_targets(model, "readout")
     assert [name.rpartition(".")[2] for name in names] == ["query", "key", "value"]
@@ -231,12 +237,21 @@ def test_adapters_go_to_attention_where_there_is_some() -> None:
 def test_an_encoder_of_texts_is_adapted_and_has_a_kernel(method: str) -> None:
     transformers = pytest.importorskip("transformers")
     needs_peft(method)
-    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 9}
+    shape = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "vocab_size": 9,
+    }
     config = transformers.BertConfig(attn_implementation="eager", **shape)
     torch.manual_seed(0)
     model = ns.models.build("text", encoder=transformers.BertModel(config).eval(), classes=2)
     draw = torch.Generator().manual_seed(0)
-    x = {"input_ids": torch.randint(1, 9, (12, 5), generator=draw), "attention_mask": torch.ones(12, 5, dtype=torch.long)}
+    x = {
+        "input_ids": torch.randint(1, 9, (12, 5), generator=draw),
+        "attention_mask": torch.ones(12, 5, dtype=torch.long),
+    }
     part = Part(x, torch.arange(12) % 2)
     made = adapt(model, part, method=method, epochs=1, lr=1e-3)
     assert ns.kernel("trntk", made, x).shape == (12, 12)

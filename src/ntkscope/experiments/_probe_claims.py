@@ -236,7 +236,9 @@ def _order(config: Any, record: Record) -> Reading:
 def _m_split(config: Any, record: Record) -> Reading:
     found = record.metrics["splits"]["M"]
     sizes = found["train and test, negative and positive"]
-    return Reading({"train, test": sizes, "shared": found["shared"]}, sizes == ["[[150, 150], [27, 32]]"] and not found["shared"])
+    return Reading(
+        {"train, test": sizes, "shared": found["shared"]}, sizes == ["[[150, 150], [27, 32]]"] and not found["shared"]
+    )
 
 
 @needs("splits")
@@ -279,9 +281,7 @@ def flags(text: str) -> np.ndarray:
 def paired_with_p(record: Record, probe: list[Mapping[str, Any]], tuned: list[Mapping[str, Any]]) -> list[float]:
     """Probe minus fine-tuning on P, both on the held-out tweets of each shuffle; the networks trained on P take turns."""
     held, on_p = ([flags(text) for text in several] for several in (_held(record), (row["right"] for row in tuned)))
-    return [
-        float(flags(row["right"]).mean() - on_p[s % len(on_p)][held[s]].mean()) for s, row in enumerate(probe)
-    ]
+    return [float(flags(row["right"]).mean() - on_p[s % len(on_p)][held[s]].mean()) for s, row in enumerate(probe)]
 
 
 def _held(record: Record) -> list[str]:
@@ -336,7 +336,10 @@ def _ks(config: Any, record: Record) -> Reading:
         }
     low, high = neighbours(SHUFFLES, P_VALUE)
     sizes = [n for n in range(20, 101) if attainable(n, P_VALUE, 3)]
-    measured["attainable"] = {"around 0.007 with 50 against 50": [digits(low, 3), digits(high, 3)], "sizes that reach it": sizes}
+    measured["attainable"] = {
+        "around 0.007 with 50 against 50": [digits(low, 3), digits(high, 3)],
+        "sizes that reach it": sizes,
+    }
     note = (
         f"the published test compares accuracies on {test} tweets with accuracies on {train + test}, from resamples that"
         " share their tweets; p = 0.007 cannot come from 50 against 50"
@@ -345,7 +348,9 @@ def _ks(config: Any, record: Record) -> Reading:
 
 
 def _sota(config: Any, record: Record) -> Reading:
-    return Reading(None, note="a RoBERTa trained on 1.6 million tweets is not at hand, and the published line has no value")
+    return Reading(
+        None, note="a RoBERTa trained on 1.6 million tweets is not at hand, and the published line has no value"
+    )
 
 
 def _tables(config: Any, record: Record) -> Reading:

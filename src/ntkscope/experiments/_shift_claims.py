@@ -155,7 +155,9 @@ def _linear(config: Any, record: Record) -> Reading:
 def _handles(config: Any, record: Record) -> Reading:
     found = record.metrics["counts"]
     alone = found["one handle and nothing else, negative and positive"]
-    return Reading({"negative and positive": alone, "inputs with both labels": found["inputs with both labels"]}, min(alone) > 0)
+    return Reading(
+        {"negative and positive": alone, "inputs with both labels": found["inputs with both labels"]}, min(alone) > 0
+    )
 
 
 def _examples(config: Any, record: Record) -> Reading:
@@ -225,7 +227,9 @@ def _models(config: Any, record: Record) -> Reading:
 def _one_sided(config: Any, record: Record) -> Reading:
     found = record.metrics["one-sided"]
     measured = {name: value for name, value in found.items() if name != "seconds"}
-    return Reading(measured, found["found by C2ST"] == found["pairs"] and found["found in PC1–2"] <= 0.2 * found["pairs"])
+    return Reading(
+        measured, found["found by C2ST"] == found["pairs"] and found["found in PC1–2"] <= 0.2 * found["pairs"]
+    )
 
 
 @needs("subsample")

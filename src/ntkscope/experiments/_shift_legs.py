@@ -92,7 +92,12 @@ def one_sided(pairs: int, permutations: int, seed: int) -> dict[str, Any]:
         plane, whole = plane + (inside.verdict == SHIFT), whole + (found.verdict == SHIFT)
         areas.append([found.effects["auc_pc12"][0], found.effects["auc"][0]])
     means = np.mean(areas, axis=0)
-    return {"pairs": pairs, "found in PC1–2": plane, "found by C2ST": whole, "AUC in PC1–2, full": means.round(4).tolist()}
+    return {
+        "pairs": pairs,
+        "found in PC1–2": plane,
+        "found by C2ST": whole,
+        "AUC in PC1–2, full": means.round(4).tolist(),
+    }
 
 
 def plane(first: Vectors, second: Vectors, record: Record, permutations: int, seed: int) -> dict[str, Any]:

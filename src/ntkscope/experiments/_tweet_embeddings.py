@@ -31,7 +31,7 @@ def pretrained(encoder: str, device: torch.device) -> nn.Module:
     """The encoder alone, in evaluation mode."""
     if encoder == "tiny":
         return build_encoder("tiny", 0).get_submodule("encoder").to(device).eval()
-    return text(_folder(encoder)).get_submodule("encoder").to(device).eval()
+    return text(_folder(encoder)).get_submodule("encoder").float().to(device).eval()
 
 
 def untrained(encoder: str, size: str, std: float, seed: int, device: torch.device) -> nn.Module:
@@ -41,7 +41,9 @@ def untrained(encoder: str, size: str, std: float, seed: int, device: torch.devi
     transformers = _transformers()
     words, places = WORDS + 1, 64
     if encoder != "tiny":
-        known = transformers.AutoConfig.from_pretrained(_folder(encoder), local_files_only=True, trust_remote_code=False)
+        known = transformers.AutoConfig.from_pretrained(
+            _folder(encoder), local_files_only=True, trust_remote_code=False
+        )
         words, places = known.vocab_size, known.max_position_embeddings
     layers, width, heads, inner = SIZES[size]
     config = transformers.BertConfig(

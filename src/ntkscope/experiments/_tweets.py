@@ -128,4 +128,5 @@ def classifier(encoder: str, pooling: str, seed: int) -> nn.Module:
         model = build_encoder(encoder, seed)
         model.pooling = pooling  # type: ignore[assignment]
         return model.eval()
-    return models.build("text", encoder=_folder(encoder), classes=2, pooling=pooling, seed=seed).eval()
+    made = models.build("text", encoder=_folder(encoder), classes=2, pooling=pooling, seed=seed)
+    return made.float().eval()  # weights may be stored in half precision

@@ -136,7 +136,12 @@ def on_manual(
         config, METHODS[name], train, None, lr=rate, epochs=config.epochs, batch=config.batch, seed=seed, device=device
     )
     answers = right(model, test)
-    return {"train": float(right(model, train).mean()), "test": float(answers.mean()), "right": written(answers), "lr": rate}
+    return {
+        "train": float(right(model, train).mean()),
+        "test": float(answers.mean()),
+        "right": written(answers),
+        "lr": rate,
+    }
 
 
 def on_processed(
@@ -146,7 +151,15 @@ def on_processed(
     train, validation = processed_parts(config, found, seed)
     rate = lr()
     model, epoch = adapted(
-        config, ON_P[name], train, validation, lr=rate, epochs=config.epochs, batch=config.p_batch, seed=seed, device=device
+        config,
+        ON_P[name],
+        train,
+        validation,
+        lr=rate,
+        epochs=config.epochs,
+        batch=config.p_batch,
+        seed=seed,
+        device=device,
     )
     answers = right(model, found.manual)
     return {
@@ -176,7 +189,15 @@ def small_rate(config: ProbeVsFinetune, found: Tweets, how: str, seed: int, devi
             index = balanced(found.processed.y, counts, seed + draw, "rates")
             train, held = (found.processed.take(torch.from_numpy(i)) for i in index)
             model, _ = adapted(
-                config, how, train, None, lr=rate, epochs=config.epochs, batch=config.batch, seed=seed + draw, device=device
+                config,
+                how,
+                train,
+                None,
+                lr=rate,
+                epochs=config.epochs,
+                batch=config.batch,
+                seed=seed + draw,
+                device=device,
             )
             several.append(float(right(model, held).mean()))
         scores.append(float(np.mean(several)))
@@ -212,7 +233,9 @@ def splits(config: ProbeVsFinetune, found: Tweets, seed: int) -> dict[str, Any]:
         sizes.add(str(counts))
         shared += len(np.intersect1d(train, test))
         tests.append(written(np.isin(np.arange(len(found.manual)), test)))
-    parts = [[set(part.extras["text"]) for part in processed_parts(config, found, seed + s)] for s in range(config.p_runs)]
+    parts = [
+        [set(part.extras["text"]) for part in processed_parts(config, found, seed + s)] for s in range(config.p_runs)
+    ]
     labels = [np.bincount(part.y.numpy(), minlength=2).tolist() for part in processed_parts(config, found, seed)]
     manual = set(found.manual.extras["text"])
     return {

@@ -47,7 +47,9 @@ def corrected_t_test(differences: Any, *, train: int, test: int, level: float = 
     if n < 2:
         raise UsageError(f"got {n} difference(s); expected those of at least two splits")
     if train < 1 or test < 1:
-        raise UsageError(f"got train={train} and test={test}; expected the numbers of items in a split, at least 1 each")
+        raise UsageError(
+            f"got train={train} and test={test}; expected the numbers of items in a split, at least 1 each"
+        )
     if not 0 < level < 1:
         raise UsageError(f"got level={level}; expected it in (0, 1)")
     mean, deviation = float(values.mean()), float(values.std(ddof=1))

@@ -219,9 +219,7 @@ def _lora(job: _Job) -> _Trained:
     return _Trained(merged, found.parameters, found.epoch, found.validation)
 
 
-def _train(
-    model: nn.Module, part: Part, validation: Part | None, settings: Settings, progress: bool
-) -> _Trained:
+def _train(model: nn.Module, part: Part, validation: Part | None, settings: Settings, progress: bool) -> _Trained:
     """Train `model` in place; with a validation part, leave it at its best epoch there."""
     count = _count(model)
     if validation is None:
