@@ -1,7 +1,7 @@
 """Linear probes against fine-tuning on tweets: Tables 5 and 6 and Figure 13b, with MiniLM in place of GPT-2.
 
-A probe on 300 hand-labelled tweets (M), random features, fine-tuning and low-rank adapters on the same tweets, each on the same 50
-shuffles; fine-tuning on 16,000 emoticon-labelled tweets (P), its epoch chosen on others, tested on all of M. The paper
+A probe on 300 hand-labelled tweets (M), random features, fine-tuning and low-rank adapters on the same tweets, each on the same
+50 shuffles; fine-tuning on 16,000 emoticon-labelled tweets (P), its epoch chosen on others, tested on all of M. The paper
 leaves learning rates open: those of fine-tuning and adapters are chosen on P, so that no tweet of M is looked at.
 """
 
@@ -184,9 +184,9 @@ def small_rate(config: ProbeVsFinetune, found: Tweets, how: str, seed: int, devi
     scores = []
     for rate in config.rates:
         several = []
-        for draw in range(config.rate_draws):
+        for k in range(config.rate_draws):
             counts = [config.per_class, config.p_validation // 4]
-            index = balanced(found.processed.y, counts, seed + draw, "rates")
+            index = balanced(found.processed.y, counts, seed + k, "rates")
             train, held = (found.processed.take(torch.from_numpy(i)) for i in index)
             model, _ = adapted(
                 config,
@@ -196,7 +196,7 @@ def small_rate(config: ProbeVsFinetune, found: Tweets, how: str, seed: int, devi
                 lr=rate,
                 epochs=config.epochs,
                 batch=config.batch,
-                seed=seed + draw,
+                seed=seed + k,
                 device=device,
             )
             several.append(float(right(model, held).mean()))
