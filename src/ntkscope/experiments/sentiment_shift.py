@@ -1,8 +1,9 @@
 """Distribution shift between the two parts of Sentiment140: Figures 12 to 15, sections 4 to 7, with MiniLM in place of GPT-2.
 
 P are tweets labelled by their emoticons, M tweets on chosen topics labelled by hand. Both are seen through every layer and
-pooling of MiniLM, and through untrained encoders of four sizes; tests and areas under the curve are those of `ns.explain.shift`. Two
-ways to make P more like M: tweets whose label a probe of M confirms, and rejection sampling by the density ratio of Figure 13a.
+pooling of MiniLM, and through untrained encoders of four sizes; tests and areas under the curve are those of
+`ns.explain.shift`. Two ways to make P more like M: tweets whose label a probe of M confirms, and rejection sampling by the
+density ratio of Figure 13a.
 """
 
 from __future__ import annotations

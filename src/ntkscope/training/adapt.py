@@ -208,8 +208,9 @@ def _fine_tune(job: _Job) -> _Trained:
 def _lora(job: _Job) -> _Trained:
     wanted = {name: p.requires_grad for name, p in job.model.named_parameters()}
     names = adapter_targets(job.model, job.head, job.targets)
-    with torch.random.fork_rng(devices=[]):  # adapters are drawn on the CPU and moved
-        torch.default_generator.manual_seed(derive_seed(job.settings.seed, "adapters"))
+    where = sorted({p.device for p in job.model.parameters() if p.device.type == "cuda"}, key=str)
+    with torch.random.fork_rng(devices=where):
+        torch.manual_seed(derive_seed(job.settings.seed, "adapters"))
         adapted = add_adapters(job.model, names, rank=job.rank, alpha=job.alpha)
     job.model.get_submodule(job.head).requires_grad_(True)
     found = _train(job.model, job.part, job.validation, job.settings, job.progress)
