@@ -68,13 +68,17 @@ RECIPES: dict[str, Recipe] = {
     ),
     # Without dependencies: it asks for pretty_midi, which only its music benchmark imports.
     "dattri": Recipe(".venv-dattri", "benchmarks.peer_dattri", ("tqdm", "pyyaml"), ("dattri==0.3.0",), our_torch=True),
-    "torchdrift": Recipe(".venv-torchdrift", "benchmarks.peer_torchdrift", (), ("torchdrift==0.1.0.post1",), our_torch=True),
+    "torchdrift": Recipe(
+        ".venv-torchdrift", "benchmarks.peer_torchdrift", (), ("torchdrift==0.1.0.post1",), our_torch=True
+    ),
     # Without dependencies: of those it asks for, only these are imported by what is measured; NumPy has to be below 2.
     "alibi-detect": Recipe(
         ".venv-alibi",
         "benchmarks.peer_alibi",
-        ("numpy<2", "scipy<1.14", "scikit-learn<1.6", "pandas<2.3", "numba<0.60", "Pillow<11")
-        + ("dill<0.4", "pydantic", "toml", "catalogue", "tqdm"),
+        (
+            *("numpy<2", "scipy<1.14", "scikit-learn<1.6", "pandas<2.3", "numba<0.60", "Pillow<11"),
+            *("dill<0.4", "pydantic", "toml", "catalogue", "tqdm"),
+        ),
         ("alibi-detect==0.13.0",),
         our_torch=True,
     ),

@@ -1,8 +1,8 @@
 """Power and false alarms of the tests for shift, beside torchdrift's and alibi-detect's on the same draws; their times.
 
 MNIST moved to the right by 0 to 3 pixels, and tweets of which 0 to 50 % are on topics that hand-labelled tweets were searched
-for, through a MiniLM encoder. A test of ours fails where its counterpart finds shifts more often beyond the error of so many draws
-(99 %, paired). The ratio of densities is to find contaminated items.
+for, through a MiniLM encoder. A test of ours fails where its counterpart finds shifts more often beyond the error of so many
+draws (99 %, paired). The ratio of densities is to find contaminated items.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def translated(draws: int, items: int) -> list[Draws]:
         moved = shift_images(images, torch.tensor([[0, pixels]]).expand(len(images), 2), 0.0).flatten(1).numpy()
         still = images.flatten(1).numpy()
         rows = [numpy_generator(k, "bench", "mnist").permutation(len(still))[: 2 * items] for k in range(draws)]
-        a, b = (np.stack([x[row[at]] for row in rows]) for x, at in ((still, slice(items)), (moved, slice(items, None))))
+        a, b = (
+            np.stack([x[row[at]] for row in rows]) for x, at in ((still, slice(items)), (moved, slice(items, None)))
+        )
         found.append(Draws("MNIST moved by pixels", pixels, a, b, items if pixels else 0))
     return found
 
@@ -182,4 +184,6 @@ def run(quick: bool = False) -> Outcome:
         checks.append(Check(f"{name}'s time over ours, discrepancy test", "≥ 1", str(faster), faster.median >= 1))
     small = f"{ranked(some):.3f} with {TWEETS} items"
     notes.append(f"AUROC of contaminated items {area:.3f} with {large[0].b.shape[1]} items, {small}")
-    return Outcome("Tests for shift: power beside torchdrift and alibi-detect", rows, checks, notes, {"seconds": seconds})
+    return Outcome(
+        "Tests for shift: power beside torchdrift and alibi-detect", rows, checks, notes, {"seconds": seconds}
+    )

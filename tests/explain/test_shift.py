@@ -22,7 +22,9 @@ from ntkscope.explain.density_ratio import DensityRatio
 from ntkscope.explain.pooled import Pooled, pool
 from ntkscope.explain.rearrangements import p_value, rearrange
 
-SHAPES = st.tuples(st.integers(20, 45), st.integers(20, 45), st.sampled_from([1, 2, 7, 60, 130]), st.integers(0, 10_000))
+SHAPES = st.tuples(
+    st.integers(20, 45), st.integers(20, 45), st.sampled_from([1, 2, 7, 60, 130]), st.integers(0, 10_000)
+)
 
 
 def samples(n: int, m: int, p: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -55,7 +57,9 @@ class TestRearrangements:
     def test_every_arrangement_is_equally_likely(self) -> None:
         """4 choose 2 arrangements of 4 items: a chi-squared test at one in a million."""
         labels = rearrange(2, 2, None, 6000, 1).labels[1:]
-        counts = [int((labels == np.isin(np.arange(4), pair)).all(1).sum()) for pair in itertools.combinations(range(4), 2)]
+        counts = [
+            int((labels == np.isin(np.arange(4), pair)).all(1).sum()) for pair in itertools.combinations(range(4), 2)
+        ]
         assert sum(counts) == 6000
         assert scipy.stats.chisquare(counts).pvalue > 1e-6
 
@@ -95,7 +99,9 @@ class TestRearrangements:
 class TestC2st:
     @settings(max_examples=12)
     @given(SHAPES, st.booleans())
-    def test_scores_are_those_of_refitted_ridge_regressions(self, shape: tuple[int, int, int, int], groups: bool) -> None:
+    def test_scores_are_those_of_refitted_ridge_regressions(
+        self, shape: tuple[int, int, int, int], groups: bool
+    ) -> None:
         n, m, p, seed = shape
         pooled = pool(*samples(n, m, p, seed))
         found = rearrange(n, m, grouped(n, m, seed) if groups else None, 3, seed)
@@ -106,7 +112,12 @@ class TestC2st:
             z = labels.astype(float)
             U = pooled.decomposition[0]
             total = np.array([np.square(z - z.mean()).sum()])
-            ridge = c2st.ridges(s, n + m)[int(c2st.chosen_ridges(s, (U.T @ z)[:, None], total, n + m)[0])]
+            ridge = c2st.chosen_ridges(s, (U.T @ z)[:, None], total, n + m)[0]
+            errors = {}
+            for other in c2st.ridges(s, n + m):  # generalised cross-validation by its definition
+                H = 1 / (n + m) + (U * (s**2 / (s**2 + other))) @ U.T
+                errors[other] = np.square(z - H @ z).sum() / (n + m - np.trace(H)) ** 2
+            assert errors[ridge] == pytest.approx(min(errors.values()), rel=1e-9)
             for fold in np.unique(folds):
                 held = folds == fold
                 mean, X = pooled.centred[~held].mean(0), pooled.centred[~held]
@@ -172,7 +183,7 @@ class TestMmd:
         found = rearrange(n, m, grouped(n, m, seed) if groups else None, 3, seed)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(mmd, "BLOCK", block)
-            values = mmd.squared_discrepancies(mmd.gaussian(X, found.unit), found)
+            values = mmd.discrepancies(mmd.gaussian(X, found.unit), found).squared
         apart = [
             float(np.square(X[i] - X[j]).sum())
             for i in range(n + m)
@@ -202,7 +213,9 @@ class TestMmd:
             random = numpy_generator(trial, "test", "mmd")
             X = np.concatenate([random.normal(size=40), random.normal(size=60) + 1])[:, None]
             rows = lambda at, X=X: np.exp(-np.square(X[at] - X.T) / 2)  # noqa: E731
-            low, high = mmd.discrepancy_interval(rows, np.arange(100) >= 40, np.arange(100))
+            found = rearrange(40, 60, None, 0, 0)
+            parts = mmd.discrepancies(rows, found).parts
+            low, high = mmd.discrepancy_interval(parts, found.labels[0], found.unit)
             held += low <= truth <= high
         assert held >= 300 * 0.95 - 4 * np.sqrt(300 * 0.95 * 0.05)
 
@@ -235,7 +248,9 @@ class TestKolmogorov:
 class TestPooled:
     @settings(max_examples=25)
     @given(SHAPES)
-    def test_principal_components_are_those_of_the_centred_embedded_kernel(self, shape: tuple[int, int, int, int]) -> None:
+    def test_principal_components_are_those_of_the_centred_embedded_kernel(
+        self, shape: tuple[int, int, int, int]
+    ) -> None:
         """PCA of the Gram matrix of activations, double-centred, is PCA of the activations: equal scores up to sign."""
         n, m, p, seed = shape
         a, b = samples(n, m, p, seed)
@@ -374,7 +389,9 @@ class TestShift:
     def test_words_and_picture(self) -> None:
         a, b = samples(25, 30, 4, 0)
         found = shift(None, a, b + 100, permutations=99)
-        assert str(found).startswith("shift (25 against 30 items): c2st p = 0.01, mmd p = 0.01, ks p = 0.01, holm p = 0.03")
+        assert str(found).startswith(
+            "shift (25 against 30 items): c2st p = 0.01, mmd p = 0.01, ks p = 0.01, holm p = 0.03"
+        )
         assert found.effects["auc"][0] == 1.0
         assert found.effects["auc"][1] == pytest.approx(1 - 3 / 25)
         figure = found.figure()

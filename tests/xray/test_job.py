@@ -32,6 +32,7 @@ NAMES = [
     "surrogates",
     "explain",
     "problems",
+    "shift",
     "kernel",
     "tangent",
     "layers",

@@ -210,6 +210,7 @@ def test_classifiers_have_the_sections_they_had(tmp_path: Path) -> None:
         "surrogates",
         "explain",
         "problems",
+        "shift",
         "kernel",
         "tangent",
         "layers",

@@ -20,7 +20,7 @@ from ntkscope.cli._common import (
     show,
     stoppable,
 )
-from ntkscope.cli._factories import options
+from ntkscope.cli._factories import data_of, options
 from ntkscope.cli._subject import (
     DATA,
     MODEL,
@@ -70,6 +70,10 @@ def xray(
     tracked: Annotated[
         Path | None, typer.Option(help="Folder in which ntkscope.Tracker recorded this network's training.")
     ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(help="Data, as --data, whose test items are compared with the training items for a shift."),
+    ] = None,
     untrained: Annotated[
         bool, typer.Option("--untrained", help="X-ray a network with random weights, or one that is at chance.")
     ] = False,
@@ -79,9 +83,10 @@ def xray(
     checked = certified(certify)
     chosen = None if kernels is None else [name.strip() for name in kernels.split(",")]
     if demo:
-        if model or weights or data or initial_weights or task or tracked:
+        if model or weights or data or initial_weights or task or tracked or compare:
             raise UsageError(
-                "--demo came with a model, weights, data, task or tracked training of your own; expected one or the other"
+                "--demo came with a model, weights, data, task or tracked training of your own, or data to compare; expected"
+                " one or the other"
             )
         limits: dict[str, Any] = {"max_train": max_train, "max_test": max_test, "device": device, "certify": checked}
         if params:
@@ -131,6 +136,9 @@ def xray(
             untrained=untrained,
             task=task,
             tracked=tracked,
+            compare=None
+            if compare is None
+            else data_of(compare, {}, None if data_root is None else str(data_root), seed)[1],
             name=model,
             data_name=data,
             options={**about.made_with} | {f"data {key}": value for key, value in options(data_option).items()},

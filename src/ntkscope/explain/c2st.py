@@ -1,7 +1,7 @@
 """The classifier two-sample test: can a linear classifier tell, of items it was not fitted on, which sample they are from?
 
-The classifier is ridge regression on the labels (a shrunk linear discriminant), fitted without each fold in turn; what counts is
-the area under the ROC curve of pairs within one fold. Lopez-Paz & Oquab (2017).
+The classifier is ridge regression on the labels (a shrunk linear discriminant), fitted without each fold in turn; what counts
+is the area under the ROC curve of pairs within one fold. Lopez-Paz & Oquab (2017).
 """
 
 from __future__ import annotations
@@ -21,31 +21,27 @@ FOLDS = 5
 FREEDOM = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.95, 0.999)  # degrees of freedom to choose from, as parts of the most
 
 
-def ridges(s: Float64[np.ndarray, " r"], items: int) -> list[float]:
+def ridges(s: Float64[np.ndarray, " r"], items: int) -> Float64[np.ndarray, " c"]:
     """Ridges λ whose `Σ s²/(s² + λ)` takes the values to choose from, the strongest first; at most half as many as items."""
     squares = np.square(s)
-    most = min(len(s), items / 2)
-    found = []
-    for part in FREEDOM:
-        low, high = squares[-1] * 1e-12, squares[0] * len(s) * items
-        for _ in range(60):  # on a logarithmic scale
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if (squares / (squares + middle)).sum() > part * most else (low, middle)
-        found.append(high)
-    return found
+    wanted = np.array(FREEDOM) * min(len(s), items / 2)
+    low = np.full(len(wanted), np.log(squares[-1]) - 30)
+    high = np.full(len(wanted), np.log(squares[0]) + np.log(len(s) * items))
+    for _ in range(50):  # halved each time
+        middle = (low + high) / 2
+        above = (squares / (squares + np.exp(middle)[:, None])).sum(1) > wanted
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.exp(high)
 
 
 def chosen_ridges(
     s: Float64[np.ndarray, " r"], coordinates: Float64[np.ndarray, "r k"], total: Float64[np.ndarray, " k"], items: int
-) -> Int64[np.ndarray, " k"]:
-    """For every labelling the number of the ridge with the least generalised cross-validation error; O(r k)."""
-    squares, energy = np.square(s), np.square(coordinates)
-    outside = total - energy.sum(0)
-    errors = []
-    for ridge in ridges(s, items):
-        left = ridge / (squares + ridge)
-        errors.append((outside + np.square(left) @ energy) / (items - 1 - (1 - left).sum()) ** 2)
-    return np.argmin(errors, axis=0)
+) -> Float64[np.ndarray, " k"]:
+    """For every labelling the ridge with the least generalised cross-validation error; O(r k)."""
+    energy, choices = np.square(coordinates), ridges(s, items)
+    left = choices[:, None] / (np.square(s) + choices[:, None])  # (c, r)
+    errors = total - energy.sum(0) + np.square(left) @ energy
+    return choices[np.argmin(errors / np.square(items - 1 - (1 - left).sum(1))[:, None], axis=0)]
 
 
 def cross_fitted(
@@ -60,12 +56,11 @@ def cross_fitted(
     n = len(U)
     z = labels.T.astype(np.float64)
     coordinates = U.T @ z
-    ridge_of = chosen_ridges(s, coordinates, z.mean(0) * (1 - z.mean(0)) * n, n)
-    choices = ridges(s, n)
+    chosen = chosen_ridges(s, coordinates, z.mean(0) * (1 - z.mean(0)) * n, n)
     scores = np.empty_like(z)
-    for number in np.unique(ridge_of):
-        columns = np.flatnonzero(ridge_of == number)
-        kept = np.square(s) / (np.square(s) + choices[number])
+    for ridge in np.unique(chosen):
+        columns = np.flatnonzero(chosen == ridge)
+        kept = np.square(s) / (np.square(s) + ridge)
         here = z[:, columns]
         residuals = here - here.mean(0) - U @ (kept[:, None] * coordinates[:, columns])
         for fold in np.unique(folds):

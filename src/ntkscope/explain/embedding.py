@@ -67,16 +67,22 @@ def embedded(
 
 def layer_outputs(model: nn.Module, x: Any, layer: str | int | None, pooling: Any) -> Tensor:
     """Pooled outputs of one layer for every item, in blocks; of each block, some items are run alone as well."""
+    run = _runner(model, layer, pooling)
+    batch = as_batch(x, model)
+    return torch.cat([run(batch[start : start + BATCH]) for start in range(0, len(batch), BATCH)])
+
+
+def _runner(model: nn.Module, layer: str | int | None, pooling: Any) -> Callable[[Batch], Tensor]:
+    """What runs one block of items after the other, on the network's device, and gives rows in float64."""
     check_mode(model)
     subject = Subject(model, still=True)
-    batch = as_batch(x, model)
     audited = AuditedFeatures(subject, partial(_block, layer=layer, pooling=pooling))
-    found = []
-    with torch.no_grad():
-        for start in range(0, len(batch), BATCH):
-            block = batch[start : start + BATCH].to(subject.device, None)
-            found.append(audited(block)[0].double().cpu())
-    return torch.cat(found)
+
+    def rows(block: Batch) -> Tensor:
+        with torch.no_grad():
+            return audited(block.to(subject.device, None))[0].double().cpu()
+
+    return rows
 
 
 def _block(subject: Subject, batch: Batch, layer: str | int | None, pooling: Any) -> list[Tensor]:
@@ -159,11 +165,11 @@ def _texts(encoder: nn.Module, tokenizer: Any, texts: Any, layer: str | int | No
     if not all(isinstance(text, str) for text in words):
         raise UsageError("got items that are not texts for an encoder's folder; expected a list of strings")
     order = sorted(range(len(words)), key=lambda i: len(words[i]))
-    parts = []
+    parts, run = [], _runner(encoder, layer, pooling)
     for start in range(0, len(order), BATCH):
         some = [words[i] for i in order[start : start + BATCH]]
         tokens = tokenizer(some, padding=True, truncation=True, return_tensors="pt")
-        parts.append(layer_outputs(encoder, dict(tokens), layer, pooling))
+        parts.append(run(as_batch(dict(tokens), encoder)))
     found = torch.cat(parts)
     back = torch.empty(len(order), dtype=torch.long)
     back[torch.tensor(order)] = torch.arange(len(order))

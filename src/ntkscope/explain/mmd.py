@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -49,53 +50,58 @@ def gaussian(X: Float64[np.ndarray, "n p"], unit: Int64[np.ndarray, " n"], seed:
     return lambda rows: np.exp(scale * squared_distances(X[rows], X))
 
 
-def squared_discrepancies(kernel: Rows, found: Rearrangements) -> Float64[np.ndarray, " r"]:
-    """The unbiased estimate of every arrangement, from one pass over the kernel; O(n² r), the kernel in blocks of rows.
+@dataclass(frozen=True, eq=False)
+class Discrepancies:
+    """The unbiased squared discrepancy of every arrangement, the samples' own first, and every item's part in that one."""
 
-    `mean k(x, x') + mean k(y, y') - 2 mean k(x, y)` over pairs of different units.
+    squared: Float64[np.ndarray, " r"]
+    parts: Float64[np.ndarray, " n"]
+
+
+def discrepancies(kernel: Rows, found: Rearrangements) -> Discrepancies:
+    """All arrangements from one pass over the kernel; O(n² r), the kernel in blocks of rows.
+
+    `mean k(x, x') + mean k(y, y') - 2 mean k(x, y)` over pairs of different units. An item's part is twice its mean kernel with
+    its own sample minus that with the other.
     """
     labels = found.labels.T.astype(np.float64)  # (n, r)
     inside, across, total = np.zeros(labels.shape[1]), np.zeros(labels.shape[1]), 0.0
+    to_first, to_second = np.zeros(len(labels)), np.zeros(len(labels))
     for rows, values in _blocks(kernel, found.unit):
         products = values @ labels  # (k, r)
         inside += np.einsum("kr,kr->r", products, labels[rows])
         across += products.sum(0)
-        total += float(values.sum())
+        sums = values.sum(1)
+        total += float(sums.sum())
+        to_second[rows], to_first[rows] = products[:, 0], sums - products[:, 0]
     across -= inside
     first = total - 2 * across - inside
     n, m = len(labels) - found.second, found.second
     squares = np.square(found.sizes)
-    unit_labels = np.zeros((labels.shape[1], len(squares)), dtype=bool)
-    unit_labels[:, found.unit] = found.labels
-    own = unit_labels @ squares  # pairs within units of the second sample
-    pairs_first, pairs_second = n**2 - (squares.sum() - own), m**2 - own
-    return first / pairs_first + inside / pairs_second - 2 * across / (n * m)
+    units = np.zeros((labels.shape[1], len(squares)), dtype=bool)
+    units[:, found.unit] = found.labels
+    own = units @ squares  # pairs within units of the second sample
+    squared = first / (n**2 - squares.sum() + own) + inside / (m**2 - own) - 2 * across / (n * m)
+    others = found.sizes[found.unit]
+    second = found.labels[0]
+    same = np.where(second, to_second / np.maximum(m[0] - others, 1), to_first / np.maximum(n[0] - others, 1))
+    return Discrepancies(squared, 2 * (same - np.where(second, to_first / n[0], to_second / m[0])))
 
 
 def discrepancy_interval(
-    kernel: Rows, second: Bool[np.ndarray, " n"], unit: Int64[np.ndarray, " n"], confidence: float = 0.95
+    parts: Float64[np.ndarray, " n"],
+    second: Bool[np.ndarray, " n"],
+    unit: Int64[np.ndarray, " n"],
+    confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """An interval for the squared discrepancy from each item's part in it, added up by unit.
-
-    An item's part is twice its mean kernel with its own sample minus that with the other.
-    """
-    sizes = np.bincount(unit)[unit]
-    influence = np.zeros(len(second))
-    n, m = int((~second).sum()), int(second.sum())
-    for rows, values in _blocks(kernel, unit):
-        to_second = values[:, second].sum(1)
-        to_first = values.sum(1) - to_second
-        own_second = second[rows]
-        own = np.where(own_second, to_second / (m - sizes[rows]), to_first / (n - sizes[rows]))
-        other = np.where(own_second, to_first / n, to_second / m)
-        influence[rows] = 2 * (own - other)
-    error = 0.0
-    for which, count in ((second, m), (~second, n)):
-        parts = (influence[which] - influence[which].mean()) / count
-        totals = np.bincount(np.unique(unit[which], return_inverse=True)[1].reshape(-1), parts)
+    """An interval for the squared discrepancy from the spread of the items' parts in it, added up by unit."""
+    error, middle = 0.0, 0.0
+    for which in (second, ~second):
+        apart = (parts[which] - parts[which].mean()) / int(which.sum())
+        totals = np.bincount(np.unique(unit[which], return_inverse=True)[1].reshape(-1), apart)
         error += len(totals) / max(len(totals) - 1, 1) * float(np.square(totals).sum())
+        middle += float(parts[which].mean()) / 2
     reach = float(scipy.stats.norm.ppf(0.5 + confidence / 2)) * error**0.5
-    middle = float(influence[second].sum() / m + influence[~second].sum() / n) / 2
     return middle - reach, middle + reach
 
 

@@ -151,8 +151,10 @@ def shift(
                 if kernel is None
                 else _network_kernel(kernel, embed, a, b)
             )
-            nulls[name] = mmd.squared_discrepancies(rows, found)
-            effects["mmd2"] = (float(nulls[name][0]), *mmd.discrepancy_interval(rows, found.labels[0], found.unit))
+            apart = mmd.discrepancies(rows, found)
+            nulls[name] = apart.squared
+            ends = mmd.discrepancy_interval(apart.parts, found.labels[0], found.unit)
+            effects["mmd2"] = (float(nulls[name][0]), *ends)
         else:
             parts = pooled.components(kolmogorov.COMPONENTS)
             nulls[name], component = kolmogorov.largest_distances(parts, found.labels)

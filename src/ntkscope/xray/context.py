@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ntkscope.core import Part, Record
+from ntkscope.core import Inputs, Part, Record
 from ntkscope.data.subsets import stratified
 from ntkscope.kernels import KERNELS
 from ntkscope.kernels.costs import Rates
@@ -69,6 +69,7 @@ class Context:
     clock: Clock = field(default_factory=Clock)
     timings: list[dict[str, Any]] = field(default_factory=list)  # written with each section
     tracked: Tracked | None = None  # the training of this network, as a tracker recorded it
+    compared: Inputs | None = None  # inputs of other items, to compare with the training items
     step_done: Callable[[str], None] = _nobody  # called with the name of every finished step of the plan
 
     # -- the network --------------------------------------------------------------------------------------------------

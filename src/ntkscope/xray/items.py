@@ -97,6 +97,19 @@ def collect_inputs(parts: Mapping[str, Any], tokenizer: Tokenizer | None = None)
     return [x for x, _, _ in _collected(parts, tokenizer, labels=False)]
 
 
+def compared_inputs(data: Any, train: Items, tokenizer: Tokenizer | None = None) -> Inputs:
+    """The inputs of items to compare with the training items: labelled as these are, or inputs alone."""
+    bare = isinstance(data, Tensor | np.ndarray) or _texts_of(data) is not None
+    [x] = collect_inputs({"compare": (data, torch.zeros(len(data))) if bare else data}, tokenizer)
+    if length(x) == 0:
+        raise UsageError("compare is empty; expected at least one item")
+    shapes = [[tuple(t.shape[1:]) for t in tensors(inputs) if t.is_floating_point()] for inputs in (train.x, x)]
+    if shapes[0] != shapes[1]:
+        raise UsageError(f"compare has inputs of shape {shapes[1]} and train of {shapes[0]}; expected the same")
+    _check_finite(Items(x, torch.zeros(length(x)), torch.arange(length(x))), "compare")
+    return x
+
+
 def _collected(parts: Mapping[str, Any], tokenizer: Tokenizer | None, labels: bool = True) -> list[Any]:
     """Inputs, labels and texts of each part; all texts are tokenised together, so that they have one length."""
     raw = [_raw(data, what, labels) for what, data in parts.items()]

@@ -28,7 +28,7 @@ from ntkscope.xray import given, repairing, resuming
 from ntkscope.xray.budget import Budget, Clock, as_budget, half_of_the_budget
 from ntkscope.xray.chance import check_trained
 from ntkscope.xray.context import Context
-from ntkscope.xray.items import Items, Tokenizer, collect_both
+from ntkscope.xray.items import Items, Tokenizer, collect_both, compared_inputs
 from ntkscope.xray.network import chosen_parameters, class_logits, initial_network
 from ntkscope.xray.plan import Plan, check_choice, make_plan, section_step
 from ntkscope.xray.registry import OutOfTime, Section, Skip, in_order, on_the_page
@@ -63,6 +63,7 @@ def xray(
     untrained: bool = False,
     task: str | None = None,
     tracked: str | Path | None = None,
+    compare: Any = None,
     name: str = "",
     data_name: str = "",
     options: Mapping[str, Any] | None = None,
@@ -80,7 +81,8 @@ def xray(
     gradients differentiate (all that are trainable), or "last" for the last affine layer's. `certify`: which blocks of
     gradients are checked against plain autograd: "every" one, "sampled" (one in eight), or False. A network that is at chance
     on training and on test items is refused unless `untrained=True`. `tracked`: the folder in which `ntkscope.Tracker` recorded
-    the training of this network; the page then has a section on it. The model is run in evaluation mode and left unchanged.
+    the training of this network; the page then has a section on it. `compare`: further items, as `train` or inputs alone, which
+    the section on shift compares with the training items. The model is run in evaluation mode and left unchanged.
 
     The record in `out` is written as it grows. Called again with the same arguments it resumes from what is there; another
     network, other data, labels, seeds, or `options` (what a factory made the network with) are refused: their fingerprints
@@ -100,6 +102,7 @@ def xray(
     followed = tracked_training(tracked, model)
     weights = shapes(chosen_matrices(model, chosen))
     everything, held = collect_both(train, test, tokenizer, task)
+    others = None if compare is None else compared_inputs(compare, everything, tokenizer)
     regression = everything.y.is_floating_point()
     with evaluating(model):
         few, _ = (given.tried(model, items, what, where) for items, what in ((everything, "train"), (held, "test")))
@@ -125,6 +128,7 @@ def xray(
             **({} if chosen is None else {"params": chosen if isinstance(chosen, str) else list(chosen)}),
             **({"task": REGRESSION} if regression else {}),
             **({} if followed is None else {"tracked": followed.identity}),
+            **({} if others is None else {"compare": fingerprint(others)}),
         }
         answers = resuming.answers(model, held, where)
 
@@ -148,6 +152,7 @@ def xray(
                 clock=clock,
                 timings=list(record.metrics.get("timings", [])),
                 tracked=followed,
+                compared=others,
             )
 
         found = _found(Path(out), config, {"xray": seed}, answers)

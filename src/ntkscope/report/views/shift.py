@@ -1,0 +1,153 @@
+"""Shift: a sentence for each sample beside the training items, the tests, both in a plane; and memorisation apart from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.numbers import interval, number, percent
+from ntkscope.report.plots import Point, Scale, scatter
+from ntkscope.report.plots.frame import Frame
+from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.tables import Cell, table
+from ntkscope.report.views.registry import VIEWS
+
+POINTS = 300  # of each sample in a plot
+TESTS = {"c2st": "p, classifier", "mmd": "p, mean discrepancy", "ks": "p, Kolmogorov–Smirnov", "holm": "p, Holm"}
+PILLS = {"shift": "bad", "memorised": "bad", "no shift found": "good", "no memorisation found": "good"}
+
+
+@VIEWS.register("shift")
+def shift(section: Section, source: Source) -> Drawing:
+    """Cards with verdicts, the table of tests, and scatter plots."""
+    judged, level = section.data["judged"], section.data["level"]
+    cards = [_card(one, level) for one in judged]
+    memorisation = section.data["memorisation"]
+    if memorisation is not None:
+        cards.append(_memorisation(memorisation))
+    pictures = [
+        _picture(source.array(f"shift.plane.{k}.{way}"), one, seen)
+        for k, one in enumerate(judged)
+        for way, seen in enumerate(one["seen"])
+    ]
+    shown = [picture for picture in pictures if picture is not None]
+    return Drawing(
+        join(
+            [
+                tag("div", *cards, class_="cards"),
+                tag("div", *shown, class_="pair") if shown else None,
+                _table(judged, source) if any(one["seen"] for one in judged) else None,
+            ]
+        )
+    )
+
+
+def sentence(one: Mapping[str, Any], level: float) -> str:
+    """What was found of one sample, for a reader who does not know the tests.
+
+    >>> sentence({"other": "test items", "verdict": "too few items", "seen": [], "why": ["20 items are needed"]}, 0.05)
+    'Nothing can be said about the test items: 20 items are needed.'
+    """
+    if not one["seen"]:
+        return f"Nothing can be said about the {one['other']}: {'; '.join(map(str, one['why']))}."
+    best = max(one["seen"], key=lambda seen: abs(seen["auc"] - 0.5))
+    told = (
+        f"of a training item and one of the {one['other']}, a linear classifier tells which is which in"
+        f" {percent(best['auc'])} of pairs (50 %: not at all), seen through the {best['embedding']}"
+    )
+    if one["verdict"] == "shift":
+        return f"The {one['other']} differ from the training items beyond chance (p = {number(one['p'], 2)}): {told}."
+    return (
+        f"No difference between the {one['other']} and the training items beyond chance (p = {number(one['p'], 2)}, level"
+        f" {number(level)}): {told}."
+    )
+
+
+def _card(one: Mapping[str, Any], level: float) -> Markup:
+    verdict = str(one["verdict"])
+    return tag(
+        "div",
+        tag(
+            "h3", f"Training items and {one['other']}", tag("span", f"{one['train']} : {one['items']}", class_="count")
+        ),
+        tag("p", tag("span", verdict, class_=f"pill {PILLS.get(verdict, 'quiet')}")),
+        tag("p", sentence(one, level), class_="small"),
+        *(tag("p", f"Left out: {why}", class_="soft small") for why in (one["why"] if one["seen"] else ())),
+        class_="card",
+    )
+
+
+def _memorisation(found: Mapping[str, Any]) -> Markup:
+    verdict = str(found["verdict"])
+    words = (
+        f"The network gives {percent(found['train'])} of the training items their label, and {percent(found['test'])} of the"
+        f" test items: a difference of {number(100 * found['gap'], 2)} points"
+        f" ({interval(100 * found['low'], 100 * found['high'])}). In {percent(found['margin_auc'])} of pairs the training item"
+        " has the larger margin (50 %: no difference)."
+    )
+    if verdict == "cannot be told from the shift":
+        words += " The test items are shifted, which lowers their accuracy as well, so the difference has two possible causes."
+    return tag(
+        "div",
+        tag("h3", "Memorisation"),
+        tag("p", tag("span", verdict, class_=f"pill {PILLS.get(verdict, 'quiet')}")),
+        tag("p", words, class_="small"),
+        class_="card",
+    )
+
+
+def _picture(plane: Any, one: Mapping[str, Any], seen: Mapping[str, Any]) -> Markup | None:
+    if plane is None or plane.ndim != 2 or plane.shape[1] < 2 or not np.isfinite(plane).all():
+        return None
+    first = int(one["train"])
+    if not 0 < first < len(plane):
+        return None
+    x, y = (Scale(float(column.min()), float(column.max())) for column in plane.T[:2])
+    frame = Frame(x, y, "principal component 1", "principal component 2")
+    points = [
+        Point(float(x), float(y), stands_out=other)
+        for rows, other in ((plane[:first], False), (plane[first:], True))
+        for x, y in rows[:: max(1, len(rows) // POINTS), :2]
+    ]
+    about = f"Training items (circles) and {one['other']} (diamonds) in two components of the {seen['embedding']}"
+    return tag("figure", tag("figcaption", about), scatter(frame, points, describe=about))
+
+
+def _table(judged: Sequence[Mapping[str, Any]], source: Source) -> Markup:
+    rows = [
+        [
+            Cell(one["other"], one["other"]),
+            Cell(seen["embedding"], seen["embedding"]),
+            Cell(number(seen["width"]), seen["width"], True),
+            *(Cell(number(seen["p"].get(name), 2), seen["p"].get(name), True) for name in TESTS),
+            Cell(
+                join([number(seen["auc"]), tag("span", interval(seen["auc_low"], seen["auc_high"]), class_="range")]),
+                seen["auc"],
+                True,
+            ),
+            Cell(number(seen["plane_auc"]), seen["plane_auc"], True),
+            Cell(number(seen["effective"], 3), seen["effective"], True),
+        ]
+        for one in judged
+        for seen in one["seen"]
+    ]
+    heads = [
+        "Compared",
+        "Seen through",
+        "Numbers per item",
+        *TESTS.values(),
+        "AUC",
+        "AUC, two components",
+        "Effective items",
+    ]
+    words = tag(
+        "p",
+        "AUC: how often a linear classifier orders a pair rightly, on items it was not fitted on; 0.5 is chance. Effective"
+        " items: how many training items would be left if they were weighted to look like the other sample.",
+        class_="soft small",
+    )
+    shown = table(heads, rows, name="Tests for a shift", export=f"{source.record.name}-shift.csv", kind="snug")
+    return join([shown, words])
