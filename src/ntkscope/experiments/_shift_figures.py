@@ -12,23 +12,33 @@ from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._results import under
 
 
+MOST = 4000  # points of a density
+
+
 def draw(record: Record) -> dict[str, Any]:
-    """Figures 12, 13a and 15, of what is in the record."""
+    """Figures 12 to 15, of what is in the record, and how well every view separates."""
     figures = {"separation": _separation(record)}
-    if "plane-P" in record.arrays:
-        figures |= {"figure12": _first(record), "figure13a": _plane(record)}
+    views = {"MiniLM": "plane"} | {f"untrained {size}": f"plane-{size}" for size in record.config["sizes"]}
+    views = {title: name for title, name in views.items() if f"{name}-P" in record.arrays}
+    if "MiniLM" in views:
+        figures |= {"figure12": _first(record), "figure13a": _planes({"": _samples(record, "plane")})}
+    if views:
+        figures["figure15"] = _planes({title: _samples(record, name) for title, name in views.items()})
+    if "filter-before" in record.arrays:
+        both = {"P": record.arrays["filter-before"], "filtered": record.arrays["filter-after"]}
+        figures["figure14"] = _planes({"": {name: np.asarray(points, float) for name, points in both.items()}})
     if under(record, "filter/"):
-        figures["figure14"] = _filters(record)
+        figures["filter"] = _filters(record)
     return figures
 
 
-def _samples(record: Record) -> dict[str, np.ndarray]:
-    return {name: np.asarray(record.arrays[f"plane-{name}"], dtype=np.float64) for name in "PM"}
+def _samples(record: Record, plane: str) -> dict[str, np.ndarray]:
+    return {name: np.asarray(record.arrays[f"{plane}-{name}"], dtype=np.float64) for name in "PM"}
 
 
 def _first(record: Record) -> Any:
     figure, (axis,) = drawing.canvas(1, 1, width=5)
-    samples = _samples(record)
+    samples = _samples(record, "plane")
     both = np.concatenate([points[:, 0] for points in samples.values()])
     at = np.linspace(both.min(), both.max(), 300)
     for i, (name, points) in enumerate(samples.items()):
@@ -41,21 +51,24 @@ def _first(record: Record) -> Any:
     return figure
 
 
-def _plane(record: Record) -> Any:
-    figure, (axis,) = drawing.canvas(1, 1, width=5, height=4.4)
-    samples = _samples(record)
-    both = np.concatenate(list(samples.values()))
-    low, high = np.quantile(both, 0.002, axis=0), np.quantile(both, 0.998, axis=0)
-    x, y = (np.linspace(low[k], high[k], 80) for k in (0, 1))
-    grid = np.stack([each.ravel() for each in np.meshgrid(x, y)])
-    for i, (name, points) in enumerate(samples.items()):
-        axis.scatter(*points.T, s=3, alpha=0.15, linewidths=0, color=drawing.COLOURS[i], rasterized=True)
-        density = stats.gaussian_kde(points.T)(grid).reshape(80, 80)
-        axis.contour(x, y, density, levels=5, colors=drawing.COLOURS[i], linewidths=1)
-        axis.plot([], [], color=drawing.COLOURS[i], label=f"{name} ({len(points):,} tweets)")
-    axis.set_xlabel("first principal component", fontsize=9)
-    axis.set_ylabel("second", fontsize=9)
-    axis.legend(fontsize=8, frameon=False)
+def _planes(panels: dict[str, dict[str, np.ndarray]]) -> Any:
+    """Densities of two samples in a plane, one panel for each title."""
+    figure, axes = drawing.canvas(1, len(panels), width=4.4, height=4.2)
+    for axis, (title, samples) in zip(axes, panels.items()):
+        both = np.concatenate(list(samples.values()))
+        low, high = np.quantile(both, 0.002, axis=0), np.quantile(both, 0.998, axis=0)
+        x, y = (np.linspace(low[k], high[k], 60) for k in (0, 1))
+        grid = np.stack([each.ravel() for each in np.meshgrid(x, y)])
+        for i, (name, points) in enumerate(samples.items()):
+            few, colour = points[:: -(-len(points) // MOST)], drawing.COLOURS[i]
+            axis.scatter(*few.T, s=3, alpha=0.15, linewidths=0, color=colour, rasterized=True)
+            density = stats.gaussian_kde(few.T)(grid).reshape(60, 60)
+            axis.contour(x, y, density, levels=5, colors=colour, linewidths=1)
+            axis.plot([], [], color=colour, label=f"{name} ({len(points):,} tweets)")
+        axis.set_title(title, fontsize=9)
+        axis.set_xlabel("first principal component", fontsize=9)
+        axis.set_ylabel("second", fontsize=9)
+        axis.legend(fontsize=8, frameon=False)
     return figure
 
 

@@ -18,7 +18,7 @@ from ntkscope.experiments._sentences import on
 from ntkscope.experiments._tweet_embeddings import Vectors, hidden_states
 from ntkscope.experiments._tweets import Tweets, balanced, classifier, handle_only, masked
 from ntkscope.explain.density_ratio import kernel_density_ratio
-from ntkscope.explain.pooled import pool
+from ntkscope.explain.pooled import Pooled, pool
 from ntkscope.explain.shift import SHIFT, Shift, shift
 from ntkscope.kernels import kernel
 
@@ -105,11 +105,8 @@ def plane(first: Vectors, second: Vectors, record: Record, permutations: int, se
 
     With twice as many rearrangements, so that p can be below 1e-3.
     """
-    pooled = pool(first, second)
-    scores = pooled.components(2)
-    record.array("plane-P", scores[: len(first)].astype(np.float32))
-    record.array("plane-M", scores[len(first) :].astype(np.float32))
-    line = scores[:, :1]
+    pooled = keep_plane(record, "plane", first, second)
+    line = pooled.components(1)
     alone = shift(
         None, line[: len(first)], line[len(first) :], tests=("ks",), permutations=2 * permutations + 1, seed=seed
     )
@@ -117,6 +114,15 @@ def plane(first: Vectors, second: Vectors, record: Record, permutations: int, se
         "first component": {"auc": told(alone)["auc"], "ks": told(alone)["ks"], "p": alone.p["ks"]},
         "shares of variance": pooled.shares[:2].round(4).tolist(),
     }
+
+
+def keep_plane(record: Record, name: str, first: Vectors, second: Vectors) -> Pooled:
+    """Both samples on their first two components, kept in the record for its figures."""
+    pooled = pool(first, second)
+    scores = pooled.components(2).astype(np.float32)
+    record.array(f"{name}-P", scores[: len(first)])
+    record.array(f"{name}-M", scores[len(first) :])
+    return pooled
 
 
 def regression() -> Any:
@@ -166,11 +172,19 @@ def confident(scores: Float64[np.ndarray, " n"], labels: Labels, share: float) -
 
 
 def filtered(
-    P: Vectors, M: Vectors, y_P: Labels, y_M: Labels, share: float, seed: int, device: torch.device
+    P: Vectors,
+    M: Vectors,
+    y_P: Labels,
+    y_M: Labels,
+    share: float,
+    seed: int,
+    device: torch.device,
+    record: Record | None = None,
 ) -> dict[str, Any]:
     """P filtered by a probe of one half of M, downstream accuracy on the other half; both halves take both parts.
 
-    The filter knows labels of M, so accuracies on the tweets it was made from would be too good.
+    The filter knows labels of M, so accuracies on the tweets it was made from would be too good. With a `record`, the planes of
+    P and of the filtered tweets are kept for its figures.
     """
     draw = numpy_generator(seed, "filter")
     scores = pool(P, M).components(2)
@@ -197,6 +211,9 @@ def filtered(
             }
         )
     means = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    if record is not None:
+        record.array("filter-before", plane_P.astype(np.float32))
+        record.array("filter-after", plane_P[kept].astype(np.float32))
     return {
         "kept": int(kept.sum()),
         "of": len(P),

@@ -117,14 +117,17 @@ def legs(config: SentimentShift, record: Record, found: Tweets, seed: int, devic
     def layer(k: int) -> dict[str, Any]:
         return {how: measure.seen(*views.every()[k, how], config.permutations, seed) for how in config.poolings}
 
-    def fresh(size: str, draw: int) -> dict[str, Any]:
-        return measure.seen(*views.fresh(size, draw), config.permutations, seed)
+    def fresh(size: str, d: int) -> dict[str, Any]:
+        both = views.fresh(size, d)
+        if d == 0:
+            measure.keep_plane(record, f"plane-{size}", *both)
+        return measure.seen(*both, config.permutations, seed)
 
     def on_last(function: Callable[..., dict[str, Any]], *more: Any) -> Callable[[], dict[str, Any]]:
         return lambda: function(*views.last(), *more)
 
     def kept(s: int) -> dict[str, Any]:
-        return measure.filtered(*views.whole(), *labels, config.share, seed + s, device)
+        return measure.filtered(*views.whole(), *labels, config.share, seed + s, device, None if s else record)
 
     return [
         Leg("counts", partial(measure.counts, found)),
