@@ -11,7 +11,6 @@ from ntkscope.core import Record
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._results import under
 
-
 MOST = 4000  # points of a density
 
 
