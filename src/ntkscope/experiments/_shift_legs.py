@@ -236,7 +236,7 @@ def subsample(P: Vectors, M: Vectors, y_P: Labels, y_M: Labels, seed: int) -> di
     others = np.setdiff1d(np.arange(len(M)), half)
     part = kernel_density_ratio(np.concatenate([plane_P, plane_M[half]]), len(P))
     kept_half = part.accepted(seed, most=float(np.quantile(part.a, CLIP)))
-    few = {"tests": ("ks",), "permutations": 19, "level": 0.05, "seed": seed}
+    few: dict[str, Any] = {"tests": ("ks",), "permutations": 19, "level": 0.05, "seed": seed}
     before = shift(None, plane_P[:: max(1, len(P) // 4000)], plane_M, **few)
     in_plane, whole = shift(None, plane_P[kept], plane_M, **few), shift(None, P[kept], M, **few)
     held = shift(None, plane_P[kept_half], plane_M[others], **few)
