@@ -122,29 +122,27 @@ class TestC2st:
                 held = folds == fold
                 mean, X = pooled.centred[~held].mean(0), pooled.centred[~held]
                 weights = np.linalg.solve((X - mean).T @ (X - mean) + ridge * np.eye(p), (X - mean).T @ z[~held])
-                expected = z[~held].mean() + (pooled.centred[held] - mean) @ weights
+                expected = (pooled.centred[held] - mean) @ weights
                 np.testing.assert_allclose(scores[held, column], expected, rtol=1e-6, atol=1e-7)
 
     @settings(max_examples=40)
-    @given(st.integers(0, 10_000), st.integers(4, 30), st.integers(1, 3), st.booleans())
-    def test_area_is_the_share_of_ordered_pairs_within_folds(self, seed: int, n: int, folds: int, ties: bool) -> None:
+    @given(st.integers(0, 10_000), st.integers(4, 30), st.booleans())
+    def test_area_is_the_share_of_ordered_pairs(self, seed: int, n: int, ties: bool) -> None:
         random = numpy_generator(seed, "test", "auc")
         scores = random.integers(0, 4, (n, 3)).astype(float) if ties else random.normal(size=(n, 3))
-        labels, fold = random.random((3, n)) < 0.4, random.integers(0, folds, n)
-        for column, area in enumerate(c2st.fold_auc(scores, labels, fold)):
-            pairs = [
-                (scores[i, column], scores[j, column])
-                for i in range(n)
-                for j in range(n)
-                if fold[i] == fold[j] and labels[column, i] and not labels[column, j]
-            ]
-            expected = np.mean([(x > y) + (x == y) / 2 for x, y in pairs]) if pairs else 0.5
+        labels = random.permuted(np.tile(np.arange(n) < max(1, n // 3), (3, 1)), axis=1)
+        for column, area in enumerate(c2st.areas(scores, labels)):
+            above, below = (scores[which, column] for which in (labels[column], ~labels[column]))
+            expected = np.mean([(x > y) + (x == y) / 2 for x in above for y in below])
             assert area == pytest.approx(expected, abs=1e-12)
+            assert c2st.auc_interval(scores[:, column], labels[column], np.arange(n))[0] == pytest.approx(
+                expected, abs=1e-12
+            )
 
-    def test_area_of_one_fold_is_that_of_scikit_learn(self) -> None:
+    def test_area_is_that_of_scikit_learn(self) -> None:
         random = numpy_generator(0, "test", "auc")
         labels, scores = random.random(50) < 0.5, random.normal(size=50)
-        area, low, high = c2st.auc_interval(scores, labels, np.zeros(50, dtype=np.int64), np.arange(50))
+        area, low, high = c2st.auc_interval(scores, labels, np.arange(50))
         assert area == pytest.approx(roc_auc_score(labels, scores))
         assert low < area < high
 
@@ -160,17 +158,18 @@ class TestC2st:
             for times in held:
                 unit = np.repeat(np.arange(120), abs(times)) if times > 0 else np.arange(360)
                 many = np.repeat(np.arange(120), abs(times))
-                _, low, high = c2st.auc_interval(scores[many], second[many], np.zeros(len(many), dtype=np.int64), unit)
+                _, low, high = c2st.auc_interval(scores[many], second[many], unit)
                 held[times] += low <= truth <= high
         assert min(held[1], held[3]) >= 400 * 0.95 - 4 * np.sqrt(400 * 0.95 * 0.05)
         assert held[-3] < 400 * 0.85
 
     def test_null_area_is_one_half_on_average(self) -> None:
-        """Areas over pairs across folds would be below: 300 rearrangements, four standard errors."""
+        """With the mean labels of the fits it would be below 0.4: 300 rearrangements, four standard errors and 0.01, since a
+        fit still knows a little of the labels that it was not given."""
         a, b = samples(40, 40, 10, 0)
         pooled, found = pool(a, b), rearrange(40, 40, None, 300, 0)
         areas = c2st.separation(pooled, found.labels, found.folds(5, 0)).auc[1:]
-        assert abs(areas.mean() - 0.5) < 4 * areas.std() / np.sqrt(300)
+        assert abs(areas.mean() - 0.5) < 4 * areas.std() / np.sqrt(300) + 0.01
 
 
 class TestMmd:

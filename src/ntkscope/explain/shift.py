@@ -139,7 +139,7 @@ def shift(
     nulls: dict[str, Float64[np.ndarray, " r"]] = {}
     effects: dict[str, tuple[float, float, float]] = {}
     told = c2st.separation(pooled, found.labels if "c2st" in chosen else found.labels[:1], folds)
-    effects["auc"] = c2st.auc_interval(told.scores, found.labels[0], folds, found.unit)
+    effects["auc"] = c2st.auc_interval(told.scores, found.labels[0], found.unit)
     effects |= _plane_effects(pooled, found, folds)
     component = None
     for name in chosen:
@@ -192,7 +192,7 @@ def _plane_effects(
     linear = c2st.separation(plane, found.labels[:1], folds).scores
     curved = c2st.quadratic_scores(plane.centred, found.labels[0], folds)
     return {
-        name: c2st.auc_interval(scores, found.labels[0], folds, found.unit)
+        name: c2st.auc_interval(scores, found.labels[0], found.unit)
         for name, scores in (("auc_pc12", linear), ("auc_pc12_qda", curved))
     }
 

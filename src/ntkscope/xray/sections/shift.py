@@ -151,8 +151,7 @@ def _memorisation(context: Context, test: Judged) -> Memorisation:
     of_train, of_test = (margins(logits, labels) for logits, labels in sides)
     both = np.concatenate([of_train, of_test])
     trained = np.arange(len(both)) < len(of_train)
-    together = np.zeros(len(both), dtype=np.int64)
-    area = auc_interval(both, trained, together, np.arange(len(both)))
+    area = auc_interval(both, trained, np.arange(len(both)))
     p = float(scipy.stats.mannwhitneyu(of_train, of_test, alternative="greater").pvalue)
     if low <= GAP or p > LEVEL:
         verdict = GENERALISES
