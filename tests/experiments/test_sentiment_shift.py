@@ -107,11 +107,11 @@ def test_accepted_tweets_look_like_the_others_in_the_plane_alone() -> None:
 def test_handles_are_counted_by_class() -> None:
     part = _tweets.tweets("made-up", "tiny", root=None, length=6).processed.take(range(4))
     texts = ["@anna", "@tom", "@tom  hello", "good morning"]
-    part = experiment.Tweets(
+    both = experiment.Tweets(
         type(part)(part.x, torch.tensor([0, 1, 1, 0]), {"text": texts}),
         type(part)(part.x, torch.tensor([0, 1, 1, 1]), {"text": texts}),
     )
-    found = measure.counts(part)
+    found = measure.counts(both)
     assert found["one handle and nothing else, negative and positive"] == [1, 1]
     assert found["inputs with both labels"] == 1
     assert found["for example"] == ["USERNAME"]

@@ -231,7 +231,9 @@ def subsample(P: Vectors, M: Vectors, y_P: Labels, y_M: Labels, seed: int) -> di
     scores = pool(P, M).components(2)
     plane_P, plane_M = scores[: len(P)], scores[len(P) :]
     ratio = kernel_density_ratio(scores, len(P))
-    kept = ratio.accepted(seed, most=float(np.quantile(ratio.a, CLIP)))
+    most = float(np.quantile(ratio.a, CLIP))
+    kept = ratio.accepted(seed, most=most)
+    weights = np.minimum(ratio.a, most)  # where P has next to no tweets the ratio itself is next to infinite
     (half,) = balanced(torch.from_numpy(y_M), [np.bincount(y_M).min() // 2], seed, "halves")
     others = np.setdiff1d(np.arange(len(M)), half)
     part = kernel_density_ratio(np.concatenate([plane_P, plane_M[half]]), len(P))
@@ -251,7 +253,7 @@ def subsample(P: Vectors, M: Vectors, y_P: Labels, y_M: Labels, seed: int) -> di
     return {
         "accepted": len(kept),
         "of": len(P),
-        "effective size": ratio.effective,
+        "effective size": float(weights.sum() ** 2 / np.square(weights).sum()),
         "AUC in PC1–2 before": told(before)["auc_pc12_qda"],
         "AUC in PC1–2": told(in_plane)["auc_pc12_qda"],
         "AUC in PC1–2, tweets of M not used": told(held)["auc_pc12_qda"],
