@@ -13,7 +13,7 @@ from scipy import stats
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record, UsageError
-from ntkscope.experiments import _probe_claims as claims
+from ntkscope.experiments import _adaptation_claims as claims
 from ntkscope.experiments import _resampled_tests as tests
 from ntkscope.experiments import _tweets
 from ntkscope.experiments import probe_vs_finetune as experiment

@@ -8,7 +8,7 @@ import numpy as np
 
 from ntkscope.core import Record
 from ntkscope.experiments import _drawing as drawing
-from ntkscope.experiments._probe_claims import TABLE_5, TABLE_6, paired_with_p
+from ntkscope.experiments._adaptation_claims import TABLE_5, TABLE_6, paired_with_p
 from ntkscope.experiments._results import summary, under
 
 TITLES = {
