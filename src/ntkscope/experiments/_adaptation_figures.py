@@ -1,0 +1,96 @@
+"""Figures of probes and fine-tunings: accuracies as in Tables 5 and 6, their histograms as in Figure 13b, both tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ntkscope.core import Record
+from ntkscope.experiments import _drawing as drawing
+from ntkscope.experiments._adaptation_claims import TABLE_5, TABLE_6, paired_with_p
+from ntkscope.experiments._results import summary, under
+
+TITLES = {
+    "probe": "probe on M",
+    "random": "random features on M",
+    "finetune": "fine-tuning on M",
+    "lora": "LoRA on M",
+    "finetune-on-p": "fine-tuning on P",
+    "probe-on-p": "probe on P",
+}
+
+
+def draw(record: Record) -> dict[str, Any]:
+    """What is in the record; methods that were not run are left out."""
+    found = {name: list(under(record, f"{name}/").values()) for name in TITLES}
+    found = {name: several for name, several in found.items() if several}
+    return {"tables": _bars(found), "figure13b": _histograms(found), "tests": _tests(record, found)}
+
+
+def _bars(found: dict[str, list[Any]]) -> Any:
+    figure, axes = drawing.canvas(1, 2, width=4.8)
+    published = {**TABLE_5, "finetune-on-p": TABLE_6["finetune-on-p"]}
+    for axis, where, error in zip(axes, ("train", "test"), ("sem", "test sem")):
+        told = {name: summary(100 * row[where] for row in several) for name, several in found.items()}
+        values: Any = ([v["mean"] for v in told.values()], [v["sem"] for v in told.values()])
+        rows = [published.get(name) for name in told]
+        stated: Any = (
+            [None if row is None else row[f"{where} %"] for row in rows],
+            [0.0 if row is None else row[error] for row in rows],
+        )
+        series = {"measured, MiniLM": values, "published, GPT-2": stated}
+        drawing.compare_bars(axis, [TITLES[name] for name in told], series, label=f"{where} accuracy, %")
+        axis.set_ylim(40, 101)
+    return figure
+
+
+def _histograms(found: dict[str, list[Any]]) -> Any:
+    figure, (axis,) = drawing.canvas(1, 1, width=6.4)
+    for i, (name, several) in enumerate(found.items()):
+        values = [100 * row["test"] for row in several]
+        edges = np.arange(39, 102, 2)
+        axis.hist(
+            values,
+            bins=edges,
+            density=True,
+            histtype="stepfilled",
+            alpha=0.35,
+            color=drawing.COLOURS[i % len(drawing.COLOURS)],
+            label=f"{TITLES[name]} ({len(values)})",
+        )
+        axis.axvline(float(np.mean(values)), color=drawing.COLOURS[i % len(drawing.COLOURS)], linewidth=1.2)
+    axis.set_xlabel("accuracy on tweets of M that were not trained on, %", fontsize=9)
+    axis.set_ylabel("density", fontsize=9)
+    axis.legend(fontsize=7, frameon=False)
+    return figure
+
+
+def _tests(record: Record, found: dict[str, list[Any]]) -> Any:
+    """Left: quantiles of two methods' accuracies, as the published test compares them; right: differences per shuffle."""
+    figure, (left, right) = drawing.canvas(1, 2, width=4.4)
+    probe = found.get("probe", [])
+    pairs: dict[str, list[float]] = {}
+    for i, name in enumerate(("finetune", "finetune-on-p")):
+        several = found.get(name, [])
+        if not several or not probe:
+            continue
+        at = np.linspace(0, 1, min(len(probe), len(several)))
+        one, other = (np.quantile([100 * row["test"] for row in group], at) for group in (probe, several))
+        left.plot(other, one, "o", markersize=3, color=drawing.COLOURS[i], label=TITLES[name])
+        left.plot(other, other, color="#999999", linewidth=0.8)
+        if name == "finetune":
+            pairs[name] = [a["test"] - b["test"] for a, b in zip(probe, several)]
+        elif "splits" in record.metrics:
+            pairs[name] = paired_with_p(record, probe, several)
+    for i, (name, values) in enumerate(pairs.items()):
+        right.hist([100 * value for value in values], alpha=0.4, color=drawing.COLOURS[i], label=TITLES[name])
+    left.set_xlabel("accuracy of the other method, quantiles, %", fontsize=8)
+    left.set_ylabel("accuracy of the probe on M, quantiles, %", fontsize=8)
+    right.axvline(0, color="#999999", linewidth=0.8)
+    right.set_xlabel("probe minus the other on the same tweets, points", fontsize=8)
+    right.set_ylabel("shuffles", fontsize=8)
+    for axis in (left, right):
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=7, frameon=False)
+    return figure
