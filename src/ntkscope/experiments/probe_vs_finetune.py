@@ -18,9 +18,9 @@ from torch import nn
 
 from ntkscope.core import Claim, Part, Record
 from ntkscope.experiments import _adaptation_claims as claims
+from ntkscope.experiments._adaptation_figures import draw
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._network import logits_of
-from ntkscope.experiments._adaptation_figures import draw
 from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments._results import once
 from ntkscope.experiments._tweets import Tweets, balanced, classifier, manual_split, tweets
