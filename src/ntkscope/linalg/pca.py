@@ -18,9 +18,9 @@ from ntkscope.linalg.feature_rows import BLOCK, FeatureRows, Features, Standardi
 
 METHODS = ("auto", "exact", "randomised")
 SMALL = 2048  # sides below this are always decomposed exactly
-OVERSAMPLED = 32  # directions carried beside those asked for
+OVERSAMPLED = 32  # directions carried at least beside those asked for; half as many again where that is more
 LEAST, MOST = 3, 16  # products with the covariance before the one that measures: two power iterations and the first
-SETTLED = 2e-4  # of the captured variance: what further iterations would still gain
+SETTLED = 3e-4  # of the captured variance: what further iterations would still gain
 COPIES = 4  # of the square matrix while it is decomposed, or of the directions while they are iterated
 BLOCKS = 3  # a block as it is read, standardised, and one of another kind
 PROBES = 8  # random combinations of components by which the error of an exact decomposition is measured
@@ -148,7 +148,7 @@ def _fits(held: int, rows: FeatureRows, budget: int) -> bool:
 
 def _carried(side: int, k: int) -> int:
     """How many directions are iterated for k components."""
-    return min(side, k + max(OVERSAMPLED, k // 8))
+    return min(side, k + max(OVERSAMPLED, k // 2))
 
 
 def _by_covariance(rows: FeatureRows, still: Standardisation, k: int) -> tuple[Tensor, Tensor, float]:
