@@ -18,9 +18,9 @@ from ntkscope.linalg.feature_rows import BLOCK, FeatureRows, Features, Standardi
 
 METHODS = ("auto", "exact", "randomised")
 SMALL = 2048  # sides below this are always decomposed exactly
-OVERSAMPLED = 32  # directions carried beside those asked for
+OVERSAMPLED = 32  # directions carried at least beside those asked for; half as many again where that is more
 LEAST, MOST = 3, 16  # products with the covariance before the one that measures: two power iterations and the first
-SETTLED = 1e-4  # of the captured variance: what further iterations would still gain
+SETTLED = 3e-4  # of the captured variance: what further iterations would still gain
 COPIES = 4  # of the square matrix while it is decomposed, or of the directions while they are iterated
 BLOCKS = 3  # a block as it is read, standardised, and one of another kind
 PROBES = 8  # random combinations of components by which the error of an exact decomposition is measured
@@ -148,7 +148,7 @@ def _fits(held: int, rows: FeatureRows, budget: int) -> bool:
 
 def _carried(side: int, k: int) -> int:
     """How many directions are iterated for k components."""
-    return min(side, k + max(OVERSAMPLED, k // 8))
+    return min(side, k + max(OVERSAMPLED, k // 2))
 
 
 def _by_covariance(rows: FeatureRows, still: Standardisation, k: int) -> tuple[Tensor, Tensor, float]:
@@ -198,6 +198,11 @@ def _above_rounding(values: Float64[Tensor, " k"], side: int, dtype: torch.dtype
 
 
 def _randomised(rows: FeatureRows, still: Standardisation, k: int, seed: int) -> tuple[Tensor, Tensor, float]:
+    """Subspace iteration with `C - α`, α half of the smallest eigenvalue seen so far of those carried.
+
+    That shift brings all eigenvalues that are not carried, in [0, 2α], to at most α, while the wanted ones lose no more than α
+    of theirs: about twice the convergence for the same passes (Feng, Yu & Xie 2022).
+    """
     side = min(rows.n, rows.width)
     carried = _carried(side, k)
     start = torch.randn(rows.width, carried, dtype=torch.float64, generator=generator(seed, "principal components"))
@@ -210,7 +215,7 @@ def _randomised(rows: FeatureRows, still: Standardisation, k: int, seed: int) ->
         captured.append(float(values[:k].sum()))
         if len(captured) > LEAST and (len(captured) > MOST or _still_to_gain(captured) <= SETTLED * captured[-1]):
             break
-        basis = torch.linalg.qr(image)[0]
+        basis = torch.linalg.qr(image - values[-1] / 2 * basis)[0]  # no Ritz value exceeds its eigenvalue
     kept = min(k, _above_rounding(values, side, torch.promote_types(rows.dtype, torch.float32)))
     values, rotation = values[:kept], rotation[:, :kept].contiguous()
     directions = basis @ rotation
