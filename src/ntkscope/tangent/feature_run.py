@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Certificate, UsageError
+from ntkscope.core import Certificate, MemoryBudgetError, UsageError
 from ntkscope.core.budget import over_budget
 from ntkscope.core.progress import counter
 from ntkscope.tangent import guards
@@ -103,7 +103,14 @@ def _attempt(asked: Asked, changed: frozenset[str]) -> Found:
     runners = [_runner(subject, probed, asked)]
     if asked.initial is not None and sites:
         runners.append(_initial(asked, subject, probed, sites))
-    block = _block(asked, runners, sites, wants_input, sketched)
+    try:
+        block = _block(asked, runners, sites, wants_input, sketched)
+    except MemoryBudgetError:
+        if not (wants_input and sites) or (asked.layers is not None and INPUT in asked.layers):
+            raise
+        wants_input = False  # the layers may fit without it
+        left_out[INPUT] = "its covariance does not fit into memory= beside those of the layers: name it in layers="
+        block = _block(asked, runners, sites, wants_input, sketched)
     stream = Stream(
         runners,
         sites,
