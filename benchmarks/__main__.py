@@ -34,6 +34,7 @@ COMPARISONS = (
     "tracker",
     "feature_matrices",
     "rfm",
+    "probes",
 )
 ON_REQUEST = ("trace_ntk_torch", "gpu_trace_ntk", "trust", "distilled", "ekfac", "spectra", "shift")
 

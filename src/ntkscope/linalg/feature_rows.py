@@ -14,6 +14,7 @@ from torch import Tensor
 from ntkscope.core import NumericalError, UsageError
 
 BLOCK = 1 << 26  # bytes of a float64 block
+CACHED = 1 << 23  # bytes of one that a processor's cache holds
 
 
 @runtime_checkable
@@ -110,29 +111,42 @@ class Standardisation:
         return values.sub_(self.mean.to(dtype)).div_(self.scale.to(dtype))
 
 
-def standardisation(rows: FeatureRows, standardise: bool) -> tuple[Standardisation, Float64[Tensor, " p"]]:
-    """Means and deviations of the columns from one pass, and the columns' variances; with `standardise=False`, scale 1.
+def column_moments(rows: FeatureRows) -> tuple[Float64[Tensor, " p"], Float64[Tensor, " p"]]:
+    """Means and variances (1/n) of the columns in float64, from one pass; blocks are merged by Chan, Golub & LeVeque (1983).
 
-    A column that is constant up to the rounding of its mean has scale 1. Blocks are merged by Chan, Golub & LeVeque (1983).
+    >>> mean, variance = column_moments(FeatureRows.of(torch.tensor([[1.0], [3.0]])))
+    >>> mean.tolist(), variance.tolist()
+    ([2.0], [1.0])
     """
-    device = rows.device
-    mean = torch.zeros(rows.width, dtype=torch.float64, device=device)
+    mean = torch.zeros(rows.width, dtype=torch.float64, device=rows.device)
     squares, count = torch.zeros_like(mean), 0
+    small = max(1, CACHED // (8 * rows.width))
     for _, block in rows.blocks():
-        values = block.to(torch.float64)
-        centre = values.mean(0)
-        apart, total = centre - mean, count + len(values)
-        squares += (values - centre).square().sum(0) + apart.square() * (count * len(values) / total)
-        mean += apart * (len(values) / total)
-        count = total
+        for part in block.split(small):
+            values = part.to(torch.float64, copy=True)
+            ones = values.new_ones(len(values))
+            centre = values.T @ ones / len(values)
+            values.sub_(centre).mul_(values)
+            apart, total = centre - mean, count + len(values)
+            squares += values.T @ ones + apart.square() * (count * len(values) / total)
+            mean += apart * (len(values) / total)
+            count = total
     if not bool(torch.isfinite(squares).all()):
         bad = (~torch.isfinite(squares)).nonzero().flatten()
         raise NumericalError(
             f"features hold NaN or infinity in {len(bad)} columns, the first {int(bad[0])}; check the inputs they were"
             " computed from"
         )
-    variance = squares / count
-    noise = (count * torch.finfo(torch.float64).eps * mean.abs()).square()
+    return mean, squares / count
+
+
+def standardisation(rows: FeatureRows, standardise: bool) -> tuple[Standardisation, Float64[Tensor, " p"]]:
+    """Means and deviations of the columns, and the columns' variances; with `standardise=False`, scale 1.
+
+    A column that is constant up to the rounding of its mean has scale 1.
+    """
+    mean, variance = column_moments(rows)
+    noise = (rows.n * torch.finfo(torch.float64).eps * mean.abs()).square()
     variance = torch.where(variance <= noise, torch.zeros_like(variance), variance)
     scale = torch.where(variance > 0, variance.sqrt(), torch.ones_like(variance)) if standardise else mean.new_ones(())
     return Standardisation(mean, scale.expand(rows.width)), variance

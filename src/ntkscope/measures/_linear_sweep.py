@@ -25,8 +25,10 @@ from ntkscope.surrogates._newton import Apply, Optimum, Problem, newton
 
 TOLERANCE = 1e-5  # relative distance of the objective from its minimum, bounded by the duality gap
 STEPS = 200
+FACTORED = 128  # coordinates up to which Hessians are formed
 STRENGTHS = tuple(10.0**power for power in range(-6, 2))
 ANCHORS = 6  # dimensions at which C is chosen
+WORSE = 2  # strengths in a row below the best after which no larger one is tried
 TUNED_ON, HELD_OUT = 10_000, 0.2  # training items at most by which C is chosen, and the share of them it is judged by
 
 
@@ -79,6 +81,8 @@ def chosen_strengths(
         for strength in STRENGTHS:
             theta = fit(d, strength, theta, quick=True).theta
             right[strength] = int((fit.scores(train[judged], theta).argmax(1) == numbers[judged]).sum())
+            if len(right) > WORSE and max(list(right.values())[-WORSE:]) < max(right.values()):
+                break
         best[d] = max(right, key=lambda strength: (right[strength], -strength))
     return {d: best[min(anchors, key=lambda at: abs(math.log(at) - math.log(d)))] for d in dims}
 
@@ -135,14 +139,29 @@ class _Fitter:
         return theta
 
     def _preconditioner(self, problem: Problem, d: int) -> Callable[[Tensor], Apply]:
-        """The Hessian's diagonal as it would be if curvature did not go with the coordinates; principal components are
-        uncorrelated, so little but the diagonal is left."""
+        """Few coordinates: each class's own Hessian, factored. Many: its diagonal as it would be if curvature did not go
+        with the coordinates; principal components are uncorrelated, so little else is left."""
+        constants = 2 if self.kind == "svm" else 1
+        count = float(len(self.train))
 
-        def precondition(scores: Tensor) -> Apply:
+        def by_diagonal(scores: Tensor) -> Apply:
             curvature = problem.loss.curvature(scores)[0].mean(0)  # (c,)
-            ones = self.squares.new_full((2 if self.kind == "svm" else 1,), float(len(self.train)))
-            spread = torch.cat([self.squares[:d], ones])
+            spread = torch.cat([self.squares[:d], self.squares.new_full((constants,), count)])
             diagonal = spread[:, None] * curvature + problem.alpha
             return lambda r: r / diagonal
 
-        return precondition
+        def by_factors(scores: Tensor) -> Apply:
+            curvature = problem.loss.curvature(scores)[0]  # (n, c)
+            features = torch.cat([self.train[:, :d], self.train.new_ones(len(self.train), 1)], 1)
+            hessians = torch.stack([(features * h[:, None]).T @ features for h in curvature.T])  # (c, d + 1, d + 1)
+            hessians.diagonal(dim1=1, dim2=2).add_(problem.alpha)
+            factors = torch.linalg.cholesky(hessians)
+
+            def solve(r: Tensor) -> Tensor:
+                rows = r[: d + 1].T[:, :, None]  # (c, d + 1, 1)
+                solved = torch.cholesky_solve(rows, factors)[:, :, 0].T
+                return torch.cat([solved, torch.zeros_like(r[d + 1 :])])
+
+            return solve
+
+        return by_factors if d <= FACTORED else by_diagonal

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-GROUP = 32  # points of which only the nearest is ranked at first
 ROOM, CUDA_ROOM = 1 << 28, 1 << 32  # bytes of distances held at once
 
 
@@ -30,42 +29,15 @@ def neighbour_sweep(
     rows = max(1, room // (train.element_size() * len(train)))
     found: dict[int, list[Tensor]] = {d: [] for d in dims}
     for part in test.split(rows):
-        distances = _padded(len(part), len(train), train)
+        distances = train.new_zeros(len(part), len(train))
         for low, d in pairwise([0, *dims]):
             fresh = train[:, low:d]
             ahead = torch.cat([-2 * fresh, fresh.square().sum(1, keepdim=True)], 1)
             behind = torch.cat([part[:, low:d], part.new_ones(len(part), 1)], 1)
-            distances[:, : len(train)].addmm_(behind, ahead.T)
-            found[d].append(voted(numbers[nearest(distances, k)], ties))
+            distances.addmm_(behind, ahead.T)
+            nearest = distances.topk(k, dim=1, largest=False).indices  # nearest first
+            found[d].append(voted(numbers[nearest], ties))
     return {d: torch.cat(parts) for d, parts in found.items()}
-
-
-def _padded(m: int, n: int, like: Tensor) -> Tensor:
-    """(m, n) zeros, and infinities up to the next whole group."""
-    distances = like.new_full((m, -(-n // GROUP) * GROUP), float("inf"))
-    distances[:, :n] = 0
-    return distances
-
-
-def nearest(distances: Float[Tensor, "m n"], k: int) -> Int[Tensor, "m k"]:
-    """The columns of the k smallest entries of each row, the smallest first; n is a multiple of `GROUP`.
-
-    The k smallest lie in the k groups whose own smallest entries are smallest, so that one cheap reduction leaves k · GROUP
-    candidates to sort.
-
-    >>> nearest(torch.arange(64.0).flip(0)[None], 2)
-    tensor([[63, 62]])
-    """
-    m, n = distances.shape
-    groups = n // GROUP
-    if groups <= k:
-        return distances.topk(k, dim=1, largest=False).indices
-    smallest = distances.view(m, GROUP, groups).amin(1)  # group g: columns g, g + groups, …
-    chosen = smallest.topk(k, dim=1, largest=False, sorted=False).indices
-    steps = torch.arange(GROUP, device=distances.device) * groups
-    candidates = (chosen[:, :, None] + steps).flatten(1)
-    best = distances.gather(1, candidates).topk(k, dim=1, largest=False).indices
-    return candidates.gather(1, best)
 
 
 def voted(labels: Int[Tensor, "m k"], ties: str) -> Int[Tensor, " m"]:

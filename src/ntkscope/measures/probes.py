@@ -12,6 +12,7 @@ from jaxtyping import Float64, Int
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.linalg.feature_rows import FeatureRows, column_moments
 from ntkscope.measures._linear_sweep import linear_sweep
 from ntkscope.measures._neighbour_sweep import neighbour_sweep
 
@@ -19,6 +20,7 @@ PROBES = ("knn", "ncc", "svm", "logistic")
 GRID = (*range(1, 21), 30, 40, 50, 100, 150, 200, 250, 300, 400, 500, 750, 1000, 1250, 1500, 1750, 2000)
 THEN = 1000
 TIES = ("nearest", "first")
+ROWS = 4096  # converted to float64 at a time
 
 
 def grid(width: int) -> list[int]:
@@ -135,7 +137,7 @@ def sweep(
             linear = linear_sweep(probe, train.to(torch.float64), numbers, test.to(torch.float64), steps, C)
             found, strengths[probe], objective[probe] = linear.predictions, linear.C, linear.objective
         predictions[probe] = {d: classes[found[d]] for d in steps}
-    spread = train.to(torch.float64).var(0, correction=0).cumsum(0)
+    spread = column_moments(FeatureRows.of(train))[1].cumsum(0)
     whole = float(spread[-1]) if total is None else float(total)
     return ProbeSweep(
         dims=tuple(steps),
@@ -159,8 +161,11 @@ def centre_sweep(
 
     `argmin_c ‖z - μ_c‖² = argmax_c Σ_j (2 z_j μ_cj - μ_cj²)`, a sum that grows with d, and affine in z.
     """
-    members = torch.nn.functional.one_hot(numbers).to(torch.float64)
-    centres: Float64[Tensor, "c p"] = members.T @ train.to(torch.float64) / members.sum(0)[:, None]
+    counts = numbers.bincount()
+    sums = torch.zeros(len(counts), train.shape[1], dtype=torch.float64, device=train.device)
+    for rows, own in zip(train.split(ROWS), numbers.split(ROWS)):
+        sums.index_add_(0, own, rows.to(torch.float64))
+    centres: Float64[Tensor, "c p"] = sums / counts[:, None]
     scores = torch.zeros(len(test), len(centres), dtype=torch.float64, device=test.device)
     found = {}
     for low, d in pairwise([0, *dims]):
@@ -178,7 +183,7 @@ def _scores(values: Any, name: str) -> Tensor:
             f"got {name} of shape {tuple(array.shape)} and {array.dtype}; expected real rows (items, columns)"
         )
     array = array.to(torch.promote_types(array.dtype, torch.float32)) if array.is_floating_point() else array.double()
-    if not bool(torch.isfinite(array).all()):
+    if not bool(torch.isfinite(array.sum())) and not bool(torch.isfinite(array).all()):  # a sum reaches them all
         raise UsageError(f"{name} holds NaN or infinity; drop those items or find where they come from")
     return array
 

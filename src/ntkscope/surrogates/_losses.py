@@ -133,8 +133,16 @@ class SquaredHinge:
     def blocks(self, logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c c"]:
         return torch.diag_embed(self.curvature(logits)[0])
 
+    def fenchel_young(self, logits: Float[Tensor, "n c"], dual: Float[Tensor, "n c"]) -> Tensor:
+        """`Σ v (s² + a²/4 - a (1 - t f))` with s the shortfall and `a = -t u / v`; infinite where `a < 0`."""
+        pressed = -self._signs * dual / self.weights.clamp_min(TINY)
+        if bool(((pressed < 0) & (self.weights > 0)).any()):
+            return torch.tensor(float("inf"), dtype=logits.dtype)
+        margin = 1 - self._signs * logits
+        return (self.weights * (margin.clamp_min(0).square() + pressed.square() / 4 - pressed * margin)).sum()
 
-Loss: TypeAlias = Softmax | OneVsRest
+
+Loss: TypeAlias = Softmax | OneVsRest | SquaredHinge
 
 
 def probabilities(logits: Float[Tensor, "n c"]) -> tuple[Tensor, Tensor, Tensor]:

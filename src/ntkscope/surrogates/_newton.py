@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.surrogates._losses import Loss, Softmax, SquaredHinge
+from ntkscope.surrogates._losses import Loss, Softmax
 
 Apply: TypeAlias = Callable[[Tensor], Tensor]
 Precondition: TypeAlias = Callable[[Tensor], Apply]
@@ -40,7 +40,7 @@ class Problem:
     """(d, c) → (n, c): `Φ V`."""
     adjoint: Apply
     """(n, c) → (d, c): `Φᵀ R`."""
-    loss: Loss | SquaredHinge
+    loss: Loss
     alpha: float
     bias: bool = True
     quick: Apply | None = None
