@@ -32,7 +32,7 @@ from ntkscope.measures.uncertainty import wilson_interval
 LEVEL, PERMUTATIONS = 0.05, 199
 DRAWS, QUICK_DRAWS = 200, 4
 PIXELS, SHARES = (0, 1, 2, 3), (0.0, 0.1, 0.2, 0.35, 0.5)
-IMAGES, TWEETS = 25, 60  # items of each sample: enough that a strong shift is found, too few for a weak one
+IMAGES, TWEETS = 50, 60  # items of each sample: enough that a strong shift is found, too few for a weak one
 RANKED = 0.9  # AUROC of contaminated items
 CERTAIN = 2.576  # standard errors, 99 %
 TESTS = ("c2st", "mmd", "ks")
@@ -60,7 +60,8 @@ def translated(draws: int, items: int) -> list[Draws]:
     images = ns.data.load("mnist").test.x
     found = []
     for pixels in PIXELS:
-        moved = shift_images(images, torch.tensor([[0, pixels]]).expand(len(images), 2), 0.0).flatten(1).numpy()
+        black, right = float(images.min()), torch.tensor([[0, pixels]]).expand(len(images), 2)
+        moved = shift_images(images, right, black).flatten(1).numpy()
         still = images.flatten(1).numpy()
         rows = [numpy_generator(k, "bench", "mnist").permutation(len(still))[: 2 * items] for k in range(draws)]
         a, b = (
