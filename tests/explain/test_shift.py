@@ -239,6 +239,16 @@ class TestKolmogorov:
             expected = scipy.stats.ks_2samp(values[labels], values[~labels]).statistic
             assert distance == pytest.approx(expected, abs=1e-12)
 
+    def test_ties_of_the_largest_distance_are_ordered_by_the_mean(self) -> None:
+        random = numpy_generator(0, "test", "ks ties")
+        components, found = random.normal(size=(50, 6)), rearrange(20, 30, None, 200, 0)
+        largest = kolmogorov.largest_distances(components, found.labels)
+        every = np.stack([kolmogorov.distances(column, found.labels) for column in components.T])
+        order = sorted(range(201), key=lambda r: (round(every[:, r].max(), 9), every[:, r].mean()))
+        assert np.diff(largest.statistic[order]).min() > -1e-12
+        assert len(np.unique(largest.statistic.round(12))) > 3 * len(np.unique(every.max(0).round(12)))
+        assert largest.distance == every[:, 0].max() == every[largest.component, 0]
+
     def test_interval_holds_the_distance(self) -> None:
         assert kolmogorov.distance_interval(0.5, np.arange(4000), np.arange(4000) < 2000, 1)[0] > 0.4
         assert kolmogorov.distance_interval(0.5, np.arange(4000) // 100, np.arange(4000) < 2000, 1)[0] == 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,10 +15,26 @@ from ntkscope.report.views.shift import sentence, shift
 from report.browsing import Made
 from report.fixtures.xray import HOSTILE
 
-SEEN = {"embedding": "inputs", "width": 5, "p": {"c2st": 0.002, "mmd": 0.01, "ks": 0.4, "holm": 0.006}}
+SEEN: dict[str, Any] = {"embedding": "inputs", "width": 5, "p": {"c2st": 0.002, "mmd": 0.01, "ks": 0.4, "holm": 0.006}}
 SEEN |= {"auc": 0.8, "auc_low": 0.7, "auc_high": 0.9, "plane_auc": 0.6, "effective": 31.5}
-JUDGED = {"other": "test items", "train": 60, "items": 60, "verdict": "shift", "p": 0.012, "seen": [SEEN], "why": []}
-KNOWN = {"train": 1.0, "test": 0.7, "gap": 0.3, "low": 0.2, "high": 0.4, "margin_auc": 0.9, "margin_low": 0.8}
+JUDGED: dict[str, Any] = {
+    "other": "test items",
+    "train": 60,
+    "items": 60,
+    "verdict": "shift",
+    "p": 0.012,
+    "seen": [SEEN],
+    "why": [],
+}
+KNOWN: dict[str, Any] = {
+    "train": 1.0,
+    "test": 0.7,
+    "gap": 0.3,
+    "low": 0.2,
+    "high": 0.4,
+    "margin_auc": 0.9,
+    "margin_low": 0.8,
+}
 KNOWN |= {"margin_high": 0.95, "p": 1e-9, "verdict": "memorised"}
 
 
@@ -44,7 +62,7 @@ class TestShiftView(ViewContract):
         ({**JUDGED, "seen": [], "why": ["only 3"]}, "Nothing can be said about the test items: only 3."),
     ],
 )
-def test_sentences(judged: dict, words: str) -> None:
+def test_sentences(judged: dict[str, Any], words: str) -> None:
     assert sentence(judged, 0.05).startswith(words)
 
 

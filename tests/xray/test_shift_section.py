@@ -35,12 +35,13 @@ def read(record: Record) -> shift.Shifts:
     return found
 
 
-class TestCompared:
-    @pytest.fixture(scope="class")
-    def network(self) -> Any:
-        train, test = blobs(60)
-        return train, test, *trained(train)
+@pytest.fixture(scope="module")
+def network() -> Any:
+    train, test = blobs(60)
+    return train, test, *trained(train)
 
+
+class TestCompared:
     def test_other_items_are_compared_with_the_training_items(self, network: Any, tmp_path: Path) -> None:
         train, test, initial, model = network
         options: dict[str, Any] = {"kernels": ["ck"], "progress": False, "initial": initial}

@@ -157,9 +157,10 @@ def shift(
             effects["mmd2"] = (float(nulls[name][0]), *ends)
         else:
             parts = pooled.components(kolmogorov.COMPONENTS)
-            nulls[name], component = kolmogorov.largest_distances(parts, found.labels)
-            ends = kolmogorov.distance_interval(float(nulls[name][0]), found.unit, found.labels[0], parts.shape[1])
-            effects["ks"] = (float(nulls[name][0]), *ends)
+            largest = kolmogorov.largest_distances(parts, found.labels)
+            nulls[name], component = largest.statistic, largest.component
+            ends = kolmogorov.distance_interval(largest.distance, found.unit, found.labels[0], parts.shape[1])
+            effects["ks"] = (largest.distance, *ends)
     p = {name: p_value(nulls[name]) for name in chosen}
     units = tuple(len(np.unique(found.unit[which])) for which in (~found.labels[0], found.labels[0]))
     return Shift(

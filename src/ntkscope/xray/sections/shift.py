@@ -103,7 +103,8 @@ def _judged(context: Context, number: int, name: str, other: Inputs) -> Judged:
     n, m = length(train), length(test)
     if min(n, m) < FEWEST:
         return Judged(name, n, m, UNTOLD, None, (), (f"a test needs at least {FEWEST} items in each sample",))
-    seen, why = [], []
+    seen: list[Seen] = []
+    why: list[str] = []
     ways: dict[str, Callable[[Inputs], Float64[np.ndarray, "n p"]]] = {"inputs": input_vectors}
     initial = context.initial
     if initial is not None:
@@ -157,7 +158,7 @@ def _memorisation(context: Context, test: Judged) -> Memorisation:
         verdict = GENERALISES
     else:
         verdict = UNCLEAR if test.verdict == SHIFT else MEMORISED
-    return Memorisation(*shares, gap, low, high, *area, p, verdict)
+    return Memorisation(shares[0], shares[1], gap, low, high, *area, p, verdict)
 
 
 def margins(logits: Float64[np.ndarray, "n c"], labels: Int64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
