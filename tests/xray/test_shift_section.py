@@ -132,7 +132,7 @@ def test_test_items_moved_by_a_pixel_are_shifted(tmp_path: Path) -> None:
     assert sum(each.judged[0].verdict == "shift" for each in found) >= 18
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 def test_two_splits_of_each(tmp_path: Path) -> None:
     still = [memorising(seed, 0.4, 0, tmp_path / f"still{seed}") for seed in range(2)]
     assert all(each.memorisation.verdict == shift.MEMORISED for each in still)
