@@ -6,7 +6,7 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
 	$$python -c '$(SUPPORTED)' >/dev/null 2>&1 && echo $$python && break; done)
 PIP   := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
-WORKERS ?= 2
+WORKERS ?= 3
 
 # Real data sets lie where NTKSCOPE_DATA says; a checkout beside a shared data folder finds that folder by itself.
 ifndef NTKSCOPE_DATA
@@ -59,7 +59,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# One thread a worker: two workers that each start two threads only wait for each other.
+# One thread a worker: workers that each start two threads only wait for each other. Three on two cores: browsers make them wait.
 # Lint runs beside the tests, on what they leave of the cores; either failing fails the whole.
 test: $(VENV)/installed-test
 	@$(MAKE) --no-print-directory lint & lint=$$!; \
