@@ -10,6 +10,7 @@ import numpy as np
 from ntkscope.report.markup import Markup, tag
 from ntkscope.report.plots import Line, Scale, lines
 from ntkscope.report.plots.frame import Frame
+from ntkscope.report.plots.lines import curve_key
 from ntkscope.report.track import Spectrum, Track
 
 TOP = 4  # spikes with a curve of their own
@@ -51,7 +52,7 @@ def timeline(spectrum: Spectrum, track: Track) -> Markup:
         said = f"{words} of {spectrum.name} over training"
         drawn.append(tag("figcaption", words))
         drawn.append(_with_cursor(frame, curves, said))
-        drawn.append(_curve_key(curves))
+        drawn.append(curve_key(curves))
     return tag("figure", *drawn, class_="timeline")
 
 
@@ -60,15 +61,6 @@ def _with_cursor(frame: Frame, curves: Sequence[Line], said: str) -> Markup:
     floor = frame.height - frame.bottom
     cursor = tag("line", x1=frame.left, x2=frame.left, y1=frame.top, y2=floor, class_="cursor", visibility="hidden")
     return lines(frame, curves, describe=said, legend=False, under=[cursor])
-
-
-def _curve_key(curves: Sequence[Line]) -> Markup | None:
-    if len(curves) < 2:
-        return None
-    rows = [
-        tag("li", tag("i", class_=f"key-line line-{n % 6}", aria_hidden="true"), c.name) for n, c in enumerate(curves)
-    ]
-    return tag("ul", *rows, class_="key")
 
 
 def _line(name: str, pairs: Sequence[tuple[float, float]]) -> Line:

@@ -36,3 +36,13 @@ def lines(
             marks.append(tag("text", curve.name, x=x - 28, y=y + 4, text_anchor="end", class_="legend"))
             marks.append(tag("line", x1=x - 22, x2=x, y1=y, y2=y, class_=f"curve series-{n % 6}"))
     return frame.svg(marks, describe=describe)
+
+
+def curve_key(curves: Sequence[Line]) -> Markup | None:
+    """The curves' names beside their strokes, for below a frame where a key inside would cover them; none for a single one."""
+    if len(curves) < 2:
+        return None
+    rows = [
+        tag("li", tag("i", class_=f"key-line line-{n % 6}", aria_hidden="true"), c.name) for n, c in enumerate(curves)
+    ]
+    return tag("ul", *rows, class_="key")

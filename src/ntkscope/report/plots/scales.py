@@ -15,7 +15,8 @@ _DECADES = range(1, 13)  # of distances from 0 and 1
 class Scale:
     """A monotone map of [low, high] onto [0, 1]: linear, logarithmic, or in log-odds for probabilities.
 
-    "log1p" is logarithmic in 1 + value, for steps from 0 on; "sqrt" a square root, for counts of which a single one is seen.
+    "log1p" is logarithmic in 1 + value, for steps from 0 on; "sqrt" a square root, for counts of which a single one is seen;
+    "whole" is linear with whole numbers on the axis.
 
     >>> Scale(1, 100, "log")(10.0), Scale(0.1, 0.9, "logit")(0.5), Scale(0, 2)(5.0)
     (0.5, 0.5, 1.0)
@@ -25,7 +26,7 @@ class Scale:
 
     low: float | int
     high: float | int
-    kind: Literal["linear", "log", "log1p", "logit", "sqrt"] = "linear"
+    kind: Literal["linear", "log", "log1p", "logit", "sqrt", "whole"] = "linear"
 
     def __call__(self, value: float | int) -> float:
         """The position of `value`, clipped to the axis."""
@@ -38,18 +39,26 @@ class Scale:
 
         >>> Scale(0, 1).ticks()[1], Scale(0.001, 2000, "log").ticks()[0], Scale(0.05, 0.95, "logit").ticks()
         ((0.2, '0.2'), (0.001, '10⁻³'), [(0.1, '0.1'), (0.5, '0.5'), (0.9, '0.9')])
+        >>> [label for _, label in Scale(1, 3, "whole").ticks()], [label for _, label in Scale(0.2, 1.5, "log").ticks()]
+        (['1', '2', '3'], ['0.2', '0.5', '1'])
         """
         if self.kind == "logit":
             return self._probabilities()
         if self.kind == "log":
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            if last - first < 1:  # less than two powers of ten
+                values = [f * 10.0**k for k in range(first - 1, last + 1) for f in (1, 2, 5)]
+                return [(value, f"{value:,.6g}") for value in values if self.low <= value <= self.high]
             step = max(1, math.ceil((last - first + 1) / 6))
             return [(10.0**k, _power(k)) for k in range(first, last + 1, step)]
         if self.kind in ("log1p", "sqrt"):
             return self._spaced(
                 [0.0, *(f * 10.0**k for k in range(16) for f in (1, 2, 5) if self.kind == "sqrt" or f == 1)]
             )
-        return _round_ticks(float(self.low), float(self.high))
+        ticks = _round_ticks(float(self.low), float(self.high))
+        if self.kind == "whole" and any(value % 1 for value, _ in ticks):
+            return [(float(k), f"{k:,}") for k in range(math.ceil(self.low), math.floor(self.high) + 1)]
+        return ticks
 
     def _spaced(self, round_values: list[float], least: float = 0.13) -> list[tuple[float, str]]:
         """Those of some round values that are on the axis and far enough from each other for a label.

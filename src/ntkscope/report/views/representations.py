@@ -8,7 +8,7 @@ from typing import Any
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, number, percent
 from ntkscope.report.plots.frame import Frame
-from ntkscope.report.plots.lines import Line, lines
+from ntkscope.report.plots.lines import Line, curve_key, lines
 from ntkscope.report.plots.scales import Scale
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.tables import Cell, table
@@ -24,7 +24,7 @@ def representations(section: Section, source: Source) -> Drawing:
     probed = [(n, layer) for n, layer in enumerate(layers, 1) if layer["accuracy"]]
     parts = [
         tag("p", sentence(section.data), class_="meaning"),
-        tag("div", _accuracies(probed, section.data["accuracy"]), _collapse(probed), class_="row") if probed else None,
+        tag("div", _accuracies(probed, section.data["accuracy"]), _collapse(probed), class_="pair") if probed else None,
         tag("h3", "In numbers"),
         _table(layers, source),
         _reasons(layers),
@@ -65,7 +65,7 @@ def _accuracies(probed: Sequence[tuple[int, Mapping[str, Any]]], network: Any) -
     curves.append(Line("the network", [at[0], at[-1]], [as_float(network)] * 2))
     low = min(min(curve.y) for curve in curves)
     frame = Frame(
-        Scale(at[0], max(at[-1], at[0] + 1)),
+        Scale(at[0], max(at[-1], at[0] + 1), "whole"),
         Scale(max(0.0, low - 0.05), 1.0),
         x_label="layer",
         y_label="accuracy",
@@ -73,7 +73,8 @@ def _accuracies(probed: Sequence[tuple[int, Mapping[str, Any]]], network: Any) -
         height=300,
     )
     caption = "Test accuracy of each classifier on a layer's principal components, the best number of them"
-    return tag("figure", tag("figcaption", caption), lines(frame, curves, describe="Accuracy of three probes by layer"))
+    drawn = lines(frame, curves, describe="Accuracy of three probes by layer", legend=False)
+    return tag("figure", tag("figcaption", caption), drawn, curve_key(curves))
 
 
 def _collapse(probed: Sequence[tuple[int, Mapping[str, Any]]]) -> Markup | None:
@@ -91,7 +92,7 @@ def _collapse(probed: Sequence[tuple[int, Mapping[str, Any]]]) -> Markup | None:
     last = max(max(curve.x) for curve in curves)
     first = min(min(curve.x) for curve in curves)
     frame = Frame(
-        Scale(first, max(last, first + 1)),
+        Scale(first, max(last, first + 1), "whole"),
         Scale(low, high, "log"),
         x_label="layer",
         y_label="variation within over between classes",
@@ -99,9 +100,8 @@ def _collapse(probed: Sequence[tuple[int, Mapping[str, Any]]]) -> Markup | None:
         height=300,
     )
     caption = "How far each layer has collapsed to its class means: 0 is full collapse"
-    return tag(
-        "figure", tag("figcaption", caption), lines(frame, curves, describe="NC1 and CDNV by layer, logarithmic")
-    )
+    drawn = lines(frame, curves, describe="NC1 and CDNV by layer, logarithmic", legend=False)
+    return tag("figure", tag("figcaption", caption), drawn, curve_key(curves))
 
 
 def _table(layers: Sequence[Mapping[str, Any]], source: Source) -> Markup:

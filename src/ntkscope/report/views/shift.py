@@ -84,7 +84,7 @@ def _memorisation(found: Mapping[str, Any]) -> Markup:
     verdict = str(found["verdict"])
     words = (
         f"The network gives {percent(found['train'])} of the training items their label, and {percent(found['test'])} of the"
-        f" test items: a difference of {number(100 * found['gap'], 2)} points"
+        f" test items: a difference of {round(100 * found['gap'], 1) + 0.0:.1f} points"
         f" ({interval(100 * found['low'], 100 * found['high'])}). In {percent(found['margin_auc'])} of pairs the training item"
         " has the larger margin (50 %: no difference)."
     )
