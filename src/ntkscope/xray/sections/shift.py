@@ -204,8 +204,8 @@ SECTION = register(
             "Three statistics T: the area under the ROC curve of a ridge classifier of one sample against the other on items it"
             " was not fitted on; the unbiased squared maximum mean discrepancy under a Gaussian kernel; the largest"
             " Kolmogorov–Smirnov distance over principal components. p = (1 + #{T_r ≥ T}) / (1 + R) over R rearrangements r of"
-            " the items, corrected after Holm. Memorisation, of classifiers: the share right of training items minus that of test"
-            " items; margin: the label's logit minus the largest other."
+            " the items, corrected after Holm. Memorisation, of classifiers: the share right of training items minus that of"
+            " test items; margin: the label's logit minus the largest other."
         ),
         run=run,
         result=Shifts,
