@@ -104,6 +104,7 @@ def test_an_unknown_part_is_a_message_not_a_traceback(run: Run) -> None:
     )
 
 
+@pytest.mark.guard
 def test_demo_writes_a_record_and_its_page(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     small = ("--max-train", "100", "--max-test", "40", "--kernels", "ck", "--out", str(folder))

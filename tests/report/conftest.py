@@ -48,7 +48,7 @@ def visit(browser: Any) -> Iterator[Open]:
     def go(path: Path, width: int = 1280, **options: Any) -> Any:
         context = browser.new_context(viewport={"width": width, "height": 800}, accept_downloads=True, **options)
         contexts.append(context)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(30_000)
         page = context.new_page()
         page.asked, page.complaints = [], []
         page.on("request", lambda request: page.asked.append(request.url))
