@@ -125,5 +125,6 @@ class ExperimentContract:
         assert {file: file.stat().st_mtime_ns for file in record.folder.glob("networks/*")} == weights
 
     @pytest.mark.nightly
+    @pytest.mark.long
     def test_the_smoke_scale_runs(self, tmp_path: Path) -> None:
         assert ns.run(self.name, "smoke", out=tmp_path / "run", device="cpu", root=self.root).status == "done"

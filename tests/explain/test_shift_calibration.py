@@ -66,7 +66,7 @@ def test_false_alarms_of_small_samples(draw) -> None:  # type: ignore[no-untyped
     check(rejections(draw, 30, 60, 99))
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 def test_repeated_items_need_groups() -> None:
     """Every item three times: as often as the level says with groups, nearly always without."""
     check(rejections(gaussian, 60, 120, 99, repeat=3))

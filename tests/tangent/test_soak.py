@@ -82,7 +82,7 @@ def test_kernels_that_fall_back() -> None:
     flat(lambda: ns.kernel("entk", model, x), 150, 30)
 
 
-@pytest.mark.guard
+@pytest.mark.nightly
 def test_kernels_of_a_resnet() -> None:
     model, x = ns.models.build("resnet20").eval(), noise(2, 3, 32, 32).float()
     flat(lambda: ns.kernel("trntk0", model, x), 20, 5)

@@ -14,17 +14,17 @@ from ntkscope.core import Record
 from tracking.killed import EVERY, STEPS, run
 from tracking.runs import rows
 
-KILLS = 10
 
-
-@pytest.mark.guard
-def test_kills_at_random_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kills", [pytest.param(3, marks=pytest.mark.guard), pytest.param(10, marks=pytest.mark.nightly)]
+)
+def test_kills_at_random_times(tmp_path: Path, kills: int) -> None:
     """`fit` resumes from its own snapshots, behind the tracker's last moment; moments from there on are measured again."""
     draw = random.Random(0)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tracking.killed", "ntkscope.kernels", "ntkscope.tracking"])
     record = tmp_path / "run" / "tracked"
-    for _ in range(KILLS):
+    for _ in range(kills):
         before, limit = moments(record), time.monotonic() + 60
         process = context.Process(target=run, args=(str(tmp_path / "run"),))
         process.start()

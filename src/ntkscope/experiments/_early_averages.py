@@ -149,7 +149,8 @@ def proposition_10(draws: int, seed: int) -> dict[str, Any]:
             RBR += (some @ B @ some).sum(0) / draws
         wanted = early.expected_derivatives(X, y, k)
         features = torch.stack([B.trace() * torch.eye(d, dtype=torch.float64), B]).flatten(1).T
-        coefficients = torch.linalg.lstsq(features, RBR.flatten()[:, None]).solution.flatten().tolist()
+        solved = torch.linalg.lstsq(features, RBR.flatten()[:, None]).solution.flatten().tolist()
+        coefficients = [float(f"{value:.12g}") for value in solved]  # the last digits depend on where in memory it lies
         nfm, agop = 4 * S @ R @ S, 16 * S @ RBR @ S
         printed = 3 * B.trace() * S @ S + 6 * S @ B @ S
         found[name] = {
