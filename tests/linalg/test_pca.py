@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,3 +168,34 @@ def test_a_budget_that_is_too_small_names_one_that_works() -> None:
         pca(X, memory="100kB")
     pca(X, memory=int(re.search(r"\((\d+) bytes\)", str(caught.value))[1]))
     assert pca(X, components=5, memory="200kB").method == "randomised"
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e25])
+def test_randomised_components_do_not_depend_on_the_unit(scale: float) -> None:
+    X = torch.randn(300, 60, generator=torch.Generator().manual_seed(0)) * torch.linspace(3, 0.1, 60)
+    plain = pca(X, components=3, standardise=False, method="randomised")
+    found = pca(X * scale, components=3, standardise=False, method="randomised")
+    assert torch.allclose(found.variance / scale**2, plain.variance, rtol=1e-4)
+    assert found.error < 0.1
+
+
+def test_a_large_constant_column_makes_no_component() -> None:
+    X = torch.randn(400, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert len(pca(torch.cat([X, torch.full((400, 1), 1e10 / 3, dtype=torch.float64)], 1))) == 3
+
+
+def test_scores_of_nan_are_refused() -> None:
+    X = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
+    found = pca(X)
+    X[4, 1] = torch.nan
+    with pytest.raises(NumericalError, match="row 4"):
+        found.transform(X)
+
+
+@pytest.mark.parametrize("components", [2.5, "2", float("nan"), [2]])
+def test_components_are_a_whole_number(components: Any) -> None:
+    X = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(UsageError, match="components="):
+        pca(X, components=components)
+    with pytest.raises(UsageError, match="components="):
+        pca(X).transform(X, components)

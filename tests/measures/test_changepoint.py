@@ -206,3 +206,7 @@ def test_a_common_jump_of_a_third_of_the_rise_is_found() -> None:
         located += abs(jump.at - (place - 1)) <= 2  # step t leads from moment t - 1 to t of the sums
     assert found >= 0.95 * 400
     assert located >= 0.95 * 400
+
+
+def test_a_step_of_one_unit_in_the_last_place_is_found_where_it_is() -> None:
+    assert change_point([1e16] * 5 + [1e16 + 2] * 5, permutations=99).at == 5

@@ -142,3 +142,8 @@ def test_components_for_a_share_of_the_variance() -> None:
         components_for([1.0, 0.5], 10.0)
     with pytest.raises(UsageError, match="share=0"):
         components_for([1.0], 1.0, 0.0)
+
+
+def test_ratios_below_one_are_refused() -> None:
+    with pytest.raises(UsageError, match="none below 1"):
+        estimate([-1.0] * 30)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.measures._linear_sweep import chosen_strengths
+from ntkscope.measures._neighbour_sweep import voted
 from ntkscope.measures.probes import ProbeSweep, grid, sweep
 
 Problem = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -187,3 +190,40 @@ def test_what_cannot_be_probed_is_refused() -> None:
     refused("probes=", Z, y, new, truth, [1], probes="knn")
     refused("ties=", Z, y, new, truth, [1], ties="random")
     refused("expected real rows", Z[0], y, new, truth, [1])
+
+
+@pytest.mark.parametrize(("offset", "scale"), [(1e4, 1.0), (0.0, 1e25), (0.0, 1e-25), (-1e30, 1e26)])
+def test_neighbours_and_centres_do_not_depend_on_where_the_data_lie(offset: float, scale: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    y = torch.arange(60) % 3
+    Z = [((torch.randn(60, 4, generator=random) + y[:, None]) * scale + offset).float() for _ in range(2)]
+    Z[0][:, 2] = Z[1][:, 2] = 3.0  # constant
+    found = sweep(Z[0], y, Z[1], y, [1, 4], probes=("knn", "ncc"), k=5)
+    wide = [z.double() / scale for z in Z]
+    for d in (1, 4):
+        a, b = wide[0][:, :d], wide[1][:, :d]
+        nearest = y[(b[:, None] - a).square().sum(2).topk(5, dim=1, largest=False).indices]
+        assert torch.equal(found.predictions["knn"][d], voted(nearest, "nearest"))
+        centres = torch.stack([a[y == c].mean(0) for c in range(3)])
+        assert torch.equal(found.predictions["ncc"][d], (b[:, None] - centres).square().sum(2).argmin(1))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"Z_train": [["a", "b"]]},
+        {"Z_train": torch.ones(4, 2)},
+        {"y_train": ["a", "b", "a", "b"]},
+        {"dims": [float("nan")]},
+        {"dims": 2},
+        {"k": 1.5},
+        {"C": "strong"},
+        {"probes": None},
+        {"total": 0.0},
+    ],
+)
+def test_a_sweep_says_what_is_wrong_with_its_arguments(wrong: dict[str, Any]) -> None:
+    Z, y = torch.eye(4)[:, :2], [0, 1, 0, 1]
+    given: dict[str, Any] = {"Z_train": Z, "y_train": y, "Z_test": Z, "y_test": y, "dims": [1], "k": 1}
+    with pytest.raises(UsageError, match="expected"):
+        sweep(**{**given, **wrong})

@@ -420,3 +420,16 @@ def test_an_input_too_large_for_the_memory_is_left_out() -> None:
     fm = ns.feature_matrices(model, torch.randn(4, 600), memory="8MiB")
     assert list(fm) == ["1"]
     assert "name it in layers=" in fm.left_out["input"]
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-20, 1e20])
+def test_gradients_whose_squares_float32_does_not_hold_are_not_lost(scale: float) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    x = torch.randn(9, 4)
+    plain = ns.feature_matrices(model, x)
+    with torch.no_grad():
+        model[2].weight.mul_(scale)
+    found = ns.feature_matrices(model, x)
+    for name in ("input", "0"):
+        assert torch.allclose(found[name].ptk / scale**2, plain[name].ptk, rtol=1e-4, atol=1e-6)

@@ -53,7 +53,11 @@ class FeatureRows:
     def of(cls, features: Any, room: int = BLOCK) -> FeatureRows:
         """Features from a tensor, an array or a store, in blocks whose float64 copies take at most `room` bytes."""
         if isinstance(features, np.ndarray):
-            features = torch.from_numpy(np.ascontiguousarray(features))
+            if features.dtype.kind not in "fiub":
+                raise UsageError(
+                    f"got features of shape {features.shape} and {features.dtype}; expected floating-point rows (n, width)"
+                )
+            features = torch.from_numpy(np.ascontiguousarray(features, dtype=features.dtype.newbyteorder("=")))
         if isinstance(features, Tensor):
             features = features.detach()
             if features.dim() != 2 or not features.is_floating_point() or 0 in features.shape:
@@ -143,10 +147,12 @@ def column_moments(rows: FeatureRows) -> tuple[Float64[Tensor, " p"], Float64[Te
 def standardisation(rows: FeatureRows, standardise: bool) -> tuple[Standardisation, Float64[Tensor, " p"]]:
     """Means and deviations of the columns, and the columns' variances; with `standardise=False`, scale 1.
 
-    A column that is constant up to the rounding of its mean has scale 1.
+    A column that is constant up to the rounding of its mean has scale 1, and its first entry for a mean: nothing is left of it.
     """
     mean, variance = column_moments(rows)
     noise = (rows.n * torch.finfo(torch.float64).eps * mean.abs()).square()
-    variance = torch.where(variance <= noise, torch.zeros_like(variance), variance)
+    constant = variance <= noise
+    first = next(rows.blocks())[1][0].to(mean)
+    mean, variance = torch.where(constant, first, mean), torch.where(constant, torch.zeros_like(variance), variance)
     scale = torch.where(variance > 0, variance.sqrt(), torch.ones_like(variance)) if standardise else mean.new_ones(())
     return Standardisation(mean, scale.expand(rows.width)), variance

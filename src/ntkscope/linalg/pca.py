@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
@@ -60,13 +61,19 @@ class PCA:
         if rows.width != len(self.mean):
             raise UsageError(f"got features of width {rows.width} for components of {len(self.mean)} features")
         k = len(self) if components is None else components
-        if not 1 <= k <= len(self):
-            raise UsageError(f"got components={components}; expected 1 … {len(self)}, the components that were kept")
+        if not _whole(k) or not 1 <= k <= len(self):
+            raise UsageError(f"got components={components!r}; expected 1 … {len(self)}, the components that were kept")
         still, directions = Standardisation(self.mean, self.scale), self.directions[:, :k]
         dtype = torch.promote_types(rows.dtype, torch.float32)
         scores = torch.empty(rows.n, k, dtype=dtype, device=directions.device)
         for at, block in rows.blocks():
             scores[at] = (still(block) @ directions).to(dtype)
+        bad = (~torch.isfinite(scores).all(1)).nonzero().flatten()
+        if len(bad):
+            raise NumericalError(
+                f"the scores of {len(bad)} rows are NaN or infinite, the first of row {int(bad[0])}; check the inputs those"
+                " features were computed from"
+            )
         return scores
 
 
@@ -104,7 +111,7 @@ def pca(
         raise UsageError(f"got method={method!r}; expected one of {', '.join(METHODS)}")
     if rows.n < 2:
         raise UsageError("got one row of features; expected at least two: one row does not vary")
-    if components is not None and (isinstance(components, bool) or not 1 <= int(components) <= side):
+    if components is not None and (not _whole(components) or not 1 <= components <= side):
         raise UsageError(
             f"got components={components!r} for features of shape ({rows.n}, {rows.width}); expected 1 … {side}"
         )
@@ -127,14 +134,25 @@ def pca(
             f"all {rows.width} features are constant over {rows.n} rows; expected some that vary: look at the layer, or at"
             " whether the inputs differ"
         )
+    unit = _unit(column_variance / still.scale.square())
+    near_one = Standardisation(still.mean, still.scale * unit)  # products stay within the numbers' range
     if exact:
-        directions, variance, error = (_by_gram if rows.n < rows.width else _by_covariance)(rows, still, wanted)
+        directions, variance, error = (_by_gram if rows.n < rows.width else _by_covariance)(rows, near_one, wanted)
     else:
-        directions, variance, error = _randomised(rows, still, wanted, seed)
+        directions, variance, error = _randomised(rows, near_one, wanted, seed)
     return PCA(
-        still.mean, still.scale.contiguous(), _signed(directions), variance, total, error,
+        still.mean, still.scale.contiguous(), _signed(directions), variance * unit**2, total, error,
         "exact" if exact else "randomised",
     )  # fmt: skip
+
+
+def _whole(count: object) -> bool:
+    return isinstance(count, int | np.integer) and not isinstance(count, bool)
+
+
+def _unit(variance: Float64[Tensor, " p"]) -> float:
+    """A power of two near the largest deviation; 1 for standardised columns."""
+    return 2.0 ** round(math.log2(float(variance.max())) / 2)
 
 
 def _row_bytes(rows: FeatureRows) -> int:

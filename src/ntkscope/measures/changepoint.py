@@ -58,9 +58,10 @@ def change_point(series: Any, *, permutations: int = 9999, seed: int = 0) -> Cha
         raise UsageError(f"got a series of {n} values; expected at least two, one before and one after a change")
     if values.min() == values.max():
         return ChangePoint(None, float(values[0]), float(values[0]), 1.0)
-    largest = np.abs(values).max()
+    largest = 2.0 ** math.floor(math.log2(np.abs(values).max()))  # a power of two: no digit of a small step is lost
     scaled = values / largest
-    centred = scaled - scaled.mean()
+    centred = scaled - scaled[0]
+    centred -= centred.mean()
     centred /= np.abs(centred).max()
     curve = _cusum(centred[None])[0]
     at = int(curve.argmax()) + 1

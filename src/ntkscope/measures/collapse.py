@@ -248,6 +248,7 @@ def _nc3(moments: ClassMoments, readout: Any, centred: bool) -> float:
     rows = rows - rows.mean(0) if centred else rows
     if not bool(rows.any()):
         raise NumericalError("the readout's weights are all zero: they have no direction")
+    rows = rows / rows.abs().max()  # squares of 1e-200 would be zero
     return float(torch.linalg.matrix_norm(rows / rows.norm() - moments.means / moments.means.norm()))
 
 

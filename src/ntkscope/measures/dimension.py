@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,10 @@ def two_nn(features: Any, *, discard: float = 0.1, halvings: int = 4, seed: int 
     >>> abs(found.dimension - 1) < 3 * found.error, found.duplicates
     (True, 0)
     """
-    if not 0 <= discard < 0.9 or halvings < 0:
-        raise UsageError(f"got discard={discard}, halvings={halvings}; expected 0 ≤ discard < 0.9 and halvings ≥ 0")
+    if not (isinstance(discard, Real) and 0 <= discard < 0.9 and isinstance(halvings, Integral) and halvings >= 0):
+        raise UsageError(
+            f"got discard={discard!r}, halvings={halvings!r}; expected 0 ≤ discard < 0.9 and a whole number of halvings ≥ 0"
+        )
     rows = features_of(features)
     X = torch.cat([block for _, block in finite_blocks(rows)])
     kept = _distinct(X)
@@ -125,11 +128,12 @@ def estimate(ratios: Any, discard: float = 0.1) -> Estimate:
     >>> round(estimate(np.exp(-np.log(1 - np.arange(1, 10000) / 10000) / 7)).dimension, 2)
     7.0
     """
-    logs = np.sort(np.log(vector(ratios, "the ratios")))
-    n = len(logs)
+    found = np.sort(vector(ratios, "the ratios"))
+    n = len(found)
     used = int(n * (1 - discard))
-    if n < LEAST or not logs[:used].any() or logs[0] < 0:
-        raise UsageError(f"got {n} ratios, {int((logs > 0).sum())} above 1; expected at least {LEAST}, none below 1")
+    if n < LEAST or found[0] < 1 or not (found[:used] > 1).any():
+        raise UsageError(f"got {n} ratios, {int((found > 1).sum())} above 1; expected at least {LEAST}, none below 1")
+    logs = np.log(found)
     used = min(used, n - 1)  # 1 - n/n has no logarithm
     places = -np.log1p(-np.arange(1, used + 1) / n)
     fitted = float(logs[:used] @ places / np.square(logs[:used]).sum())
@@ -193,8 +197,10 @@ def components_for(variance: Any, total: float, share: float = 0.9) -> int:
     2
     """
     sums = np.cumsum(vector(variance, "the variance"))
-    if not 0 < share <= 1 or not total > 0:
-        raise UsageError(f"got share={share}, total={total}; expected a share in (0, 1] of a variance above 0")
+    if not len(sums):
+        raise UsageError("got the variance of no component; expected at least one")
+    if not (isinstance(share, Real) and isinstance(total, Real) and 0 < share <= 1 and total > 0):
+        raise UsageError(f"got share={share!r}, total={total!r}; expected a share in (0, 1] of a variance above 0")
     reached = np.flatnonzero(sums >= share * total * (1 - 1e-12))
     if not len(reached):
         raise UsageError(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float64, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.linalg.feature_rows import FeatureRows, column_moments
+from ntkscope.measures._features import numeric_tensor
 from ntkscope.measures._linear_sweep import linear_sweep
 from ntkscope.measures._neighbour_sweep import neighbour_sweep
 
@@ -21,6 +24,8 @@ GRID = (*range(1, 21), 30, 40, 50, 100, 150, 200, 250, 300, 400, 500, 750, 1000,
 THEN = 1000
 TIES = ("nearest", "first")
 ROWS = 4096  # converted to float64 at a time
+FAR = 16.0  # times a column's variance, the square of its mean beyond which distances would lose digits
+EXTREME = 40  # powers of two of the largest deviation beyond which squares are at risk
 
 
 def grid(width: int) -> list[int]:
@@ -114,6 +119,7 @@ def sweep(
         raise UsageError(f"got {train.shape[1]} columns for training and {test.shape[1]} for testing; expected as many")
     dtype = torch.promote_types(train.dtype, test.dtype)
     train, test = train.to(dtype), test.to(train.device, dtype)
+    spread = column_moments(FeatureRows.of(train))
     labels, truth = (
         _labels(y, len(Z), name).to(train.device)
         for y, Z, name in ((y_train, train, "y_train"), (y_test, test, "y_test"))
@@ -125,20 +131,22 @@ def sweep(
         )
     steps = _dims(dims, train.shape[1])
     _check_options(probes, k, C, ties, len(train))
+    _check_total(total, float(spread[1].sum()))
+    near, near_test = (_centred(Z, *spread) for Z in (train, test))
     predictions: dict[str, dict[int, Tensor]] = {}
     strengths: dict[str, Mapping[int, float]] = {}
     objective: dict[str, Mapping[int, float]] = {}
     for probe in probes:
         if probe == "knn":
-            found: Mapping[int, Tensor] = neighbour_sweep(train, numbers, test, steps, k, ties)
+            found: Mapping[int, Tensor] = neighbour_sweep(near, numbers, near_test, steps, k, ties)
         elif probe == "ncc":
-            found = centre_sweep(train, numbers, test, steps)
+            found = centre_sweep(near, numbers, near_test, steps)
         else:
             linear = linear_sweep(probe, train.to(torch.float64), numbers, test.to(torch.float64), steps, C)
             found, strengths[probe], objective[probe] = linear.predictions, linear.C, linear.objective
         predictions[probe] = {d: classes[found[d]] for d in steps}
-    spread = column_moments(FeatureRows.of(train))[1].cumsum(0)
-    whole = float(spread[-1]) if total is None else float(total)
+    sums = spread[1].cumsum(0)
+    whole = float(sums[-1]) if total is None else float(total)
     return ProbeSweep(
         dims=tuple(steps),
         classes=tuple(classes.tolist()),
@@ -148,7 +156,7 @@ def sweep(
             probe: {d: float((answers == truth).double().mean()) for d, answers in by_d.items()}
             for probe, by_d in predictions.items()
         },
-        variance={d: float(spread[d - 1]) / whole for d in steps},
+        variance={d: float(sums[d - 1]) / whole for d in steps},
         C=strengths,
         objective=objective,
     )
@@ -175,9 +183,25 @@ def centre_sweep(
     return found
 
 
+def _centred(
+    Z: Float[Tensor, "n p"], mean: Float64[Tensor, " p"], variance: Float64[Tensor, " p"]
+) -> Float[Tensor, "n p"]:
+    """Rows whose products keep the digits of their distances: columns far from 0 are moved near it, all to one moderate size.
+
+    By multiples and powers of two, which round no numbers that have few digits: equal distances stay equal.
+    """
+    unit = torch.maximum(variance.sqrt(), mean.abs() * 2.0**-40).clamp_min(1e-300)
+    unit = torch.exp2(torch.log2(unit).floor())
+    away = torch.where(mean.square() > FAR * variance, (mean / unit).round() * unit, torch.zeros_like(mean))
+    power = math.floor(math.log2(float(variance.max())) / 2)
+    if abs(power) > EXTREME:  # their squares would leave the range of float32
+        return ((Z.to(torch.float64) - away) * 2.0**-power).to(Z.dtype)
+    return (Z.to(torch.float64) - away).to(Z.dtype) if bool(away.any()) else Z
+
+
 def _scores(values: Any, name: str) -> Tensor:
     """Floating-point rows, finite."""
-    array = values.detach() if isinstance(values, Tensor) else torch.as_tensor(values)
+    array = values.detach() if isinstance(values, Tensor) else numeric_tensor(values, name)
     if array.dim() != 2 or 0 in array.shape or array.is_complex():
         raise UsageError(
             f"got {name} of shape {tuple(array.shape)} and {array.dtype}; expected real rows (items, columns)"
@@ -189,7 +213,7 @@ def _scores(values: Any, name: str) -> Tensor:
 
 
 def _labels(y: Any, items: int, name: str) -> Int[Tensor, " n"]:
-    values = y.detach() if isinstance(y, Tensor) else torch.as_tensor(y)
+    values = y.detach() if isinstance(y, Tensor) else numeric_tensor(y, name)
     if values.shape != (items,):
         raise UsageError(f"got {name} of shape {tuple(values.shape)} for {items} items; expected ({items},)")
     whole = values.to(torch.int64)
@@ -198,23 +222,35 @@ def _labels(y: Any, items: int, name: str) -> Int[Tensor, " n"]:
     return whole
 
 
+def _is_whole(d: Any) -> bool:
+    return isinstance(d, Real) and not isinstance(d, bool) and math.isfinite(d) and int(d) == d
+
+
+def _check_total(total: float | None, varies: float) -> None:
+    if not varies > 0:
+        raise UsageError("Z_train has the same row for every item; expected rows that vary: look at the layer")
+    if total is not None and not (isinstance(total, Real) and 0 < total < float("inf")):
+        raise UsageError(f"got total={total!r}; expected the variance of all coordinates, a positive number, or None")
+
+
 def _dims(dims: Sequence[int], width: int) -> list[int]:
-    steps = sorted({int(d) for d in dims})
-    if not steps or steps[0] < 1 or steps[-1] > width or any(int(d) != d for d in dims):
+    listed = list(dims) if isinstance(dims, Iterable) else []
+    steps = sorted({int(d) for d in listed if _is_whole(d)})
+    if not steps or steps[0] < 1 or steps[-1] > width or not all(_is_whole(d) for d in listed):
         raise UsageError(
-            f"got dims={list(dims)} for {width} coordinates; expected whole numbers from 1 to {width}, at least one: compute"
+            f"got dims={dims!r} for {width} coordinates; expected whole numbers from 1 to {width}, at least one: compute"
             " more components, or leave the larger ones out"
         )
     return steps
 
 
 def _check_options(probes: Sequence[str], k: int, C: float | None, ties: str, items: int) -> None:
-    unknown = [probe for probe in probes if probe not in PROBES]
-    if isinstance(probes, str) or unknown or not probes:
+    named = not isinstance(probes, str) and isinstance(probes, Iterable)
+    if not named or not probes or any(probe not in PROBES for probe in probes):
         raise UsageError(f"got probes={probes!r}; expected some of {', '.join(PROBES)}")
-    if "knn" in probes and (isinstance(k, bool) or not 1 <= int(k) <= items):
-        raise UsageError(f"got k={k} neighbours of {items} training items; expected 1 … {items}")
-    if C is not None and not 0 < float(C) < float("inf"):
-        raise UsageError(f"got C={C}; expected a positive number, or None to choose it on a training split")
+    if "knn" in probes and (isinstance(k, bool) or not isinstance(k, Integral) or not 1 <= k <= items):
+        raise UsageError(f"got k={k!r} neighbours of {items} training items; expected 1 … {items}")
+    if C is not None and not (isinstance(C, Real) and 0 < C < float("inf")):
+        raise UsageError(f"got C={C!r}; expected a positive number, or None to choose it on a training split")
     if ties not in TIES:
         raise UsageError(f"got ties={ties!r}; expected one of {', '.join(TIES)}")

@@ -31,6 +31,7 @@ from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Lookup, Outer, Term, lookup_gradient, outer_gradient
 
 PANEL = 512  # columns of a covariance that are computed at once; with several, only one triangle is
+SQUARED = 2.0**-40, 2.0**40  # largest numbers whose squares and their sums float32 holds without loss
 
 
 @dataclass
@@ -55,10 +56,31 @@ class Sum:
 
 
 def add_covariance(total: Float[Tensor, "k k"], rows: Float[Tensor, "m k"]) -> None:
-    """Add `rowsᵀ rows` to a float64 total; of more than one panel, the upper triangle alone."""
+    """Add `rowsᵀ rows` to a float64 total; of more than one panel, the upper triangle alone.
+
+    Rows whose squares would leave the range of float32 are brought to unit size first; shorter numbers become float32.
+    """
+    rows, unit = _squarable(rows)
     columns = rows.shape[1]
     for at in range(0, columns, PANEL):
-        total[at : at + PANEL, at:] += rows[:, at : at + PANEL].T @ rows[:, at:]
+        part = rows[:, at : at + PANEL].T @ rows[:, at:]
+        total[at : at + PANEL, at:] += part if unit is None else part.to(total.dtype) * unit**2
+
+
+def _squarable(rows: Float[Tensor, "m k"]) -> tuple[Float[Tensor, "m k"], Float[Tensor, ""] | None]:
+    """Rows over a power of two, and that number in float64; None where it is 1."""
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    if not rows.numel():
+        return rows, None
+    low, high = torch.aminmax(rows)
+    largest = torch.maximum(-low, high).double()
+    odd = (largest < SQUARED[0]) | (largest > SQUARED[1])
+    if rows.device.type == "cpu" and not bool(odd):  # elsewhere the answer would have to be waited for
+        return rows, None
+    odd = odd & (largest > 0) & torch.isfinite(largest)
+    power = torch.where(odd, torch.floor(torch.log2(largest.clamp_min(1e-300))), 0.0)
+    half = torch.floor(power / 2)  # in two steps, since 2¹⁴⁹ is no float32
+    return rows * torch.exp2(-half).to(rows) * torch.exp2(half - power).to(rows), torch.exp2(power)
 
 
 def as_rows(term: Outer, cotangent: Tensor) -> Float[Tensor, "m out"]:
