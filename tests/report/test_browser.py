@@ -80,6 +80,7 @@ def test_another_item_by_mouse(visit: Open, written: Made, made: Made) -> None:
     assert quiet(page)
 
 
+@pytest.mark.guard
 def test_another_item_by_keys(visit: Open, written: Made) -> None:
     page = visit(written(kind="image"))
     chosen = page.locator("[role=option][aria-selected=true]")
@@ -99,6 +100,7 @@ def test_another_item_by_keys(visit: Open, written: Made) -> None:
     assert quiet(page)
 
 
+@pytest.mark.guard
 def test_the_bars_are_the_records_numbers(visit: Open, written: Made, made: Made) -> None:
     """The mean contributions to the logit of the network's class, and those to another logit when it is chosen."""
     page = visit(written(kind="image"))
@@ -145,6 +147,7 @@ def test_search_and_only_wrong(visit: Open, written: Made, made: Made) -> None:
     assert quiet(page)
 
 
+@pytest.mark.guard
 def test_sorting_by_a_press_on_a_head(visit: Open, written: Made) -> None:
     page = visit(written(kind="image"))
     table = page.locator("table.problems").first
@@ -227,6 +230,7 @@ def test_nothing_hangs_over_on_a_phone(kind: str, hostile: bool, visit: Open, wr
 LIGHT = "getComputedStyle(document.documentElement).backgroundColor.match(/[0-9]+/g).map(Number).reduce((a, b) => a + b) > 384"
 
 
+@pytest.mark.guard
 def test_light_and_dark_by_the_system_and_by_the_switch(visit: Open, written: Made) -> None:
     assert visit(written(kind="image"), color_scheme="light").evaluate(LIGHT)
     page = visit(written(kind="image"), color_scheme="dark")
@@ -276,6 +280,7 @@ def test_text_can_be_read(scheme: str, visit: Open, written: Made) -> None:
     assert visit(written(kind="image"), color_scheme=scheme).evaluate(CONTRAST) == []
 
 
+@pytest.mark.guard
 def test_keys_reach_every_control_and_show_where_they_are(visit: Open, written: Made) -> None:
     page = visit(written(kind="image"))
     wanted = {"skip", "theme", "explorer-search", "explorer-wrong", "explorer-list", "explorer-logit"}
@@ -329,6 +334,7 @@ def test_an_index_opens_and_is_filtered(visit: Open, made: Made, tmp_path: Path)
     assert overflow(visit(tmp_path / "e 1" / "page.html", width=360)) == 0
 
 
+@pytest.mark.guard
 def test_a_notebooks_frame_runs_the_page(visit: Open, made: Made, tmp_path: Path) -> None:
     (tmp_path / "notebook.html").write_text(
         "<!doctype html><p>cell</p>" + Page(made(kind="image"))._repr_html_(), encoding="utf-8"

@@ -223,7 +223,7 @@ def _labels(y: Any, items: int, name: str) -> Int[Tensor, " n"]:
 
 
 def _is_whole(d: Any) -> bool:
-    return isinstance(d, Real) and not isinstance(d, bool) and math.isfinite(d) and int(d) == d
+    return isinstance(d, Real) and not isinstance(d, bool) and math.isfinite(d) and float(d).is_integer()
 
 
 def _check_total(total: float | None, varies: float) -> None:
