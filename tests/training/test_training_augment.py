@@ -81,5 +81,5 @@ def test_wrong_inputs_are_refused() -> None:
     with pytest.raises(UsageError, match="more than 6 pixels each way"):
         fit(Watched(), PART, lr=0.1, steps=1, augment=Translate(6)).final()
     flat = Part(PART.x.flatten(1), PART.y)
-    with pytest.raises(UsageError, match=r"got inputs of shape \(22, 84\)"):
+    with pytest.raises(UsageError, match=r"got inputs of shape \(\d+, 84\)"):
         fit_ensemble(lambda seed: nn.Linear(84, 2), flat, seeds=2, lr=0.1, steps=1, augment=Translate(1))
