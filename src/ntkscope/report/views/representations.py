@@ -57,6 +57,10 @@ def sentence(data: Mapping[str, Any]) -> str:
     )
 
 
+def _by_layer(first: int | float, last: int | float, y: Scale, label: str) -> Frame:
+    return Frame(Scale(first, max(last, first + 1), "whole"), y, "layer", label, width=420, height=300)
+
+
 def _accuracies(probed: Sequence[tuple[int, Mapping[str, Any]]], network: Any) -> Markup:
     at = [n for n, _ in probed]
     curves = [
@@ -64,14 +68,7 @@ def _accuracies(probed: Sequence[tuple[int, Mapping[str, Any]]], network: Any) -
     ]
     curves.append(Line("the network", [at[0], at[-1]], [as_float(network)] * 2))
     low = min(min(curve.y) for curve in curves)
-    frame = Frame(
-        Scale(at[0], max(at[-1], at[0] + 1), "whole"),
-        Scale(max(0.0, low - 0.05), 1.0),
-        x_label="layer",
-        y_label="accuracy",
-        width=420,
-        height=300,
-    )
+    frame = _by_layer(at[0], at[-1], Scale(max(0.0, low - 0.05), 1.0), "accuracy")
     caption = "Test accuracy of each classifier on a layer's principal components, the best number of them"
     drawn = lines(frame, curves, describe="Accuracy of three probes by layer", legend=False)
     return tag("figure", tag("figcaption", caption), drawn, curve_key(curves))
@@ -91,14 +88,7 @@ def _collapse(probed: Sequence[tuple[int, Mapping[str, Any]]]) -> Markup | None:
     low, high = min(values) / 1.5, max(values) * 1.5
     last = max(max(curve.x) for curve in curves)
     first = min(min(curve.x) for curve in curves)
-    frame = Frame(
-        Scale(first, max(last, first + 1), "whole"),
-        Scale(low, high, "log"),
-        x_label="layer",
-        y_label="variation within over between classes",
-        width=420,
-        height=300,
-    )
+    frame = _by_layer(first, last, Scale(low, high, "log"), "variation within over between classes")
     caption = "How far each layer has collapsed to its class means: 0 is full collapse"
     drawn = lines(frame, curves, describe="NC1 and CDNV by layer, logarithmic", legend=False)
     return tag("figure", tag("figcaption", caption), drawn, curve_key(curves))
