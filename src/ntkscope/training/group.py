@@ -337,9 +337,8 @@ class Group:
         self._check_validated()
 
     def _metrics(self, data: MemberData) -> dict[str, Tensor]:
-        at_once = None
-        if self.chain is not None and self.device.type != "cpu":  # launches set the pace there: few large ones
-            at_once = self.chain.items_within(EVALUATION_MEMORY)
+        launched = self.chain if self.device.type != "cpu" else None  # where launches set the pace, few large ones
+        at_once = None if launched is None else launched.items_within(EVALUATION_MEMORY)
         rule, now = self.plan.settings.loss_rule, (self.params, self.buffers)
         return evaluate_stacked(self.template, *now, data, rule, self.vectorised, at_once)
 
@@ -347,9 +346,8 @@ class Group:
         """An error for members that ended without a best epoch, or their end."""
         wrong = self.watch.without_best(self.step >= self.plan.total)
         if self.validation is not None and bool(wrong.any()):
-            self._lose(
-                wrong, "the validation loss of {} members was finite after no epoch", "check the validation part"
-            )
+            what = "the validation loss of {} members was finite after no epoch"
+            self._lose(wrong, what, "check the validation part")
 
     def _check_finite(self) -> None:
         """An error for members whose loss is not finite, or their end."""
