@@ -1,7 +1,7 @@
 """A grid of rates times seeds in one call against a loop: 100 ReLU networks 7-128-128-128-1, batches of 32, Adam.
 
-Every network has a learning rate, a weight decay and a batch order of its own. Both sides build their networks, do all steps and
-are timed whole, in interleaved rounds on the same cores. On a CUDA device the figure is the time of a step of all networks.
+Every network has a learning rate, a weight decay and a batch order of its own. Both sides build their networks, do all steps
+and are timed whole, in interleaved rounds on the same cores. On a CUDA device the figure is the time of a step of all networks.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 Activation = Literal["tanh", "relu", "none"]
+EVALUATION_MEMORY = 2**29  # bytes
 ACTIVATIONS: dict[type[nn.Module], Activation] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
@@ -127,7 +128,7 @@ class StackedChain:
             elif self.links[i - 1].activation == "relu":
                 torch.ops.aten.threshold_backward(g, below, 0, grad_input=g)
 
-    def items_within(self, memory: int) -> int:
+    def items_within(self, memory: int = EVALUATION_MEMORY) -> int:
         """How many items per network a forward pass can see at once: the inputs and outputs of the widest layer, and a copy."""
         widest = max(max(weight.shape[1:]) for weight in self.weights)
         first = self.weights[0]

@@ -39,7 +39,6 @@ from ntkscope.training.run import LOOK_EVERY
 from ntkscope.training.stacked import MemberData, each_member, evaluate_stacked, outputs_of
 from ntkscope.training.watch import Watch
 
-EVALUATION_MEMORY = 2**29  # bytes, of layers of fully connected networks on an accelerator
 _DRAWING = threading.Lock()  # networks are drawn from the global generator, one at a time
 
 
@@ -338,7 +337,7 @@ class Group:
 
     def _metrics(self, data: MemberData) -> dict[str, Tensor]:
         launched = self.chain if self.device.type != "cpu" else None  # where launches set the pace, few large ones
-        at_once = None if launched is None else launched.items_within(EVALUATION_MEMORY)
+        at_once = None if launched is None else launched.items_within()
         rule, now = self.plan.settings.loss_rule, (self.params, self.buffers)
         return evaluate_stacked(self.template, *now, data, rule, self.vectorised, at_once)
 
