@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,13 @@ def grid(members: int) -> tuple[list[float], list[float]]:
 def together(part: Part, members: int, steps: int, device: str = "cpu") -> Tensor:
     """All networks in one call; their outputs on a few items, (members, 64, 1)."""
     lr, decay = grid(members)
-    settings = {"optimizer": "adam", "loss": "bce", "batch_size": BATCH, "steps": steps, "device": device}
+    settings: dict[str, Any] = {
+        "optimizer": "adam",
+        "loss": "bce",
+        "batch_size": BATCH,
+        "steps": steps,
+        "device": device,
+    }
     return fit_ensemble(build, part, seeds=members, lr=lr, weight_decay=decay, **settings)(part.x[:64].to(device))
 
 

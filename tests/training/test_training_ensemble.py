@@ -178,9 +178,9 @@ def test_errors() -> None:
         fit_ensemble(net, PART, seeds=0, lr=0.1, steps=1)
     for seeds in (True, 2.0, [0, 0.5], "01", [True, False], {1, 2}):
         with pytest.raises(UsageError, match="expected a count, or a list of whole numbers"):
-            fit_ensemble(net, PART, seeds=seeds, lr=0.1, steps=1)  # type: ignore[arg-type]
+            fit_ensemble(net, PART, seeds=seeds, lr=0.1, steps=1)
     with pytest.raises(UsageError, match="got data of type Tensor"):
-        fit_ensemble(net, (PART.x, PART.y), seeds=2, lr=0.1, steps=1)  # type: ignore[arg-type]
+        fit_ensemble(net, (PART.x, PART.y), seeds=2, lr=0.1, steps=1)
     with pytest.raises(UsageError, match="exactly one"):
         fit_ensemble(net, PART, seeds=2, lr=0.1)
     with pytest.raises(UsageError, match="got 3 members with 2 parts"):
