@@ -197,7 +197,7 @@ def _trained_together(jobs: Sequence[_Job], pairs: Sequence[tuple[Part, Part]]) 
     return (None if bad else ensemble.member(i) for i, bad in enumerate(ensemble.diverged.tolist()))
 
 
-def _own_values(jobs: Sequence[_Job]) -> dict[str, list[float]]:
+def _own_values(jobs: Sequence[_Job]) -> dict[str, Any]:
     """What differs between the jobs: not every optimizer allows members rates of their own."""
     values = {name: [float(getattr(job.settings, name)) for job in jobs] for name in OWN}
     return {name: each for name, each in values.items() if len(set(each)) > 1}
