@@ -129,6 +129,24 @@ def test_gradients_by_hand_are_those_of_autograd(
                 torch.testing.assert_close(params[name].grad[i], gradient, rtol=1e-11, atol=1e-12)
 
 
+def test_gradients_of_layers_that_do_not_learn_are_left_out() -> None:
+    nets = [models.build("mlp", in_features=3, widths=[4, 4], seed=seed).double() for seed in range(2)]
+    links, (params, _) = as_chain(nets[0]), torch.func.stack_module_state(nets)
+    assert links is not None
+    chain = StackedChain(links, params, fast=False)
+    x = torch.randn(2, 5, 3, generator=generator(0, "chain"), dtype=torch.float64)
+    direction = torch.ones_like(chain.forward(x, shared=False))
+    chain.backward(direction)
+    everything = {name: gradient.clone() for name, gradient in chain.gradients.items()}
+    for learning in ([f"{links[1].name}.bias"], [f"{links[0].name}.weight", f"{links[2].name}.bias"], []):
+        for gradient in chain.gradients.values():
+            gradient.fill_(-7.0)
+        chain.backward(direction, learning)
+        for name, gradient in chain.gradients.items():
+            expected = everything[name] if name in learning else torch.full_like(gradient, -7.0)
+            assert torch.equal(gradient, expected)
+
+
 def test_tanh_through_the_logistic_function_is_off_by_two_units_in_the_last_place_of_one() -> None:
     x = torch.linspace(-20, 20, 40_001)[:, None]
     net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Tanh(), nn.Linear(1, 1, bias=False))
@@ -158,6 +176,11 @@ def test_what_is_no_chain_goes_the_general_way() -> None:
 def test_errors() -> None:
     with pytest.raises(UsageError, match="without members"):
         fit_ensemble(net, PART, seeds=0, lr=0.1, steps=1)
+    for seeds in (True, 2.0, [0, 0.5], "01", [True, False], {1, 2}):
+        with pytest.raises(UsageError, match="expected a count, or a list of whole numbers"):
+            fit_ensemble(net, PART, seeds=seeds, lr=0.1, steps=1)
+    with pytest.raises(UsageError, match="got data of type Tensor"):
+        fit_ensemble(net, (PART.x, PART.y), seeds=2, lr=0.1, steps=1)
     with pytest.raises(UsageError, match="exactly one"):
         fit_ensemble(net, PART, seeds=2, lr=0.1)
     with pytest.raises(UsageError, match="got 3 members with 2 parts"):

@@ -24,6 +24,9 @@ from ntkscope.training import (
     fit_ensemble,
     reinit,
 )
+from ntkscope.training.chain import StackedChain, as_chain
+from ntkscope.training.losses import as_loss
+from ntkscope.training.stacked import MemberData, evaluate_stacked
 
 PART = classes_part(dtype=torch.float64)
 HELD = Part(PART.x.flip(0) + 0.3, PART.y.flip(0))
@@ -92,6 +95,12 @@ def test_equal_rates_in_a_list_are_the_one_rate() -> None:
         ({"lr": [0.1, "fast"]}, "lr with 'fast' for a member"),
         ({"lr": [0.1, 0.1], "weight_decay": [0.1, -1]}, "weight_decay with -1"),
         ({"lr": -0.1}, "does not take"),
+        ({"lr": float("inf")}, "lr=inf; expected a finite number"),
+        ({"lr": 0.1, "weight_decay": True}, "weight_decay=True; expected a finite number"),
+        ({"lr": {0.1, 0.2}}, "which has no order"),
+        ({"lr": {0.1: 0, 0.2: 1}}, "which has no order"),
+        ({"lr": 0.1, "validation": HELD.take(torch.arange(0))}, "a part without items"),
+        ({"lr": 0.1, "validation": (HELD.x, HELD.y)}, "got data of type Tensor"),
         ({"lr": [0.1, 0.2], "optimizer": torch.optim.SGD}, "with an optimizer that is a function"),
         ({"lr": [0.1, 0.2], "optimizer_options": {"maximize": True}}, "optimizer_options maximize"),
         ({"lr": 0.1, "patience": 3}, "patience=3 without validation="),
@@ -240,6 +249,65 @@ def test_each_member_may_have_its_own_validation() -> None:
         assert evaluate(together.member(i), part)["loss"] == pytest.approx(
             float(together.validation_losses[i]), rel=1e-9
         )
+
+
+@pytest.mark.parametrize("patience", [None, 2])
+def test_a_member_whose_validation_loss_is_never_finite_has_no_best_epoch(patience: int | None) -> None:
+    parts = [HELD, Part(HELD.x * float("nan"), HELD.y)]
+    settings = {"seeds": [4, 9], "lr": 0.1, "epochs": 5, "patience": patience, "workers": 1}
+    with pytest.raises(NumericalError, match=r"validation loss of 1 members was finite after no epoch.* seed 9"):
+        fit_ensemble(net, PART, validation=parts, **settings)
+    together = fit_ensemble(net, PART, validation=parts, diverged="nan", **settings)
+    expected = fit_ensemble(net, PART, validation=HELD, **settings)
+    assert together.diverged is not None
+    assert together.validation_losses is not None
+    assert expected.validation_losses is not None
+    assert together.diverged.tolist() == [False, True]
+    assert together.validation_losses.isnan().tolist() == [False, True]
+    assert together.validation_losses[0] == expected.validation_losses[0]
+    assert bool(together(PART.x)[1].isnan().all())
+    assert torch.equal(together(PART.x)[0], expected(PART.x)[0])
+
+
+def test_a_validation_loss_that_is_not_finite_for_an_epoch_is_passed_over() -> None:
+    def late(outputs: Tensor, targets: Tensor) -> Tensor:  # of the validation part, infinite until weights moved
+        each = nn.functional.mse_loss(outputs, targets, reduction="none").mean(1)
+        return torch.where((targets[:, 0] < 0) & (each > 0.05), torch.inf, each)
+
+    part = Part(torch.ones(3, 1, dtype=torch.float64), torch.ones(3, 1, dtype=torch.float64))
+    held = Part(-part.x, -part.y)
+
+    def zero(seed: int) -> nn.Module:
+        layer = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+        nn.init.zeros_(layer.weight)
+        return layer
+
+    together = fit_ensemble(zero, part, seeds=1, loss=late, lr=0.1, epochs=20, validation=held)
+    assert together.validation_losses is not None
+    assert together.steps.tolist() == [20]
+    assert float(together.validation_losses) == pytest.approx(0.8**40)
+
+
+def test_without_an_update_there_is_no_validation_loss() -> None:
+    untrained = fit_ensemble(net, PART, seeds=2, lr=0.1, steps=0, validation=HELD)
+    assert untrained.validation_losses is not None
+    assert bool(untrained.validation_losses.isnan().all())
+    assert torch.equal(untrained(PART.x)[1], net(1)(PART.x))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_metrics_do_not_depend_on_how_many_items_are_computed_at_once(shared: bool) -> None:
+    nets = [chain_net(seed) for seed in range(2)]
+    params, buffers = torch.func.stack_module_state(nets)
+    data = MemberData([HELD, HELD if shared else PART])
+    links = as_chain(nets[0])
+    assert links is not None
+    assert StackedChain(links, params, fast=False).items_within(2 * 3 * 7 * 8 * 10) == 10
+    whole = evaluate_stacked(nets[0], params, buffers, data, as_loss("cross_entropy"), True)
+    for at_once in (1, 10, 23, 1000):
+        cut = evaluate_stacked(nets[0], params, buffers, data, as_loss("cross_entropy"), True, at_once)
+        torch.testing.assert_close(cut["loss"], whole["loss"], **CLOSE)
+        assert torch.equal(cut["accuracy"], whole["accuracy"])
 
 
 def test_a_member_that_diverges_leaves_the_others_alone() -> None:

@@ -98,6 +98,29 @@ def test_a_vectorised_search_has_the_scores_of_the_loop(monkeypatch: pytest.Monk
     assert scores[0] == scores[1]
 
 
+def test_a_vectorised_search_takes_modes_and_optimizers_that_are_functions() -> None:
+    part = classes_part(60, dtype=torch.float64)
+
+    def double(seed: int) -> nn.Module:
+        return build(seed).double()
+
+    def heavy(params: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(params, lr=0.1, momentum=0.5)
+
+    settings = {"folds_count": 3, "epochs": 2, "batch_size": 8, "lr": 0.1, "score": "loss"}
+    for grid, options in (
+        ({"mode": ["first-last", "reinit"], "lr": [0.1, 0.3]}, {}),
+        ({"batch_size": [8, 40]}, {"optimizer": heavy}),
+    ):
+        loop, together = (
+            search(double, part, grid, vectorised=vectorised, **{**settings, **options}) for vectorised in (False, True)
+        )
+        for one, other in zip(loop.rows, together.rows, strict=True):
+            assert other.scores == pytest.approx(one.scores, rel=1e-8)
+    with pytest.raises(UsageError, match="an optimizer that is a function"):
+        search(double, part, {"lr": [0.1, 0.2]}, vectorised=True, **{**settings, "optimizer": heavy})
+
+
 def test_a_vectorised_search_scores_what_diverges_nan() -> None:
     part = regression_part(20)
 

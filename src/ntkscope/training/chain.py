@@ -7,7 +7,7 @@ launches fewer kernels, and its memory stays where it is, as a recorded step nee
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 Activation = Literal["tanh", "relu", "none"]
+EVALUATION_MEMORY = 2**29  # bytes
 ACTIVATIONS: dict[type[nn.Module], Activation] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
@@ -106,16 +107,19 @@ class StackedChain:
             h = z
         return h
 
-    def backward(self, gradient: Float[Tensor, "k n c"]) -> None:
-        """Fill `.grad` of every parameter from the gradient with respect to the outputs."""
-        g = gradient
-        for i in reversed(range(len(self.links))):
+    def backward(self, gradient: Float[Tensor, "k n c"], learning: Collection[str] | None = None) -> None:
+        """Fill `.grad` of every parameter, or of those in `learning` alone, from the gradient with respect to the outputs."""
+        g, wanted = gradient, self.gradients if learning is None else learning
+        layers = {name.rpartition(".")[0] for name in wanted}
+        lowest = next((i for i, link in enumerate(self.links) if link.name in layers), len(self.links))
+        for i in reversed(range(lowest, len(self.links))):
             below = self._h[i - 1] if i else self._inputs
             name = self.links[i].name
-            torch.bmm(g.mT, below, out=self.gradients[f"{name}.weight"])
-            if self.links[i].bias:
+            if f"{name}.weight" in wanted:
+                torch.bmm(g.mT, below, out=self.gradients[f"{name}.weight"])
+            if f"{name}.bias" in wanted:
                 torch.sum(g, 1, out=self.gradients[f"{name}.bias"])
-            if i == 0:
+            if i == lowest:
                 return
             into, weight = self._g[i - 1], self.weights[i]
             g = torch.mul(g, weight, out=into) if weight.shape[1] == 1 else torch.bmm(g, weight, out=into)
@@ -123,6 +127,12 @@ class StackedChain:
                 torch.ops.aten.tanh_backward(g, below, grad_input=g)
             elif self.links[i - 1].activation == "relu":
                 torch.ops.aten.threshold_backward(g, below, 0, grad_input=g)
+
+    def items_within(self, memory: int = EVALUATION_MEMORY) -> int:
+        """How many items per network a forward pass can see at once: the inputs and outputs of the widest layer, and a copy."""
+        widest = max(max(weight.shape[1:]) for weight in self.weights)
+        first = self.weights[0]
+        return max(1, memory // (3 * len(first) * widest * first.element_size()))
 
     def _allocate(self, members: int, batch: int) -> None:
         """Memory for batches of this length, the same each time: a recorded step writes where it was recorded."""

@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from numbers import Integral
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
@@ -49,7 +51,7 @@ class Ensemble:
     steps: Int64[Tensor, " k"] = field(repr=False)
     """The updates that led to each member's weights: fewer than all where it stopped, or had its best epoch, earlier."""
     validation_losses: Float64[Tensor, " k"] | None = field(default=None, repr=False)
-    """Of the weights of each member; None without validation."""
+    """Of the weights of each member; None without validation, NaN where no update was made."""
     diverged: Bool[Tensor, " k"] | None = field(default=None, repr=False)
     """The members whose loss was not finite, with `diverged="nan"`; their weights are NaN."""
     notes: tuple[str, ...] = ()
@@ -110,7 +112,8 @@ def fit_ensemble(
     - `stop` ends each member by itself: its weights stay as they were then.
     - `validation`, a part (or one for each member): its loss is taken after every epoch, and every member comes back as it was
       after its best one; one that was no better for `patience` epochs ends. `ensemble.steps` says when that was.
-    - A member whose loss is not finite is an error, or with `diverged="nan"` has NaN for weights while the others train on.
+    - A member whose loss is not finite, or whose validation loss never is, is an error, or with `diverged="nan"` has NaN for
+      weights while the others train on.
     - `store=DIR` keeps the snapshots; the same call continues where a killed one stopped, about `checkpoint_seconds` back.
 
     The forward and backward passes are batched matrix products over the members (`torch.func.vmap`; fully connected
@@ -126,9 +129,7 @@ def fit_ensemble(
     >>> [round(value, 5) for value in ensemble(torch.ones(1, 1)).flatten().tolist()]
     [2.0, 2.0, 2.0]
     """
-    chosen = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    if not chosen:
-        raise UsageError("an ensemble without members; expected seeds=, a count or a list of seeds")
+    chosen = _as_seeds(seeds)
     _check_patience(patience, validation)
     if diverged not in ("raise", "nan"):
         raise UsageError(f"diverged={diverged!r}; expected 'raise' or 'nan'")
@@ -173,6 +174,22 @@ def fit_ensemble(
     return _collect(copy.deepcopy(models[0]), groups, chosen)
 
 
+def _as_seeds(seeds: Any) -> tuple[int, ...]:
+    """The seeds of the members: 0 ... count - 1, or those listed.
+
+    >>> _as_seeds(2), _as_seeds(torch.tensor([7]))
+    ((0, 1), (7,))
+    """
+    listed = seeds.tolist() if isinstance(seeds, Tensor | np.ndarray) else seeds
+    if isinstance(listed, Integral) and not isinstance(listed, bool):
+        listed = range(int(listed))
+    if not isinstance(listed, Sequence) or any(isinstance(s, bool) or not isinstance(s, Integral) for s in listed):
+        raise UsageError(f"got seeds={seeds!r}; expected a count, or a list of whole numbers, one per member")
+    if not listed:
+        raise UsageError("an ensemble without members; expected seeds=, a count or a list of seeds")
+    return tuple(map(int, listed))
+
+
 def _check_patience(patience: int | None, validation: Part | Sequence[Part] | None) -> None:
     if patience is None:
         return
@@ -185,6 +202,8 @@ def _check_patience(patience: int | None, validation: Part | Sequence[Part] | No
 def _prepared(part: Part | Sequence[Part], members: int, settings: Settings, where: torch.device) -> tuple[Part, ...]:
     """The part of each member, with nothing but what training needs, where the networks are; the same one stays the same."""
     parts = [part] if isinstance(part, Part) else list(part)
+    if wrong := [type(p).__name__ for p in parts if not isinstance(p, Part)]:
+        raise UsageError(f"got data of type {wrong[0]}; expected a Part(x, y) for all members, or one for each")
     if len(parts) not in (1, members) or len({len(p) for p in parts}) != 1:
         raise UsageError(
             f"got {members} members with {len(parts)} parts of lengths {sorted({len(p) for p in parts})};"
@@ -296,7 +315,7 @@ def _collect(template: nn.Module, groups: Sequence[Group], seeds: tuple[int, ...
         seeds,
         torch.cat([group.final_losses().clone() for group in groups]),
         torch.cat(steps),
-        None if groups[0].validation is None else torch.cat([w.best for w in watches]),
+        None if groups[0].validation is None else torch.cat([w.validation_losses() for w in watches]),
         None if groups[0].plan.raises else diverged,
         tuple(dict.fromkeys(note for group in groups for note in group.told())),
         all(group.vectorised for group in groups),

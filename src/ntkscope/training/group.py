@@ -216,7 +216,7 @@ class Group:
         weights = batch.extras.get("weights")
         in_dims = (0, axis, None if weights is None else axis)
         losses = each_member(self._objective, in_dims, vectorised=True)(outputs, batch.y, weights)
-        chain.backward(torch.autograd.grad(losses.sum(), outputs)[0])
+        chain.backward(torch.autograd.grad(losses.sum(), outputs)[0], self._learning)
         return losses, {name: chain.gradients[name] for name in self._learning}
 
     def _by_autograd(self, batch: Part, axis: int | None) -> tuple[Tensor, Mapping[str, Tensor | None]]:
@@ -333,29 +333,37 @@ class Group:
             if self.validation is None:
                 watch.keep(reached, self.params, self.buffers, self.step)
             watch.end(reached, self.losses)
+        self._check_validated()
 
     def _metrics(self, data: MemberData) -> dict[str, Tensor]:
-        return evaluate_stacked(
-            self.template, self.params, self.buffers, data, self.plan.settings.loss_rule, self.vectorised
-        )
+        launched = self.chain if self.device.type != "cpu" else None  # where launches set the pace, few large ones
+        at_once = None if launched is None else launched.items_within()
+        rule, now = self.plan.settings.loss_rule, (self.params, self.buffers)
+        return evaluate_stacked(self.template, *now, data, rule, self.vectorised, at_once)
+
+    def _check_validated(self) -> None:
+        """An error for members that ended without a best epoch, or their end."""
+        wrong = self.watch.without_best(self.step >= self.plan.total)
+        if self.validation is not None and bool(wrong.any()):
+            what = "the validation loss of {} members was finite after no epoch"
+            self._lose(wrong, what, "check the validation part")
 
     def _check_finite(self) -> None:
         """An error for members whose loss is not finite, or their end."""
         if self.device.type == "cpu":
-            wrong = ~torch.isfinite(self.losses)
-            if not bool(wrong.any()):
-                return
-            steps = torch.where(wrong, self.step, -1)
+            steps = torch.where(torch.isfinite(self.losses), -1, self.step)
         else:
             steps = self._bad.cpu()
         wrong = (steps >= 0) & ~self.watch.done
-        if not bool(wrong.any()):
-            return
+        if bool(wrong.any()):
+            first = int(steps[wrong].min())
+            self._lose(wrong, f"the loss of {{}} members is not finite at step {first}", "check the inputs")
+
+    def _lose(self, wrong: Tensor, what: str, remedy: str) -> None:
+        """Members that have no finite answer."""
         if self.plan.raises:
-            raise NumericalError(
-                f"the loss of {int(wrong.sum())} members is not finite at step {int(steps[wrong].min())}, first of the"
-                f" member with seed {self.seeds[int(wrong.nonzero()[0])]}; lower lr, or check the inputs"
-            )
+            told, seed = what.format(int(wrong.sum())), self.seeds[int(wrong.nonzero()[0])]
+            raise NumericalError(f"{told}, first of the member with seed {seed}; lower lr, or {remedy}")
         self.watch.mark_diverged(wrong, self.params, self.buffers, self.step)
 
     # -- where it is ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -40,6 +40,10 @@ def member_values(name: str, value: Any, members: int) -> tuple[float, ...] | No
     """
     if isinstance(value, Tensor | np.ndarray):
         value = value.tolist()
+    if isinstance(value, Set | Mapping):
+        raise UsageError(f"got {name}={value!r}, which has no order; expected one number, or a list of one per member")
+    if isinstance(value, bool) or (isinstance(value, Real) and not math.isfinite(value)):
+        raise UsageError(f"got {name}={value!r}; expected a finite number, 0 or more, or a list of one per member")
     if isinstance(value, str) or not isinstance(value, Iterable):
         return None
     values = list(value)

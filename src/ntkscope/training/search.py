@@ -189,13 +189,18 @@ def _trained_together(jobs: Sequence[_Job], pairs: Sequence[tuple[Part, Part]]) 
         [pairs[job.fold][0] for job in jobs],
         replace(jobs[0].settings, seed=0),
         seeds=[job.settings.seed for job in jobs],
-        lr=[job.settings.lr for job in jobs],
-        weight_decay=[job.settings.weight_decay for job in jobs],
         diverged="nan",
         snapshots="final",
+        **_own_values(jobs),
     )
     assert ensemble.diverged is not None
     return (None if bad else ensemble.member(i) for i, bad in enumerate(ensemble.diverged.tolist()))
+
+
+def _own_values(jobs: Sequence[_Job]) -> dict[str, Any]:
+    """What differs between the jobs: not every optimizer allows members rates of their own."""
+    values = {name: [float(getattr(job.settings, name)) for job in jobs] for name in OWN}
+    return {name: each for name, each in values.items() if len(set(each)) > 1}
 
 
 def _without_model(options: Mapping[str, Any]) -> dict[str, Any]:

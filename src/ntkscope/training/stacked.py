@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from ntkscope.core import Inputs, Params, Part
+from ntkscope.core import Inputs, Params, Part, UsageError
 from ntkscope.core.calling import arguments, logits
 from ntkscope.core.tree import join, map_leaves
 from ntkscope.training.evaluation import evaluating
@@ -83,6 +83,8 @@ class MemberData:
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
+        if len(parts[0]) == 0:
+            raise UsageError("got a part without items to train, validate or stop on; expected at least one item")
         unique = list({id(part): part for part in parts}.values())
         self.shared, self.items, self.members = len(unique) == 1, len(parts[0]), len(parts)
         self.part = unique[0] if self.shared else _stack(unique)
@@ -124,9 +126,18 @@ class MemberData:
 
 
 def evaluate_stacked(
-    template: nn.Module, params: Params, buffers: Params, data: MemberData, loss: Loss, vectorised: bool
+    template: nn.Module,
+    params: Params,
+    buffers: Params,
+    data: MemberData,
+    loss: Loss,
+    vectorised: bool,
+    at_once: int | None = None,
 ) -> dict[str, Float64[Tensor, " k"]]:
-    """What `evaluate` says of each member, on the CPU: loss and, where targets name classes, accuracy."""
+    """What `evaluate` says of each member, on the CPU: loss and, where targets name classes, accuracy.
+
+    `at_once`: how many items of each member are computed together, where the caller knows what fits.
+    """
     total = torch.zeros(data.members, dtype=torch.float64, device=data.part.y.device)
     right = torch.zeros_like(total)
     counts = loss.names_classes(data.targets)
@@ -135,7 +146,7 @@ def evaluate_stacked(
     correct = each_member(loss.right, (0, data.axis), vectorised)
     checked = False
     with evaluating(template), torch.no_grad():
-        for part in data.slices(max(LEAST, MOST // data.members)):
+        for part in data.slices(at_once or max(LEAST, MOST // data.members)):
             outputs = forward(params, buffers, part.x)
             if not checked:
                 loss.check(outputs[0], data.targets)

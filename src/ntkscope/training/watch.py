@@ -62,6 +62,14 @@ class Watch:
         if self.patience is not None:
             self.end((self.since >= self.patience) & ~self.done, losses)
 
+    def without_best(self, last: bool) -> Bool[Tensor, " k"]:
+        """The members that ended (all of them at the `last` step) and whose validation loss was finite after no epoch."""
+        return (self.done | last) & ~torch.isfinite(self.best) & ~self.diverged
+
+    def validation_losses(self) -> Float64[Tensor, " k"]:
+        """Of the weights that members end with; NaN where there was no epoch to choose."""
+        return torch.where(torch.isfinite(self.best), self.best, math.nan)
+
     def reached(self, stop: StopWhen, metrics: Mapping[str, Float64[Tensor, " k"]]) -> Bool[Tensor, " k"]:
         """The members that are good enough and have not ended."""
         each = [{name: float(values[i]) for name, values in metrics.items()} for i in range(len(self.done))]
