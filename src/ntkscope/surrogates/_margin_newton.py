@@ -134,7 +134,7 @@ def _positive(matrix: Float[Tensor, "n n"], rounding: float) -> float:
     for _ in range(16):
         shifted = matrix.clone()
         shifted.diagonal().add_(tried)
-        if not int(torch.linalg.cholesky_ex(shifted, out=(shifted, torch.empty((), dtype=torch.int32, device=matrix.device))).info):
+        if not int(torch.linalg.cholesky_ex(shifted).info):
             return lift
         lift = tried = 10 * tried
     raise NumericalError("got a kernel with large negative eigenvalues; expected a positive semi-definite one")
@@ -142,19 +142,7 @@ def _positive(matrix: Float[Tensor, "n n"], rounding: float) -> float:
 
 def fit_margins(margins: Margins, kernel: Kernel, tol: float, max_iter: int = -1) -> Machine:
     """Minimise until the duality gap is within `tol` of the objective; `max_iter` Newton steps, -1 for 300."""
-    return _Descent(_in_units(margins, kernel.scale), kernel, tol, STEPS if max_iter < 0 else max_iter).run()
-
-
-def _in_units(margins: Margins, scale: float) -> Margins:
-    """The same problem for the kernel divided by `scale`: the objective and the coefficients are `scale` times as large."""
-    return Margins(
-        margins.targets,
-        margins.low * scale,
-        margins.high * scale,
-        margins.epsilon,
-        margins.yields / scale,
-        margins.bias,
-    )
+    return _Descent(margins.in_units(kernel.scale), kernel, tol, STEPS if max_iter < 0 else max_iter).run()
 
 
 class _Descent:
@@ -169,15 +157,17 @@ class _Descent:
         self.delta = torch.zeros_like(self.c) if self.exact else 0.5 / bound
         self.pulled = torch.zeros_like(self.c)
         self.best = Machine(self.c, 0.0, torch.inf, torch.inf, 0)
-        self.b = self._bias(0.0)
+        self.b = 0.0
+        self._rebias()
 
     @property
     def give(self) -> Tensor:
         return self.margins.yields + self.delta
 
-    def _bias(self, otherwise: float) -> float:
-        margins = self.margins
-        return margins.balanced(margins.targets - self.image, self.pulled, self.give) if margins.bias else otherwise
+    def _rebias(self) -> None:
+        """The best intercept for these coefficients."""
+        if self.margins.bias:
+            self.b = self.margins.balanced(self.margins.targets - self.image, self.pulled, self.give, self.b)
 
     def run(self) -> Machine:
         steps, stalled = 0, 0
@@ -216,7 +206,7 @@ class _Descent:
         moved = bool((self.delta > LEAST).any()) or bool((self.pulled != self.delta * u).any())
         self.delta = (FALL * self.delta).clamp_min(LEAST)
         self.c, self.image, self.pulled = u, answer, self.delta * u
-        self.b = self._bias(0.0)
+        self._rebias()
         return moved
 
     def _step(self, u: Tensor, answer: Tensor, sloped: Tensor) -> bool:
@@ -243,7 +233,7 @@ class _Descent:
             self.c, self.image = u + change, answer + ahead
         else:
             self.c, self.image = self.c + length * direction, self.image + length * along
-        self.b = self._bias(0.0)
+        self._rebias()
         return True
 
     def _search(self, direction: Tensor, along: Tensor, shift: float) -> float:

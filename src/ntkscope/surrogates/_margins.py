@@ -9,7 +9,7 @@ Hinge, of a sign y: u between 0 and C y, ε = 0. Squared hinge, `C max(0, 1 - y 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -34,6 +34,10 @@ class Margins:
     @property
     def squared(self) -> bool:
         return bool((self.yields > 0).all())
+
+    def in_units(self, scale: float) -> Margins:
+        """The same problem for the kernel divided by `scale`: the objective and the coefficients are `scale` times as large."""
+        return replace(self, low=self.low * scale, high=self.high * scale, yields=self.yields / scale)
 
     def response(
         self, r: Tensor, pulled: Tensor | float, give: Tensor | float
@@ -73,7 +77,7 @@ class Margins:
     def best_intercept(self, r: Float[Tensor, " n"], near: float) -> float:
         """The b that minimises `Σ L_i(r_i - b)`; of several the one nearest `near`."""
         if self.squared:
-            return self.balanced(r, 0.0, self.yields)
+            return self.balanced(r, 0.0, self.yields, near)
         places = torch.cat([r - self.epsilon, r + self.epsilon])  # where the slope rises, by these:
         rises = torch.cat([self.high, -self.low])
         places, order = places[rises > 0].sort()
@@ -86,11 +90,11 @@ class Margins:
         low, high = (float(places[min(at, len(places) - 1)]) for at in (first, last))
         return min(max(near, low), high)
 
-    def balanced(self, r: Float[Tensor, " n"], pulled: Tensor | float, give: Tensor | float) -> float:
-        """The b at which the responses to `r - b` sum to 0: Newton steps, halving where they leave the bracket."""
+    def balanced(self, r: Float[Tensor, " n"], pulled: Tensor | float, give: Tensor | float, near: float = 0.0) -> float:
+        """The b at which the responses to `r - b` sum to 0: Newton steps from `near`, halving where they leave the bracket."""
         low, high = (float(edge) for edge in torch.aminmax(r + pulled))
         low, high = low - self.epsilon, high + self.epsilon
-        b = min(max(0.0, low), high)
+        b = min(max(near, low), high)
         for _ in range(ROOT_STEPS):
             u, sloped = self.response(r - b, pulled, give)
             excess = float(u.sum())
