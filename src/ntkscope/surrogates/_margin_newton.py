@@ -28,6 +28,8 @@ from ntkscope.surrogates._margins import Margins
 STEPS = 300
 FALL = 0.1  # of δ, from one problem to the next
 LEAST = 1e-10  # δ, of a kernel of mean diagonal 1
+PROBLEMS = 40  # how often δ falls, or its centre moves, at most
+MOST_JITTER = 1e-2  # of the mean diagonal
 SEARCH = 60
 RANK = 256
 RTOL = 1e-6  # of conjugate gradients: for a direction
@@ -78,7 +80,7 @@ class Formed:
         self.scale = float(matrix.diagonal().abs().mean()) or 1.0
         matrix.div_(self.scale)
         self._matrix = matrix
-        lift = _positive(matrix, len(matrix) * torch.finfo(torch.float64).eps * float(matrix.diagonal().abs().sum()))
+        lift = _lift(matrix)
         matrix.diagonal().add_(lift)
         self.jitter = self.scale * lift
 
@@ -128,16 +130,20 @@ class Products:
         return scale * found.solution
 
 
-def _positive(matrix: Float[Tensor, "n n"], rounding: float) -> float:
-    """What has to be added to the diagonal to make eigenvalues positive that are below what rounding of float64 explains."""
-    lift, tried = 0.0, rounding
-    for _ in range(16):
+def _lift(matrix: Float[Tensor, "n n"]) -> float:
+    """What makes a matrix of mean diagonal 1 positive definite, added to its diagonal; 0 where rounding of float64 explains
+    its negative eigenvalues."""
+    lift, tried = 0.0, len(matrix) * torch.finfo(torch.float64).eps * float(matrix.diagonal().abs().sum())
+    while tried <= MOST_JITTER:
         shifted = matrix.clone()
         shifted.diagonal().add_(tried)
         if not int(torch.linalg.cholesky_ex(shifted).info):
             return lift
         lift = tried = 10 * tried
-    raise NumericalError("got a kernel with large negative eigenvalues; expected a positive semi-definite one")
+    raise NumericalError(
+        f"got a kernel of {len(matrix)} rows with eigenvalues below {-lift:.2g} of its mean diagonal; expected a positive"
+        " semi-definite one: check how it was computed, or pass nearest_psd(K)"
+    )
 
 
 def fit_margins(margins: Margins, kernel: Kernel, tol: float, max_iter: int = -1) -> Machine:
@@ -156,6 +162,7 @@ class _Descent:
         bound = torch.maximum(margins.high, -margins.low)
         self.delta = torch.zeros_like(self.c) if self.exact else 0.5 / bound
         self.pulled = torch.zeros_like(self.c)
+        self.problems = 1
         self.best = Machine(self.c, 0.0, torch.inf, torch.inf, 0)
         self.b = 0.0
         self._rebias()
@@ -170,7 +177,7 @@ class _Descent:
             self.b = self.margins.balanced(self.margins.targets - self.image, self.pulled, self.give, self.b)
 
     def run(self) -> Machine:
-        steps, stalled = 0, 0
+        steps, stalled = 0, False
         while True:
             r = self.margins.targets - self.image - self.b
             u, sloped = self.margins.response(r, self.pulled, self.give)
@@ -183,13 +190,12 @@ class _Descent:
             if not self.exact and (stalled or short <= 0.01 * above):
                 if not self._advance(u, answer):
                     break
-                stalled = 0
+                stalled = False
                 continue
             steps += 1
-            if not self._step(u, answer, sloped):
-                stalled += 1
-                if self.exact or stalled > 1:
-                    break
+            stalled = not self._step(u, answer, sloped)
+            if stalled and self.exact:
+                break
         return self._scaled_back(steps)
 
     def _keep(self, u: Tensor, answer: Tensor, steps: int) -> float:
@@ -201,13 +207,13 @@ class _Descent:
         return above
 
     def _advance(self, u: Tensor, answer: Tensor) -> bool:
-        """The next problem: its centre is this one's solution, and δ is smaller. False where δ is as small as it gets and
-        the solution no longer moves."""
+        """The next problem: its centre is this one's solution, and δ is smaller. False where that would change nothing."""
         moved = bool((self.delta > LEAST).any()) or bool((self.pulled != self.delta * u).any())
+        self.problems += 1
         self.delta = (FALL * self.delta).clamp_min(LEAST)
         self.c, self.image, self.pulled = u, answer, self.delta * u
         self._rebias()
-        return moved
+        return moved and self.problems <= PROBLEMS
 
     def _step(self, u: Tensor, answer: Tensor, sloped: Tensor) -> bool:
         """One Newton step with its line search; False if nothing was gained."""

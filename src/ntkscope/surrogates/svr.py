@@ -67,6 +67,8 @@ class KernelSVR(MultiOutputMixin, RegressorMixin, SupportVectors):
         inner, most, kept = self._weighed(gram, sample_weights(gram, sample_weight))
         columns = targets.reshape(len(targets), -1)
         columns = columns if kept is None else columns[kept]
+        if self.solver_ == "smo":
+            columns, most = columns.cpu(), most.cpu()
         squared, bias = self.loss == self._squared, self.intercept == "free"
         problems = [
             partial(tube, column.contiguous(), most, float(self.epsilon), squared=squared, bias=bias)
