@@ -1,19 +1,20 @@
-"""Newton's method for support vector machines in the primal: representer coefficients and an active set.
+"""Newton's method for support vector machines: representer coefficients, systems in the active or weighted rows of the kernel.
 
-The losses' responses (`_margins`) are piecewise linear, so that a Newton step solves one system on the points where the
-response has a slope: `(K_AA + give) e + Δb = (K (c - u))_A`, with `u` the response at c; an exact line search then makes the
-objective fall, and the active set is right after a few steps (Chapelle, "Training a support vector machine in the primal",
-2007). Hinge and ε-insensitive losses have no slope; there the dual problem gets `δ/2 ‖u - u₀‖²`, with u₀ the last solution and
-δ falling (proximal point method, Rockafellar 1976), whose solution is that of the problem itself.
+Squared losses, in the primal: their responses (`_margins`) are piecewise linear, so that a Newton step solves one system on the
+points where the response has a slope, `(K_AA + yield) e + Δb = (K (c - u))_A`, with u the response at c; a line search
+makes the objective fall, and the active set is right after a few steps (Chapelle, "Training a support vector machine in the
+primal", 2007). Every response is a point of the dual problem: the duality gap is known after each step, at no further product.
 
-Every response is a point of the dual problem: the duality gap is known after each step, at no further product.
+Hinge and ε-insensitive losses have kinks; `_interior` follows their central path by systems `K + diag(give)`.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -25,10 +26,9 @@ from ntkscope.linalg.band import available_bytes
 from ntkscope.linalg.system import LAPACK, symmetric_part
 from ntkscope.surrogates._margins import Margins
 
+Solve: TypeAlias = Callable[[Tensor], Tensor]
+
 STEPS = 300
-FALL = 0.1  # of δ, from one problem to the next
-LEAST = 1e-10  # δ, of a kernel of mean diagonal 1
-PROBLEMS = 40  # how often δ falls, or its centre moves, at most
 MOST_JITTER = 1e-2  # of the mean diagonal
 SEARCH = 60
 RANK = 256
@@ -45,8 +45,8 @@ class Kernel(Protocol):
     def product(self, v: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """`K v`."""
 
-    def solve(self, active: Tensor, give: Float[Tensor, " a"], sides: Float[Tensor, "a k"]) -> Float[Tensor, "a k"]:
-        """`(K_AA + diag(give))⁻¹ sides`, accurately enough for a direction."""
+    def solver(self, active: Tensor, give: Float[Tensor, " a"]) -> Solve:
+        """(a, k) ↦ `(K_AA + diag(give))⁻¹` of them, accurately enough for a direction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class Formed:
     def product(self, v: Tensor) -> Tensor:
         return self._matrix @ v
 
-    def solve(self, active: Tensor, give: Tensor, sides: Tensor) -> Tensor:
+    def solver(self, active: Tensor, give: Tensor) -> Solve:
         whole = len(active) == len(self._matrix)
         matrix = self._matrix.clone() if whole else self._matrix[active][:, active]
         lift = 10 * torch.finfo(torch.float64).eps * float(matrix.diagonal().abs().sum())
@@ -95,7 +95,7 @@ class Formed:
         for _ in range(12):
             factor, failed = torch.linalg.cholesky_ex(matrix)
             if not int(failed):
-                return torch.cholesky_solve(sides, factor)
+                return lambda sides: torch.cholesky_solve(sides, factor)
             matrix.diagonal().add_(lift)  # a direction that is a little shorter; the line search decides
             lift *= 10
         raise NumericalError(f"{len(active)} active rows of the kernel are not positive definite; check the kernel")
@@ -111,8 +111,8 @@ class Products:
     def product(self, v: Tensor) -> Tensor:
         return (self._gram @ v + self._constant * v.sum(0)) / self.scale
 
-    def solve(self, active: Tensor, give: Tensor, sides: Tensor) -> Tensor:
-        """`S (S K_AA S + m)⁻¹ S sides` with `S² = m / give` and m the smallest give."""
+    def solver(self, active: Tensor, give: Tensor) -> Solve:
+        """`S (S K_AA S + m)⁻¹ S` with `S² = m / give` and m the smallest give."""
         block, least = self._gram[active, active], float(give.min())
         scale = (least / give).sqrt()[:, None]
         system = OperatorGram(
@@ -123,11 +123,14 @@ class Products:
             symmetric=True,
             diagonal=(block.diagonal().to(torch.float64) + self._constant) / self.scale * scale[:, 0].square(),
         )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NumericalWarning)  # the duality gap says how good the directions were
-            near = nystrom(system, least, rank=min(RANK, len(active)))
-            found = conjugate_gradient(system, scale * sides, least, near, RTOL)
-        return scale * found.solution
+        near = nystrom(system, least, rank=min(RANK, len(active)))
+
+        def solve(sides: Tensor) -> Tensor:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", NumericalWarning)  # the duality gap says how good the directions were
+                return scale * conjugate_gradient(system, scale * sides, least, near, RTOL).solution
+
+        return solve
 
 
 def _lift(matrix: Float[Tensor, "n n"]) -> float:
@@ -146,91 +149,64 @@ def _lift(matrix: Float[Tensor, "n n"]) -> float:
     )
 
 
-def fit_margins(margins: Margins, kernel: Kernel, tol: float, max_iter: int = -1) -> Machine:
-    """Minimise until the duality gap is within `tol` of the objective; `max_iter` Newton steps, -1 for 300."""
-    return _Descent(margins.in_units(kernel.scale), kernel, tol, STEPS if max_iter < 0 else max_iter).run()
+def balanced_solution(solve: Solve, right: Float[Tensor, "a 1"], total: float, *, bias: bool) -> tuple[Tensor, float]:
+    """`(e, Δb)` with `A e + Δb = right` and `Σ e = total`; without a bias `A e = right`."""
+    if not bias:
+        return solve(right)[:, 0], 0.0
+    found, ones = solve(torch.cat([right, torch.ones_like(right)], 1)).T
+    shift = (found.sum() - total) / ones.sum()
+    return found - shift * ones, float(shift)
+
+
+def better(best: Machine, margins: Margins, u: Tensor, image: Tensor, near: float, within: float = 0.0) -> Machine:
+    """The machine of the dual point u, whose scores are `image`, if its gap is smaller or `within` this; else `best`."""
+    b, value, above = margins.gap(u, image, near)
+    gap = above / value if value > 0 else 0.0
+    return Machine(u, b, value, gap, best.steps) if gap < max(best.gap, within) else best
+
+
+def fit_squared(margins: Margins, kernel: Kernel, tol: float, max_iter: int) -> Machine:
+    """Minimise a squared loss in the units of the kernel until the duality gap is within `tol` of the objective."""
+    return _Descent(margins, kernel, tol, max_iter).run()
 
 
 class _Descent:
-    """The state of one fit: coefficients c with their scores K c, intercept b, and δ with its centre u₀."""
+    """The state of one fit with a squared loss: coefficients c with their scores K c, and the intercept b."""
 
     def __init__(self, margins: Margins, kernel: Kernel, tol: float, limit: int) -> None:
         self.margins, self.kernel, self.tol, self.limit = margins, kernel, tol, limit
         self.c = torch.zeros_like(margins.targets)
         self.image = torch.zeros_like(self.c)
-        self.exact = margins.squared
-        bound = torch.maximum(margins.high, -margins.low)
-        self.delta = torch.zeros_like(self.c) if self.exact else 0.5 / bound
-        self.pulled = torch.zeros_like(self.c)
-        self.problems = 1
-        self.best = Machine(self.c, 0.0, torch.inf, torch.inf, 0)
         self.b = 0.0
         self._rebias()
 
-    @property
-    def give(self) -> Tensor:
-        return self.margins.yields + self.delta
+    def run(self) -> Machine:
+        best, steps = Machine(self.c, 0.0, math.inf, math.inf, 0), 0
+        while True:
+            u, sloped = self.margins.response(self.margins.targets - self.image - self.b)
+            answer = self.kernel.product(u)
+            best = better(best, self.margins, u, answer, self.b)
+            if best.gap <= self.tol or steps >= self.limit:
+                break
+            steps += 1
+            if not self._step(u, answer, sloped):
+                break
+        return replace(best, steps=steps)
 
     def _rebias(self) -> None:
         """The best intercept for these coefficients."""
         if self.margins.bias:
-            self.b = self.margins.balanced(self.margins.targets - self.image, self.pulled, self.give, self.b)
-
-    def run(self) -> Machine:
-        steps, stalled = 0, False
-        while True:
-            r = self.margins.targets - self.image - self.b
-            u, sloped = self.margins.response(r, self.pulled, self.give)
-            answer = self.kernel.product(u)
-            above = self._keep(u, answer, steps)
-            if self.best.gap <= self.tol or steps >= self.limit:
-                break
-            away = self.c - u
-            short = float(away @ (self.image - answer)) / 2  # how far this problem's objective can be above its minimum
-            if not self.exact and (stalled or short <= 0.01 * above):
-                if not self._advance(u, answer):
-                    break
-                stalled = False
-                continue
-            steps += 1
-            stalled = not self._step(u, answer, sloped)
-            if stalled and self.exact:
-                break
-        return self._scaled_back(steps)
-
-    def _keep(self, u: Tensor, answer: Tensor, steps: int) -> float:
-        """Remember this point if its gap is the smallest, and return that gap."""
-        b, value, above = self.margins.gap(u, answer, self.b)
-        gap = above / value if value > 0 else 0.0
-        if gap < self.best.gap:
-            self.best = Machine(u, b, value, gap, steps)
-        return above
-
-    def _advance(self, u: Tensor, answer: Tensor) -> bool:
-        """The next problem: its centre is this one's solution, and δ is smaller. False where that would change nothing."""
-        moved = bool((self.delta > LEAST).any()) or bool((self.pulled != self.delta * u).any())
-        self.problems += 1
-        self.delta = (FALL * self.delta).clamp_min(LEAST)
-        self.c, self.image, self.pulled = u, answer, self.delta * u
-        self._rebias()
-        return moved and self.problems <= PROBLEMS
+            self.b = self.margins.best_intercept(self.margins.targets - self.image, self.b)
 
     def _step(self, u: Tensor, answer: Tensor, sloped: Tensor) -> bool:
         """One Newton step with its line search; False if nothing was gained."""
         active = sloped.nonzero()[:, 0]
-        change, shift = torch.zeros_like(u), 0.0
+        change, ahead, shift = torch.zeros_like(u), torch.zeros_like(u), 0.0
         if len(active):
-            right = (self.image - answer)[active]
-            sides = torch.stack([right, torch.ones_like(right)], 1)
-            found = self.kernel.solve(active, self.give[active], sides if self.margins.bias else sides[:, :1])
-            inside = found[:, 0]
-            if self.margins.bias:
-                shift = float((inside.sum() + u.sum()) / found[:, 1].sum())
-                inside = inside - shift * found[:, 1]
-            change[active] = inside
+            solve = self.kernel.solver(active, self.margins.yields[active])
+            right = (self.image - answer)[active, None]
+            change[active], shift = balanced_solution(solve, right, -float(u.sum()), bias=self.margins.bias)
             ahead = self.kernel.product(change)
-        else:
-            ahead = torch.zeros_like(u)
         direction, along = u + change - self.c, answer + ahead - self.image
         length = self._search(direction, along, shift)
         if length == 0.0:
@@ -248,21 +224,17 @@ class _Descent:
         start, bend = float(self.c @ along), float(direction @ along)
 
         def slope(length: float) -> float:
-            u, _ = self.margins.response(r - length * move, self.pulled, self.give)
+            u, _ = self.margins.response(r - length * move)
             return start + length * bend - float(u @ move)
 
         first = slope(0.0)
         if not first < 0:
             return 0.0
-        low, high, length = 0.0, float("inf"), 1.0
+        low, high, length = 0.0, math.inf, 1.0
         for _ in range(SEARCH):
             here = slope(length)
             if abs(here) <= -0.1 * first:
                 return length
             low, high = (length, high) if here < 0 else (low, length)
-            length = 2 * length if high == float("inf") else (low + high) / 2
+            length = 2 * length if high == math.inf else (low + high) / 2
         return low
-
-    def _scaled_back(self, steps: int) -> Machine:
-        scale, best = self.kernel.scale, self.best
-        return Machine(best.coef / scale, best.intercept, best.value / scale, best.gap, steps)

@@ -39,21 +39,15 @@ class Margins:
         """The same problem for the kernel divided by `scale`: the objective and the coefficients are `scale` times as large."""
         return replace(self, low=self.low * scale, high=self.high * scale, yields=self.yields / scale)
 
-    def response(
-        self, r: Tensor, pulled: Tensor | float, give: Tensor | float
-    ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """The u that belongs to residuals r, `soft(r + pulled, ε) / give` within its bounds, and where it has a slope.
-
-        `give` is `yield + δ` and `pulled` is `δ u₀` where `δ/2 (u - u₀)²` is added to the dual problem; a give of 0 has none.
-        """
-        shifted = r + pulled
-        raw = (shifted - shifted.clamp(-self.epsilon, self.epsilon)) / give
-        return raw.clamp(self.low, self.high), (shifted.abs() > self.epsilon) & (raw > self.low) & (raw < self.high)
+    def response(self, r: Float[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """The u at which a squared loss is attained, its derivative, `soft(r, ε) / yield` within its bounds; where it has a slope."""
+        raw = (r - r.clamp(-self.epsilon, self.epsilon)) / self.yields
+        return raw.clamp(self.low, self.high), (r.abs() > self.epsilon) & (raw > self.low) & (raw < self.high)
 
     def loss(self, r: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """`L_i(r_i)`."""
         if self.squared:
-            u, _ = self.response(r, 0.0, self.yields)
+            u, _ = self.response(r)
             return u * r - self.epsilon * u.abs() - self.yields * u.square() / 2
         return self.high * (r - self.epsilon).clamp_min(0) - self.low * (-r - self.epsilon).clamp_min(0)
 
@@ -77,7 +71,7 @@ class Margins:
     def best_intercept(self, r: Float[Tensor, " n"], near: float) -> float:
         """The b that minimises `Σ L_i(r_i - b)`; of several the one nearest `near`."""
         if self.squared:
-            return self.balanced(r, 0.0, self.yields, near)
+            return self._balanced(r, near)
         places = torch.cat([r - self.epsilon, r + self.epsilon])  # where the slope rises, by these:
         rises = torch.cat([self.high, -self.low])
         places, order = places[rises > 0].sort()
@@ -90,21 +84,21 @@ class Margins:
         low, high = (float(places[min(at, len(places) - 1)]) for at in (first, last))
         return min(max(near, low), high)
 
-    def balanced(self, r: Float[Tensor, " n"], pulled: Tensor | float, give: Tensor | float, near: float = 0.0) -> float:
+    def _balanced(self, r: Float[Tensor, " n"], near: float) -> float:
         """The b at which the responses to `r - b` sum to 0: Newton steps from `near`, halving where they leave the bracket."""
-        low, high = (float(edge) for edge in torch.aminmax(r + pulled))
+        low, high = (float(edge) for edge in torch.aminmax(r))
         low, high = low - self.epsilon, high + self.epsilon
         b = min(max(near, low), high)
         for _ in range(ROOT_STEPS):
-            u, sloped = self.response(r - b, pulled, give)
+            u, sloped = self.response(r - b)
             excess = float(u.sum())
             if abs(excess) <= 1e-15 * float(u.abs().sum()):
                 break
             low, high = (b, high) if excess > 0 else (low, b)
-            slope = float((sloped / give).sum())
+            slope = float((sloped / self.yields).sum())
             step = b + excess / slope if slope > 0 else high + 1
             last, b = b, step if low < step < high else (low + high) / 2
-            if b == last or not low < high:
+            if b == last:
                 break
         return b
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,19 @@ from ntkscope.core import UsageError
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.surrogates._base import Array, LinearInKernel, as_array
 from ntkscope.surrogates._checks import choice
-from ntkscope.surrogates._margin_newton import fit_margins, unit_kernel
+from ntkscope.surrogates._interior import fit_kinked
+from ntkscope.surrogates._margin_newton import STEPS, Kernel, Machine, fit_squared, unit_kernel
 from ntkscope.surrogates._margins import Margins
 from ntkscope.surrogates._smo import Solved
 
 SMO_UP_TO = 10_000
+
+
+def fit_margins(margins: Margins, kernel: Kernel, tol: float, max_iter: int = -1) -> Machine:
+    """Minimise until the duality gap is within `tol` of the objective; `max_iter` Newton steps, -1 for 300."""
+    fit = fit_squared if margins.squared else fit_kinked
+    found = fit(margins.in_units(kernel.scale), kernel, tol, STEPS if max_iter < 0 else max_iter)
+    return replace(found, coef=found.coef / kernel.scale, value=found.value / kernel.scale)
 
 
 class SupportVectors(LinearInKernel):
