@@ -19,6 +19,7 @@ from ntkscope.surrogates._margin_newton import Kernel, Machine, balanced_solutio
 from ntkscope.surrogates._margins import Margins
 
 SHORT = 0.995  # of the way to the nearest bound
+GIVE = 1e-12  # for systems on free points that are singular
 STALLED = 8  # steps without a smaller gap
 
 
@@ -62,7 +63,7 @@ def fit_kinked(margins: Margins, kernel: Kernel, tol: float, max_iter: int) -> M
     """Minimise in the units of the kernel until the duality gap is within `tol` of the objective; one product a step."""
     arms = _Arms(margins)
     everyone = torch.arange(len(margins.targets), device=margins.targets.device)
-    point, steps, since = arms.start(), 0, 0
+    point, steps, since, finite = arms.start(), 0, 0, True
     best = Machine(torch.zeros_like(margins.targets), 0.0, math.inf, math.inf, 0)
     while True:
         u = arms.dual(point.p)
@@ -73,10 +74,11 @@ def fit_kinked(margins: Margins, kernel: Kernel, tol: float, max_iter: int) -> M
             break
         steps += 1
         point = _step(arms, kernel, everyone, point, image)
-        if not all(bool(torch.isfinite(v).all()) for v in (point.p, point.z, point.w)):
+        finite = all(bool(torch.isfinite(v).all()) for v in (point.p, point.z, point.w))
+        if not finite:
             break
-    sharp = _sharpened(arms, point)
-    if best.gap <= tol and sharp is not None:
+    if finite:
+        sharp = _sharpened(arms, kernel, point)
         best = better(best, margins, sharp, kernel.product(sharp), point.b, within=tol)
     return replace(best, steps=steps)
 
@@ -120,16 +122,18 @@ def _reach(at: _Point, ahead: _Point, room: Tensor) -> float:
     return reach
 
 
-def _sharpened(arms: _Arms, at: _Point) -> Tensor | None:
-    """The dual point with lengths near a bound put there, so that only support vectors have coefficients; None if none is free
-    to balance them."""
-    share = at.p / arms.bound
+def _sharpened(arms: _Arms, kernel: Kernel, at: _Point) -> Tensor:
+    """The dual point with lengths near a bound put there, so that only support vectors have coefficients, and the others
+    moved to where their slopes are 0: one system on them."""
+    share, margins = at.p / arms.bound, arms.margins
     p = torch.where(share < at.z, 0.0, torch.where(1 - share < at.w, arms.bound, at.p))
     u = arms.dual(p)
-    if not arms.margins.bias:
-        return u
-    free = torch.where((p > 0) & (p < arms.bound), torch.minimum(p, arms.bound - p), 0.0)
-    if not float(free.sum()) > 0:
-        return u if float(u.sum()) == 0 else None
-    p = (p - arms.signs * free * (u.sum() / free.sum())).clamp_min(0)
-    return arms.dual(torch.minimum(p, arms.bound))
+    free = ((p > 0) & (p < arms.bound)).any(0).nonzero()[:, 0]
+    if len(free):
+        solve, b = kernel.solver(free, torch.full_like(u[free], GIVE)), at.b
+        for _ in range(2):
+            aims = margins.targets - margins.epsilon * u.sign() - kernel.product(u) - b
+            total = -float(u.sum())
+            change, shift = balanced_solution(solve, aims[free, None], total, bias=margins.bias)
+            u[free], b = u[free] + change, b + shift
+    return u.clamp(margins.low, margins.high)
