@@ -2,8 +2,8 @@
 
 The dual point is `u = Σ_a s_a p_a` over arms a of each point, upwards (s = 1) and downwards (s = -1), `0 ≤ p_a ≤ h_a`. With
 `g_a = s_a ((K u)_i + b - y_i) + ε` the central path is `g = z - w`, `z p = w (h - p) = μ`, and a Newton step on it is one
-system `K + diag(give)` over all points, with a predictor and a corrector from the same factor (Mehrotra 1992; for support vector
-machines Ferris & Munson 2002). The number of steps hardly depends on C or on the number of points.
+system `K + diag(give)` over all points, with a predictor and a corrector from the same factor (Mehrotra 1992; for support
+vector machines Ferris & Munson 2002). The number of steps hardly depends on C or on the number of points.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ntkscope.surrogates._margins import Margins
 
 SHORT = 0.995  # of the way to the nearest bound
 GIVE = 1e-12  # for systems on free points that are singular
+EXTRA = 6  # steps within the tolerance, to tell support vectors from others
 STALLED = 8  # steps without a smaller gap
 
 
@@ -63,23 +64,25 @@ def fit_kinked(margins: Margins, kernel: Kernel, tol: float, max_iter: int) -> M
     """Minimise in the units of the kernel until the duality gap is within `tol` of the objective; one product a step."""
     arms = _Arms(margins)
     everyone = torch.arange(len(margins.targets), device=margins.targets.device)
-    point, steps, since, finite = arms.start(), 0, 0, True
+    point, steps, since, extra = arms.start(), 0, 0, 0
     best = Machine(torch.zeros_like(margins.targets), 0.0, math.inf, math.inf, 0)
     while True:
         u = arms.dual(point.p)
         image = kernel.product(u)
         last, best = best, better(best, margins, u, image, point.b)
         since = 0 if best is not last else since + 1
-        if best.gap <= tol or steps >= max_iter or since >= STALLED:
-            break
+        done = best.gap <= tol or steps >= max_iter or since >= STALLED
+        if done:
+            sharp = _sharpened(arms, kernel, point)
+            last, best = best, better(best, margins, sharp, kernel.product(sharp), point.b, within=tol)
+            if best is not last or best.gap > tol or steps >= max_iter or extra >= EXTRA:
+                break
+            extra += 1
         steps += 1
-        point = _step(arms, kernel, everyone, point, image)
-        finite = all(bool(torch.isfinite(v).all()) for v in (point.p, point.z, point.w))
-        if not finite:
+        ahead = _step(arms, kernel, everyone, point, image)
+        if not all(bool(torch.isfinite(v).all()) for v in (ahead.p, ahead.z, ahead.w)):
             break
-    if finite:
-        sharp = _sharpened(arms, kernel, point)
-        best = better(best, margins, sharp, kernel.product(sharp), point.b, within=tol)
+        point = ahead
     return replace(best, steps=steps)
 
 

@@ -40,7 +40,7 @@ class Margins:
         return replace(self, low=self.low * scale, high=self.high * scale, yields=self.yields / scale)
 
     def response(self, r: Float[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
-        """The u at which a squared loss is attained, its derivative, `soft(r, ε) / yield` within its bounds; where it has a slope."""
+        """The derivative of a squared loss, `soft(r, ε) / yield` within the bounds of u, and where it has a slope."""
         raw = (r - r.clamp(-self.epsilon, self.epsilon)) / self.yields
         return raw.clamp(self.low, self.high), (r.abs() > self.epsilon) & (raw > self.low) & (raw < self.high)
 
@@ -103,9 +103,7 @@ class Margins:
         return b
 
 
-def classes_apart(
-    positive: Tensor, most: Float[Tensor, " n"], *, squared: bool, bias: bool
-) -> Margins:
+def classes_apart(positive: Tensor, most: Float[Tensor, " n"], *, squared: bool, bias: bool) -> Margins:
     """One class against the others: hinge or squared hinge, `most` being C times the weight of each point, above 0."""
     signs = torch.where(positive, 1.0, -1.0).to(most)
     zero, bound = torch.zeros_like(most), torch.full_like(most, torch.inf) if squared else most

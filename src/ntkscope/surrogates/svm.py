@@ -25,12 +25,13 @@ class KernelSVM(SupportVectors, LinearClassifier):
     (classes, n), zero outside the support vectors, and `intercept_` (classes,). With two classes there is one function f
     and the logits are (-f/2, f/2). `predict_proba` is the softmax of the scores: it ranks classes but is not calibrated.
 
-    intercept: "free", or "penalised", when a constant is one more feature, of the kernel `K + 1`: hinge with a free intercept is
+    intercept: "free", or "penalised", when a constant is one more feature, of the kernel `K + 1`: hinge with a free one is
     scikit-learn's SVC, squared hinge with a penalised one its LinearSVC.
 
     solver: "smo" is SVC, which has the hinge and a free intercept alone; O(n²) to O(n³) per class, the kernel as a NumPy array.
-    "newton" works in the primal, in float64 on the kernel's device: Cholesky of the active rows, O(n³) a step at most, where the
-    kernel fits into memory, else conjugate gradients on `K @ v`. "auto" is "smo" where it applies, up to 10,000 rows on a CPU.
+    "newton" is in float64 on the kernel's device: squared losses in the primal on the active rows, the others by an
+    interior-point method; each step factorises, O(n³) at most, where the kernel fits into memory, else it uses conjugate gradients
+    on `K @ v`. "auto" is "smo" where it applies, up to 10,000 rows on a CPU.
 
     tol: how far above its minimum the objective of each class may be, relative to it, by the duality gap. max_iter: steps
     of the solver per class; -1 means a million of SVC's, 300 of Newton's. Fitted: `coef_`, `intercept_`, `support_`, `n_iter_`,
@@ -76,17 +77,16 @@ class KernelSVM(SupportVectors, LinearClassifier):
         classes = len(self.classes_)
         asked = range(1, 2) if classes == 2 else range(classes)  # those that get a function of their own
         self.solver_, self.jitter_ = self._road(gram), 0.0
-        kept = None
+        inner, most, kept = self._weighed(gram, weights)
+        places = torch.from_numpy(numbers).to(gram.device)
+        places = places if kept is None else places[kept]
         if self.solver_ == "smo":
-            unit = UnitKernel.of(gram.numpy().astype(np.float64, copy=False))
-            most = float(self.C) * (np.ones(len(numbers)) if weights is None else weights.cpu().numpy())
-            machines = [class_machine(unit, numbers == c, most, self.tol, self.max_iter) for c in asked]
+            unit = UnitKernel.of(inner.numpy().astype(np.float64, copy=False))
+            one = partial(class_machine, unit, most=most.cpu().numpy(), tol=self.tol, max_iter=self.max_iter)
+            machines = [one((places == c).cpu().numpy()) for c in asked]
         else:
-            inner, bound, kept = self._weighed(gram, weights)
-            places = torch.from_numpy(numbers).to(gram.device)
-            places = places if kept is None else places[kept]
             make = partial(classes_apart, squared=self.loss == self._squared, bias=self.intercept == "free")
-            machines = self._newton(inner, [partial(make, places == c, bound) for c in asked])
+            machines = self._newton(inner, [partial(make, places == c, most) for c in asked])
         coef, intercept = self._keep(machines, kept, len(numbers))
         if classes == 2:
             coef, intercept = np.concatenate([-coef, coef]) / 2, np.concatenate([-intercept, intercept]) / 2
