@@ -30,8 +30,8 @@ class KernelSVM(SupportVectors, LinearClassifier):
 
     solver: "smo" is SVC, which has the hinge and a free intercept alone; O(n²) to O(n³) per class, the kernel as a NumPy array.
     "newton" is in float64 on the kernel's device: squared losses in the primal on the active rows, the others by an
-    interior-point method; each step factorises, O(n³) at most, where the kernel fits into memory, else it uses conjugate gradients
-    on `K @ v`. "auto" is "smo" where it applies, up to 10,000 rows on a CPU.
+    interior-point method; each step factorises, O(n³) at most, where the kernel fits into memory, else it uses conjugate
+    gradients on `K @ v`. "auto" is "smo" where it applies, up to 10,000 rows on a CPU.
 
     tol: how far above its minimum the objective of each class may be, relative to it, by the duality gap. max_iter: steps
     of the solver per class; -1 means a million of SVC's, 300 of Newton's. Fitted: `coef_`, `intercept_`, `support_`, `n_iter_`,
