@@ -20,6 +20,7 @@ from ntkscope.surrogates import (
     KernelRidgeClassifier,
     KernelRidgeLOO,
     KernelSVM,
+    KernelSVR,
     MinimumNorm,
     MinimumNormClassifier,
     NearestClassCentre,
@@ -53,6 +54,13 @@ class TestKernelSVM(ClassifierContract):
 
     def make(self, **options: Any) -> KernelSVM:
         return KernelSVM(**options)
+
+
+class TestKernelSVR(RegressorContract):
+    tolerance = 1e-4  # of the optimum, reached to tol
+
+    def make(self, **options: Any) -> KernelSVR:
+        return KernelSVR(**options)
 
 
 class TestKernelNeighbors(ClassifierContract):

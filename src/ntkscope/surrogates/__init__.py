@@ -15,6 +15,7 @@ from ntkscope.surrogates.registry import INPUT_SURROGATES, SURROGATES
 from ntkscope.surrogates.ridge import KernelRidge, KernelRidgeClassifier
 from ntkscope.surrogates.ridge_loo import KernelRidgeLOO
 from ntkscope.surrogates.svm import KernelSVM
+from ntkscope.surrogates.svr import KernelSVR
 
 __all__ = [
     "INPUT_SURROGATES",
@@ -28,6 +29,7 @@ __all__ = [
     "KernelRidgeClassifier",
     "KernelRidgeLOO",
     "KernelSVM",
+    "KernelSVR",
     "LinearSolution",
     "Linearized",
     "MinimumNorm",

@@ -1,0 +1,142 @@
+"""Support vector machines by sequential minimal optimisation, scikit-learn's SVC and SVR on a kernel formed as an array."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import SVC, SVR
+
+from ntkscope.surrogates._margins import Margins
+
+ATTEMPTS = 8
+STEPS = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """The function `Σ_i coef_i κ(x_i, ·) + intercept`, its objective, and how good that is."""
+
+    coef: NDArray[np.float64]
+    intercept: float
+    value: float
+    gap: float
+    """Relative: the objective is above its minimum by at most this share of it."""
+    steps: int
+
+
+@dataclass(frozen=True, eq=False)
+class UnitKernel:
+    """A kernel as an array, divided by its mean diagonal: the tolerances of SVC and SVR assume about 1."""
+
+    values: NDArray[np.float64]
+    scale: float
+    below: float
+    """How far its smallest eigenvalue is below zero. It could lower the norm of the function by `below · ‖coef‖²`, which
+    counts as gap."""
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> UnitKernel:
+        scale = float(np.abs(np.diag(values)).mean()) or 1.0
+        return cls(values if scale == 1.0 else values / scale, scale, _below_zero(values) / scale)
+
+
+def class_machine(
+    kernel: UnitKernel, positive: NDArray[np.bool_], most: NDArray[np.float64], tol: float, max_iter: int
+) -> Solved:
+    """One class against the others, by SVC; `most` is C times the weight of each point."""
+    signs = np.where(positive, 1.0, -1.0)
+    bound = most * kernel.scale
+
+    def attempt(asked: float, left: int) -> tuple[int, list[Solved]]:
+        machine = SVC(C=1.0, kernel="precomputed", tol=asked, max_iter=left)
+        machine.fit(kernel.values, positive.astype(int), bound)
+        coef = np.zeros(len(signs))
+        coef[machine.support_] = machine.dual_coef_[0]
+        coef = signs * np.clip(signs * coef, 0, bound)
+        scores = kernel.values @ coef
+        intercept = _best_intercept(scores, signs, bound, float(machine.intercept_[0]))
+        norm = float(coef @ scores)
+        dual = float(np.abs(coef).sum()) - norm / 2 - abs(float(coef.sum())) * (1 + abs(intercept))
+        margins = signs * (scores + intercept)
+        least = float(margins[bound > 0].min())
+        room = 1 + 1e-12  # separable points must not pay C for the rounding of their margin
+        found = []
+        for stretch in (1.0, room / least) if least > 0 else (1.0,):
+            primal = stretch**2 * norm / 2 + float((bound * np.maximum(0, 1 - stretch * margins)).sum())
+            above = max(0.0, primal - dual) + kernel.below * float(coef @ coef)
+            found.append(_solved(stretch * coef, stretch * intercept, primal, above, kernel.scale))
+        return int(np.max(machine.n_iter_)), found
+
+    return _until(attempt, tol, max_iter)
+
+
+def tube_machine(kernel: UnitKernel, margins: Margins, tol: float, max_iter: int) -> Solved:
+    """Regression with the ε-insensitive loss, by SVR; `margins` is in the kernel's own units, on the CPU."""
+    margins = margins.in_units(kernel.scale)
+    targets, bound = margins.targets.numpy(), margins.high.numpy()
+
+    def attempt(asked: float, left: int) -> tuple[int, list[Solved]]:
+        machine = SVR(C=1.0, epsilon=margins.epsilon, kernel="precomputed", tol=asked, max_iter=left)
+        machine.fit(kernel.values, targets, bound)
+        coef = np.zeros(len(targets))
+        coef[machine.support_] = machine.dual_coef_[0]
+        coef = np.clip(coef, -bound, bound)
+        image = torch.from_numpy(kernel.values @ coef)
+        b, value, above = margins.gap(torch.from_numpy(coef), image, float(machine.intercept_[0]))
+        above += kernel.below * float(coef @ coef)
+        return int(np.max(machine.n_iter_)), [_solved(coef, b, value, above, kernel.scale)]
+
+    return _until(attempt, tol, max_iter)
+
+
+def _solved(coef: NDArray[np.float64], intercept: float, value: float, above: float, scale: float) -> Solved:
+    return Solved(coef / scale, intercept, value / scale, above / value if value > 0 else 0.0, 0)
+
+
+def _until(attempt: Callable[[float, int], tuple[int, list[Solved]]], tol: float, max_iter: int) -> Solved:
+    """The best of several attempts: libsvm's own tolerance is lowered until the duality gap is within `tol`."""
+    found, asked, steps = Solved(np.zeros(0), 0.0, np.inf, np.inf, 0), min(1e-3, max(tol, 1e-12)), 0
+    limit = left = STEPS if max_iter < 0 else max_iter
+    for _ in range(ATTEMPTS):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the gap reports it
+            used, solutions = attempt(asked, left)
+        steps += used
+        found = min([found, *solutions], key=lambda solved: solved.gap)
+        left = limit - steps
+        if found.gap <= tol or left <= 0:
+            break
+        asked = max(1e-14, asked * min(0.1, 0.3 * tol / found.gap))
+    return replace(found, steps=steps)
+
+
+def _below_zero(values: NDArray[np.float64]) -> float:
+    """How far the smallest eigenvalue is below zero; 0 where that is the rounding of float64 (a Cholesky factor says so)."""
+    n = len(values)
+    lift = n * np.finfo(np.float64).eps * float(np.abs(np.diag(values)).sum())
+    matrix = torch.tensor(values)
+    matrix.diagonal().add_(lift)
+    if not int(torch.linalg.cholesky_ex(matrix).info):
+        return 0.0
+    return max(0.0, -float(torch.linalg.eigvalsh(matrix)[0]) + lift)
+
+
+def _best_intercept(
+    scores: NDArray[np.float64], signs: NDArray[np.float64], bound: NDArray[np.float64], near: float
+) -> float:
+    """The bias that minimises `Σ bound · hinge`, convex and piecewise linear; of several, that nearest `near`; O(n log n)."""
+    places = signs - scores  # where a point's hinge sets in: below it for positive points, above for negative ones
+    order = np.argsort(places, kind="stable")
+    places, weights = places[order], bound[order]
+    slopes = np.cumsum(weights) - weights[signs[order] > 0].sum()  # right of each place
+    total = float(weights.sum())
+    first = int(np.searchsorted(slopes, -1e-12 * total))
+    last = int(np.searchsorted(slopes, 1e-12 * total, side="right"))
+    low, high = places[min(first, len(places) - 1)], places[min(last, len(places) - 1)]
+    return float(np.clip(near, low, high))

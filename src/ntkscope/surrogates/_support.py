@@ -1,0 +1,117 @@
+"""What support vector classification and regression share: their options, the choice of the solver, what is kept."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from ntkscope.core import UsageError
+from ntkscope.linalg import Gram, NumericalWarning
+from ntkscope.surrogates._base import Array, LinearInKernel, as_array
+from ntkscope.surrogates._checks import choice
+from ntkscope.surrogates._interior import fit_kinked
+from ntkscope.surrogates._margin_newton import STEPS, Kernel, Machine, fit_squared, unit_kernel
+from ntkscope.surrogates._margins import Margins
+from ntkscope.surrogates._smo import Solved
+
+SMO_UP_TO = 10_000
+
+
+def fit_margins(margins: Margins, kernel: Kernel, tol: float, max_iter: int = -1) -> Machine:
+    """Minimise until the duality gap is within `tol` of the objective; `max_iter` Newton steps, -1 for 300."""
+    fit = fit_squared if margins.squared else fit_kinked
+    found = fit(margins.in_units(kernel.scale), kernel, tol, STEPS if max_iter < 0 else max_iter)
+    return replace(found, coef=found.coef / kernel.scale, value=found.value / kernel.scale)
+
+
+class SupportVectors(LinearInKernel):
+    """Abstract: `_margin` and `_squared` name the two losses."""
+
+    C: Any
+    loss: Any
+    intercept: Any
+    solver: Any
+    tol: Any
+    max_iter: Any
+    _margin: str
+    _squared: str
+
+    def _checked(self) -> None:
+        numbers = (int, float, np.integer, np.floating)
+        for name in ("C", "tol"):
+            value = getattr(self, name)
+            if not isinstance(value, numbers) or isinstance(value, bool) or not 0 < value < np.inf:
+                raise UsageError(f"got C={self.C!r}, tol={self.tol!r}; expected finite numbers > 0")
+        choice("loss", self.loss, (self._margin, self._squared))
+        choice("intercept", self.intercept, ("free", "penalised"))
+        choice("solver", self.solver, ("auto", "smo", "newton"))
+
+    def _road(self, gram: Gram) -> str:
+        """SMO or Newton: what was asked for, or SMO for small kernels on a CPU where it has the loss and the intercept."""
+        possible = self.loss == self._margin and self.intercept == "free"
+        if self.solver == "smo" and not possible:
+            raise UsageError(
+                f"got solver='smo' with loss={self.loss!r}, intercept={self.intercept!r}; expected loss={self._margin!r} and"
+                " intercept='free', all that libsvm has: use solver='newton'"
+            )
+        if self.solver != "auto":
+            return str(self.solver)
+        small = gram.shape[0] <= SMO_UP_TO and gram.device.type == "cpu" and not gram.out_of_core
+        return "smo" if possible and small else "newton"
+
+    def _weighed(self, gram: Gram, weights: Tensor | None) -> tuple[Gram, Tensor, Tensor | None]:
+        """The kernel of the points of positive weight, C times their weights, and which they are (None: all)."""
+        most = torch.full((gram.shape[0],), float(self.C), dtype=torch.float64, device=gram.device)
+        if weights is None:
+            return gram, most, None
+        kept = (weights > 0).nonzero()[:, 0]
+        if len(kept) == len(weights):
+            return gram, most * weights, None
+        return gram[kept, kept], (most * weights)[kept], kept
+
+    def _newton(self, gram: Gram, problems: list[Callable[[], Margins]]) -> list[Solved]:
+        """One machine after another on one kernel."""
+        penalised = self.intercept == "penalised"
+        kernel = unit_kernel(gram, constant=penalised)
+        self.jitter_ = kernel.jitter
+        if self.jitter_:
+            warnings.warn(
+                f"{gram!r} has negative eigenvalues beyond rounding: {self.jitter_:.3g} was added to its diagonal (mean"
+                f" {kernel.scale:.3g}) for {type(self).__name__}",
+                NumericalWarning,
+                stacklevel=4,
+            )
+        found = []
+        for problem in problems:
+            machine = fit_margins(problem(), kernel, self.tol, self.max_iter)
+            intercept = float(machine.coef.sum()) if penalised else machine.intercept
+            found.append(Solved(as_array(machine.coef), intercept, machine.value, machine.gap, machine.steps))
+        return found
+
+    def _keep(self, machines: list[Solved], kept: Tensor | None, n: int) -> tuple[Array, Array]:
+        """What the machines found, as coefficients (machines, n) and intercepts, and how good it is."""
+        coef, intercept = np.stack([m.coef for m in machines]), np.array([m.intercept for m in machines])
+        if kept is not None:
+            everywhere = np.zeros((len(coef), n))
+            everywhere[:, kept.cpu().numpy()] = coef
+            coef = everywhere
+        self.n_iter_ = max([1, *(m.steps for m in machines)])
+        self.support_ = np.flatnonzero((coef != 0).any(0))
+        self.objective_ = np.array([m.value for m in machines])
+        self.gap_ = max(m.gap for m in machines)
+        self.converged_ = self.gap_ <= self.tol
+        if not self.converged_:
+            warnings.warn(
+                f"{type(self).__name__} stopped with an objective up to {self.gap_:.2g} above its minimum (relative, duality"
+                f" gap); tol asked for {self.tol:.1g}: raise max_iter or tol, or lower C",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return coef, intercept
