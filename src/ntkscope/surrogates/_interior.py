@@ -15,11 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.surrogates._margin_newton import Kernel, Machine, balanced_solution, better
+from ntkscope.surrogates._margin_newton import Kernel, Machine, balanced_solution, better, settled
 from ntkscope.surrogates._margins import Margins
 
 SHORT = 0.995  # of the way to the nearest bound
-GIVE = 1e-12  # for systems on free points that are singular
 EXTRA = 6  # steps within the tolerance, to tell support vectors from others
 STALLED = 8  # steps without a smaller gap
 
@@ -127,16 +126,8 @@ def _reach(at: _Point, ahead: _Point, room: Tensor) -> float:
 
 def _sharpened(arms: _Arms, kernel: Kernel, at: _Point) -> Tensor:
     """The dual point with lengths near a bound put there, so that only support vectors have coefficients, and the others
-    moved to where their slopes are 0: one system on them."""
-    share, margins = at.p / arms.bound, arms.margins
+    moved to where their slopes are 0."""
+    share = at.p / arms.bound
     p = torch.where(share < at.z, 0.0, torch.where(1 - share < at.w, arms.bound, at.p))
-    u = arms.dual(p)
     free = ((p > 0) & (p < arms.bound)).any(0).nonzero()[:, 0]
-    if len(free):
-        solve, b = kernel.solver(free, torch.full_like(u[free], GIVE)), at.b
-        for _ in range(2):
-            aims = margins.targets - margins.epsilon * u.sign() - kernel.product(u) - b
-            total = -float(u.sum())
-            change, shift = balanced_solution(solve, aims[free, None], total, bias=margins.bias)
-            u[free], b = u[free] + change, b + shift
-    return u.clamp(margins.low, margins.high)
+    return settled(arms.margins, arms.dual(p), at.b, free, kernel)
