@@ -5,7 +5,8 @@ points where the response has a slope, `(K_AA + yield) e + Δb = (K (c - u))_A`,
 makes the objective fall, and the active set is right after a few steps (Chapelle, "Training a support vector machine in the
 primal", 2007). Every response is a point of the dual problem: the duality gap is known after each step, at no further product.
 
-Hinge and ε-insensitive losses have kinks; `_interior` follows their central path by systems `K + diag(give)`.
+Hinge and ε-insensitive losses have kinks; `_interior` follows their central path by systems `K + diag(give)`, and that of
+squared losses where C is so large that their active sets change back and forth.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ Solve: TypeAlias = Callable[[Tensor], Tensor]
 
 STEPS = 300
 MOST_JITTER = 1e-2  # of the mean diagonal
-INDEFINITE = 1e-4  # of |v| |K v|, far beyond the rounding of single precision
 SEARCH = 60
 RANK = 256
 GIVE = 1e-12  # for systems on free points that are singular
@@ -174,23 +174,24 @@ def settled(margins: Margins, u: Float[Tensor, " n"], b: float, free: Tensor, ke
     """The dual point u with its free points, which are between their bounds, moved to where their slopes are 0: one system."""
     u = u.clone()
     if len(free):
-        solve = kernel.solver(free, torch.full_like(u[free], GIVE))
+        solve = kernel.solver(free, margins.yields[free] + GIVE)
         for _ in range(2):
-            aims = margins.targets - margins.epsilon * u.sign() - kernel.product(u) - b
+            aims = margins.targets - margins.epsilon * u.sign() - margins.yields * u - kernel.product(u) - b
             change, shift = balanced_solution(solve, aims[free, None], -float(u.sum()), bias=margins.bias)
             u[free], b = u[free] + change, b + shift
     return u.clamp(margins.low, margins.high)
 
 
+def constant(margins: Margins) -> Machine:
+    """The machine without support vectors."""
+    zero = torch.zeros_like(margins.targets)
+    return better(Machine(zero, 0.0, math.inf, math.inf, 0), margins, zero, zero, 0.0)
+
+
 def better(best: Machine, margins: Margins, u: Tensor, image: Tensor, near: float, within: float = 0.0) -> Machine:
     """The machine of the dual point u, whose scores are `image`, if its gap is smaller or `within` this; else `best`."""
     b, value, above = margins.gap(u, image, near)
-    norm = float(u @ image)
-    if norm < -INDEFINITE * float(torch.linalg.vector_norm(u) * torch.linalg.vector_norm(image)):
-        raise NumericalError(
-            f"got a kernel K of {len(u)} rows with v·(K v) = {norm:.2g} for a v; expected a positive semi-definite one: check"
-            " how it was computed, or pass nearest_psd(K)"
-        )
+    above += max(0.0, -float(u @ image))  # a square, unless the kernel has negative eigenvalues
     gap = above / value if value > 0 else math.inf if above > 0 else 0.0
     return Machine(u, b, value, gap, best.steps) if gap < max(best.gap, within) else best
 
@@ -211,11 +212,16 @@ class _Descent:
         self._rebias()
 
     def run(self) -> Machine:
-        best, steps = Machine(self.c, 0.0, math.inf, math.inf, 0), 0
+        best, steps = constant(self.margins), 0
         while True:
             u, sloped = self.margins.response(self.margins.targets - self.image - self.b)
             answer = self.kernel.product(u)
             best = better(best, self.margins, u, answer, self.b)
+            if (
+                best.gap > self.tol and steps
+            ):  # where C magnifies the rounding of the scores, the response is far from c
+                near = self.c.clamp(self.margins.low, self.margins.high)
+                best = better(best, self.margins, near, self.kernel.product(near), self.b)
             if best.gap <= self.tol or steps >= self.limit:
                 break
             steps += 1

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError
 from ntkscope.surrogates._margin_newton import Solve, settled, solver_of
-from ntkscope.surrogates._margins import Margins, classes_apart
+from ntkscope.surrogates._margins import Margins
 
 ATTEMPTS = 8
 STEPS = 1_000_000
@@ -59,17 +59,14 @@ class UnitKernel:
         return cls(values if scale == 1.0 else values / scale, scale, _below_zero(values) / scale)
 
 
-def class_machine(
-    kernel: UnitKernel, positive: NDArray[np.bool_], most: NDArray[np.float64], tol: float, max_iter: int
-) -> Solved:
-    """One class against the others, by SVC; `most` is C times the weight of each point."""
-    signs = np.where(positive, 1.0, -1.0)
-    bound = most * kernel.scale
-    margins = classes_apart(torch.from_numpy(positive), torch.from_numpy(bound), squared=False, bias=True)
+def class_machine(kernel: UnitKernel, margins: Margins, tol: float, max_iter: int) -> Solved:
+    """One class against the others with the hinge loss, by SVC; `margins` is in the kernel's own units, on the CPU."""
+    margins = margins.in_units(kernel.scale)
+    signs, bound = margins.targets.numpy(), (margins.high - margins.low).numpy()
 
     def attempt(asked: float, left: int) -> tuple[int, list[Solved]]:
         machine = SVC(C=1.0, kernel="precomputed", tol=asked, max_iter=left)
-        machine.fit(kernel.values, positive.astype(int), bound)
+        machine.fit(kernel.values, (signs > 0).astype(int), bound)
         coef = np.zeros(len(signs))
         coef[machine.support_] = machine.dual_coef_[0]
         coef = signs * np.clip(signs * coef, 0, bound)
@@ -87,12 +84,12 @@ def class_machine(
         intercept = _best_intercept(scores, signs, bound, near)
         norm = float(coef @ scores)
         dual = float(np.abs(coef).sum()) - norm / 2 - abs(float(coef.sum())) * (1 + abs(intercept))
-        margins = signs * (scores + intercept)
-        least = float(margins[bound > 0].min())
+        margin = signs * (scores + intercept)
+        least = float(margin.min())
         room = 1 + 1e-12  # separable points must not pay C for the rounding of their margin
         found = []
         for stretch in (1.0, room / least) if least > 0 else (1.0,):
-            primal = stretch**2 * norm / 2 + float((bound * np.maximum(0, 1 - stretch * margins)).sum())
+            primal = stretch**2 * norm / 2 + float((bound * np.maximum(0, 1 - stretch * margin)).sum())
             above = max(0.0, primal - dual) + kernel.below * float(coef @ coef)
             found.append(_solved(stretch * coef, stretch * intercept, primal, above, kernel.scale))
         return found
