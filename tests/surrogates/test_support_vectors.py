@@ -238,7 +238,7 @@ def test_any_c_on_kernels_of_any_rank(loss: str, intercept: str) -> None:
 
 
 def test_auto_goes_on_where_libsvm_stops() -> None:
-    x, y, targets = features(40, 3)
+    x, y, targets = features(60, 3)
     for make, aims in ((KernelSVM, y), (KernelSVR, targets)):
         found = make(1e4).fit(x @ x.T, aims)
         assert found.solver_ == "newton"
@@ -290,9 +290,9 @@ def test_wrong_options_are_refused() -> None:
     for epsilon in (-0.1, np.nan, "wide"):
         with pytest.raises(UsageError, match="got epsilon"):
             KernelSVR(epsilon=epsilon).fit(K, y)
-    for options in ({"loss": "squared_hinge"}, {"intercept": "penalised"}):
+    for unmet in ({"loss": "squared_hinge"}, {"intercept": "penalised"}):
         with pytest.raises(UsageError, match="all that libsvm has: use solver='newton'"):
-            KernelSVM(solver="smo", **options).fit(K, y)
+            KernelSVM(solver="smo", **unmet).fit(K, y)
 
 
 @pytest.mark.guard

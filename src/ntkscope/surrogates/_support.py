@@ -54,6 +54,7 @@ class SupportVectors(LinearInKernel):
     solver: Any
     tol: Any
     max_iter: Any
+    solver_: str
     _margin: str
     _squared: str
 

@@ -44,7 +44,7 @@ class KernelSVM(SupportVectors, LinearClassifier):
     [0, 0, 1]
     >>> svm = KernelSVM(loss="squared_hinge", intercept="penalised").fit(K, [0, 0, 1])
     >>> svm.solver_, svm.decision_function(K).round(3).tolist()
-    ('newton', [-0.73, -0.73, 0.419])
+    ('newton', [-0.781, -0.781, 0.625])
     """
 
     _margin = "hinge"
