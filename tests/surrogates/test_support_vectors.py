@@ -274,6 +274,22 @@ def test_large_c_is_as_good_as_its_gap_says() -> None:
             assert found.gap_ <= 1e-2
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("loss", list(LOSSES))
+@pytest.mark.parametrize("intercept", ["free", "penalised"])
+def test_cuda_finds_what_the_cpu_finds(loss: str, intercept: str) -> None:
+    x, y, targets = features(300, 3)
+    make, aims = (KernelSVM, y) if "hinge" in loss else (KernelSVR, targets)
+    weights = np.random.default_rng(1).integers(0, 3, 300).astype(float)
+    K = radial(x)
+    here = make(10.0, loss=loss, intercept=intercept, solver="newton", tol=1e-9).fit(K, aims, weights)
+    there = make(10.0, loss=loss, intercept=intercept, tol=1e-9).fit(torch.from_numpy(K).cuda(), aims, weights)
+    assert there.solver_ == "newton"
+    assert there.converged_
+    np.testing.assert_allclose(there.objective_, here.objective_, rtol=1e-8)
+    np.testing.assert_allclose(there.logits(torch.from_numpy(K).cuda()), here.logits(K), atol=1e-4)
+
+
 def test_wrong_options_are_refused() -> None:
     K, y = np.eye(4), [0, 1, 0, 1]
     for options, words in {
@@ -287,6 +303,9 @@ def test_wrong_options_are_refused() -> None:
     }.items():
         with pytest.raises(UsageError, match=words):
             KernelSVM(**dict([options])).fit(K, y)
+    for weights in ([1e-40, 1, 1, 1], [1e300, 1, 1, 1]):
+        with pytest.raises(UsageError, match="got C times sample_weight"):
+            KernelSVM(loss="squared_hinge").fit(K, y, weights)
     for epsilon in (-0.1, np.nan, "wide"):
         with pytest.raises(UsageError, match="got epsilon"):
             KernelSVR(epsilon=epsilon).fit(K, y)

@@ -192,7 +192,7 @@ def better(best: Machine, margins: Margins, u: Tensor, image: Tensor, near: floa
     """The machine of the dual point u, whose scores are `image`, if its gap is smaller or `within` this; else `best`."""
     b, value, above = margins.gap(u, image, near)
     above += max(0.0, -float(u @ image))  # a square, unless the kernel has negative eigenvalues
-    gap = above / value if value > 0 else math.inf if above > 0 else 0.0
+    gap = above / value if value > 0 else 0.0 if above == 0 else math.inf
     return Machine(u, b, value, gap, best.steps) if gap < max(best.gap, within) else best
 
 

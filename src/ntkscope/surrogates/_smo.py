@@ -135,7 +135,9 @@ def _settled(
 
 
 def _solved(coef: NDArray[np.float64], intercept: float, value: float, above: float, scale: float) -> Solved:
-    return Solved(coef / scale, intercept, value / scale, above / value if value > 0 else 0.0, 0)
+    return Solved(
+        coef / scale, intercept, value / scale, above / value if value > 0 else 0.0 if above == 0 else np.inf, 0
+    )
 
 
 def _until(attempt: Callable[[float, int], tuple[int, list[Solved]]], tol: float, max_iter: int) -> Solved:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from ntkscope.surrogates._smo import Solved, UnitKernel
 
 ByLibsvm: TypeAlias = Callable[[UnitKernel, Margins, float, int], Solved]
 SMO_UP_TO = 10_000
+HUGE = 1e30
 ACTIVE_SETS = 20  # that are tried before the interior-point method
 
 
@@ -86,13 +88,19 @@ class SupportVectors(LinearInKernel):
 
     def _weighed(self, gram: Gram, weights: Tensor | None) -> tuple[Gram, Tensor, Tensor | None]:
         """The kernel of the points of positive weight, C times their weights, and which they are (None: all)."""
+        kept = None if weights is None or bool((weights > 0).all()) else (weights > 0).nonzero()[:, 0]
         most = torch.full((gram.shape[0],), float(self.C), dtype=torch.float64, device=gram.device)
-        if weights is None:
-            return gram, most, None
-        kept = (weights > 0).nonzero()[:, 0]
-        if len(kept) == len(weights):
-            return gram, most * weights, None
-        return gram[kept, kept], (most * weights)[kept], kept
+        most = most if weights is None else most * weights
+        most = most if kept is None else most[kept]
+        inner = gram if kept is None else gram[kept, kept]
+        scale = float(inner.diagonal().to(torch.float64).abs().mean()) + (self.intercept == "penalised") or 1.0
+        low, high = (scale * float(edge) for edge in torch.aminmax(most))
+        if not 1 / HUGE <= low <= high <= HUGE:
+            raise UsageError(
+                f"got C times sample_weight times the kernel's mean diagonal from {low:.3g} to {high:.3g}; expected numbers"
+                f" from {1 / HUGE:g} to {HUGE:g}, or weights of 0: scale the kernel or C"
+            )
+        return inner, most, kept
 
     def _solved(self, gram: Gram, problems: list[Margins], smo: ByLibsvm) -> list[Solved]:
         """One machine after another on one kernel."""
@@ -103,9 +111,10 @@ class SupportVectors(LinearInKernel):
         found = [smo(unit, problem.cpu(), self.tol, self.max_iter) for problem in problems]
         missed = [k for k, one in enumerate(found) if one.gap > self.tol]
         if missed and self.solver == "auto" and self.max_iter < 0 and not unit.below:
-            for k, other in zip(missed, self._newton(gram, [problems[k] for k in missed])):
-                if other.gap < found[k].gap:
-                    found[k], self.solver_ = other, "newton"
+            with contextlib.suppress(NumericalError):  # what libsvm found stays
+                for k, other in zip(missed, self._newton(gram, [problems[k] for k in missed])):
+                    if other.gap < found[k].gap:
+                        found[k], self.solver_ = other, "newton"
         return found
 
     def _newton(self, gram: Gram, problems: list[Margins]) -> list[Solved]:
