@@ -88,7 +88,7 @@ def _separation(record: Record) -> Any:
     layers = {int(key): row for key, row in under(record, "layer/").items()}
     for axis, effect, title in zip(axes, ("auc", "auc_pc12_qda"), ("all dimensions, linear", "PC1–2, quadratic")):
         for i, pooling in enumerate(record.config["poolings"]):
-            at = sorted(layers)
+            at = sorted(k for k, row in layers.items() if pooling in row)
             values = np.array([layers[k][pooling][effect] for k in at]).reshape(-1, 3)
             colour = drawing.COLOURS[i % len(drawing.COLOURS)]
             axis.plot(at, values[:, 0], "o-", markersize=3, linewidth=1.2, color=colour, label=pooling)
