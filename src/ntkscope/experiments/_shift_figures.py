@@ -56,6 +56,7 @@ def _planes(panels: dict[str, dict[str, np.ndarray]]) -> Any:
     for axis, (title, samples) in zip(axes, panels.items()):
         both = np.concatenate(list(samples.values()))
         low, high = np.quantile(both, 0.002, axis=0), np.quantile(both, 0.998, axis=0)
+        low, high = low - 0.15 * (high - low), high + 0.15 * (high - low)  # else densities end at a wall
         x, y = (np.linspace(low[k], high[k], 60) for k in (0, 1))
         grid = np.stack([each.ravel() for each in np.meshgrid(x, y)])
         for i, (name, points) in enumerate(samples.items()):
