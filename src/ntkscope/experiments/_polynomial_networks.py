@@ -1,0 +1,212 @@
+"""Networks with one hidden ReLU layer on polynomials of a hidden direction: all tasks and seeds of a width in one call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from numpy.polynomial import Chebyshev
+from torch import Tensor, nn
+
+from ntkscope import models
+from ntkscope.core import Params, Record, Snapshot
+from ntkscope.experiments._network import weights_file
+from ntkscope.experiments._polynomial_data import PARTS, Inputs, PolynomialRuns, Task
+from ntkscope.training import fit_ensemble
+from ntkscope.training.modes import Phase
+
+ALIGNED = 0.7  # |cos| with the hidden direction from which on a unit counts as aligned
+FIRST, BIAS, LAST = "layer1.weight", "layer1.bias", "readout.weight"
+CURVES = "curves."  # what a file holds besides weights begins with this
+OPTIMIZER, LOSS = "adadelta", "mae"
+
+
+def network(features: int, width: int, seed: int, *, symmetric: bool = False) -> nn.Module:
+    """One hidden ReLU layer, PyTorch's own start; `symmetric`: units in pairs with opposite readouts."""
+    return models.build("mlp", in_features=features, widths=[width], symmetric=symmetric, seed=seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Stacked weights of tasks × seeds (seeds of a task side by side) after each one's best epoch on validation items.
+
+    `aligned` and `largest` (members, moments): the share of units with |cos| ≥ 0.7 and the largest |cos| at `moments`, the
+    ends of the first epochs and the last update; the last column is of the weights returned.
+    """
+
+    params: Params
+    epochs: Float64[Tensor, " k"]
+    moments: tuple[float, ...]
+    aligned: Float[Tensor, "k m"]
+    largest: Float[Tensor, "k m"]
+    notes: tuple[str, ...] = ()
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        curves = {
+            "epochs": self.epochs,
+            "moments": torch.tensor(self.moments, dtype=torch.float64),
+            "aligned": self.aligned,
+            "largest": self.largest,
+        }
+        models.save_tensors({**self.params, **{CURVES + name: value for name, value in curves.items()}}, path)
+
+    @classmethod
+    def load(cls, path: Path, device: torch.device) -> Trained:
+        read = models.read_weights(path)
+        curves = {name.removeprefix(CURVES): value for name, value in read.items() if name.startswith(CURVES)}
+        params = {name: value.to(device) for name, value in read.items() if not name.startswith(CURVES)}
+        moments = tuple(curves["moments"].tolist())
+        return cls(params, curves["epochs"], moments, curves["aligned"], curves["largest"])
+
+    def member(self, i: int, model: nn.Module) -> nn.Module:
+        """`model` with the weights of member i, in place."""
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(self.params[name][i])
+        return model
+
+
+def cosines(weight: Float[Tensor, "k h d"]) -> Float[Tensor, "k h"]:
+    """|cos| of every unit's incoming weights with the all-ones direction; 0 for a unit without weights."""
+    norms = weight.norm(dim=2) * math.sqrt(weight.shape[2])
+    return weight.sum(2).abs() / norms.clamp_min(torch.finfo(weight.dtype).tiny)
+
+
+def train(
+    config: PolynomialRuns,
+    inputs: Inputs,
+    tasks: Sequence[Task],
+    width: int,
+    rate: float,
+    *,
+    seed: int,
+    device: torch.device,
+    follow: int = 20,
+    noise: float = 0.0,
+    symmetric: bool = False,
+    mode: Sequence[Phase] | None = None,
+) -> Trained:
+    """Every task for every seed, stacked; AdaDelta on the L1 loss, the best epoch by the L1 loss of validation items.
+
+    `follow`: how many first epochs the alignment of units is followed.
+    """
+    members = [(task, s) for task in tasks for s in range(config.seeds)]
+    parts = [inputs.parts(task, s, noise) for task, s in members]
+    features = parts[0]["train"].x.shape[1]
+    per_epoch = math.ceil(config.train / config.batch)
+    seen: list[Float[Tensor, "2 k"]] = []
+    moments: list[float] = []
+
+    def look(weight: Tensor, epoch: float) -> None:
+        found = cosines(weight.detach())
+        seen.append(torch.stack([(found >= ALIGNED).to(found.dtype).mean(1), found.amax(1)]).cpu())
+        moments.append(epoch)
+
+    def watch(snapshot: Snapshot) -> None:
+        look(snapshot.params[FIRST], snapshot.epoch)
+
+    ensemble = fit_ensemble(
+        lambda each: network(features, width, each, symmetric=symmetric),
+        [part["train"] for part in parts],
+        seeds=[seed + s for _, s in members],
+        validation=[part["validation"] for part in parts],
+        patience=config.patience,
+        optimizer=OPTIMIZER,
+        loss=LOSS,
+        lr=rate,
+        epochs=config.epochs,
+        batch_size=config.batch,
+        mode=mode,
+        device=device,
+        snapshots=[per_epoch * epoch for epoch in range(min(follow, config.epochs) + 1)],
+        on_snapshot=watch,
+    )
+    look(ensemble.params[FIRST], math.nan)
+    curves = torch.stack(seen, dim=2)
+    return Trained(
+        {name: value.detach() for name, value in ensemble.params.items()},
+        ensemble.steps.double() / per_epoch,
+        tuple(moments),
+        curves[0],
+        curves[1],
+        ensemble.notes,
+    )
+
+
+def stored(record: Record, key: str, make: Callable[[], Trained], device: torch.device) -> Trained:
+    """The networks of `key`, read from the record's folder; trained by `make()` and written there if they are not."""
+    path = weights_file(record, key)
+    if not path.exists():
+        made = make()
+        made.save(path)
+        if made.notes:
+            record.put(**{f"notes/{key}": list(made.notes)})
+    return Trained.load(path, device)
+
+
+def outputs(params: Mapping[str, Tensor], i: int, x: Float[Tensor, "n d"]) -> Float64[Tensor, " n"]:
+    """Of member i, in double precision on the CPU."""
+    hidden = torch.relu(torch.addmm(params[BIAS][i], x, params[FIRST][i].T))
+    found = hidden @ params[LAST][i, 0] + params["readout.bias"][i]
+    return found.double().cpu()
+
+
+def scores(
+    predictions: Mapping[str, Float64[np.ndarray, " n"]],
+    targets: Mapping[str, Float64[np.ndarray, " n"]],
+    v: Float64[np.ndarray, " n"],
+    degree: int,
+) -> dict[str, float]:
+    """MSE and R² of each part; on test items also the spread of predictions over that of targets, and how far predictions
+    scatter around the best polynomial of v of this degree, over the targets' standard deviation.
+
+    >>> y = np.array([1.0, 3.0])
+    >>> found = scores({"test": y + 1}, {"test": y}, np.array([0.0, 1.0]), 1)
+    >>> found["mse test"], found["r2 test"], found["spread"], round(found["fuzz"], 9)
+    (1.0, 0.0, 1.0, 0.0)
+    """
+    found: dict[str, float] = {}
+    for name, predicted in predictions.items():
+        found[f"mse {name}"] = float(np.square(predicted - targets[name]).mean())
+        found[f"r2 {name}"] = 1 - found[f"mse {name}"] / float(targets[name].var())
+    predicted, std = predictions["test"], float(targets["test"].std())
+    smooth = Chebyshev.fit(v, predicted, degree)(v)
+    found |= {"spread": float(predicted.std()) / std, "fuzz": float((predicted - smooth).std()) / std}
+    return found | {"variance": std**2}
+
+
+def columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Lists over seeds, to five digits.
+
+    >>> columns([{"a": 1.0}, {"a": 1 / 3}])
+    {'a': [1.0, 0.33333]}
+    """
+    return {name: [float(f"{row[name]:.5g}") for row in rows] for name in rows[0]}
+
+
+def member_scores(found: Trained, inputs: Inputs, tasks: Sequence[Task], seeds: int) -> dict[str, Any]:
+    """By task: scores and best epochs over seeds, and how units aligned."""
+    told: dict[str, Any] = {}
+    device = found.params[FIRST].device
+    for t, task in enumerate(tasks):
+        rows, these = [], range(t * seeds, (t + 1) * seeds)
+        for s, i in enumerate(these):
+            drawn = inputs.draw(task.kind, s)
+            predicted = {
+                name: outputs(found.params, i, drawn.part(name, task).x.to(device)).numpy() for name in PARTS
+            }
+            targets = {name: drawn.clean(name, task).numpy() for name in PARTS}
+            rows.append({**scores(predicted, targets, drawn.v["test"].numpy(), task.degree), "epochs": found.epochs[i]})
+        told[task.key] = columns(rows)
+        if task.kind != "direct":
+            picked = list(these)
+            told[task.key]["aligned"] = np.round(found.aligned[picked].double().numpy(), 4).tolist()
+            told[task.key]["largest"] = np.round(found.largest[picked].double().numpy(), 4).tolist()
+    return told
