@@ -78,9 +78,7 @@ class Learned:
         return model.to(self.weight.device).eval()
 
 
-def first_step(
-    start: Start, z: Float64[Tensor, "n d"], y: Float64[Tensor, " n"]
-) -> Float64[Tensor, "m d"]:
+def first_step(start: Start, z: Float64[Tensor, "n d"], y: Float64[Tensor, " n"]) -> Float64[Tensor, "m d"]:
     """Minus the gradient of the mean squared error by the first layer's weights, where the outputs are 0.
 
     `2/n Σ_i y_i a_j 1[w_j·z_i > 0] z_i`: what one step of rate η with weight decay 1/η leaves, over η.

@@ -53,7 +53,9 @@ def _data(config: Any, record: Record) -> Reading:
         "variance of a coordinate": variances[0],
         "1 / a with a = max|v|": stated[0],
     }
-    holds = abs(found["largest |v|"] - 2) <= 1e-12 and all(count == degree for degree, count in counts.items()) and right
+    holds = (
+        abs(found["largest |v|"] - 2) <= 1e-12 and all(count == degree for degree, count in counts.items()) and right
+    )
     note = "erratum: the covariance is I / a with a = (max|v| / 2)²; few items lie near the ends of the range"
     return Reading(measured, holds, note, exact=True)
 
@@ -177,9 +179,7 @@ def _corr_rbf(results: Results, target: str) -> tuple[Any, bool]:
 def _direct(results: Results, target: str) -> tuple[Any, bool]:
     found = _r2(results, "direct", results.config.direct, target)
     top = highest({degree: float(values.mean()) >= ROUGH for degree, values in found.items()})
-    constant = {
-        str(degree): over_seeds(results.network(Task("direct", degree, target))["spread"]) for degree in found
-    }
+    constant = {str(degree): over_seeds(results.network(Task("direct", degree, target))["spread"]) for degree in found}
     measured = {
         "R², width": _by_degree(results, found, "direct", target),
         "spread of predictions": constant,
@@ -195,9 +195,11 @@ def _beats(results: Results, target: str) -> tuple[Any, bool]:
         seeds = range(len(next(iter(found.values()))))
         tops[kind] = [highest({d: values[s] >= ROUGH for d, values in found.items()}) or 0 for s in seeds]
     gap = interval(np.array(tops["direct"], dtype=float) - np.array(tops["isotropic"], dtype=float))
-    return {"hidden": tops["isotropic"], "given": tops["direct"], "difference": over_seeds(
-        np.array(tops["direct"]) - np.array(tops["isotropic"])
-    )}, gap["low"] > 0
+    return {
+        "hidden": tops["isotropic"],
+        "given": tops["direct"],
+        "difference": over_seeds(np.array(tops["direct"]) - np.array(tops["isotropic"])),
+    }, gap["low"] > 0
 
 
 def _fig3(results: Results, target: str) -> tuple[Any, bool]:
@@ -226,9 +228,7 @@ def _fig5(results: Results, target: str) -> tuple[Any, bool]:
 def _rbf(results: Results, target: str) -> tuple[Any, bool]:
     degrees = [degree for degree in results.config.isotropic if degree >= 4]
     found = {degree: results.machine(Task("isotropic", degree, target), RBF) for degree in (3, *degrees)}
-    r2 = {
-        str(d): round(float(results.machine(Task("isotropic", d, target), RBF, "r2 test").mean()), 4) for d in found
-    }
+    r2 = {str(d): round(float(results.machine(Task("isotropic", d, target), RBF, "r2 test").mean()), 4) for d in found}
     measured = {"MSE": {str(d): over_seeds(values) for d, values in found.items()}, "R²": r2}
     return measured, float(found[3].mean()) < 0.1 and all(float(found[d].mean()) >= 0.1 for d in degrees)
 

@@ -119,13 +119,9 @@ def fit_on_all(
     """The machine with the best C, or with the `strength` that was chosen, fitted on all training items."""
     C, validation = strength or choose_strength(K, problem, loss, config, intercept)
     train, shift = problem.rows["train"], _shift(problem, loss)
-    machine = fitted_machine(
-        loss, C, K[train, train].contiguous(), problem.y[train] - shift, config.epsilon, intercept
-    )
+    machine = fitted_machine(loss, C, K[train, train].contiguous(), problem.y[train] - shift, config.epsilon, intercept)
     predicted = machine.predict(K[:, train].contiguous()) + shift
-    return Chosen(
-        C, float(machine.gap_), {name: predicted[problem.rows[name]] for name in PARTS}, validation
-    )
+    return Chosen(C, float(machine.gap_), {name: predicted[problem.rows[name]] for name in PARTS}, validation)
 
 
 def _shift(problem: Problem, loss: str) -> float:

@@ -32,12 +32,26 @@ def network(features: int, width: int, seed: int, *, symmetric: bool = False) ->
     return models.build("mlp", in_features=features, widths=[width], symmetric=symmetric, seed=seed)
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How networks are made and trained: `follow` first epochs have their alignment measured; labels with `noise`, ±; units in
+    pairs (`symmetric`); and which layers learn when (`mode`)."""
+
+    width: int
+    rate: float = 1.0
+    follow: int = 20
+    noise: float = 0.0
+    symmetric: bool = False
+    mode: tuple[Phase, ...] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Trained:
     """Stacked weights of tasks × seeds (seeds of a task side by side) after each one's best epoch on validation items.
 
     `aligned` and `largest` (members, moments): the share of units with |cos| ≥ 0.7 and the largest |cos| at `moments`, the
-    ends of the first epochs and the last update; the last column is of the weights returned.
+    ends of the first epochs and the last update; the last column is of the weights returned. `changes` (members, 3): the largest
+    change of a first-layer weight and of a first-layer bias after epoch 1, and of a readout weight in epoch 1.
     """
 
     params: Params
@@ -45,6 +59,7 @@ class Trained:
     moments: tuple[float, ...]
     aligned: Float[Tensor, "k m"]
     largest: Float[Tensor, "k m"]
+    changes: Float[Tensor, "k 3"]
     notes: tuple[str, ...] = ()
 
     def save(self, path: Path) -> None:
@@ -54,6 +69,7 @@ class Trained:
             "moments": torch.tensor(self.moments, dtype=torch.float64),
             "aligned": self.aligned,
             "largest": self.largest,
+            "changes": self.changes,
         }
         models.save_tensors({**self.params, **{CURVES + name: value for name, value in curves.items()}}, path)
 
@@ -63,7 +79,7 @@ class Trained:
         curves = {name.removeprefix(CURVES): value for name, value in read.items() if name.startswith(CURVES)}
         params = {name: value.to(device) for name, value in read.items() if not name.startswith(CURVES)}
         moments = tuple(curves["moments"].tolist())
-        return cls(params, curves["epochs"], moments, curves["aligned"], curves["largest"])
+        return cls(params, curves["epochs"], moments, curves["aligned"], curves["largest"], curves["changes"])
 
     def member(self, i: int, model: nn.Module) -> nn.Module:
         """`model` with the weights of member i, in place."""
@@ -79,63 +95,80 @@ def cosines(weight: Float[Tensor, "k h d"]) -> Float[Tensor, "k h"]:
     return weight.sum(2).abs() / norms.clamp_min(torch.finfo(weight.dtype).tiny)
 
 
+class _Watch:
+    """What is measured of the stacked weights while they train."""
+
+    def __init__(self) -> None:
+        self.seen: list[Float[Tensor, "2 k"]] = []
+        self.moments: list[float] = []
+        self._start: Tensor | None = None
+        self._first: tuple[Tensor, Tensor] | None = None
+        self.changes = torch.zeros(3, 1)
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        params = {name: snapshot.params[name].detach() for name in (FIRST, BIAS, LAST)}
+        self.look(params[FIRST], snapshot.epoch)
+        if snapshot.epoch == 0:
+            self._start = params[LAST].clone()
+        elif self._first is None:
+            assert self._start is not None
+            self._first = params[FIRST].clone(), params[BIAS].clone()
+            moved = _largest(params[LAST] - self._start)
+            self.changes = torch.stack([torch.zeros_like(moved), torch.zeros_like(moved), moved])
+        else:
+            for i, (name, before) in enumerate(zip((FIRST, BIAS), self._first)):
+                self.changes[i] = torch.maximum(self.changes[i], _largest(params[name] - before))
+
+    def look(self, weight: Float[Tensor, "k h d"], epoch: float) -> None:
+        found = cosines(weight)
+        self.seen.append(torch.stack([(found >= ALIGNED).to(found.dtype).mean(1), found.amax(1)]).cpu())
+        self.moments.append(epoch)
+
+
+def _largest(change: Tensor) -> Float[Tensor, " k"]:
+    return change.abs().flatten(1).amax(1).cpu()
+
+
 def train(
     config: PolynomialRuns,
     inputs: Inputs,
     tasks: Sequence[Task],
-    width: int,
-    rate: float,
+    recipe: Recipe,
     *,
     seed: int,
     device: torch.device,
-    follow: int = 20,
-    noise: float = 0.0,
-    symmetric: bool = False,
-    mode: Sequence[Phase] | None = None,
 ) -> Trained:
-    """Every task for every seed, stacked; AdaDelta on the L1 loss, the best epoch by the L1 loss of validation items.
-
-    `follow`: how many first epochs the alignment of units is followed.
-    """
+    """Every task for every seed, stacked; AdaDelta on the L1 loss, the best epoch by the L1 loss of validation items."""
     members = [(task, s) for task in tasks for s in range(config.seeds)]
-    parts = [inputs.parts(task, s, noise) for task, s in members]
+    parts = [inputs.parts(task, s, recipe.noise) for task, s in members]
     features = parts[0]["train"].x.shape[1]
     per_epoch = math.ceil(config.train / config.batch)
-    seen: list[Float[Tensor, "2 k"]] = []
-    moments: list[float] = []
-
-    def look(weight: Tensor, epoch: float) -> None:
-        found = cosines(weight.detach())
-        seen.append(torch.stack([(found >= ALIGNED).to(found.dtype).mean(1), found.amax(1)]).cpu())
-        moments.append(epoch)
-
-    def watch(snapshot: Snapshot) -> None:
-        look(snapshot.params[FIRST], snapshot.epoch)
-
+    watch = _Watch()
     ensemble = fit_ensemble(
-        lambda each: network(features, width, each, symmetric=symmetric),
+        lambda each: network(features, recipe.width, each, symmetric=recipe.symmetric),
         [part["train"] for part in parts],
         seeds=[seed + s for _, s in members],
         validation=[part["validation"] for part in parts],
         patience=config.patience,
         optimizer=OPTIMIZER,
         loss=LOSS,
-        lr=rate,
+        lr=recipe.rate,
         epochs=config.epochs,
         batch_size=config.batch,
-        mode=mode,
+        mode=recipe.mode,
         device=device,
-        snapshots=[per_epoch * epoch for epoch in range(min(follow, config.epochs) + 1)],
+        snapshots=[per_epoch * epoch for epoch in range(min(recipe.follow, config.epochs) + 1)],
         on_snapshot=watch,
     )
-    look(ensemble.params[FIRST], math.nan)
-    curves = torch.stack(seen, dim=2)
+    watch.look(ensemble.params[FIRST].detach(), math.nan)
+    curves = torch.stack(watch.seen, dim=2)
     return Trained(
         {name: value.detach() for name, value in ensemble.params.items()},
         ensemble.steps.double() / per_epoch,
-        tuple(moments),
+        tuple(watch.moments),
         curves[0],
         curves[1],
+        watch.changes.T.contiguous(),
         ensemble.notes,
     )
 
@@ -199,9 +232,7 @@ def member_scores(found: Trained, inputs: Inputs, tasks: Sequence[Task], seeds: 
         rows, these = [], range(t * seeds, (t + 1) * seeds)
         for s, i in enumerate(these):
             drawn = inputs.draw(task.kind, s)
-            predicted = {
-                name: outputs(found.params, i, drawn.part(name, task).x.to(device)).numpy() for name in PARTS
-            }
+            predicted = {name: outputs(found.params, i, drawn.part(name, task).x.to(device)).numpy() for name in PARTS}
             targets = {name: drawn.clean(name, task).numpy() for name in PARTS}
             rows.append({**scores(predicted, targets, drawn.v["test"].numpy(), task.degree), "epochs": found.epochs[i]})
         told[task.key] = columns(rows)

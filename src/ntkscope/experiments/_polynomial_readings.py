@@ -176,8 +176,6 @@ def on_targets(judged: Judged, *needs: Needed, kernels: bool = False, note: str 
             if target != first
         ]
         count = config.kernel_seeds if kernels else config.seeds
-        return Reading(
-            measured, bool(holds[first]), "; ".join(words), tuple(dict.fromkeys(lacks)), seeds=count
-        )
+        return Reading(measured, bool(holds[first]), "; ".join(words), tuple(dict.fromkeys(lacks)), seeds=count)
 
     return read

@@ -28,6 +28,7 @@ from ntkscope.experiments._polynomial_machines import (
     with_tangent_kernel,
 )
 from ntkscope.experiments._polynomial_networks import (
+    Recipe,
     Trained,
     columns,
     member_scores,
@@ -91,21 +92,18 @@ class Run:
 
     def trained(self, group: str, width: int, rate: float) -> Trained:
         """The networks of a group, trained if they are not in the record's folder."""
-        key = networks_key(group, width, rate)
-        options: dict[str, Any] = {"seed": self.seed, "device": self.device, "follow": self.config.follow}
-        make = partial(train, self.config, self.inputs, tasks_of(self.config, group), width, rate, **options)
-        return stored(self.record, key, make, self.device)
+        recipe = Recipe(width, rate, self.config.follow)
+        return self._stored(networks_key(group, width, rate), tasks_of(self.config, group), recipe)
 
     def symmetric(self) -> Trained:
         """Networks on noisy isotropic data from a symmetric start."""
         config = self.config
-        options: dict[str, Any] = {"seed": self.seed, "device": self.device, "follow": config.follow}
-        tasks = damian_tasks(config)
-        width, rate = config.widths[-1], config.rates[0]
-        make = partial(
-            train, config, self.inputs, tasks, width, rate, **options, noise=config.noise, symmetric=True
-        )
-        return stored(self.record, SYMMETRIC, make, self.device)
+        recipe = Recipe(config.widths[-1], config.rates[0], config.follow, config.noise, symmetric=True)
+        return self._stored(SYMMETRIC, damian_tasks(config), recipe)
+
+    def _stored(self, key: str, tasks: list[Task], recipe: Recipe) -> Trained:
+        make = partial(train, self.config, self.inputs, tasks, recipe, seed=self.seed, device=self.device)
+        return stored(self.record, key, make, self.device)
 
     def tangent(self, width: int) -> Tangent:
         """Of a network of this width, whose weights change in place."""
@@ -213,7 +211,10 @@ def damian(run: Run, place: int, task: Task) -> dict[str, Any]:
             rows.setdefault("symmetric start, ntk svr", []).append(told(svr, problem))
             fitted = own_kernel(run, learned, z, problem)
             rows.setdefault("algorithm, ntk ridge", []).append(told(fitted, problem))
-    return {"largest |output| at the start": max(starts), "models": {name: columns(each) for name, each in rows.items()}}
+    return {
+        "largest |output| at the start": max(starts),
+        "models": {name: columns(each) for name, each in rows.items()},
+    }
 
 
 def own_kernel(run: Run, learned: Learned, z: torch.Tensor, problem: Problem) -> Chosen:
