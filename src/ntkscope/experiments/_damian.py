@@ -1,7 +1,7 @@
 """The algorithm of Damian, Lee and Soltanolkotabi, "Neural networks can learn representations with gradient descent" (2022).
 
-From a symmetric start, whose output is exactly 0: one large gradient step on the first layer with a weight decay of one over its
-rate, so that the start is forgotten; then fresh biases, and ridge regression on the units. Targets lose their mean and
+From a symmetric start, whose output is exactly 0: one large gradient step on the first layer with a weight decay of one over
+its rate, so that the start is forgotten; then fresh biases, and ridge regression on the units. Targets lose their mean and
 their linear part before. Inputs are standardised: the paper's are N(0, I).
 """
 
@@ -49,7 +49,7 @@ class Start:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """`f(z) = mean + slope·z + readout·relu(W z + b)`, with the size of the step and the ridge that suit validation items best."""
+    """`f(z) = mean + slope·z + readout·relu(W z + b)`, step and ridge chosen on validation items."""
 
     mean: float
     slope: Float64[Tensor, " d"]

@@ -33,8 +33,8 @@ PUBLISHED = {
             "relu-poly-modes",
             "Section 5.1.1",
             {"modes": list(MODES), "epochs before the switch": 1},
-            "first-layer weights bit-identical after epoch 1 in the three restricted modes, readout weights unchanged in epoch 1 of"
-            " first-last; both change in reg",
+            "first-layer weights bit-identical after epoch 1 in three modes, readout weights unchanged in epoch 1"
+            " of first-last; both change in reg",
         ),
         Published(
             "relu-poly-modes-odd-even",
@@ -55,8 +55,8 @@ PUBLISHED = {
             "relu-appA-d6-modes",
             "Appendix A, Figure 7",
             "degree 6: reg vastly outperforms the rest; RBF outperforms the network and its NTK in these",
-            "mean test MSE of reg ≤ 0.5 of each restricted mode's; mean test MSE of the RBF SVR below that of the network and of"
-            " the NTK SVR in each restricted mode",
+            "mean test MSE of reg ≤ 0.5 of each restricted mode's; mean test MSE of the RBF SVR below that of the network and"
+            " of the NTK SVR in each restricted mode",
             seeds=3,
         ),
     )

@@ -24,7 +24,7 @@ from ntkscope.training.modes import Phase
 ALIGNED = 0.7  # |cos| with the hidden direction from which on a unit counts as aligned
 FIRST, BIAS, LAST = "layer1.weight", "layer1.bias", "readout.weight"
 CURVES = "curves."  # what a file holds besides weights begins with this
-OPTIMIZER, LOSS = "adadelta", "mae"
+OPTIMIZER, LOSS = "adadelta", "l1"
 
 
 def network(features: int, width: int, seed: int, *, symmetric: bool = False) -> nn.Module:
@@ -49,16 +49,16 @@ class Recipe:
 class Trained:
     """Stacked weights of tasks × seeds (seeds of a task side by side) after each one's best epoch on validation items.
 
-    `aligned` and `largest` (members, moments): the share of units with |cos| ≥ 0.7 and the largest |cos| at `moments`, the
-    ends of the first epochs and the last update; the last column is of the weights returned. `changes` (members, 3): the largest
+    `aligned` and `largest` (members, moments + 1): the share of units with |cos| ≥ 0.7 and the largest |cos| at `moments`, the
+    ends of the first epochs and the last update; one more column is of the weights returned. `changes` (members, 3): largest
     change of a first-layer weight and of a first-layer bias after epoch 1, and of a readout weight in epoch 1.
     """
 
     params: Params
     epochs: Float64[Tensor, " k"]
     moments: tuple[float, ...]
-    aligned: Float[Tensor, "k m"]
-    largest: Float[Tensor, "k m"]
+    aligned: Float[Tensor, "k columns"]
+    largest: Float[Tensor, "k columns"]
     changes: Float[Tensor, "k 3"]
     notes: tuple[str, ...] = ()
 
@@ -107,7 +107,8 @@ class _Watch:
 
     def __call__(self, snapshot: Snapshot) -> None:
         params = {name: snapshot.params[name].detach() for name in (FIRST, BIAS, LAST)}
-        self.look(params[FIRST], snapshot.epoch)
+        self.look(params[FIRST])
+        self.moments.append(snapshot.epoch)
         if snapshot.epoch == 0:
             self._start = params[LAST].clone()
         elif self._first is None:
@@ -119,10 +120,9 @@ class _Watch:
             for i, (name, before) in enumerate(zip((FIRST, BIAS), self._first)):
                 self.changes[i] = torch.maximum(self.changes[i], _largest(params[name] - before))
 
-    def look(self, weight: Float[Tensor, "k h d"], epoch: float) -> None:
+    def look(self, weight: Float[Tensor, "k h d"]) -> None:
         found = cosines(weight)
         self.seen.append(torch.stack([(found >= ALIGNED).to(found.dtype).mean(1), found.amax(1)]).cpu())
-        self.moments.append(epoch)
 
 
 def _largest(change: Tensor) -> Float[Tensor, " k"]:
@@ -160,7 +160,7 @@ def train(
         snapshots=[per_epoch * epoch for epoch in range(min(recipe.follow, config.epochs) + 1)],
         on_snapshot=watch,
     )
-    watch.look(ensemble.params[FIRST].detach(), math.nan)
+    watch.look(ensemble.params[FIRST].detach())
     curves = torch.stack(watch.seen, dim=2)
     return Trained(
         {name: value.detach() for name, value in ensemble.params.items()},

@@ -109,8 +109,8 @@ PUBLISHED = {
             "fig5-ntk-fit",
             "Figure 5, Section 5.2.4",
             "the NTK fits degree 7 more smoothly than the network, and fails at 8",
-            "scatter of predictions around their best polynomial of degree 7: NTK's mean below the network's; NTK's mean R² ≤ 0.3"
-            " at 8",
+            "scatter of predictions around the best polynomial of degree 7: NTK's mean below the network's; NTK's mean R² at 8"
+            " ≤ 0.3",
             MACHINES,
         ),
         _published(

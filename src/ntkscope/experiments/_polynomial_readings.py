@@ -1,4 +1,4 @@
-"""What a record says of the networks and kernel machines of `hidden-polynomial`: the width and rate chosen, scores over seeds."""
+"""What a record says of the networks and kernel machines of `hidden-polynomial`: widths and rates chosen, scores over seeds."""
 
 from __future__ import annotations
 

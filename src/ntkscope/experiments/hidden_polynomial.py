@@ -76,7 +76,7 @@ class HiddenPolynomial(PolynomialRuns):
 
     @classmethod
     def smoke(cls) -> HiddenPolynomial:
-        return cls(**SMALL, widths=(8, 16), follow=2)
+        return cls(**SMALL, correlated=(3, 11), direct=(9, 18, 19), widths=(8, 16), follow=2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ def networks(run: Run, group: str, width: int, rate: float) -> dict[str, Any]:
                 predicted = outputs(found.params, member, drawn.part("test", task).x.to(run.device))
                 keep_predictions(run.record, task, drawn, {"network": predicted.numpy()})
     told_of = member_scores(found, run.inputs, tasks, run.config.seeds)
-    return {"moments": list(found.moments[:-1]), "members": len(found.epochs), "tasks": told_of}
+    return {"moments": list(found.moments), "members": len(found.epochs), "tasks": told_of}
 
 
 def keep_predictions(record: Record, task: Task, drawn: Draw, rows: Mapping[str, Any]) -> None:
@@ -180,7 +180,7 @@ def symmetric_networks(run: Run) -> dict[str, Any]:
     paired = bool(torch.equal(weight[:half], weight[half:]) and torch.equal(readout[0, :half], -readout[0, half:]))
     return {
         "start": {"in exact pairs": paired, "largest |output|, summed in any order": by_sum},
-        "moments": list(found.moments[:-1]),
+        "moments": list(found.moments),
         "tasks": member_scores(found, run.inputs, tasks, config.seeds),
     }
 

@@ -128,7 +128,7 @@ def networks(run: Run, mode: str, freeze: str, state: str) -> dict[str, Any]:
         "readout weights in epoch 1": readout,
     }
     scores = member_scores(found, run.inputs, run.tasks, config.seeds)
-    return {"moments": list(found.moments[:-1]), "changes": changes, "tasks": scores}
+    return {"moments": list(found.moments), "changes": changes, "tasks": scores}
 
 
 def tangent_machines(run: Run, mode: str, degree: int) -> dict[str, Any]:

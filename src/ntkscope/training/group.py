@@ -106,8 +106,8 @@ class Group:
             few, axis = self._few(0), self._axis
             with torch.no_grad():
                 found = self.chain.forward(few, shared=axis is None)
-            alone = [outputs_alone(m, member_inputs(few, axis, i))[0] for i, m in enumerate(models)]
-            if alike(found, torch.stack(alone)):
+            alone = [outputs_alone(m, member_inputs(few, axis, i)) for i, m in enumerate(models)]
+            if alike(found, torch.stack([out for out, _, _ in alone]), max(size for _, _, size in alone)):
                 return
             self.chain = None
             for parameter in self.params.values():
@@ -165,9 +165,9 @@ class Group:
         slopes = gradients(outputs, [p for p in params.values() if p.requires_grad])
         found = []
         for at, (model, i) in enumerate(members):
-            out, own = outputs_alone(model, member_inputs(few, axis, i), SHAKEN)
+            out, own, size = outputs_alone(model, member_inputs(few, axis, i), SHAKEN)
             together = [torch.cat([g.flatten() for g in each]) for each in ([s[i] for s in slopes], own)]
-            if not (alike(outputs[i].detach(), out) and alike(*together)):
+            if not (alike(outputs[i].detach(), out, size) and alike(*together)):
                 found.append(at)
         return found
 
