@@ -86,7 +86,8 @@ def _even(config: Any, record: Record) -> Reading:
     holds = holds and abs(lines[3] - 0.96) <= 0.02 and abs(lines[5] - 0.29) <= 0.06
     holds = holds and all(share <= 0.03 for d, share in lines.items() if d >= 7)
     measured = {"largest |p'(0)|": slope, "best line": {str(d): round(share, 4) for d, share in lines.items()}}
-    return Reading(measured, holds, exact=True)
+    note = "at degree 7 a line explains less than 0.01 in some draws, 0.014 on average over ten"
+    return Reading(measured, holds, note, exact=True)
 
 
 def _at_epoch(results: Results, task: Task, epoch: int) -> Any:

@@ -29,9 +29,10 @@ def draw(record: Record) -> dict[str, Any]:
         if all(array_name(task) in record.arrays for task in tasks):
             found[name] = _scatter(record, tasks, model)
     for kind in ("isotropic", "correlated", "direct"):
-        for target in config.targets:
-            if not results.missing([Task(kind, degree, target) for degree in getattr(config, kind)]):
-                found[f"degrees-{kind}-{target}"] = _by_degree(results, kind, target)
+        if not results.missing(
+            [Task(kind, degree, target) for target in config.targets for degree in getattr(config, kind)]
+        ):
+            found[f"degrees-{kind}"] = _by_degree(results, kind)
     first = config.targets[0]
     if not results.missing([Task("isotropic", degree, first) for degree in config.isotropic]):
         found["alignment"] = _alignment(results, first)
@@ -56,9 +57,16 @@ def _scatter(record: Record, tasks: list[Task], model: str) -> Any:
     return figure
 
 
-def _by_degree(results: Results, kind: str, target: str) -> Any:
-    """R² and MSE over test items; means over seeds with their 95 % intervals."""
-    figure, axes = drawing.canvas(1, 2)
+def _by_degree(results: Results, kind: str) -> Any:
+    """R² and MSE over test items, one row for each kind of targets; means over seeds with their 95 % intervals."""
+    targets = results.config.targets
+    figure, axes = drawing.canvas(len(targets), 2)
+    for i, target in enumerate(targets):
+        _row(axes[2 * i : 2 * i + 2], results, kind, target)
+    return figure
+
+
+def _row(axes: list[Any], results: Results, kind: str, target: str) -> None:
     tasks = [Task(kind, degree, target) for degree in getattr(results.config, kind)]
     series = {"network": [(task, results.network(task)) for task in tasks]}
     done = [task for task in tasks if kernels_key(task) in results.metrics]
@@ -79,7 +87,6 @@ def _by_degree(results: Results, kind: str, target: str) -> Any:
         axis.set_ylabel(f"{label}, test items", fontsize=9)
     axes[0].set_title(f"{kind}, {target} targets", fontsize=9)
     axes[1].legend(fontsize=7, frameon=False)
-    return figure
 
 
 def _alignment(results: Results, target: str) -> Any:

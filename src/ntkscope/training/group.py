@@ -292,8 +292,8 @@ class Group:
                 batch = self.data.rows(index)
         else:
             if self._permutation[0] != epoch:
-                rows = torch.stack([order.permutation(epoch) for order in self.orders]).to(self.device)
-                self._permutation = (epoch, rows)
+                drawn = {order: order.permutation(epoch) for order in set(self.orders)}  # members may share a seed
+                self._permutation = (epoch, torch.stack([drawn[order] for order in self.orders]).to(self.device))
             index = self._permutation[1][:, self.orders[0].place(self.step)]  # (k, b)
             batch = self.data.rows(index)
         return Part(self._augmented(batch.x, index, epoch), batch.y, batch.extras), 0
