@@ -234,7 +234,9 @@ def member_scores(found: Trained, inputs: Inputs, tasks: Sequence[Task], seeds: 
             drawn = inputs.draw(task.kind, s)
             predicted = {name: outputs(found.params, i, drawn.part(name, task).x.to(device)).numpy() for name in PARTS}
             targets = {name: drawn.clean(name, task).numpy() for name in PARTS}
-            rows.append({**scores(predicted, targets, drawn.v["test"].numpy(), task.degree), "epochs": found.epochs[i]})
+            rows.append(
+                {**scores(predicted, targets, drawn.v["test"].numpy(), task.degree), "epochs": float(found.epochs[i])}
+            )
         told[task.key] = columns(rows)
         if task.kind != "direct":
             picked = list(these)

@@ -156,7 +156,8 @@ def on_targets(judged: Judged, *needs: Needed, kernels: bool = False, note: str 
     """A reading of raw targets; what holds of unit targets, where they were measured, is in the note."""
 
     def read(config: Any, record: Record) -> Reading:
-        results, measured, holds, lacks = Results(config, record), {}, {}, ()
+        results, measured, holds = Results(config, record), {}, {}
+        lacks: tuple[str, ...] = ()
         for target in config.targets:
             tasks = [task for need in needs for task in need(config, target)]
             absent = [task.key for task in tasks if task.degree not in getattr(config, task.kind)]

@@ -166,8 +166,8 @@ class Group:
         found = []
         for at, (model, i) in enumerate(members):
             out, own, size = outputs_alone(model, member_inputs(few, axis, i), SHAKEN)
-            together = [torch.cat([g.flatten() for g in each]) for each in ([s[i] for s in slopes], own)]
-            if not (alike(outputs[i].detach(), out, size) and alike(*together)):
+            stacked, single = (torch.cat([g.flatten() for g in each]) for each in ([s[i] for s in slopes], own))
+            if not (alike(outputs[i].detach(), out, size) and alike(stacked, single)):
                 found.append(at)
         return found
 
