@@ -49,7 +49,7 @@ CPU = torch.device("cpu")
 class TestHiddenPolynomial(ExperimentContract):
     name = "hidden-polynomial"
     tiny = given(train=48, validation=16, test=24, select_items=24, epochs=2, correlated=[11], C=[10.0])
-    kept = "kernels/isotropic/7/raw"
+    kept = "kernels/isotropic/raw/7"
     identities = ("relu-poly-data", "relu-poly-corr-cov", "relu-poly-even-optimum")
 
 
@@ -428,4 +428,4 @@ def test_a_degree_that_was_left_out_is_said(rows: dict[str, Any]) -> None:
     config = HiddenPolynomial(isotropic=(3, 4, 5), seeds=3)
     reading = READINGS["relu-fig3-fit"](config, made_up(rows))
     assert reading.measured is None
-    assert "isotropic/7/raw" in reading.note
+    assert "isotropic/raw/7" in reading.note

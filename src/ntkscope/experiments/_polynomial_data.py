@@ -74,7 +74,7 @@ class Task:
 
     @property
     def key(self) -> str:
-        return f"{self.kind}/{self.degree}/{self.target}"
+        return f"{self.kind}/{self.target}/{self.degree}"
 
 
 @dataclass(frozen=True, eq=False)
