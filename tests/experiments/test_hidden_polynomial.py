@@ -196,7 +196,7 @@ def network_scores(task: Task, width: int) -> dict[str, Any]:
     shares = [0.3 if epoch >= first else 0.0 for epoch in MOMENTS] + [0.3 if first < 99 else 0.0]
     top = [0.3] * len(MOMENTS) + [0.95 if first < 99 else 0.32]
     found: dict[str, Any] = {f"mse {name}": [mse] * 3 for name in PARTS} | {f"r2 {name}": [r2] * 3 for name in PARTS}
-    found |= {"variance": [variance] * 3, "spread": [0.9] * 3, "fuzz": [0.2] * 3, "epochs": [100.0] * 3}
+    found |= {"variance": [variance] * 3, "spread": [0.9] * 3, "fuzz": [0.2] * 3, "l1": [r2] * 3, "epochs": [100.0] * 3}
     return found | {"aligned": [shares] * 3, "largest": [top] * 3}
 
 

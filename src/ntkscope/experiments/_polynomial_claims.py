@@ -146,12 +146,22 @@ def _by_degree(results: Results, found: Mapping[int, Any], kind: str, target: st
     }
 
 
+def _by_l1(results: Results, kind: str, target: str) -> dict[str, Any]:
+    """Explained share of a constant's mean absolute error: means over seeds, and the highest degree with half of it."""
+    tasks = [Task(kind, degree, target) for degree in getattr(results.config, kind)]
+    means = {task.degree: float(np.mean(results.network(task)["l1"])) for task in tasks}
+    return {
+        "L1": {str(degree): round(mean, 4) for degree, mean in means.items()},
+        "highest degree by L1": highest({degree: mean >= ROUGH for degree, mean in means.items()}),
+    }
+
+
 def _indep(results: Results, target: str) -> tuple[Any, bool]:
     found = _r2(results, "isotropic", results.config.isotropic, target)
     means = {degree: float(values.mean()) for degree, values in found.items()}
     at = threshold({degree: mean for degree, mean in means.items() if degree >= 6})
     measured = {"R², width": _by_degree(results, found, "isotropic", target), "threshold": at}
-    return measured, at is not None and 6 <= at <= 8
+    return {**measured, **_by_l1(results, "isotropic", target)}, at is not None and 6 <= at <= 8
 
 
 def _corr(results: Results, target: str) -> tuple[Any, bool]:
@@ -160,6 +170,7 @@ def _corr(results: Results, target: str) -> tuple[Any, bool]:
         found = _r2(results, kind, getattr(results.config, kind), target)
         tops[kind] = highest({degree: float(values.mean()) >= FITS for degree, values in found.items()})
     measured = {"R², width": _by_degree(results, found, "correlated", target), "highest degree": tops}
+    measured |= _by_l1(results, "correlated", target)
     top = tops["correlated"]
     return measured, top is not None and 9 <= top <= 14 and top > (tops["isotropic"] or 0)
 
@@ -185,6 +196,7 @@ def _direct(results: Results, target: str) -> tuple[Any, bool]:
         "R², width": _by_degree(results, found, "direct", target),
         "spread of predictions": constant,
         "highest degree": top,
+        **_by_l1(results, "direct", target),
     }
     return measured, top is not None and 14 <= top <= 20
 

@@ -74,8 +74,7 @@ def fitted_machine(
         machine = KernelRidge(alpha=1 / (2 * C))
     else:
         name = ("squared_" if loss == "squared svr" else "") + "epsilon_insensitive"
-        solver = "auto" if loss == "svr" and intercept == "free" and K.device.type == "cpu" else "newton"
-        machine = KernelSVR(C, epsilon=epsilon, loss=name, intercept=intercept, solver=solver, tol=GAP)
+        machine = KernelSVR(C, epsilon=epsilon, loss=name, intercept=intercept, solver="newton", tol=GAP)
     with warnings.catch_warnings():  # `gap_` is in the record
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", NumericalWarning)

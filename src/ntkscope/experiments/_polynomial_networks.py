@@ -18,6 +18,7 @@ from ntkscope import models
 from ntkscope.core import Params, Record, Snapshot
 from ntkscope.experiments._network import weights_file
 from ntkscope.experiments._polynomial_data import PARTS, Inputs, PolynomialRuns, Task
+from ntkscope.measures.regression import r_squared
 from ntkscope.training import fit_ensemble
 from ntkscope.training.modes import Phase
 
@@ -197,8 +198,9 @@ def scores(
     v: Float64[np.ndarray, " n"],
     degree: int,
 ) -> dict[str, float]:
-    """MSE and R² of each part; on test items also the spread of predictions over that of targets, and how far predictions
-    scatter around the best polynomial of v of this degree, over the targets' standard deviation.
+    """MSE and R² of each part; on test items also `l1`, the share of a constant's mean absolute error that is explained (a few
+    items near the ends of the range make most of the variance of high degrees), the spread of predictions over that of targets,
+    and how far predictions scatter around the best polynomial of v of this degree, over the targets' standard deviation.
 
     >>> y = np.array([1.0, 3.0])
     >>> found = scores({"test": y + 1}, {"test": y}, np.array([0.0, 1.0]), 1)
@@ -208,8 +210,10 @@ def scores(
     found: dict[str, float] = {}
     for name, predicted in predictions.items():
         found[f"mse {name}"] = float(np.square(predicted - targets[name]).mean())
-        found[f"r2 {name}"] = 1 - found[f"mse {name}"] / float(targets[name].var())
-    predicted, std = predictions["test"], float(targets["test"].std())
+        found[f"r2 {name}"] = float(r_squared(predicted, targets[name])[0])
+    predicted, true = predictions["test"], targets["test"]
+    std = float(true.std())
+    found["l1"] = 1 - float(np.abs(predicted - true).mean() / np.abs(true - np.median(true)).mean())
     smooth = Chebyshev.fit(v, predicted, degree)(v)
     found |= {"spread": float(predicted.std()) / std, "fuzz": float((predicted - smooth).std()) / std}
     return found | {"variance": std**2}
