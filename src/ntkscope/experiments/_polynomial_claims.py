@@ -207,12 +207,9 @@ def _beats(results: Results, target: str) -> tuple[Any, bool]:
         found = _r2(results, kind, getattr(results.config, kind), target)
         seeds = range(len(next(iter(found.values()))))
         tops[kind] = [highest({d: values[s] >= ROUGH for d, values in found.items()}) or 0 for s in seeds]
-    gap = interval(np.array(tops["direct"], dtype=float) - np.array(tops["isotropic"], dtype=float))
-    return {
-        "hidden": tops["isotropic"],
-        "given": tops["direct"],
-        "difference": over_seeds(np.array(tops["direct"]) - np.array(tops["isotropic"])),
-    }, gap["low"] > 0
+    more = np.subtract(tops["direct"], tops["isotropic"])
+    measured = {"hidden": tops["isotropic"], "given": tops["direct"], "difference": over_seeds(more)}
+    return measured, interval(more)["low"] > 0
 
 
 def _fig3(results: Results, target: str) -> tuple[Any, bool]:

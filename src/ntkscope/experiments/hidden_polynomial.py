@@ -89,6 +89,7 @@ class Run:
     device: torch.device
     inputs: Inputs
     tangents: dict[int, Tangent] = field(default_factory=dict)  # by width: probed once
+    read: dict[str, Trained] = field(default_factory=dict)
 
     def trained(self, group: str, width: int, rate: float) -> Trained:
         """The networks of a group, trained if they are not in the record's folder."""
@@ -102,8 +103,10 @@ class Run:
         return self._stored(SYMMETRIC, damian_tasks(config), recipe)
 
     def _stored(self, key: str, tasks: list[Task], recipe: Recipe) -> Trained:
-        make = partial(train, self.config, self.inputs, tasks, recipe, seed=self.seed, device=self.device)
-        return stored(self.record, key, make, self.device)
+        if key not in self.read:
+            make = partial(train, self.config, self.inputs, tasks, recipe, seed=self.seed, device=self.device)
+            self.read[key] = stored(self.record, key, make, self.device)
+        return self.read[key]
 
     def tangent(self, width: int) -> Tangent:
         """Of a network of this width, whose weights change in place."""
@@ -122,13 +125,11 @@ def damian_tasks(config: HiddenPolynomial) -> list[Task]:
 def networks(run: Run, group: str, width: int, rate: float) -> dict[str, Any]:
     """All tasks of a group at one width and rate."""
     found, tasks = run.trained(group, width, rate), tasks_of(run.config, group)
-    if group == "direct":
-        for task in tasks:
-            if task.target == run.config.targets[0] and (width, rate) == (run.config.widths[-1], run.config.rates[0]):
-                drawn = run.inputs.draw(task.kind, 0)
-                member = tasks.index(task) * run.config.seeds
-                predicted = outputs(found.params, member, drawn.part("test", task).x.to(run.device))
-                keep_predictions(run.record, task, drawn, {"network": predicted.numpy()})
+    if group == "direct" and (width, rate) == (run.config.widths[-1], run.config.rates[0]):
+        for i, task in enumerate(tasks[: len(run.config.direct)]):  # those of the first kind of targets
+            drawn = run.inputs.draw(task.kind, 0)
+            predicted = outputs(found.params, i * run.config.seeds, drawn.part("test", task).x.to(run.device))
+            keep_predictions(run.record, task, drawn, {"network": predicted.numpy()})
     told_of = member_scores(found, run.inputs, tasks, run.config.seeds)
     return {"moments": list(found.moments), "members": len(found.epochs), "tasks": told_of}
 
