@@ -76,7 +76,7 @@ class HiddenPolynomial(PolynomialRuns):
 
     @classmethod
     def smoke(cls) -> HiddenPolynomial:
-        return cls(**SMALL, correlated=(3, 11), direct=(9, 18, 19), widths=(8, 16), follow=2)
+        return cls(**SMALL, correlated=(3, 11), direct=(9, 18, 19), targets=("raw",), widths=(8, 16), follow=2)
 
 
 @dataclass(frozen=True, eq=False)
