@@ -29,6 +29,7 @@ from ntkscope.experiments import multiple_index as multiple_index
 from ntkscope.experiments import nfa_centerings as nfa_centerings
 from ntkscope.experiments import nfa_evolution as nfa_evolution
 from ntkscope.experiments import optimal_depth as optimal_depth
+from ntkscope.experiments import orthant_symmetry as orthant_symmetry
 from ntkscope.experiments import pca_probes as pca_probes
 from ntkscope.experiments import poisoning as poisoning
 from ntkscope.experiments import probe_vs_finetune as probe_vs_finetune
