@@ -14,6 +14,7 @@ from ntkscope.experiments import effective_rank as effective_rank
 from ntkscope.experiments import faces as faces
 from ntkscope.experiments import finetuning_spectra as finetuning_spectra
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
+from ntkscope.experiments import fold_or_copy as fold_or_copy
 from ntkscope.experiments import function_regression as function_regression
 from ntkscope.experiments import heavy_tailed_start as heavy_tailed_start
 from ntkscope.experiments import kernel_cost as kernel_cost

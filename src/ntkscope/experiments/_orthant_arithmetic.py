@@ -47,7 +47,7 @@ def implied_counts() -> dict[str, Any]:
 
 
 def recovered_counts() -> dict[str, Any]:
-    """The counts of 500 behind Table 2's entries read as Wilson centres, and whether centre and half-width come back as printed.
+    """The counts of 500 behind Table 2's entries, read as Wilson centres, and whether both numbers come back as printed.
 
     Entries of 0 ± 0 and 1 ± 0 break the rule: Wilson's half-width is never 0.
     """

@@ -101,7 +101,8 @@ def _tangent(depth: int) -> Read:
 
 
 def _beside(holds: bool) -> str:
-    return f"judged on the gradient of the {JUDGED}, as in the public code; on the {BESIDE}'s it {'holds' if holds else 'fails'}"
+    said = "holds" if holds else "fails"
+    return f"judged on the gradient of the {JUDGED}, as in the public code; on the {BESIDE}'s it {said}"
 
 
 def _same(record: Record, depth: int, seeds: Sequence[int]) -> Rows:
@@ -151,7 +152,9 @@ def _definition(config: Any, record: Record) -> Reading:
 @needs("arithmetic")
 def _implied(config: Any, record: Record) -> Reading:
     found = record.metrics["arithmetic"]["implied n"]
-    note = "erratum: the set-up gives 200 and 25,400 items, five pooled runs 1,000 and 127,000; intervals over items ignore runs"
+    note = (
+        "erratum: the set-up gives 200 and 25,400 items, five runs 1,000 and 127,000; intervals over items ignore runs"
+    )
     return Reading(found, found["entries"] == 17 and found["largest deviation from 50,000"] <= 0.003, note, exact=True)
 
 
@@ -234,7 +237,8 @@ def _at_least(config: Any, record: Record) -> Reading:
             gaps = {name: interval(own[name] - other[name] for own, other in pairs) for name in COLUMNS}
             measured[f"{reading}, depth {depth}"] = told(gaps)
             failing[reading] += any(gap["mean"] < -0.02 for gap in gaps.values())
-    note = f"depths that fail: {failing[JUDGED]} on the {JUDGED}, {failing[BESIDE]} on the {BESIDE}; {_beside(failing[BESIDE] <= 1)}"
+    counts = ", ".join(f"{count} on the {reading}" for reading, count in failing.items())
+    note = f"depths that fail: {counts}; {_beside(failing[BESIDE] <= 1)}"
     return Reading(measured, failing[JUDGED] <= 1, note, seeds=fewest)
 
 

@@ -1,4 +1,4 @@
-"""Orthant shells as the experiments on symmetry use them: one data set per seed, its held-out share, and orthants by distance."""
+"""Orthant shells as the experiments on symmetry use them: a data set per seed, its held-out share, orthants by distance."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Support vector machines on orthant shells: linear, RBF, and on the tangent kernel of a network's logit or probability.
 
 The kernel of the probability σ(f) is that of the logit between slopes, `σ'(f(x)) K(x, x') σ'(f(x'))`: one kernel serves both
-readings. A machine on it is linear in the parameters, so a test item costs one derivative along `w = Σ_i c_i ∇f(x_i)`, not a row
-of a kernel.
+readings. A machine on it is linear in the parameters, so a test item costs one derivative along `w = Σ_i c_i ∇f(x_i)`, not a
+row of a kernel.
 """
 
 from __future__ import annotations

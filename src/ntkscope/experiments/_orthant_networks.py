@@ -27,8 +27,8 @@ ELSEWHERE = ("legs", "networks_from", "memory")  # settings that say what a call
 class OrthantNetworks:
     """What both experiments on orthant shells share: data, the grid, training.
 
-    `seeds`: each has its own data, empty orthant and network. `grid_epochs` and `folds`: of the cross-validation, on the data of
-    the first seed. `epochs`, `patience`: at most so many, and none after so many without a lower loss on the held-out fifth
+    `seeds`: each has its own data, empty orthant and network. `grid_epochs` and `folds`: of the cross-validation, on the data
+    of the first seed. `epochs`, `patience`: at most so many, and none after so many without a lower loss on the held-out fifth
     of the training items. `networks_from`: the folder of a record with the same settings whose grid and networks are used.
     """
 

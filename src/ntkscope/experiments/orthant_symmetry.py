@@ -1,8 +1,8 @@
 """Balakrishnan (2023), Tables 1 and 2, Figures 1 and 2: what networks and kernel machines say in an orthant they never saw.
 
-The document leaves widths, rates, lengths and C open; the grids are those of the code it names. Its tangent kernel is that of the
-network's probability in that code and of "the network function" in its text: both are measured. Every seed has its own data, empty
-orthant and network.
+The document leaves widths, rates, lengths and C open; the grids are those of the code it names. Its tangent kernel is that of
+the network's probability in that code and of "the network function" in its text: both are measured. Every seed has its own
+data, empty orthant and network.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ ARRANGEMENTS = ("scattered", "gathered")
 
 @dataclass(frozen=True)
 class OrthantSymmetry(OrthantNetworks):
-    """`directions`: base directions of the radial profiles, the same in all orthants, mirrored. `empties`: how many orthants are
-    empty in the further data sets, with `sparse` sparse ones beside them; `coverage_epochs`, `coverage_patience`: how long
+    """`directions`: base directions of the radial profiles, the same in all orthants, mirrored. `empties`: how many orthants
+    are empty in the further data sets, with `sparse` sparse ones beside them; `coverage_epochs`, `coverage_patience`: how long
     networks train on those. `kernel_seeds`: seeds whose machines are fitted, C among `costs` by items held out of
     `choice_per_class` per class and orthant; `gammas`: of the RBF kernel, in units of 1 / (d · variance).
     """
