@@ -127,7 +127,7 @@ def _learned(config: Any, record: Record) -> Reading:
 def _folds(config: Any, record: Record) -> Reading:
     row = swaps_of(record)[3]
     effect, plain = effect_of(row), interval(one["empty"] for one in row["plain"])
-    holds = -SMALL <= effect.low and effect.high <= SMALL and plain["mean"] >= 0.65
+    holds = effect.low >= -SMALL and effect.high <= SMALL and plain["mean"] >= 0.65
     return Reading({"swap effect": _told(effect), "plain accuracy": short(plain)}, holds, seeds=len(row["plain"]))
 
 

@@ -53,7 +53,7 @@ def swap_effect(near: Sequence[float], far: Sequence[float], *, seed: int = 0) -
 # -- learners of known kind -----------------------------------------------------------------------------------------------
 
 
-def planted_answers(kind: str, train: Part, test: Part, empty: int, k: int = 15) -> Int64[Tensor, " m"]:
+def planted_answers(kind: str, train: Part, test: Part, empty: int, k: int = 5) -> Int64[Tensor, " m"]:
     """Classes of test items in the empty orthant by the k nearest training items once all signs are dropped: among all
     orthants (`kind` "folder"), or among the empty one's neighbours alone ("copier")."""
     dimension = train.x.shape[1]
