@@ -283,7 +283,7 @@ def _raw(config: Any, record: Record) -> Reading:
     pairs = record.metrics["data"]["matches by distance of inputs"]
     mean = np.mean(pairs, axis=0)
     measured = {"class 0": round(float(mean[0]), 4), "class 1": round(float(mean[1]), 4)}
-    return Reading(measured, mean[0] <= 0.01 and mean[1] >= 0.99, seeds=len(pairs))
+    return Reading(measured, bool(mean[0] <= 0.01 and mean[1] >= 0.99), seeds=len(pairs))
 
 
 # -- Figure 2 ---------------------------------------------------------------------------------------------------------------

@@ -36,8 +36,10 @@ def draw(record: Record) -> dict[str, Any]:
     if depths:
         found["table1"] = table_1(record, depths)
         found["table2"] = table_2(record, depths)
-        found["profiles"] = profiles(record, depths)
-    for depth in depths:
+    drawn = [depth for depth in depths if f"profile-{depth}" in record.arrays]
+    if drawn:
+        found["profiles"] = profiles(record, drawn)
+    for depth in drawn:
         found[f"figure2-depth{depth}"] = figure_2(record, depth)
     covered = {d: rows for d in record.config["depths"] if (rows := _covered(record, d))}
     if covered:
@@ -143,8 +145,6 @@ def profiles(record: Record, depths: list[int]) -> Any:
     figure, axes = drawing.canvas(1, len(depths), width=3.4)
     radii, shades = radii_probed().numpy(), colormaps["viridis"]
     for axis, depth in zip(axes, depths):
-        if f"profile-{depth}" not in record.arrays:
-            continue
         mean = np.asarray(record.arrays[f"profile-{depth}"], dtype=np.float64).mean(0)
         far = np.bitwise_count(np.arange(len(mean)))
         for k in range(int(far.max()) + 1):
@@ -159,8 +159,11 @@ def profiles(record: Record, depths: list[int]) -> Any:
 
 
 def _covered(record: Record, depth: int) -> dict[int, Any]:
+    """Results by the number of empty orthants; with one, those of the main networks."""
     counts = record.config["empties"]
-    return {n: row for n in counts if (row := record.metrics.get(f"coverage/{depth}/{n}")) is not None}
+    found = {n: row for n in counts if (row := record.metrics.get(f"coverage/{depth}/{n}")) is not None}
+    one = [{"dense": {"0": row["remaining"]}, "empty": {"1": row["empty"]}} for row in networks_of(record, depth)]
+    return {1: {"scattered": one, "gathered": one}, **found} if found and one else found
 
 
 def coverage(covered: dict[int, dict[int, Any]]) -> Any:

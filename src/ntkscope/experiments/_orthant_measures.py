@@ -45,8 +45,9 @@ def class_matches(train: Tensor, test: Tensor, split: Split, empty: int) -> list
 def hidden(model: nn.Module, x: Tensor) -> Tensor:
     """The activations of the last hidden layer, after its ReLU."""
     first = next(model.parameters())
+    below = nn.Sequential(*list(model.children())[:-1])
     with torch.no_grad():
-        return torch.cat([model[:-1](piece.to(first.device, first.dtype)) for piece in x.split(16384)])  # type: ignore[index]
+        return torch.cat([below(piece.to(first.device, first.dtype)) for piece in x.split(16384)])
 
 
 def matched(model: nn.Module, split: Split, empty: int) -> dict[str, list[float]]:

@@ -17,11 +17,12 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from ntkscope.core import Part, UsageError
-from ntkscope.experiments._orthant_data import arm_data, distances_from, empty_orthant
+from ntkscope.experiments._orthant_data import CENTRE, arm_data, distances_from, empty_orthant
 from ntkscope.experiments._orthant_measures import accuracy_by_orthant
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
 
 RESAMPLES = 10_000
+ALIKE = 0.25  # radii of planted learners
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,18 @@ def swap_effect(near: Sequence[float], far: Sequence[float], *, seed: int = 0) -
 # -- learners of known kind -----------------------------------------------------------------------------------------------
 
 
-def planted_answers(kind: str, train: Part, test: Part, empty: int, k: int = 5) -> Int64[Tensor, " m"]:
-    """Classes of test items in the empty orthant by the k nearest training items once all signs are dropped: among all
-    orthants (`kind` "folder"), or among the empty one's neighbours alone ("copier")."""
+def planted_answers(kind: str, train: Part, test: Part, empty: int) -> Int64[Tensor, " m"]:
+    """Classes of test items in the empty orthant by a vote of the training items whose |x| is as far from the centre as theirs:
+    of all orthants (`kind` "folder"), or of the empty one's neighbours alone ("copier")."""
     dimension = train.x.shape[1]
     allowed = torch.ones(len(train), dtype=torch.bool)
     if kind == "copier":
         allowed = torch.from_numpy(distances_from(empty, dimension) == 1)[train.extras["orthant"]]
     elif kind != "folder":
         raise UsageError(f"got the planted learner {kind!r}; expected 'folder' or 'copier'")
-    there = test.x[test.extras["orthant"] == empty].abs()
-    nearest = torch.cdist(there, train.x[allowed].abs()).topk(k, largest=False).indices
-    return (train.y[allowed][nearest].double().mean(1) > 0.5).long()
+    own, other = ((x.abs() - CENTRE).norm(dim=1) for x in (test.x[test.extras["orthant"] == empty], train.x[allowed]))
+    votes = ((own[:, None] - other).abs() < ALIKE).double()
+    return (votes @ train.y[allowed].double() > votes.sum(1) / 2).long()
 
 
 def planted_effects(config: Any, seeds: Sequence[int]) -> dict[str, Any]:

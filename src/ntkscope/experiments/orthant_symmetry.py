@@ -79,7 +79,7 @@ class OrthantSymmetry(OrthantNetworks):
     kernel_seeds: int = 5
     costs: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4)
     gammas: tuple[float, ...] = (1.0, 10.0, 100.0)
-    choice_per_class: int = 25
+    choice_per_class: int = 20
 
     @classmethod
     def paper(cls) -> OrthantSymmetry:
