@@ -24,7 +24,14 @@ from ntkscope.experiments.fold_or_copy import FoldOrCopy
 class TestFoldOrCopy(ExperimentContract):
     name = "fold-or-copy"
     tiny = given(
-        depths=(1, 3), widths=(8,), decays=(0.0,), grid_epochs=1, epochs=2, patience=1, kernel_seeds=1, costs=(0.01, 1.0)
+        depths=(1, 3),
+        widths=(8,),
+        decays=(0.0,),
+        grid_epochs=1,
+        epochs=2,
+        patience=1,
+        kernel_seeds=1,
+        costs=(0.01, 1.0),
     )
     kept = "swaps/3"
     own = True

@@ -74,7 +74,9 @@ def test_some_of_each_class_and_orthant() -> None:
 def test_mirrored_points_are_reflections_at_their_radii() -> None:
     points, radii = mirrored_points(CONFIG, 3, 0)
     assert points.shape == (63, 16, 4)
-    torch.testing.assert_close(points.abs(), points[:, :1].abs().expand_as(points))  # radius 2.5 stays inside its orthant
+    torch.testing.assert_close(
+        points.abs(), points[:, :1].abs().expand_as(points)
+    )  # radius 2.5 stays inside its orthant
     torch.testing.assert_close((points[:, 15] - 4).norm(dim=1), radii)
     assert torch.equal(torch.unique(radii), torch.arange(5, 26, dtype=torch.float64) / 10)
     values = radii[:, None].expand(-1, 16)

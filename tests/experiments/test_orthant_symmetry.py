@@ -154,7 +154,9 @@ def made_up(folder: Path, change: Change | None = None) -> Record:
     rows, arrays = copy.deepcopy(good()), curves()
     if change is not None:
         change(rows, arrays)
-    record = Record.create(folder, kind="experiment", name="orthant-symmetry", config={"depths": list(DEPTHS), "empties": [8]})
+    record = Record.create(
+        folder, kind="experiment", name="orthant-symmetry", config={"depths": list(DEPTHS), "empties": [8]}
+    )
     record.put(**{key: {"seconds": 1.0, **row} for key, row in rows.items()})
     for name, values in arrays.items():
         record.array(name, values.astype(np.float32))

@@ -185,7 +185,7 @@ class TangentMachines:
         leaves = {name: p.clone().requires_grad_() for name, p in self.params.items()}
         for rows in torch.arange(len(coef)).split(BLOCK):
             at = rows.to(self.device)
-            (functional_call(self.model, leaves, (self.x[at],))[:, 0] @ coef[at]).backward()  # type: ignore[no-untyped-call]
+            (functional_call(self.model, leaves, (self.x[at],))[:, 0] @ coef[at]).backward()
         return {name: leaf.grad.detach() for name, leaf in leaves.items() if leaf.grad is not None}
 
 

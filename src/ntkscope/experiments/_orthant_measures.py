@@ -54,7 +54,7 @@ def matched(model: nn.Module, split: Split, empty: int) -> dict[str, list[float]
     """Matches in the last hidden layer, and in the logit alone."""
     parts = [split.train.x, split.test.x]
     features = {"hidden": [hidden(model, x) for x in parts], "logit": [logits(model, x)[:, None] for x in parts]}
-    return {name: class_matches(*pair, split, empty) for name, pair in features.items()}
+    return {name: class_matches(train, test, split, empty) for name, (train, test) in features.items()}
 
 
 def radial_scores(score: Score, config: Any, seed: int) -> tuple[Float[Tensor, "points orthants"], Tensor]:
