@@ -14,6 +14,7 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record, UsageError
+from ntkscope.experiments import _orthant_networks as store
 from ntkscope.experiments import orthant_symmetry as experiment
 from ntkscope.experiments._orthant_arithmetic import implied_counts, recovered_counts
 from ntkscope.experiments._orthant_claims import READINGS
@@ -30,8 +31,8 @@ SMALL = given(
     patience=1,
     empties=(2,),
     sparse=(2,),
-    coverage_epochs=1,
-    coverage_patience=1,
+    coverage_steps=10,
+    coverage_patience=10,
     kernel_seeds=1,
     costs=(0.01, 1.0),
     gammas=(1.0,),
@@ -71,6 +72,7 @@ def a_run(folder: Path, **changes: Any) -> Run:
     return Run(config, record, 0, torch.device("cpu"))
 
 
+@pytest.mark.guard
 def test_networks_are_taken_from_another_record_and_are_those_trained_alone(tmp_path: Path) -> None:
     first = a_run(tmp_path / "first")
     arms = networks(first, 2, ("plain", "near", "far"))
@@ -84,6 +86,35 @@ def test_networks_are_taken_from_another_record_and_are_those_trained_alone(tmp_
         assert torch.equal(logits(a, x), logits(b, x))
         torch.testing.assert_close(logits(c, x), logits(a, x), atol=1e-5, rtol=1e-4)
         assert not torch.allclose(logits(swapped, x), logits(a, x))
+
+
+@pytest.mark.guard
+def test_a_run_killed_while_networks_are_stored_trains_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first arm is on disk, the second is not: only what is missing is trained, and all is as in one go."""
+    whole = networks(a_run(tmp_path / "whole"), 1, ("plain", "near"))
+    run, kept = a_run(tmp_path / "killed"), store.save_tensors
+
+    def dies(tensors: Any, path: Path) -> None:
+        if path.name.startswith("near"):
+            raise KeyboardInterrupt
+        kept(tensors, path)
+
+    monkeypatch.setattr(store, "save_tensors", dies)
+    with pytest.raises(KeyboardInterrupt):
+        networks(run, 1, ("plain", "near"))
+    monkeypatch.setattr(store, "save_tensors", kept)
+    folder = tmp_path / "killed" / "networks"
+    before = (folder / "plain-1.safetensors").stat().st_mtime_ns
+    again = networks(run, 1, ("plain", "near"))
+    assert (folder / "plain-1.safetensors").stat().st_mtime_ns == before
+    assert sorted(path.name for path in folder.iterdir()) == ["near-1.safetensors", "plain-1.safetensors"]
+    assert run.record.metrics["training/near/1"]["networks in the call"] == 2
+    x = torch.randn(5, 4)
+    for arm in ("plain", "near"):
+        for a, b in zip(whole[arm], again[arm]):
+            torch.testing.assert_close(logits(a, x), logits(b, x), atol=1e-5, rtol=1e-4)
 
 
 def test_networks_of_other_settings_are_refused(tmp_path: Path) -> None:

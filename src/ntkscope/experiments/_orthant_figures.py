@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, ticker
 
 from ntkscope.core import Record
 from ntkscope.data.orthant_shells import orthant_shells
@@ -184,6 +184,7 @@ def coverage(covered: dict[int, dict[int, Any]]) -> Any:
             axis.set_ylim(0.3, 1.02)
             axis.set_title(f"depth {depth}, {arrangement}", fontsize=8)
             axis.set_xlabel("signs from a dense orthant", fontsize=8)
-    axes[0].set_ylabel("○ dense △ sparse □ empty", fontsize=8)
+            axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    axes[0].set_ylabel("accuracy: ○ dense, △ sparse, □ empty", fontsize=8)
     axes[0].legend(fontsize=6, frameon=False)
     return figure

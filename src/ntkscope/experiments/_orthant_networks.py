@@ -155,8 +155,8 @@ def fit_all(
 def _train(run: Run, depth: int, arms: Sequence[str], settings: Mapping[str, Any]) -> None:
     config, began = run.config, time.perf_counter()
     which = [(arm, seed) for arm in arms for seed in run.seeds]
-    store = Path(run.record.folder) / "networks" / f"unfinished-{depth}-{'-'.join(arms)}"
-    store.parent.mkdir(exist_ok=True)
+    folder = Path(run.record.folder) / "networks"
+    folder.mkdir(exist_ok=True)
     made = fit_all(
         run,
         depth,
@@ -164,7 +164,7 @@ def _train(run: Run, depth: int, arms: Sequence[str], settings: Mapping[str, Any
         [seed for _, seed in which],
         epochs=config.epochs,
         patience=config.patience,
-        store=store,
+        store=folder / f"unfinished-{depth}-{'-'.join(arms)}",
     )
     seconds, count = round(time.perf_counter() - began, 2), len(run.seeds)
     assert made.validation_losses is not None
@@ -179,7 +179,8 @@ def _train(run: Run, depth: int, arms: Sequence[str], settings: Mapping[str, Any
         }
         save_tensors({name: tensor[own] for name, tensor in made.params.items()}, _file(run.record, arm, depth))
         once(run.record, training_key(arm, depth), lambda told=told: told)  # type: ignore[misc]
-    shutil.rmtree(store)
+    for store in folder.glob(f"unfinished-{depth}-*"):
+        shutil.rmtree(store)
 
 
 def _read(run: Run, depth: int, arm: str, width: int) -> list[nn.Module]:

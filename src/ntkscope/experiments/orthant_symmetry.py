@@ -7,6 +7,7 @@ data, empty orthant and network.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from ntkscope.data.orthant_shells import orthant_signs
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._orthant_arithmetic import implied_counts, recovered_counts
 from ntkscope.experiments._orthant_claims import PUBLISHED, READINGS
-from ntkscope.experiments._orthant_data import distances_from, empty_orthant, shells
+from ntkscope.experiments._orthant_data import SHARE, distances_from, empty_orthant, shells
 from ntkscope.experiments._orthant_figures import draw
 from ntkscope.experiments._orthant_machines import (
     LINEAR_SVC,
@@ -66,16 +67,16 @@ ARRANGEMENTS = ("scattered", "gathered")
 @dataclass(frozen=True)
 class OrthantSymmetry(OrthantNetworks):
     """`directions`: base directions of the radial profiles, the same in all orthants, mirrored. `empties`: how many orthants
-    are empty in the further data sets, with `sparse` sparse ones beside them; `coverage_epochs`, `coverage_patience`: how long
-    networks train on those. `kernel_seeds`: seeds whose machines are fitted, C among `costs` by items held out of
+    are empty in the further data sets, with `sparse` sparse ones beside them; `coverage_steps`, `coverage_patience`: how long
+    networks train on those, in updates, as smaller data sets have shorter epochs. `kernel_seeds`: seeds whose machines are fitted, C among `costs` by items held out of
     `choice_per_class` per class and orthant; `gammas`: of the RBF kernel, in units of 1 / (d · variance).
     """
 
     directions: int = 100
     empties: tuple[int, ...] = (8, 32, 64)
     sparse: tuple[int, ...] = (8, 32, 32)
-    coverage_epochs: int = 100
-    coverage_patience: int = 20
+    coverage_steps: int = 50_000
+    coverage_patience: int = 15_000
     kernel_seeds: int = 5
     costs: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4)
     gammas: tuple[float, ...] = (1.0, 10.0, 100.0)
@@ -103,8 +104,8 @@ class OrthantSymmetry(OrthantNetworks):
             directions=4,
             empties=(2, 8),
             sparse=(2, 4),
-            coverage_epochs=4,
-            coverage_patience=2,
+            coverage_steps=40,
+            coverage_patience=20,
             kernel_seeds=2,
             costs=(1e-2, 1.0, 1e2),
             gammas=(1.0, 10.0),
@@ -220,13 +221,14 @@ def coverage(run: Run, depth: int, empties: int, sparse: int) -> dict[str, Any]:
             centre = empty_orthant(shells(config, seed))
             empty = np.argsort(distances_from(centre, dimension), kind="stable")[:empties].tolist()
         splits.append(shells(config, seed, empty=empty, sparse=sparse, sparse_per_class=max(1, config.per_class // 10)))
+    per_epoch = max(1, round((1 - SHARE) * len(splits[0].train) / config.batch))
     made = fit_all(
         run,
         depth,
         [split.train for split in splits],
         [seed for _, seed in which],
-        epochs=config.coverage_epochs,
-        patience=config.coverage_patience,
+        epochs=math.ceil(config.coverage_steps / per_epoch),
+        patience=math.ceil(config.coverage_patience / per_epoch),
         store=None,
     )
     found: dict[str, Any] = {arrangement: [] for arrangement in ARRANGEMENTS}
