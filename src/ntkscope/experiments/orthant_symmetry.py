@@ -68,8 +68,9 @@ ARRANGEMENTS = ("scattered", "gathered")
 class OrthantSymmetry(OrthantNetworks):
     """`directions`: base directions of the radial profiles, the same in all orthants, mirrored. `empties`: how many orthants
     are empty in the further data sets, with `sparse` sparse ones beside them; `coverage_steps`, `coverage_patience`: how long
-    networks train on those, in updates, as smaller data sets have shorter epochs. `kernel_seeds`: seeds whose machines are fitted, C among `costs` by items held out of
-    `choice_per_class` per class and orthant; `gammas`: of the RBF kernel, in units of 1 / (d · variance).
+    networks train on those, in updates, as smaller data sets have shorter epochs. `kernel_seeds`: seeds whose machines are
+    fitted, C among `costs` by items held out of `choice_per_class` per class and orthant; `gammas`: of the RBF kernel, in
+    units of 1 / (d · variance).
     """
 
     directions: int = 100
