@@ -69,16 +69,20 @@ def _network(depth: int) -> Read:
     def read(config: Any, record: Record) -> Reading:
         rows = networks_of(record, depth)
         found = spread(rows)
-        note = "mean, low and high of Student's 95 % interval over seeds; smallest and largest in the empty orthant: "
         values = [row["empty"] for row in rows]
-        return Reading(
-            told(found),
-            NETWORK_CHECKS[depth](means(found)),
-            f"{note}{min(values):.3f}, {max(values):.3f}",
-            seeds=len(rows),
+        note = (
+            "mean, low and high of Student's 95 % interval over seeds; smallest and largest in the empty orthant:"
+            f" {min(values):.3f}, {max(values):.3f}{_settings(record, depth)}"
         )
+        return Reading(told(found), NETWORK_CHECKS[depth](means(found)), note, seeds=len(rows))
 
     return read
+
+
+def _settings(record: Record, depth: int) -> str:
+    """What the grid chose."""
+    grid = record.metrics.get(f"grid/{depth}")
+    return "" if grid is None else "; chosen: " + ", ".join(f"{name} {value:g}" for name, value in grid["best"].items())
 
 
 def _tangent(depth: int) -> Read:
