@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ntkscope.experiments._orthant_data import arm_data
 from ntkscope.experiments._orthant_networks import OrthantNetworks
 from ntkscope.experiments._swap_effect import planted_answers, planted_effects, swap_effect
 from ntkscope.experiments.fold_or_copy import FoldOrCopy
+from ntkscope.experiments.orthant_symmetry import OrthantSymmetry
 
 
 @pytest.mark.guard
@@ -45,6 +47,15 @@ def test_planted_learners_are_told_apart() -> None:
     assert min(found["folder"]["near"]) > 0.9  # right both times, not wrong both times
     low, high = found["copier"]["interval"]
     assert 0.9 <= low <= found["copier"]["effect"] <= high
+
+
+def test_both_experiments_train_the_same_networks() -> None:
+    """At both scales, so that one can use the other's."""
+    for scale in ("smoke", "paper"):
+        own, other = (asdict(getattr(kind, scale)()) for kind in (FoldOrCopy, OrthantSymmetry))
+        assert {f.name: own[f.name] for f in fields(OrthantNetworks)} == {
+            f.name: other[f.name] for f in fields(OrthantNetworks)
+        }
 
 
 def test_an_unknown_learner_is_refused() -> None:
