@@ -28,7 +28,8 @@ PUBLISHED = {
             "relu-d7-jump-epoch2",
             "Section 5.2.3, Appendix B, Figures 10–12",
             {"degree": 7, "epoch": 2},
-            MOST + "the steepest epochs of mean |cos|, correlation and R² begin within one epoch of each other and within the"
+            MOST
+            + "the steepest epochs of mean |cos|, correlation and R² begin within one epoch of each other and within the"
             " first five; each of the three jumps together in all seeds (p ≤ 0.05)",
             seeds=SEEDS,
         ),
@@ -43,7 +44,8 @@ PUBLISHED = {
             "relu-d11corr-epoch16",
             "Section 5.2.3, Appendix B, Figures 14–16",
             {"degree": 11, "epoch": 16, "cos above": 0.5},
-            MOST + "the first |cos| above 0.5 comes between epochs 5 and 40, and the correlation rises by at most 0.3 within"
+            MOST
+            + "the first |cos| above 0.5 comes between epochs 5 and 40, and the correlation rises by at most 0.3 within"
             " any epoch around it",
             seeds=SEEDS,
         ),
@@ -51,7 +53,8 @@ PUBLISHED = {
             "relu-d12corr-epoch1",
             "Appendix B, Figures 17–19",
             {"degree": 12, "epoch": 1},
-            MOST + "mean |cos| changes more in epoch 1 than from then to the end, and the correlation is lower at the end than"
+            MOST
+            + "mean |cos| changes more in epoch 1 than from then to the end, and the correlation is lower at the end than"
             " after epoch 1",
             seeds=SEEDS,
         ),
@@ -89,7 +92,9 @@ def beside(row: Mapping[str, Any], asked: Asked) -> str:
     words = []
     for rate, other in row.get("other rates", {}).items():
         found = Most(asked(other["cosines"]))
-        words.append(f"at learning rate {rate}: {found.true} of {found.seeds}, network's R² {_mean(other['network']['fit'])}")
+        words.append(
+            f"at learning rate {rate}: {found.true} of {found.seeds}, network's R² {_mean(other['network']['fit'])}"
+        )
     return "; ".join(words)
 
 
@@ -137,7 +142,9 @@ def _static(cosines: Cosines) -> list[bool | None]:
 
 
 def _largest(cosines: Cosines) -> dict[str, Any]:
-    return {f"largest |cos|, {name}": mean_of(at(cosines["largest"], when)) for name, when in (("start", 0), ("end", END))}
+    return {
+        f"largest |cos|, {name}": mean_of(at(cosines["largest"], when)) for name, when in (("start", 0), ("end", END))
+    }
 
 
 @needs("d7")

@@ -143,5 +143,7 @@ def lags(record: Record) -> Any:
     axis.axvline(0, color=GREY, linewidth=0.8)
     axis.set_yticks(range(len(rows)), list(rows), fontsize=8)
     axis.invert_yaxis()
-    axis.set_xlabel("epochs from the alignment's half-rise to the loss's half-fall; silent to the right of 0", fontsize=8)
+    axis.set_xlabel(
+        "epochs from the alignment's half-rise to the loss's half-fall; silent to the right of 0", fontsize=8
+    )
     return figure

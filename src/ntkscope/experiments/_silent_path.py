@@ -70,7 +70,9 @@ def moments_of(config: Any, per_epoch: int) -> list[int]:
 class Follower:
     """Measures stacked networks at the moments of their training."""
 
-    def __init__(self, config: Any, one: Task, splits: Sequence[Split], template: nn.Module, device: torch.device) -> None:
+    def __init__(
+        self, config: Any, one: Task, splits: Sequence[Split], template: nn.Module, device: torch.device
+    ) -> None:
         self.config, self.one, self.device, self.template = config, one, device, template
         self.x = {part: stacked(splits, part, "x", device) for part in PARTS}
         self.y = {part: stacked(splits, part, "y", device).expand(len(splits), -1) for part in PARTS}
@@ -83,7 +85,9 @@ class Follower:
             w = splits[0].extras["direction"].to(device, torch.float64)
             self.direction = w / w.norm()
         self.times: list[float] = []
-        self.rows: dict[str, list[Any]] = {name: [] for name in ("loss", "alignment", "cosine", "prediction", "strength")}
+        self.rows: dict[str, list[Any]] = {
+            name: [] for name in ("loss", "alignment", "cosine", "prediction", "strength")
+        }
         self.whole = Whole()
         self.engine: list[float] = []
 

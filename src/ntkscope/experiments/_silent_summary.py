@@ -109,13 +109,19 @@ def summary(config: Any, path: Path) -> dict[str, Any]:
         series["cosine"] = np.abs(path.cosines[:S, close].astype(np.float64)).mean(-1)
     if path.predictions is not None and path.at_end is not None:
         machine = _machine(path)
-        told["machine"] = {name: _at_epochs(path.times, machine[name], machine[f"{name}, end"]) for name in ("correlation", "fit")}
+        told["machine"] = {
+            name: _at_epochs(path.times, machine[name], machine[f"{name}, end"]) for name in ("correlation", "fit")
+        }
         told["all points"] = _whole(path)
         series |= {name: machine[name][:, close] for name in ("correlation", "fit")}
         if "cosines" in told:
-            told["correlation at the crossing"] = _at_crossing(path, machine["correlation"], told["cosines"]["first above 0.5"])
+            told["correlation at the crossing"] = _at_crossing(
+                path, machine["correlation"], told["cosines"]["first above 0.5"]
+            )
     window = config.moments
-    told["jumps"] = {name: jump(series[name], path.times[close], window, config.draws) for name in SERIES if name in series}
+    told["jumps"] = {
+        name: jump(series[name], path.times[close], window, config.draws) for name in SERIES if name in series
+    }
     told["half"] = _halves(path, slice(0, S), close)
     if len(path.rates) > 1:
         told["other rates"] = {
@@ -131,7 +137,10 @@ def _cosines(cosines: np.ndarray, ending: np.ndarray, times: np.ndarray) -> dict
     found = {
         "mean": _at_epochs(times, sizes.mean(-1), last.mean(-1)),
         "largest": _at_epochs(times, largest, last.max(-1)),
-        **{f"share ≥ {level}": _at_epochs(times, (sizes >= level).mean(-1), (last >= level).mean(-1)) for level in LEVELS},
+        **{
+            f"share ≥ {level}": _at_epochs(times, (sizes >= level).mean(-1), (last >= level).mean(-1))
+            for level in LEVELS
+        },
     }
     above = largest > 0.5
     first = np.where(above.any(1), times[np.argmax(above, axis=1)], np.nan)

@@ -78,9 +78,7 @@ class StackedReLU:
         return whole
 
 
-def against_engine(
-    template: nn.Module, params: Mapping[str, Tensor], member: int, x: Float64[Tensor, "n d"]
-) -> float:
+def against_engine(template: nn.Module, params: Mapping[str, Tensor], member: int, x: Float64[Tensor, "n d"]) -> float:
     """The largest difference between a member's kernel here and by `ns.kernel`, relative to its largest entry."""
     stack = StackedReLU.of(template, {name: value[member : member + 1] for name, value in params.items()})
     own = stack.kernel(x[None])[0]
@@ -98,9 +96,7 @@ def against_engine(
     return apart
 
 
-def centred_alignments(
-    K: Float64[Tensor, "k n n"], y: Float64[Tensor, "k n"]
-) -> Float64[Tensor, " k"]:
+def centred_alignments(K: Float64[Tensor, "k n n"], y: Float64[Tensor, "k n"]) -> Float64[Tensor, " k"]:
     """`⟨H K H, y yᵀ⟩ / (‖H K H‖ ‖H y‖²)` of every kernel, as `measures.alignment`; O(k n²).
 
     NaN where the centred kernel or target is 0.

@@ -1,4 +1,4 @@
-"""Balakrishnan (2023), Figures 8 to 19: does the tangent kernel align before the loss falls, and with which jump of the weights?
+"""Balakrishnan (2023), Figures 8 to 19: does the tangent kernel align before the loss falls, and when do the weights turn?
 
 One hidden ReLU layer on polynomials of a hidden direction, and on two classes of images. Width, rates and epochs, which the
 text leaves open, are those of its public code; the kernel machine is ridge regression with its strength chosen on validation
@@ -32,9 +32,9 @@ NAME = "silent-alignment"
 class SilentAlignment:
     """`moments` an epoch for `followed` epochs, then one up to `watched`; training ends after at most `epochs`.
 
-    `points` of the training items make the kernels of every moment, all of them those of whole epochs. `strengths` of the ridge
-    are multiples of the centred kernel's mean diagonal. `rates` of AdaDelta: the first is judged. `small`: the standard deviation
-    of a small start's weights, times the root of the fan-in. `draws`: permutations of a test.
+    `points` of the training items make the kernels of every moment, all of them those of whole epochs. `strengths` of the
+    ridge are multiples of the centred kernel's mean diagonal. `rates` of AdaDelta: the first is judged. `small`: the standard
+    deviation of a small start's weights, times the root of the fan-in. `draws`: permutations of a test.
     """
 
     seeds: int = 10
@@ -114,7 +114,7 @@ def _keep(record: Record, one: Task, path: Path) -> None:
 def run(
     config: SilentAlignment, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
 ) -> None:
-    """Hidden directions, Figures 8–19: cosines, tangent machines, kernel alignment and loss on one axis; is alignment silent?"""
+    """Hidden directions, Figures 8–19: cosines, tangent machines, kernel alignment and loss on one axis of epochs."""
     legs = [Leg(one.name, partial(leg, config, record, one, root, seed, device)) for one in TASKS]
     run_legs(record, legs, config.legs, progress=progress)
 
