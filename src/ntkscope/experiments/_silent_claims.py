@@ -109,11 +109,22 @@ def _of_cosines(asked: Asked, shown: Callable[[Cosines], dict[str, Any]], leg: s
         row = record.metrics[leg]
         found = Most(asked(row["cosines"]))
         measured = {**found.told(), **shown(row["cosines"]), "network's R²": mean_of(row["network"]["fit"])}
-        measured |= {"silence": silence(row["half"])}
+        measured |= {**_jumps(row), "silence": silence(row["half"])}
         words = "; ".join(word for word in (note, beside(row, asked)) if word)
         return Reading(measured, found.holds, words, seeds=found.seeds)
 
     return read
+
+
+def _jumps(row: Mapping[str, Any]) -> dict[str, Any]:
+    """When each series jumps, how much later than the cosines, and whether in all seeds together."""
+    jumps = row["jumps"]
+    return {
+        "steepest epoch begins at": {name: mean_of(jumps[name]["epoch"]) for name in jumps},
+        "lag behind the cosines, epochs": lags(jumps),
+        "lag of changes of level": lags(jumps, how="change"),
+        "common jump": common(jumps, jumps),
+    }
 
 
 def _shares(cosines: Cosines) -> dict[str, Any]:
@@ -153,14 +164,11 @@ def _together(config: Any, record: Record) -> Reading:
     jumps = row["jumps"]
     epochs = each(*(numbers(jumps[name]["epoch"]) for name in TOGETHER))
     found = Most([None if three is None else max(three) - min(three) <= 1 and max(three) < 5 for three in epochs])
-    shared = common(jumps, (*TOGETHER, "alignment", "loss"))
+    shared = common(jumps, TOGETHER)
     gathered = all((p := shared[name]["p"]) is not None and p <= P for name in TOGETHER)
     measured = {
         **found.told(),
-        "steepest epoch begins at": {name: mean_of(jumps[name]["epoch"]) for name in jumps},
-        "lag behind the cosines, epochs": lags(jumps),
-        "lag of changes of level": lags(jumps, how="change"),
-        "common jump": shared,
+        **_jumps(row),
         "network's R²": mean_of(row["network"]["fit"]),
         "silence": silence(row["half"]),
     }
@@ -186,7 +194,7 @@ def _slow(config: Any, record: Record) -> Reading:
         "share of units ≥ 0.5 after epoch 16": mean_of(at(row["cosines"]["share ≥ 0.5"], 16)),
         "largest |cos| by epoch": {str(e): mean_of(at(row["cosines"]["largest"], e)) for e in (0, 1, 5, 16, 40, END)},
         "rise of the correlation around it": mean_of(rises),
-        "common jump": common(row["jumps"], row["jumps"]),
+        **_jumps(row),
         "network's R²": mean_of(row["network"]["fit"]),
         "silence": silence(row["half"]),
     }
@@ -216,6 +224,7 @@ def _first_epoch(config: Any, record: Record) -> Reading:
         "R² of the machine at the end": mean_of(at(row["machine"]["fit"], END)),
         "network's R²": mean_of(row["network"]["fit"]),
         "spread of the network's outputs / targets": mean_of(row["network"]["spread"]),
+        **_jumps(row),
         "silence": silence(row["half"]),
     }
     note = (

@@ -79,7 +79,8 @@ class Follower:
         self.seeds, self.copies = len(splits), len(rates(config, one))
         n = self.x["train"].shape[1]
         # spread over the training points, whose order says nothing: polynomials are drawn, images lie as they were collected
-        self.points = torch.linspace(0, n - 1, min(config.points, n), dtype=torch.float64).round().long().to(device)
+        points = torch.linspace(0, n - 1, min(config.points, n), dtype=torch.float64).round().long().to(device)
+        self.near = self.x["train"][:, points], self.y["train"][:, points]
         self.direction: Tensor | None = None
         if isinstance(one, Polynomial):
             w = splits[0].extras["direction"].to(device, torch.float64)
@@ -136,7 +137,7 @@ class Follower:
 
     def _kernels(self, stack: StackedReLU) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]:
         """Alignments of all members, and the kernel machines of the first rate's, on the chosen points."""
-        x, y = self.x["train"][:, self.points], self.y["train"][:, self.points]
+        x, y = self.near
         alignments, fits = [], None
         for place, part in enumerate(self.of_rate(stack)):
             K = part.kernel(x)
@@ -212,7 +213,7 @@ def _ended(f: Follower, stack: StackedReLU, ensemble: training.Ensemble, splits:
     finals = torch.cat([part.outputs(f.x["test"]) for part in copies]).cpu().numpy()
     at_end = None
     if f.one.fitted:
-        x, y = f.x["train"][:, f.points], f.y["train"][:, f.points]
+        x, y = f.near
         at_end, strengths = f.machines(copies[0], copies[0].kernel(x), x, y)
         f.all_points(copies[0], float("inf"), strengths)
     hidden = None
