@@ -27,10 +27,10 @@ def array_name(task: str, what: str) -> str:
 
 
 def draw(record: Record) -> dict[str, Any]:
-    """For every task of the record its path and, for polynomials, its figures; then the lags of all of them."""
+    """For every task of the record that is to be drawn its path and, for polynomials, its figures; then the lags of all."""
     found: dict[str, Any] = {}
     for one in TASKS:
-        if one.name not in record.metrics:
+        if one.name not in record.metrics or one.name not in record.config["drawn"]:
             continue
         name = one.name.replace("/", "-")
         found[f"path-{name}"] = path(record, one)

@@ -196,7 +196,7 @@ def follow(config: Any, one: Task, seeds: Sequence[int], root: str | None, devic
         [split.train for split in splits] * len(own_rates),
         seeds=list(seeds) * len(own_rates),
         lr=[rate for rate in own_rates for _ in seeds],
-        validation=[split.validation for split in splits] * len(own_rates),
+        validation=[split.validation for split in splits if split.validation is not None] * len(own_rates),
         diverged="nan",
         snapshots=wanted,
         on_snapshot=watch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -239,9 +239,8 @@ def _halves(path: Path, members: slice, close: np.ndarray) -> dict[str, Any]:
 
 
 def _other(path: Path, members: slice, close: np.ndarray) -> dict[str, Any]:
-    seeds: Sequence[Any] = path.targets
     found: dict[str, Any] = {
-        "network": {"fit": fits(path.finals[members], np.asarray(seeds))},
+        "network": {"fit": fits(path.finals[members], path.targets)},
         "half": _halves(path, members, close),
     }
     if path.cosines is not None and path.ending is not None:

@@ -95,7 +95,8 @@ def splits_of(config: Any, one: Task, seeds: Sequence[int], root: str | None) ->
 def pictures(config: Any, one: Images, root: str | None) -> Split:
     """Classes 0 and 1, flattened, every pixel less its mean over the training images, of mean squared length 1 per pixel."""
     source = config.pictures[PICTURES.index(one.data)]
-    whole = load_images(source, root=root, train=None, test=None, **({} if source == "digits" else {"classes": (0, 1)}))
+    two: dict[str, Any] = {} if source == "digits" else {"classes": (0, 1)}
+    whole = load_images(source, root=root, train=None, test=None, **two)
     wanted = {"train": config.train_items + config.validation_items, "test": config.test_items}
     parts = {}
     for name, limit in wanted.items():

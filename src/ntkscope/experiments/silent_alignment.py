@@ -35,6 +35,7 @@ class SilentAlignment:
     `points` of the training items make the kernels of every moment, all of them those of whole epochs. `strengths` of the
     ridge are multiples of the centred kernel's mean diagonal. `rates` of AdaDelta: the first is judged. `small`: the standard
     deviation of a small start's weights, times the root of the fan-in. `draws`: permutations of a test.
+    `drawn`: the tasks that have figures of their own.
     """
 
     seeds: int = 10
@@ -58,6 +59,7 @@ class SilentAlignment:
     points: int = 2000
     strengths: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
     draws: int = 9999
+    drawn: tuple[str, ...] = tuple(one.name for one in TASKS)
     legs: tuple[str, ...] = ()
 
     @classmethod
@@ -84,6 +86,7 @@ class SilentAlignment:
             points=48,
             strengths=(1e-4, 1e-2, 1.0),
             draws=199,
+            drawn=("d7", "mnist/small"),
         )
 
 
@@ -105,7 +108,7 @@ def _keep(record: Record, one: Task, path: Path) -> None:
     record.array(array_name(one.name, "targets"), path.targets.astype(np.float32))
     if path.hidden is not None:
         record.array(array_name(one.name, "hidden"), path.hidden.astype(np.float32))
-    if path.predictions is not None and path.at_end is not None:
+    if path.predictions is not None and path.at_end is not None and path.strengths is not None:
         every = np.concatenate([path.predictions, path.at_end[:, None]], axis=1)
         record.array(array_name(one.name, "predictions"), every.astype(np.float32))
         record.array(array_name(one.name, "strengths"), path.strengths)
@@ -129,6 +132,6 @@ experiment(
     published=PUBLISHED.values(),
     judge=judge,
     draw=draw,
-    free=("seeds", "draws"),
+    free=("seeds", "draws", "drawn"),
     legs=("legs",),
 )(run)
