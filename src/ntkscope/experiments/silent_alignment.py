@@ -51,8 +51,8 @@ class SilentAlignment:
     epochs: int = 200
     patience: int = 50
     pictures: tuple[str, ...] = ("mnist", "cifar10")
-    image_lr: float = 0.002
-    small: float = 0.1
+    image_lr: float = 0.001
+    small: float = 0.01
     moments: int = 10
     followed: int = 20
     watched: int = 40
