@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,6 +113,7 @@ def summary(config: Any, path: Path) -> dict[str, Any]:
             name: _at_epochs(path.times, machine[name], machine[f"{name}, end"]) for name in ("correlation", "fit")
         }
         told["all points"] = _whole(path)
+        told["ends of the grid"] = _ends(config.strengths, path.strengths)
         series |= {name: machine[name][:, close] for name in ("correlation", "fit")}
         if "cosines" in told:
             told["correlation at the crossing"] = _at_crossing(
@@ -175,6 +176,12 @@ def _whole(path: Path) -> dict[str, Any]:
         "fit": {name: fits(predicted, path.targets) for name, predicted, _ in rows},
         "alignment": {name: values for name, _, values in rows},
     }
+
+
+def _ends(grid: Sequence[float], chosen: np.ndarray | None) -> dict[str, float]:
+    """In which share of the moments the chosen ridge was the smallest or the largest of the grid."""
+    assert chosen is not None
+    return {name: float((chosen == end).mean()) for name, end in (("smallest", min(grid)), ("largest", max(grid)))}
 
 
 def _at_crossing(path: Path, correlation: Matrix, crossings: np.ndarray) -> list[float]:

@@ -57,7 +57,7 @@ class SilentAlignment:
     followed: int = 20
     watched: int = 40
     points: int = 2000
-    strengths: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    strengths: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     draws: int = 9999
     drawn: tuple[str, ...] = tuple(one.name for one in TASKS)
     legs: tuple[str, ...] = ()
