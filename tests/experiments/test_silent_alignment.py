@@ -230,7 +230,7 @@ def row(**more: Any) -> dict[str, Any]:
         "jumps": jumps,
         "cosines": cosines(),
         "machine": {"correlation": steady, "fit": steady},
-        "all points": {"correlation": steady, "fit": steady, "alignment": steady},
+        "more points": {"correlation": steady, "fit": steady, "alignment": steady},
         **more,
     }
 

@@ -242,7 +242,7 @@ def _closeness(row: Mapping[str, Any]) -> tuple[Most, dict[str, Any]]:
         **found.told(),
         "correlation with the network, initial kernel": mean_of(at(correlation, 0)),
         "final kernel": mean_of(at(correlation, END)),
-        "final kernel, all points": mean_of(at(row["all points"]["correlation"], END)),
+        "final kernel, more points": mean_of(at(row["more points"]["correlation"], END)),
         "network's R²": mean_of(row["network"]["fit"]),
         "silence": silence(row["half"]),
     }

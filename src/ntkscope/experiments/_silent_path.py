@@ -49,7 +49,7 @@ class Path:
 
 @dataclass(frozen=True, eq=False)
 class Whole:
-    """What kernel machines on all training points say, at whole epochs and (last) at the end."""
+    """What kernel machines on many more points say, at whole epochs and (last) at the end."""
 
     times: list[float] = field(default_factory=list)
     predictions: list[Float64[np.ndarray, "seeds test"]] = field(default_factory=list)
@@ -77,10 +77,7 @@ class Follower:
         self.x = {part: stacked(splits, part, "x", device) for part in PARTS}
         self.y = {part: stacked(splits, part, "y", device).expand(len(splits), -1) for part in PARTS}
         self.seeds, self.copies = len(splits), len(rates(config, one))
-        n = self.x["train"].shape[1]
-        # spread over the training points, whose order says nothing: polynomials are drawn, images lie as they were collected
-        points = torch.linspace(0, n - 1, min(config.points, n), dtype=torch.float64).round().long().to(device)
-        self.near = self.x["train"][:, points], self.y["train"][:, points]
+        self.near, self.far = (self._some(count) for count in (config.points, config.most_points))
         self.direction: Tensor | None = None
         if isinstance(one, Polynomial):
             w = splits[0].extras["direction"].to(device, torch.float64)
@@ -91,6 +88,12 @@ class Follower:
         }
         self.whole = Whole()
         self.engine: list[float] = []
+
+    def _some(self, count: int) -> tuple[Tensor, Tensor]:
+        """So many training points, spread over all, whose order says nothing: drawn, or images as they were collected."""
+        n = self.x["train"].shape[1]
+        points = torch.linspace(0, n - 1, min(count, n), dtype=torch.float64).round().long().to(self.device)
+        return self.x["train"][:, points], self.y["train"][:, points]
 
     @torch.no_grad()
     def look(self, epoch: float, params: Any) -> None:
@@ -108,7 +111,7 @@ class Follower:
             self.engine.append(self._held_to_engine(params))
         if self.one.fitted and epoch == round(epoch) and epoch <= self.config.followed:
             assert fits is not None
-            self.all_points(stack, epoch, fits[1])
+            self.many_points(stack, epoch, fits[1])
 
     def _held_to_engine(self, params: Any) -> float:
         member = self.seeds - 1
@@ -153,14 +156,16 @@ class Follower:
         chosen = np.array(self.config.strengths)[fitted.chosen.cpu().numpy()]
         return fitted.predictions.cpu().numpy(), chosen
 
-    def all_points(self, stack: StackedReLU, epoch: float, strengths: np.ndarray) -> None:
-        """The same on all training points, one member at a time, at the strengths next to that of the chosen points."""
+    def many_points(self, stack: StackedReLU, epoch: float, strengths: np.ndarray) -> None:
+        """The same on many more points, one member at a time, at the strengths next to those chosen on fewer."""
         grid = list(self.config.strengths)
+        inputs = {**self.x, "train": self.far[0]}
+        targets = {**self.y, "train": self.far[1]}
         predictions, alignments = [], []
         for i in range(self.seeds):
             one = stack.take(slice(i, i + 1))
-            own = {part: value[i : i + 1] if len(value) > 1 else value for part, value in self.x.items()}
-            y = {part: value[i : i + 1] for part, value in self.y.items()}
+            own = {part: value[i : i + 1] if len(value) > 1 else value for part, value in inputs.items()}
+            y = {part: value[i : i + 1] for part, value in targets.items()}
             K = one.kernel(own["train"])
             alignments.append(float(centred_alignments(K, y["train"])))
             held = one.kernel(own["validation"], own["train"]), y["validation"]
@@ -215,7 +220,7 @@ def _ended(f: Follower, stack: StackedReLU, ensemble: training.Ensemble, splits:
     if f.one.fitted:
         x, y = f.near
         at_end, strengths = f.machines(copies[0], copies[0].kernel(x), x, y)
-        f.all_points(copies[0], float("inf"), strengths)
+        f.many_points(copies[0], float("inf"), strengths)
     hidden = None
     if isinstance(f.one, Polynomial):
         hidden = np.stack([split.test.extras["v"].double().numpy() for split in splits])

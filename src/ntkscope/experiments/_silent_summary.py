@@ -112,7 +112,7 @@ def summary(config: Any, path: Path) -> dict[str, Any]:
         told["machine"] = {
             name: _at_epochs(path.times, machine[name], machine[f"{name}, end"]) for name in ("correlation", "fit")
         }
-        told["all points"] = _whole(path)
+        told["more points"] = _whole(path)
         told["ends of the grid"] = _ends(config.strengths, path.strengths)
         series |= {name: machine[name][:, close] for name in ("correlation", "fit")}
         if "cosines" in told:
@@ -167,7 +167,7 @@ def _machine(path: Path) -> dict[str, np.ndarray]:
 
 
 def _whole(path: Path) -> dict[str, Any]:
-    """The same of machines on all training points, at whole epochs."""
+    """The same of machines on many more points, at whole epochs."""
     names = ["end" if math.isinf(time) else f"{time:g}" for time in path.whole.times]
     scale, network = path.targets.std(-1), path.finals[: path.seeds]
     rows = list(zip(names, path.whole.predictions, path.whole.alignments))

@@ -32,7 +32,7 @@ NAME = "silent-alignment"
 class SilentAlignment:
     """`moments` an epoch for `followed` epochs, then one up to `watched`; training ends after at most `epochs`.
 
-    `points` of the training items make the kernels of every moment, all of them those of whole epochs. `strengths` of the
+    `points` of the training items make the kernels of every moment, `most_points` those of whole epochs. `strengths` of the
     ridge are multiples of the centred kernel's mean diagonal. `rates` of AdaDelta: the first is judged. `small`: the standard
     deviation of a small start's weights, times the root of the fan-in. `draws`: permutations of a test.
     `drawn`: the tasks that have figures of their own.
@@ -57,6 +57,7 @@ class SilentAlignment:
     followed: int = 20
     watched: int = 40
     points: int = 2000
+    most_points: int = 8000
     strengths: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
     draws: int = 9999
     drawn: tuple[str, ...] = tuple(one.name for one in TASKS)
@@ -84,6 +85,7 @@ class SilentAlignment:
             followed=3,
             watched=5,
             points=48,
+            most_points=96,
             strengths=(1e-4, 1e-2, 1.0),
             draws=199,
             drawn=("d7", "mnist/small"),
