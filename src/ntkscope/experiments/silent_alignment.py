@@ -58,7 +58,7 @@ class SilentAlignment:
     watched: int = 40
     points: int = 2000
     most_points: int = 8000
-    strengths: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+    strengths: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
     draws: int = 9999
     drawn: tuple[str, ...] = tuple(one.name for one in TASKS)
     legs: tuple[str, ...] = ()
