@@ -49,10 +49,10 @@ class Size:
 
 
 SIZES = {
-    "LeNet on MNIST": Size(1000, 2000, train=10_000, epochs=3),
-    "ResNet-20 on CIFAR-10": Size(400, 500),
-    "ResNet-56 on CIFAR-10": Size(150, 500),
-    "MiniLM on CoLA": Size(100, 300, draws=100, train=300, epochs=2),
+    "LeNet on MNIST": Size(1000, 10_000, train=60_000, epochs=3),
+    "ResNet-20 on CIFAR-10": Size(1000, 2000),
+    "ResNet-56 on CIFAR-10": Size(500, 2000),
+    "MiniLM on CoLA": Size(200, 500, train=8000, epochs=3),
 }
 QUICK = Size(20, 20, draws=5, train=64, epochs=1)
 

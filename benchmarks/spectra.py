@@ -3,12 +3,16 @@
 Eight families, ten shapes, twenty seeds: the share named rightly, with permutations. On two seeds, weightwatcher on the same
 matrix and our rule without resampling (Tracy–Widom null, tail fitted once) take turns. Exponents are compared with
 powerlaw's at our threshold.
+
+About 40 minutes on two cores, nearly all of it permutations; with a GPU a few.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +28,31 @@ from ntkscope.linalg import power_law_tail
 from ntkscope.measures.spectra import classify
 
 SEEDS, BESIDE, DRAWS = 20, 2, 199
-FIRST = 100  # the rule was chosen on seeds below it
+FIRST = 200  # the rule was chosen on seeds below 100, its level after those from 100 to 119
 FASTER, DIGITS = 5.0, 1e-6
 
 
+def label_of(family: str, shape: tuple[int, int], seed: int, draws: int, device: str = "cpu") -> str:
+    """What the rule calls one matrix."""
+    return classify(matrix(family, shape, seed).to(device), draws=draws, seed=seed).label
+
+
 def accuracy(seeds: int, shapes: tuple[tuple[int, int], ...], draws: int) -> list[dict[str, Any]]:
-    """One row per family: the share of each label."""
+    """One row per family: the share of each label. Permutations on a GPU where there is one, else a process on each core."""
+    each = [(shape, seed, draws) for shape in shapes for seed in range(FIRST, FIRST + seeds)]
+    names = {family: [(family, *one) for one in each] for family in FAMILIES}
+    if torch.cuda.is_available():
+        labels = {family: [label_of(*one, "cuda") for one in several] for family, several in names.items()}
+    else:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(THREADS, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            waiting = {family: [pool.submit(label_of, *one) for one in several] for family, several in names.items()}
+            labels = {family: [one.result() for one in several] for family, several in waiting.items()}
     rows = []
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    for family, (label, _) in FAMILIES.items():
-        named: dict[str, int] = defaultdict(int)
-        for shape in shapes:
-            for seed in range(FIRST, FIRST + seeds):
-                named[classify(matrix(family, shape, seed).to(device), draws=draws, seed=seed).label] += 1
-        total = seeds * len(shapes)
-        rows.append({"family": family, "expected": label, "right": named[label] / total, "named": dict(named)})
-        print(f"  {rows[-1]}", flush=True)
+    for family, (expected, _) in FAMILIES.items():
+        named = Counter(labels[family])
+        right = named[expected] / len(each)
+        rows.append({"family": family, "expected": expected, "right": right, "named": dict(named)})
     return rows
 
 

@@ -253,6 +253,15 @@ def test_the_page_of_the_feature_ansatz_is_that_of_its_record() -> None:
     assert feature_tables.PAGE.read_text() == feature_tables.page(json.loads(feature_tables.RECORD.read_text()))
 
 
+@pytest.mark.guard
+def test_support_vector_machines_on_the_engines_kernel_are_scikit_learns() -> None:
+    from benchmarks import kernel_svm
+
+    for outcome in (kernel_svm.run(quick=True), kernel_svm.large(200, "cpu", (1.0,))):
+        assert [check.holds for check in outcome.checks] == [True] * len(outcome.checks)
+    assert len(outcome.details["gaps"]) == 3
+
+
 def test_every_comparison_has_a_run() -> None:
     from benchmarks.__main__ import COMPARISONS, ON_REQUEST
 

@@ -222,6 +222,74 @@ def test_negative_eigenvalues_are_lifted_and_said() -> None:
         KernelSVM(10.0, solver="newton").fit(radial(x) - np.eye(40), y)
 
 
+@pytest.mark.parametrize("loss", list(LOSSES))
+@pytest.mark.parametrize("intercept", ["free", "penalised"])
+def test_any_c_on_kernels_of_any_rank(loss: str, intercept: str) -> None:
+    """The steps do not grow with C, nor where the kernel has three eigenvalues or classes are far apart."""
+    x, y, targets = features(60, 3)
+    make, aims = (KernelSVM, y) if "hinge" in loss else (KernelSVR, targets)
+    for inputs in (x, x + 5 * y[:, None]):
+        for C in (1e-8, 1e-3, 1.0, 1e3, 1e5):
+            for K in (inputs @ inputs.T, radial(inputs)):
+                found = make(C, loss=loss, intercept=intercept, solver="newton").fit(K, aims)
+                assert found.converged_
+                assert found.n_iter_ <= 60
+                assert objective(found, K, aims) == pytest.approx(found.objective_[0], rel=1e-6)
+
+
+def test_auto_goes_on_where_libsvm_stops() -> None:
+    x, y, targets = features(60, 3)
+    for make, aims in ((KernelSVM, y), (KernelSVR, targets)):
+        found = make(1e4).fit(x @ x.T, aims)
+        assert found.solver_ == "newton"
+        assert found.converged_
+        with pytest.warns(ConvergenceWarning, match="above its minimum"):
+            short = make(1e4, solver="smo").fit(x @ x.T, aims)
+        assert short.objective_[0] >= found.objective_[0]
+
+
+def test_what_a_constant_fits_needs_no_support_vectors() -> None:
+    x, _, _ = features(20, 3)
+    for loss in ("epsilon_insensitive", "squared_epsilon_insensitive"):
+        for solver in ("newton", "auto"):
+            for epsilon in (0.0, 0.1):
+                found = KernelSVR(1e4, epsilon=epsilon, loss=loss, solver=solver).fit(radial(x), np.full(20, 3.0))
+                assert found.converged_
+                np.testing.assert_allclose(found.predict(radial(x)), 3.0, atol=epsilon + 1e-9)
+                assert not len(found.support_)
+
+
+def test_large_c_is_as_good_as_its_gap_says() -> None:
+    """Rounding of scores times C counts: what is written out is within the gap that was reported."""
+    x, y, _ = features(60, 3)
+    far = x + 9 * y[:, None]
+    for loss, aims in zip(LOSSES, (y, y, x[:, 0], x[:, 0])):
+        for intercept in ("free", "penalised"):
+            make = KernelSVM if "hinge" in loss else KernelSVR
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                found = make(1e8, loss=loss, intercept=intercept, solver="newton").fit(far @ far.T, aims)
+            value = objective(found, far @ far.T, aims)
+            assert abs(value - found.objective_[0]) <= (found.gap_ + 1e-9) * value
+            assert found.gap_ <= 1e-2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("loss", list(LOSSES))
+@pytest.mark.parametrize("intercept", ["free", "penalised"])
+def test_cuda_finds_what_the_cpu_finds(loss: str, intercept: str) -> None:
+    x, y, targets = features(300, 3)
+    make, aims = (KernelSVM, y) if "hinge" in loss else (KernelSVR, targets)
+    weights = np.random.default_rng(1).integers(0, 3, 300).astype(float)
+    K = radial(x)
+    here = make(10.0, loss=loss, intercept=intercept, solver="newton", tol=1e-9).fit(K, aims, weights)
+    there = make(10.0, loss=loss, intercept=intercept, tol=1e-9).fit(torch.from_numpy(K).cuda(), aims, weights)
+    assert there.solver_ == "newton"
+    assert there.converged_
+    np.testing.assert_allclose(there.objective_, here.objective_, rtol=1e-8)
+    np.testing.assert_allclose(there.logits(torch.from_numpy(K).cuda()), here.logits(K), atol=1e-4)
+
+
 def test_wrong_options_are_refused() -> None:
     K, y = np.eye(4), [0, 1, 0, 1]
     for options, words in {
@@ -230,15 +298,20 @@ def test_wrong_options_are_refused() -> None:
         ("solver", "sgd"): "got solver='sgd'; expected one of 'auto'",
         ("C", 0): "expected finite numbers > 0",
         ("tol", "small"): "expected finite numbers > 0",
+        ("max_iter", 2.5): "got max_iter=2.5; expected a number of steps",
+        ("max_iter", None): "got max_iter=None; expected a number of steps",
     }.items():
         with pytest.raises(UsageError, match=words):
             KernelSVM(**dict([options])).fit(K, y)
+    for weights in ([1e-40, 1, 1, 1], [1e300, 1, 1, 1]):
+        with pytest.raises(UsageError, match="got C times sample_weight"):
+            KernelSVM(loss="squared_hinge").fit(K, y, weights)
     for epsilon in (-0.1, np.nan, "wide"):
         with pytest.raises(UsageError, match="got epsilon"):
             KernelSVR(epsilon=epsilon).fit(K, y)
-    for options in ({"loss": "squared_hinge"}, {"intercept": "penalised"}):
+    for unmet in ({"loss": "squared_hinge"}, {"intercept": "penalised"}):
         with pytest.raises(UsageError, match="all that libsvm has: use solver='newton'"):
-            KernelSVM(solver="smo", **options).fit(K, y)
+            KernelSVM(solver="smo", **unmet).fit(K, y)
 
 
 @pytest.mark.guard

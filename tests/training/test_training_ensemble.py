@@ -284,3 +284,22 @@ def test_shapes_of_flattening_other_than_the_first_are_no_chain() -> None:
     assert as_chain(nn.Sequential(nn.Flatten(1, 2), nn.Linear(4, 2))) is None
     linear = nn.Linear(4, 4)
     assert as_chain(nn.Sequential(linear, nn.ReLU(), linear)) is None
+
+
+@pytest.mark.parametrize("chain", [True, False])
+def test_networks_that_start_as_the_zero_function(chain: bool) -> None:
+    """Units in pairs cancel up to rounding, which differs between a stack and a network alone: no reason to refuse them."""
+
+    def build(seed: int) -> nn.Module:
+        model = models.build("mlp", in_features=7, widths=[64], symmetric=True, seed=seed)
+        return model if chain else nn.Sequential(model)
+
+    x = torch.randn(40, 7, generator=torch.Generator().manual_seed(0))
+    part = Part(x, x.sum(1))
+    ensemble = fit_ensemble(build, part, seeds=3, loss="mse", optimizer="adadelta", lr=1.0, epochs=3, batch_size=8)
+    for i in range(3):
+        alone = build(i)
+        fit(
+            alone, part, loss="mse", optimizer="adadelta", lr=1.0, epochs=3, batch_size=8, seed=i, measure=False
+        ).final()
+        torch.testing.assert_close(ensemble.member(i)(x), alone(x), rtol=1e-3, atol=1e-5)

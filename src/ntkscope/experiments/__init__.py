@@ -14,8 +14,10 @@ from ntkscope.experiments import effective_rank as effective_rank
 from ntkscope.experiments import faces as faces
 from ntkscope.experiments import finetuning_spectra as finetuning_spectra
 from ntkscope.experiments import finite_vs_infinite as finite_vs_infinite
+from ntkscope.experiments import fold_or_copy as fold_or_copy
 from ntkscope.experiments import function_regression as function_regression
 from ntkscope.experiments import heavy_tailed_start as heavy_tailed_start
+from ntkscope.experiments import hidden_polynomial as hidden_polynomial
 from ntkscope.experiments import kernel_cost as kernel_cost
 from ntkscope.experiments import layer_collapse as layer_collapse
 from ntkscope.experiments import lazy_bounds as lazy_bounds
@@ -29,6 +31,7 @@ from ntkscope.experiments import multiple_index as multiple_index
 from ntkscope.experiments import nfa_centerings as nfa_centerings
 from ntkscope.experiments import nfa_evolution as nfa_evolution
 from ntkscope.experiments import optimal_depth as optimal_depth
+from ntkscope.experiments import orthant_symmetry as orthant_symmetry
 from ntkscope.experiments import pca_probes as pca_probes
 from ntkscope.experiments import poisoning as poisoning
 from ntkscope.experiments import probe_vs_finetune as probe_vs_finetune
@@ -40,6 +43,7 @@ from ntkscope.experiments import surrogate_resnet as surrogate_resnet
 from ntkscope.experiments import surrogate_small as surrogate_small
 from ntkscope.experiments import surrogate_text as surrogate_text
 from ntkscope.experiments import tangent_or_last_layer as tangent_or_last_layer
+from ntkscope.experiments import training_modes as training_modes
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._runner import run
 from ntkscope.experiments.registry import EXPERIMENTS, Experiment, experiment

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,7 +30,7 @@ MOST = 2048  # items whose outputs are computed at a time
 class Recipe:
     """How both are trained: SGD with momentum on the mean over outputs of the squared error, unless `loss` says otherwise.
 
-    `drop`: the rate is divided by ten every so many epochs; 0 for never.
+    `drop`: the rate is divided by ten every so many epochs; 0 for never. `tf32`: CUDA may round products to it.
     """
 
     epochs: int
@@ -40,6 +41,7 @@ class Recipe:
     drop: int = 0
     loss: str = "mse"
     double: bool = False
+    tf32: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -109,13 +111,14 @@ def train_members(
 ) -> Trained:
     """`build(seed)`, or its linearisation (`kind`), for every seed, as one ensemble; `rates` has lr and decay of each member.
 
-    `watch` is called at the epochs `moments` with the stacked weights. Single precision is single precision: no TF32.
+    `watch` is called at the epochs `moments` with the stacked weights. Single precision is single precision: no TF32, unless
+    the recipe says so.
     """
     first = part if isinstance(part, Part) else part[0]
     per_epoch = BatchOrder(len(first), min(recipe.batch, len(first)), 0).per_epoch
     shown = copy.deepcopy(_member(kind, build, seeds[0])).to(device, recipe.dtype)
     began = time.perf_counter()
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=False):
+    with _products(recipe.tf32):
         ensemble = training.fit_ensemble(
             partial(_member, kind, build),
             part,
@@ -140,6 +143,18 @@ def train_members(
         time.perf_counter() - began,
         ensemble.notes,
     )
+
+
+@contextmanager
+def _products(tf32: bool) -> Iterator[None]:
+    """Products and convolutions on a GPU with TF32 or without."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=False, allow_tf32=tf32):
+        try:
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _member(kind: str, build: Callable[[int], nn.Module], seed: int) -> nn.Module:

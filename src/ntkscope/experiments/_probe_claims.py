@@ -7,16 +7,19 @@ it is in the note. Numbers of layers are those of the paper: the pooling, then b
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 from ntkscope.core import Record
 from ntkscope.experiments._probe_readings import (
+    CURVED,
     IDENTITIES,
     Network,
     agreement,
     at,
     complete,
+    key,
     needed,
     of,
     on_all,
@@ -280,6 +283,18 @@ def _two_three(network: Network) -> tuple[Any, bool]:
     return counts, max(max(values) for values in counts.values()) <= allowed
 
 
+def _components(config: Any, record: Record) -> Reading:
+    """With what an SVM that is not linear needs, where it was tried."""
+    reading = on_networks(_two_three)(config, record)
+    said = []
+    for name in config.networks:
+        found = record.metrics.get(key(name, 0, CURVED), {})
+        counts = [row["smallest"] for row in found.values() if isinstance(row, dict)]
+        if counts:
+            said.append(f"an SVM with a Gaussian kernel needs {', '.join(map(str, counts))} there in {name}")
+    return replace(reading, note="; ".join([*([reading.note] if reading.note else []), *said]))
+
+
 def _variance(network: Network) -> tuple[Any, bool]:
     found = {probe: _short(network.variances(probe)) for probe in PROBES}
     late = [value for values in found.values() for value in values[network.network.late :]]
@@ -360,7 +375,7 @@ READINGS: dict[str, Read] = {
     "probes-90pct-rule": _mark,
     "probes-hunchback": on_networks(_hunchback),
     "probes-svm-profile-monotone": on_networks(_monotone),
-    "probes-two-three-pcs": on_networks(_two_three),
+    "probes-two-three-pcs": _components,
     "probes-variance-20-40": on_networks(_variance, "variance of standardised activations"),
     "probes-variance-decreases-to-block5": on_networks(_falling),
     "probes-collapse-between-4-and-5": _collapse,

@@ -90,7 +90,7 @@ def collapsing(network: Network, found: CollapseLayer) -> Any:
     shares = [found.distribution[layer] for layer in network.network.layers]
     right.bar(range(len(shares)), shares, color=drawing.COLOURS[0])
     right.set_ylabel("first layer where the probes agree, share of draws", fontsize=8)
-    right.set_title(f"none: {found.distribution[None]:.2f}", fontsize=9)
+    right.set_title(f"at no layer: {found.distribution[None]:.2f}", fontsize=9)
     right.set_ylim(0, 1)
     _names(right, network)
     return figure

@@ -15,6 +15,8 @@ from ntkscope.measures.probe_agreement import PROBES, CollapseLayer, collapse_la
 
 IDENTITIES = "identities"
 NETWORK = "network"
+CURVED = "gaussian-svm"
+PEER = "linear-svc"
 
 
 def key(name: str, s: int, what: str) -> str:

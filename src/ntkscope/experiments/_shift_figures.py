@@ -56,6 +56,7 @@ def _planes(panels: dict[str, dict[str, np.ndarray]]) -> Any:
     for axis, (title, samples) in zip(axes, panels.items()):
         both = np.concatenate(list(samples.values()))
         low, high = np.quantile(both, 0.002, axis=0), np.quantile(both, 0.998, axis=0)
+        low, high = low - 0.15 * (high - low), high + 0.15 * (high - low)  # else densities end at a wall
         x, y = (np.linspace(low[k], high[k], 60) for k in (0, 1))
         grid = np.stack([each.ravel() for each in np.meshgrid(x, y)])
         for i, (name, points) in enumerate(samples.items()):
@@ -88,7 +89,7 @@ def _separation(record: Record) -> Any:
     layers = {int(key): row for key, row in under(record, "layer/").items()}
     for axis, effect, title in zip(axes, ("auc", "auc_pc12_qda"), ("all dimensions, linear", "PC1–2, quadratic")):
         for i, pooling in enumerate(record.config["poolings"]):
-            at = sorted(layers)
+            at = sorted(k for k, row in layers.items() if pooling in row)
             values = np.array([layers[k][pooling][effect] for k in at]).reshape(-1, 3)
             colour = drawing.COLOURS[i % len(drawing.COLOURS)]
             axis.plot(at, values[:, 0], "o-", markersize=3, linewidth=1.2, color=colour, label=pooling)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ntkscope.core import Claim, Record, Split, numpy_generator
 from ntkscope.experiments._conjugate import digits
@@ -22,7 +22,8 @@ from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._network import logits_of
 from ntkscope.experiments._probe_claims import PUBLISHED, READINGS
 from ntkscope.experiments._probe_figures import draw
-from ntkscope.experiments._probe_readings import IDENTITIES, NETWORK, array_name, key
+from ntkscope.experiments._probe_peers import few_components, objectives
+from ntkscope.experiments._probe_readings import CURVED, IDENTITIES, NETWORK, PEER, array_name, key
 from ntkscope.experiments._probed_networks import Probed, images, probed, ready
 from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments.registry import experiment
@@ -107,16 +108,23 @@ class Run:
         return self.splits[network.pretrained]
 
 
+def rows_of(run: Run, network: Probed, s: int, layer: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    """The network, and one layer's activations of the training and the test items."""
+    split = run.split(network)
+    model = ready(run.config, run.record, network, split, run.root, run.seed + s, run.device)
+    rows: dict[str, Tensor] = {}
+    for name, part in (("train", split.train), ("test", split.test)):
+        made = activations(model, part.x.to(run.device), layer, memory=run.config.memory)[layer]
+        assert isinstance(made, Tensor)
+        rows[name] = made
+    return model, rows
+
+
 def probed_layer(run: Run, network: Probed, s: int, layer: str) -> dict[str, Any]:
     """One layer of one network: every probe at every number of components, and how far the layer has collapsed."""
     config = run.config
     split = run.split(network)
-    model = ready(config, run.record, network, split, run.root, run.seed + s, run.device)
-    rows: dict[str, Tensor] = {}
-    for name, part in (("train", split.train), ("test", split.test)):
-        made = activations(model, part.x.to(run.device), layer, memory=config.memory)[layer]
-        assert isinstance(made, Tensor)
-        rows[name] = made
+    model, rows = rows_of(run, network, s, layer)
     most = config.components if s == 0 else min(config.further, config.components or config.further)
     how = ProbeProtocol(
         probes=PROBES,
@@ -162,6 +170,24 @@ def described(found: LayerProbe) -> dict[str, Any]:
         "best by validation": {probe: list(pair) for probe, pair in found.best("validation").items()},
         "90 % of variance": components_for(found.variance, found.total) if explained >= 0.9 else None,
     }
+
+
+def curved(run: Run, network: Probed, s: int) -> dict[str, Any]:
+    """An SVM with a Gaussian kernel on a few components of the late layers: what one hyperplane a class cannot do there."""
+    split, found = run.split(network), {}
+    for layer in network.layers[network.last :]:
+        rows = rows_of(run, network, s, layer)[1]
+        found[layer] = few_components(rows["train"], split.train.y, rows["test"], split.test.y, run.seed)
+    return found
+
+
+def against_peer(run: Run, network: Probed, s: int) -> dict[str, Any]:
+    """The SVM's objective and scikit-learn's at three layers and numbers of components."""
+    split, found = run.split(network), {}
+    for layer, d in zip((network.layers[-1], network.layers[network.early], network.layers[1]), (8, 50, 100)):
+        rows = rows_of(run, network, s, layer)[1]
+        found[f"{layer}, {d} components"] = objectives(rows["train"], split.train.y, d)
+    return found
 
 
 def whole_network(run: Run, network: Probed, s: int) -> dict[str, Any]:
@@ -212,6 +238,9 @@ def legs(run: Run) -> list[Leg]:
             found += [
                 Leg(key(name, s, layer), partial(probed_layer, run, network, s, layer)) for layer in network.layers
             ]
+            if s == 0:
+                found.append(Leg(key(name, s, CURVED), partial(curved, run, network, s)))
+                found.append(Leg(key(name, s, PEER), partial(against_peer, run, network, s)))
     return found
 
 

@@ -115,7 +115,10 @@ def legs(config: SentimentShift, record: Record, found: Tweets, seed: int, devic
     labels = (found.processed.y.numpy(), found.manual.y.numpy())
 
     def layer(k: int) -> dict[str, Any]:
-        return {how: measure.seen(*views.every()[k, how], config.permutations, seed) for how in config.poolings}
+        """By pooling; below the first block the first token is the same vector for every tweet and says nothing."""
+        both = {how: views.every()[k, how] for how in config.poolings}
+        varies = {how: bool((np.concatenate(pair) != pair[0][0]).any()) for how, pair in both.items()}
+        return {how: measure.seen(*both[how], config.permutations, seed) for how in both if varies[how]}
 
     def fresh(size: str, d: int) -> dict[str, Any]:
         both = views.fresh(size, d)

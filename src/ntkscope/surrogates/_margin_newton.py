@@ -5,7 +5,8 @@ points where the response has a slope, `(K_AA + yield) e + Δb = (K (c - u))_A`,
 makes the objective fall, and the active set is right after a few steps (Chapelle, "Training a support vector machine in the
 primal", 2007). Every response is a point of the dual problem: the duality gap is known after each step, at no further product.
 
-Hinge and ε-insensitive losses have kinks; `_interior` follows their central path by systems `K + diag(give)`.
+Hinge and ε-insensitive losses have kinks; `_interior` follows their central path by systems `K + diag(give)`, and that of
+squared losses where C is so large that their active sets change back and forth.
 """
 
 from __future__ import annotations
@@ -32,21 +33,26 @@ STEPS = 300
 MOST_JITTER = 1e-2  # of the mean diagonal
 SEARCH = 60
 RANK = 256
+GIVE = 1e-12  # for systems on free points that are singular
 RTOL = 1e-6  # of conjugate gradients: for a direction
 
 
-class Kernel(Protocol):
-    """The kernel divided by `scale`, its mean diagonal, as the steps use it."""
-
-    scale: float
-    jitter: float
-    """Added to the diagonal, in the kernel's own units."""
+class Blocks(Protocol):
+    """A kernel, as the steps use it."""
 
     def product(self, v: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """`K v`."""
 
     def solver(self, active: Tensor, give: Float[Tensor, " a"]) -> Solve:
         """(a, k) ↦ `(K_AA + diag(give))⁻¹` of them, accurately enough for a direction."""
+
+
+class Kernel(Blocks, Protocol):
+    """The kernel divided by `scale`, its mean diagonal."""
+
+    scale: float
+    jitter: float
+    """Added to the diagonal, in the kernel's own units."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +76,19 @@ def unit_kernel(gram: Gram, *, constant: bool) -> Kernel:
     return Products(gram, constant=constant)
 
 
+def solver_of(matrix: Float[Tensor, "a a"], give: Float[Tensor, " a"]) -> Solve:
+    """By Cholesky of `matrix + diag(give)`, which overwrites the matrix."""
+    lift = 10 * torch.finfo(torch.float64).eps * float(matrix.diagonal().abs().sum())
+    matrix.diagonal().add_(give)
+    for _ in range(12):
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        if not int(failed):
+            return lambda sides: torch.cholesky_solve(sides, factor)
+        matrix.diagonal().add_(lift)  # a direction that is a little shorter; the line search decides
+        lift *= 10
+    raise NumericalError(f"{len(matrix)} active rows of the kernel are not positive definite; check the kernel")
+
+
 class Formed:
     """A kernel in memory; the systems are solved by Cholesky."""
 
@@ -77,7 +96,7 @@ class Formed:
         matrix = symmetric_part(gram, torch.float64)
         if constant:
             matrix.add_(1.0)
-        self.scale = float(matrix.diagonal().abs().mean()) or 1.0
+        self.scale = float(matrix.diagonal().abs().mean()) or float(matrix.abs().max()) or 1.0
         matrix.div_(self.scale)
         self._matrix = matrix
         lift = _lift(matrix)
@@ -90,15 +109,7 @@ class Formed:
     def solver(self, active: Tensor, give: Tensor) -> Solve:
         whole = len(active) == len(self._matrix)
         matrix = self._matrix.clone() if whole else self._matrix[active][:, active]
-        lift = 10 * torch.finfo(torch.float64).eps * float(matrix.diagonal().abs().sum())
-        matrix.diagonal().add_(give)
-        for _ in range(12):
-            factor, failed = torch.linalg.cholesky_ex(matrix)
-            if not int(failed):
-                return lambda sides: torch.cholesky_solve(sides, factor)
-            matrix.diagonal().add_(lift)  # a direction that is a little shorter; the line search decides
-            lift *= 10
-        raise NumericalError(f"{len(active)} active rows of the kernel are not positive definite; check the kernel")
+        return solver_of(matrix, give)
 
 
 class Products:
@@ -136,7 +147,8 @@ class Products:
 def _lift(matrix: Float[Tensor, "n n"]) -> float:
     """What makes a matrix of mean diagonal 1 positive definite, added to its diagonal; 0 where rounding of float64 explains
     its negative eigenvalues."""
-    lift, tried = 0.0, len(matrix) * torch.finfo(torch.float64).eps * float(matrix.diagonal().abs().sum())
+    size = max(1.0, float(matrix.diagonal().abs().sum()))
+    lift, tried = 0.0, len(matrix) * torch.finfo(torch.float64).eps * size
     while tried <= MOST_JITTER:
         shifted = matrix.clone()
         shifted.diagonal().add_(tried)
@@ -158,10 +170,29 @@ def balanced_solution(solve: Solve, right: Float[Tensor, "a 1"], total: float, *
     return found - shift * ones, float(shift)
 
 
+def settled(margins: Margins, u: Float[Tensor, " n"], b: float, free: Tensor, kernel: Blocks) -> Float[Tensor, " n"]:
+    """The dual point u with its free points, which are between their bounds, moved to where their slopes are 0: one system."""
+    u = u.clone()
+    if len(free):
+        solve = kernel.solver(free, margins.yields[free] + GIVE)
+        for _ in range(2):
+            aims = margins.targets - margins.epsilon * u.sign() - margins.yields * u - kernel.product(u) - b
+            change, shift = balanced_solution(solve, aims[free, None], -float(u.sum()), bias=margins.bias)
+            u[free], b = u[free] + change, b + shift
+    return u.clamp(margins.low, margins.high)
+
+
+def constant(margins: Margins) -> Machine:
+    """The machine without support vectors."""
+    zero = torch.zeros_like(margins.targets)
+    return better(Machine(zero, 0.0, math.inf, math.inf, 0), margins, zero, zero, 0.0)
+
+
 def better(best: Machine, margins: Margins, u: Tensor, image: Tensor, near: float, within: float = 0.0) -> Machine:
     """The machine of the dual point u, whose scores are `image`, if its gap is smaller or `within` this; else `best`."""
     b, value, above = margins.gap(u, image, near)
-    gap = above / value if value > 0 else 0.0
+    above += max(0.0, -float(u @ image))  # a square, unless the kernel has negative eigenvalues
+    gap = above / value if value > 0 else 0.0 if above == 0 else math.inf
     return Machine(u, b, value, gap, best.steps) if gap < max(best.gap, within) else best
 
 
@@ -181,11 +212,16 @@ class _Descent:
         self._rebias()
 
     def run(self) -> Machine:
-        best, steps = Machine(self.c, 0.0, math.inf, math.inf, 0), 0
+        best, steps = constant(self.margins), 0
         while True:
             u, sloped = self.margins.response(self.margins.targets - self.image - self.b)
             answer = self.kernel.product(u)
             best = better(best, self.margins, u, answer, self.b)
+            if (
+                best.gap > self.tol and steps
+            ):  # where C magnifies the rounding of the scores, the response is far from c
+                near = self.c.clamp(self.margins.low, self.margins.high)
+                best = better(best, self.margins, near, self.kernel.product(near), self.b)
             if best.gap <= self.tol or steps >= self.limit:
                 break
             steps += 1

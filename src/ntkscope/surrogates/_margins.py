@@ -35,6 +35,10 @@ class Margins:
     def squared(self) -> bool:
         return bool((self.yields > 0).all())
 
+    def cpu(self) -> Margins:
+        moved = {name: getattr(self, name).cpu() for name in ("targets", "low", "high", "yields")}
+        return replace(self, **moved)
+
     def in_units(self, scale: float) -> Margins:
         """The same problem for the kernel divided by `scale`: the objective and the coefficients are `scale` times as large."""
         return replace(self, low=self.low * scale, high=self.high * scale, yields=self.yields / scale)
@@ -59,13 +63,18 @@ class Margins:
         """Of the function `K u`, given as `image`: its best intercept, its objective, and by how much that can be too large.
 
         The duality gap, as a sum of terms that are none of them negative. What rounding leaves of `Σ u` counts as gap, times
-        a bound on the intercept.
+        a bound on the intercept, and so does what rounding of the scores can add to the losses.
         """
         b = self.best_intercept(self.targets - image, near) if self.bias else 0.0
         r = self.targets - image - b
         losses = self.loss(r)
         value = float(u @ image) / 2 + float(losses.sum())
-        between = float((losses + self.conjugate(u) - u * r).clamp_min(0).sum())
+        size = self.targets.abs() + abs(b) + torch.linalg.vector_norm(u)  # in units of a kernel of diagonal about 1
+        off = torch.finfo(r.dtype).eps * size
+        unsure = torch.maximum(self.loss(r + off), self.loss(r - off)) - losses
+        if not bool(u.any()) and float(losses.sum()) <= float(unsure.sum()):
+            return b, value, 0.0  # a constant fits up to rounding
+        between = float((losses + self.conjugate(u) - u * r + unsure).clamp_min(0).sum())
         return b, value, between + (abs(float(u.sum())) * (1 + abs(b)) if self.bias else 0.0)
 
     def best_intercept(self, r: Float[Tensor, " n"], near: float) -> float:
@@ -82,7 +91,8 @@ class Margins:
         first = int(torch.searchsorted(slopes, edge[:1]))
         last = int(torch.searchsorted(slopes, edge[1:], right=True))
         low, high = (float(places[min(at, len(places) - 1)]) for at in (first, last))
-        return min(max(near, low), high)
+        inside = 1e-6 * (high - low)  # at an edge rounding would cost a loss
+        return min(max(near, low + inside), high - inside)
 
     def _balanced(self, r: Float[Tensor, " n"], near: float) -> float:
         """The b at which the responses to `r - b` sum to 0: Newton steps from `near`, halving where they leave the bracket."""

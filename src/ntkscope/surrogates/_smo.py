@@ -1,4 +1,8 @@
-"""Support vector machines by sequential minimal optimisation, scikit-learn's SVC and SVR on a kernel formed as an array."""
+"""Support vector machines by sequential minimal optimisation, scikit-learn's SVC and SVR on a kernel formed as an array.
+
+libsvm keeps rows of the kernel in single precision, so that its own tolerance says little below 1e-6. Where the duality gap is
+not within `tol`, its free support vectors are moved to where their slopes are 0, by one system in double precision.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,10 @@ import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC, SVR
+from torch import Tensor
 
+from ntkscope.core import NumericalError
+from ntkscope.surrogates._margin_newton import Solve, settled, solver_of
 from ntkscope.surrogates._margins import Margins
 
 ATTEMPTS = 8
@@ -40,38 +47,52 @@ class UnitKernel:
     """How far its smallest eigenvalue is below zero. It could lower the norm of the function by `below · ‖coef‖²`, which
     counts as gap."""
 
+    def product(self, v: Tensor) -> Tensor:
+        return torch.from_numpy(self.values) @ v
+
+    def solver(self, active: Tensor, give: Tensor) -> Solve:
+        return solver_of(torch.from_numpy(self.values)[active][:, active], give)
+
     @classmethod
     def of(cls, values: NDArray[np.float64]) -> UnitKernel:
         scale = float(np.abs(np.diag(values)).mean()) or 1.0
         return cls(values if scale == 1.0 else values / scale, scale, _below_zero(values) / scale)
 
 
-def class_machine(
-    kernel: UnitKernel, positive: NDArray[np.bool_], most: NDArray[np.float64], tol: float, max_iter: int
-) -> Solved:
-    """One class against the others, by SVC; `most` is C times the weight of each point."""
-    signs = np.where(positive, 1.0, -1.0)
-    bound = most * kernel.scale
+def class_machine(kernel: UnitKernel, margins: Margins, tol: float, max_iter: int) -> Solved:
+    """One class against the others with the hinge loss, by SVC; `margins` is in the kernel's own units, on the CPU."""
+    margins = margins.in_units(kernel.scale)
+    signs, bound = margins.targets.numpy(), (margins.high - margins.low).numpy()
 
     def attempt(asked: float, left: int) -> tuple[int, list[Solved]]:
         machine = SVC(C=1.0, kernel="precomputed", tol=asked, max_iter=left)
-        machine.fit(kernel.values, positive.astype(int), bound)
+        machine.fit(kernel.values, (signs > 0).astype(int), bound)
         coef = np.zeros(len(signs))
         coef[machine.support_] = machine.dual_coef_[0]
         coef = signs * np.clip(signs * coef, 0, bound)
+        found = candidates(coef, float(machine.intercept_[0]))
+        if min(one.gap for one in found) > tol:
+            found += [
+                one
+                for sharp in _settled(kernel, margins, coef, found[0].intercept)
+                for one in candidates(sharp, found[0].intercept)
+            ]
+        return int(np.max(machine.n_iter_)), found
+
+    def candidates(coef: NDArray[np.float64], near: float) -> list[Solved]:
         scores = kernel.values @ coef
-        intercept = _best_intercept(scores, signs, bound, float(machine.intercept_[0]))
+        intercept = _best_intercept(scores, signs, bound, near)
         norm = float(coef @ scores)
         dual = float(np.abs(coef).sum()) - norm / 2 - abs(float(coef.sum())) * (1 + abs(intercept))
-        margins = signs * (scores + intercept)
-        least = float(margins[bound > 0].min())
+        margin = signs * (scores + intercept)
+        least = float(margin.min())
         room = 1 + 1e-12  # separable points must not pay C for the rounding of their margin
         found = []
         for stretch in (1.0, room / least) if least > 0 else (1.0,):
-            primal = stretch**2 * norm / 2 + float((bound * np.maximum(0, 1 - stretch * margins)).sum())
+            primal = stretch**2 * norm / 2 + float((bound * np.maximum(0, 1 - stretch * margin)).sum())
             above = max(0.0, primal - dual) + kernel.below * float(coef @ coef)
             found.append(_solved(stretch * coef, stretch * intercept, primal, above, kernel.scale))
-        return int(np.max(machine.n_iter_)), found
+        return found
 
     return _until(attempt, tol, max_iter)
 
@@ -87,16 +108,36 @@ def tube_machine(kernel: UnitKernel, margins: Margins, tol: float, max_iter: int
         coef = np.zeros(len(targets))
         coef[machine.support_] = machine.dual_coef_[0]
         coef = np.clip(coef, -bound, bound)
-        image = torch.from_numpy(kernel.values @ coef)
-        b, value, above = margins.gap(torch.from_numpy(coef), image, float(machine.intercept_[0]))
-        above += kernel.below * float(coef @ coef)
-        return int(np.max(machine.n_iter_)), [_solved(coef, b, value, above, kernel.scale)]
+        found = [candidate(coef, float(machine.intercept_[0]))]
+        if found[0].gap > tol:
+            found += [
+                candidate(sharp, found[0].intercept) for sharp in _settled(kernel, margins, coef, found[0].intercept)
+            ]
+        return int(np.max(machine.n_iter_)), found
+
+    def candidate(coef: NDArray[np.float64], near: float) -> Solved:
+        b, value, above = margins.gap(torch.from_numpy(coef), torch.from_numpy(kernel.values @ coef), near)
+        return _solved(coef, b, value, above + kernel.below * float(coef @ coef), kernel.scale)
 
     return _until(attempt, tol, max_iter)
 
 
+def _settled(
+    kernel: UnitKernel, margins: Margins, coef: NDArray[np.float64], intercept: float
+) -> list[NDArray[np.float64]]:
+    """The coefficients once the free ones are settled; none where they have no solution."""
+    u = torch.from_numpy(coef)
+    free = ((u != 0) & (u > margins.low) & (u < margins.high)).nonzero()[:, 0]
+    try:
+        return [settled(margins, u, intercept, free, kernel).numpy()]
+    except NumericalError:
+        return []
+
+
 def _solved(coef: NDArray[np.float64], intercept: float, value: float, above: float, scale: float) -> Solved:
-    return Solved(coef / scale, intercept, value / scale, above / value if value > 0 else 0.0, 0)
+    return Solved(
+        coef / scale, intercept, value / scale, above / value if value > 0 else 0.0 if above == 0 else np.inf, 0
+    )
 
 
 def _until(attempt: Callable[[float, int], tuple[int, list[Solved]]], tol: float, max_iter: int) -> Solved:

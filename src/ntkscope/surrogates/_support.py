@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from ntkscope.core import UsageError
+from ntkscope.core import NumericalError, UsageError
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.surrogates._base import Array, LinearInKernel, as_array
 from ntkscope.surrogates._checks import choice
-from ntkscope.surrogates._interior import fit_kinked
+from ntkscope.surrogates._interior import fit_interior
 from ntkscope.surrogates._margin_newton import STEPS, Kernel, Machine, fit_squared, unit_kernel
 from ntkscope.surrogates._margins import Margins
-from ntkscope.surrogates._smo import Solved
+from ntkscope.surrogates._smo import Solved, UnitKernel
 
+ByLibsvm: TypeAlias = Callable[[UnitKernel, Margins, float, int], Solved]
 SMO_UP_TO = 10_000
+HUGE = 1e30
+ACTIVE_SETS = 20  # that are tried before the interior-point method
 
 
 def fit_margins(margins: Margins, kernel: Kernel, tol: float, max_iter: int = -1) -> Machine:
     """Minimise until the duality gap is within `tol` of the objective; `max_iter` Newton steps, -1 for 300."""
-    fit = fit_squared if margins.squared else fit_kinked
-    found = fit(margins.in_units(kernel.scale), kernel, tol, STEPS if max_iter < 0 else max_iter)
+    limit, inner = STEPS if max_iter < 0 else max_iter, margins.in_units(kernel.scale)
+    if not margins.squared:
+        found = fit_interior(inner, kernel, tol, limit)
+    else:
+        found = fit_squared(inner, kernel, tol, min(limit, ACTIVE_SETS))
+        if found.gap > tol and limit > found.steps:
+            other = fit_interior(inner, kernel, tol, limit - found.steps)
+            found = replace(min(found, other, key=lambda one: one.gap), steps=found.steps + other.steps)
+    if not math.isfinite(found.gap):
+        raise NumericalError(
+            f"no function on this kernel of {len(found.coef)} rows, mean diagonal {kernel.scale:.3g}, had a finite objective"
+            " above 0; expected a positive semi-definite kernel whose products with C stay in range: check how it was computed"
+        )
     return replace(found, coef=found.coef / kernel.scale, value=found.value / kernel.scale)
 
 
@@ -40,6 +56,7 @@ class SupportVectors(LinearInKernel):
     solver: Any
     tol: Any
     max_iter: Any
+    solver_: str
     _margin: str
     _squared: str
 
@@ -49,6 +66,9 @@ class SupportVectors(LinearInKernel):
             value = getattr(self, name)
             if not isinstance(value, numbers) or isinstance(value, bool) or not 0 < value < np.inf:
                 raise UsageError(f"got C={self.C!r}, tol={self.tol!r}; expected finite numbers > 0")
+        whole = isinstance(self.max_iter, int | np.integer) and not isinstance(self.max_iter, bool)
+        if not whole or self.max_iter < -1:
+            raise UsageError(f"got max_iter={self.max_iter!r}; expected a number of steps, or -1")
         choice("loss", self.loss, (self._margin, self._squared))
         choice("intercept", self.intercept, ("free", "penalised"))
         choice("solver", self.solver, ("auto", "smo", "newton"))
@@ -68,16 +88,36 @@ class SupportVectors(LinearInKernel):
 
     def _weighed(self, gram: Gram, weights: Tensor | None) -> tuple[Gram, Tensor, Tensor | None]:
         """The kernel of the points of positive weight, C times their weights, and which they are (None: all)."""
+        kept = None if weights is None or bool((weights > 0).all()) else (weights > 0).nonzero()[:, 0]
         most = torch.full((gram.shape[0],), float(self.C), dtype=torch.float64, device=gram.device)
-        if weights is None:
-            return gram, most, None
-        kept = (weights > 0).nonzero()[:, 0]
-        if len(kept) == len(weights):
-            return gram, most * weights, None
-        return gram[kept, kept], (most * weights)[kept], kept
+        most = most if weights is None else most * weights
+        most = most if kept is None else most[kept]
+        inner = gram if kept is None else gram[kept, kept]
+        scale = float(inner.diagonal().to(torch.float64).abs().mean()) + (self.intercept == "penalised") or 1.0
+        low, high = (scale * float(edge) for edge in torch.aminmax(most))
+        if not 1 / HUGE <= low <= high <= HUGE:
+            raise UsageError(
+                f"got C times sample_weight times the kernel's mean diagonal from {low:.3g} to {high:.3g}; expected numbers"
+                f" from {1 / HUGE:g} to {HUGE:g}, or weights of 0: scale the kernel or C"
+            )
+        return inner, most, kept
 
-    def _newton(self, gram: Gram, problems: list[Callable[[], Margins]]) -> list[Solved]:
+    def _solved(self, gram: Gram, problems: list[Margins], smo: ByLibsvm) -> list[Solved]:
         """One machine after another on one kernel."""
+        self.jitter_ = 0.0
+        if self.solver_ == "newton":
+            return self._newton(gram, problems)
+        unit = UnitKernel.of(as_array(gram.dense()))
+        found = [smo(unit, problem.cpu(), self.tol, self.max_iter) for problem in problems]
+        missed = [k for k, one in enumerate(found) if one.gap > self.tol]
+        if missed and self.solver == "auto" and self.max_iter < 0 and not unit.below:
+            with contextlib.suppress(NumericalError):  # what libsvm found stays
+                for k, other in zip(missed, self._newton(gram, [problems[k] for k in missed])):
+                    if other.gap < found[k].gap:
+                        found[k], self.solver_ = other, "newton"
+        return found
+
+    def _newton(self, gram: Gram, problems: list[Margins]) -> list[Solved]:
         penalised = self.intercept == "penalised"
         kernel = unit_kernel(gram, constant=penalised)
         self.jitter_ = kernel.jitter
@@ -90,7 +130,7 @@ class SupportVectors(LinearInKernel):
             )
         found = []
         for problem in problems:
-            machine = fit_margins(problem(), kernel, self.tol, self.max_iter)
+            machine = fit_margins(problem, kernel, self.tol, self.max_iter)
             intercept = float(machine.coef.sum()) if penalised else machine.intercept
             found.append(Solved(as_array(machine.coef), intercept, machine.value, machine.gap, machine.steps))
         return found

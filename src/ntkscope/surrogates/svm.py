@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from ntkscope.surrogates._base import LinearClassifier
 from ntkscope.surrogates._checks import class_labels, sample_weights, training_kernel, two_classes_weigh
 from ntkscope.surrogates._margins import classes_apart
-from ntkscope.surrogates._smo import UnitKernel, class_machine
+from ntkscope.surrogates._smo import class_machine
 from ntkscope.surrogates._support import SupportVectors
 from ntkscope.surrogates.registry import SURROGATES
 
@@ -31,7 +30,8 @@ class KernelSVM(SupportVectors, LinearClassifier):
     solver: "smo" is SVC, which has the hinge and a free intercept alone; O(n²) to O(n³) per class, the kernel as a NumPy array.
     "newton" is in float64 on the kernel's device: squared losses in the primal on the active rows, the others by an
     interior-point method; each step factorises, O(n³) at most, where the kernel fits into memory, else it uses conjugate
-    gradients on `K @ v`. "auto" is "smo" where it applies, up to 10,000 rows on a CPU.
+    gradients on `K @ v`. "auto" is "smo" where it applies, up to 10,000 rows on a CPU, then "newton" where libsvm's gap stays
+    above `tol` (large C).
 
     tol: how far above its minimum the objective of each class may be, relative to it, by the duality gap. max_iter: steps
     of the solver per class; -1 means a million of SVC's, 300 of Newton's. Fitted: `coef_`, `intercept_`, `support_`, `n_iter_`,
@@ -44,7 +44,7 @@ class KernelSVM(SupportVectors, LinearClassifier):
     [0, 0, 1]
     >>> svm = KernelSVM(loss="squared_hinge", intercept="penalised").fit(K, [0, 0, 1])
     >>> svm.solver_, svm.decision_function(K).round(3).tolist()
-    ('newton', [-0.73, -0.73, 0.419])
+    ('newton', [-0.781, -0.781, 0.625])
     """
 
     _margin = "hinge"
@@ -76,17 +76,13 @@ class KernelSVM(SupportVectors, LinearClassifier):
         two_classes_weigh(numbers, weights, "KernelSVM")
         classes = len(self.classes_)
         asked = range(1, 2) if classes == 2 else range(classes)  # those that get a function of their own
-        self.solver_, self.jitter_ = self._road(gram), 0.0
+        self.solver_ = self._road(gram)
         inner, most, kept = self._weighed(gram, weights)
         places = torch.from_numpy(numbers).to(gram.device)
         places = places if kept is None else places[kept]
-        if self.solver_ == "smo":
-            unit = UnitKernel.of(inner.numpy().astype(np.float64, copy=False))
-            one = partial(class_machine, unit, most=most.cpu().numpy(), tol=self.tol, max_iter=self.max_iter)
-            machines = [one((places == c).cpu().numpy()) for c in asked]
-        else:
-            make = partial(classes_apart, squared=self.loss == self._squared, bias=self.intercept == "free")
-            machines = self._newton(inner, [partial(make, places == c, most) for c in asked])
+        squared, bias = self.loss == self._squared, self.intercept == "free"
+        problems = [classes_apart(places == c, most, squared=squared, bias=bias) for c in asked]
+        machines = self._solved(inner, problems, class_machine)
         coef, intercept = self._keep(machines, kept, len(numbers))
         if classes == 2:
             coef, intercept = np.concatenate([-coef, coef]) / 2, np.concatenate([-intercept, intercept]) / 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -13,7 +12,7 @@ from ntkscope.core import UsageError
 from ntkscope.surrogates._base import Array
 from ntkscope.surrogates._checks import float_targets, sample_weights, training_kernel
 from ntkscope.surrogates._margins import tube
-from ntkscope.surrogates._smo import UnitKernel, tube_machine
+from ntkscope.surrogates._smo import tube_machine
 from ntkscope.surrogates._support import SupportVectors
 from ntkscope.surrogates.registry import SURROGATES
 
@@ -63,22 +62,13 @@ class KernelSVR(MultiOutputMixin, RegressorMixin, SupportVectors):
         gram = training_kernel(self, K)
         targets = float_targets(gram, y, "KernelSVR", "KernelSVM")
         self._flat = targets.ndim == 1
-        self.solver_, self.jitter_ = self._road(gram), 0.0
+        self.solver_ = self._road(gram)
         inner, most, kept = self._weighed(gram, sample_weights(gram, sample_weight))
         columns = targets.reshape(len(targets), -1)
         columns = columns if kept is None else columns[kept]
-        if self.solver_ == "smo":
-            columns, most = columns.cpu(), most.cpu()
         squared, bias = self.loss == self._squared, self.intercept == "free"
-        problems = [
-            partial(tube, column.contiguous(), most, float(self.epsilon), squared=squared, bias=bias)
-            for column in columns.T
-        ]
-        if self.solver_ == "smo":
-            unit = UnitKernel.of(inner.numpy().astype(np.float64, copy=False))
-            machines = [tube_machine(unit, problem(), self.tol, self.max_iter) for problem in problems]
-        else:
-            machines = self._newton(inner, problems)
+        problems = [tube(y, most, float(self.epsilon), squared=squared, bias=bias) for y in columns.T.contiguous()]
+        machines = self._solved(inner, problems, tube_machine)
         self.coef_, self.intercept_ = self._keep(machines, kept, len(targets))
         return self
 

@@ -106,8 +106,8 @@ class Group:
             few, axis = self._few(0), self._axis
             with torch.no_grad():
                 found = self.chain.forward(few, shared=axis is None)
-            alone = [outputs_alone(m, member_inputs(few, axis, i))[0] for i, m in enumerate(models)]
-            if alike(found, torch.stack(alone)):
+            alone = [outputs_alone(m, member_inputs(few, axis, i)) for i, m in enumerate(models)]
+            if alike(found, torch.stack([out for out, _, _ in alone]), max(size for _, _, size in alone)):
                 return
             self.chain = None
             for parameter in self.params.values():
@@ -165,9 +165,9 @@ class Group:
         slopes = gradients(outputs, [p for p in params.values() if p.requires_grad])
         found = []
         for at, (model, i) in enumerate(members):
-            out, own = outputs_alone(model, member_inputs(few, axis, i), SHAKEN)
-            together = [torch.cat([g.flatten() for g in each]) for each in ([s[i] for s in slopes], own)]
-            if not (alike(outputs[i].detach(), out) and alike(*together)):
+            out, own, size = outputs_alone(model, member_inputs(few, axis, i), SHAKEN)
+            stacked, single = (torch.cat([g.flatten() for g in each]) for each in ([s[i] for s in slopes], own))
+            if not (alike(outputs[i].detach(), out, size) and alike(stacked, single)):
                 found.append(at)
         return found
 
@@ -292,8 +292,8 @@ class Group:
                 batch = self.data.rows(index)
         else:
             if self._permutation[0] != epoch:
-                rows = torch.stack([order.permutation(epoch) for order in self.orders]).to(self.device)
-                self._permutation = (epoch, rows)
+                drawn = {order: order.permutation(epoch) for order in set(self.orders)}  # members may share a seed
+                self._permutation = (epoch, torch.stack([drawn[order] for order in self.orders]).to(self.device))
             index = self._permutation[1][:, self.orders[0].place(self.step)]  # (k, b)
             batch = self.data.rows(index)
         return Part(self._augmented(batch.x, index, epoch), batch.y, batch.extras), 0

@@ -17,6 +17,9 @@ FEW = 3  # inputs on which members are checked against their own networks
 ATTEMPTS = 3  # with other inputs: rounding may put one activation on the other side of a kink, but not again and again
 SHAKEN = 1.25  # times their weights
 ROUNDING = 1e4  # units in the last place of the largest output
+CANCELLED = (
+    64.0  # units in the last place of what was added up, where terms cancel: networks that start as the zero function
+)
 UNLIKE = (
     "does not compute what the stack of networks computes with its weights, or has other gradients, so they cannot be trained"
     " as one; expected build(seed) to change nothing but weights and buffers, no backward hooks, and a forward pass that does"
@@ -71,8 +74,9 @@ def member_inputs(x: Inputs, axis: int | None, member: int) -> Any:
     return x if axis is None else take(x, member)
 
 
-def outputs_alone(model: nn.Module, x: Inputs, factor: float = 1.0) -> tuple[Tensor, list[Tensor]]:
-    """A network's own outputs, its parameters times `factor`, and gradients of a sum of them; all is restored bit for bit.
+def outputs_alone(model: nn.Module, x: Inputs, factor: float = 1.0) -> tuple[Tensor, list[Tensor], float]:
+    """A network's own outputs, its parameters times `factor`, gradients of a sum of them, and Σ |θ ∂/∂θ|, the size of what
+    is added up to make it; all is restored bit for bit.
 
     >>> layer = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.ones_(layer.weight)
@@ -87,12 +91,14 @@ def outputs_alone(model: nn.Module, x: Inputs, factor: float = 1.0) -> tuple[Ten
                 for parameter in model.parameters():
                     parameter.mul_(factor)
             out = call(model, x)
-            slopes = gradients(out, [p for p in model.parameters() if p.requires_grad])
+            learning = [p for p in model.parameters() if p.requires_grad]
+            slopes = gradients(out, learning)
+            size = sum(float((p.detach() * slope).abs().sum()) for p, slope in zip(learning, slopes))
         finally:
             with torch.no_grad():
                 for tensor, value in zip(tensors, before):
                     tensor.copy_(value)
-    return out.detach(), slopes
+    return out.detach(), slopes, size
 
 
 def gradients(outputs: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
@@ -105,14 +111,17 @@ def gradients(outputs: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
     return [torch.zeros_like(p) if g is None else g for p, g in zip(params, found)]
 
 
-def alike(found: Tensor, expected: Tensor) -> bool:
-    """Equal up to rounding of the precision they are in.
+def alike(found: Tensor, expected: Tensor, size: float = 0.0) -> bool:
+    """Equal up to rounding of the precision they are in; `size` of terms that may have cancelled.
 
     >>> alike(torch.ones(2), torch.ones(2) + 1e-6), alike(torch.ones(2), torch.ones(2) + 1e-2)
     (True, False)
+    >>> alike(torch.zeros(1), torch.zeros(1) + 1e-7), alike(torch.zeros(1), torch.zeros(1) + 1e-7, size=1.0)
+    (False, True)
     """
     if found.shape != expected.shape:
         return False
     precision = torch.finfo(expected.dtype)
-    allowed = ROUNDING * precision.eps * max(float(expected.abs().max()), precision.tiny)
+    largest = max(ROUNDING * float(expected.abs().max()), CANCELLED * size, ROUNDING * precision.tiny)
+    allowed = precision.eps * largest
     return bool(((found - expected).abs() <= allowed).all()) or not bool(torch.isfinite(expected).all())
