@@ -50,7 +50,7 @@ HELPERS = {
     "report.views": {"registry"},
     "xray.sections": set(),
     "tangent.rules": {"registry"},
-    "experiments": {"registry", "figures", "statements"},
+    "experiments": {"registry", "figures", "pages", "statements"},
 }
 
 

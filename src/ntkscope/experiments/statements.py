@@ -39,14 +39,14 @@ def table(record: Record) -> str:
     for claim in record.claims:
         name = next((claim.id.removeprefix(start) for start in PREFIXES if claim.id.startswith(start)), claim.id)
         cells = (name, claim.tolerance, claim.measured, claim.verdict, claim.note)
-        lines.append("| " + " | ".join(_cell(value) for value in cells) + " |")
+        lines.append("| " + " | ".join(as_cell(value) for value in cells) + " |")
     return "\n".join(lines)
 
 
-def _cell(value: Any) -> str:
+def as_cell(value: Any) -> str:
     """As the text of one cell: a bar would end it.
 
-    >>> _cell({"|a|": [1.23456, 2], "b": {"c": True}})
+    >>> as_cell({"|a|": [1.23456, 2], "b": {"c": True}})
     '∣a∣: [1.235, 2]; b: (c: True)'
     """
     return _words(value, outer=True).replace("|", "∣").replace("\n", " ")
