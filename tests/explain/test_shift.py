@@ -419,3 +419,12 @@ class TestShift:
 
     def test_pooled_of_the_record(self) -> None:
         assert Pooled(np.eye(4), 3).second == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"permutations": -1}, {"permutations": 39.5}, {"permutations": "many"}, {"level": "low"}, {"tests": 3}]
+)
+def test_wrong_options_say_what_was_expected(wrong: dict[str, Any]) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    with pytest.raises(UsageError, match="expected"):
+        shift(None, x[:20], x[20:], **wrong)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -124,8 +125,10 @@ def shift(
     ('shift', 0.01, True)
     """
     chosen = _tests(tests)
-    if not 0 < level < 1:
-        raise UsageError(f"got level={level}; expected a probability between 0 and 1, such as 0.05")
+    if not isinstance(permutations, Integral) or isinstance(permutations, bool) or permutations < 1:
+        raise UsageError(f"got permutations={permutations!r}; expected a whole number from 1, such as 999")
+    if not (isinstance(level, Real) and 0 < level < 1):
+        raise UsageError(f"got level={level!r}; expected a probability between 0 and 1, such as 0.05")
     if isinstance(kernel, str) and not (isinstance(embed, nn.Module) and kernel in kernels.KERNELS):
         raise UsageError(
             f"got kernel={kernel!r} with embed of type {type(embed).__name__}; expected a kernel of"
@@ -179,7 +182,8 @@ def shift(
 
 
 def _tests(tests: Sequence[str]) -> tuple[str, ...]:
-    chosen = (tests,) if isinstance(tests, str) else tuple(dict.fromkeys(tests))
+    listed = tests if isinstance(tests, Iterable) and not isinstance(tests, str) else (tests,)
+    chosen = tuple(dict.fromkeys(listed))
     if not chosen or any(name not in TESTS for name in chosen):
         raise UsageError(f"got tests={tests!r}; expected some of {', '.join(TESTS)}")
     return chosen
