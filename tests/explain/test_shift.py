@@ -428,3 +428,10 @@ def test_wrong_options_say_what_was_expected(wrong: dict[str, Any]) -> None:
     x = np.random.default_rng(0).normal(size=(40, 2))
     with pytest.raises(UsageError, match="expected"):
         shift(None, x[:20], x[20:], **wrong)
+
+
+def test_a_large_constant_column_hides_nothing() -> None:
+    random = np.random.default_rng(0)
+    a, b = random.normal(size=(60, 5)), random.normal(size=(60, 5)) + 2
+    a, b = (np.c_[sample, np.full(60, 1e20)] for sample in (a, b))
+    assert shift(None, a, b, permutations=99).verdict == "shift"

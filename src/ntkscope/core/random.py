@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+
+from ntkscope.core.errors import UsageError
 
 
 def derive_seed(seed: int, *names: str | int) -> int:
@@ -19,8 +22,18 @@ def derive_seed(seed: int, *names: str | int) -> int:
     >>> derive_seed(0, "split") == derive_seed(0, "noise")
     False
     """
-    text = "/".join([str(int(seed)), *map(str, names)])
+    text = "/".join([str(_whole(seed)), *map(str, names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def _whole(seed: int) -> int:
+    try:
+        return operator.index(seed)
+    except TypeError:
+        pass
+    if isinstance(seed, float) and seed.is_integer():
+        return int(seed)
+    raise UsageError(f"got seed={seed!r}; expected a whole number, such as 0")
 
 
 def generator(seed: int, *names: str | int) -> torch.Generator:

@@ -87,6 +87,7 @@ def pool(a: Float64[np.ndarray, "n p"], b: Float64[np.ndarray, "m q"]) -> Pooled
         raise UsageError(
             "the embedding gives the same vector for every item; expected one that varies: choose another layer"
         )
+    values = np.where((values != values[0]).any(0), values, 0.0)  # a large constant would round the others away
     scale = np.abs(values).max()
     centred = values / scale - (values / scale).mean(0)  # by the scale first: squares of 1e200 would be infinite
     if not np.square(centred).sum() > np.finfo(float).eps ** 2 * centred.size:

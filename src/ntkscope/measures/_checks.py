@@ -25,7 +25,10 @@ def plain_array(values: Any) -> np.ndarray:
 
 def finite(values: Any, name: str, axes: int) -> np.ndarray:
     """A float64 array with `axes` axes and no NaN or infinity in it."""
-    array = plain_array(values)
+    try:
+        array = plain_array(values)
+    except ValueError as error:  # rows of different lengths
+        raise UsageError(f"got {name} that is no array ({error}); expected real numbers with {axes} axes") from None
     if array.ndim != axes or array.dtype.kind not in "fiub":
         raise UsageError(f"got {name} as {array.dtype} of shape {array.shape}; expected real numbers with {axes} axes")
     wide = array.astype(np.float64)

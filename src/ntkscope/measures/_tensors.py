@@ -18,7 +18,11 @@ def tensor_of(values: Any, name: str, *axes: int) -> Tensor:
     >>> tensor_of([[1, 2]], "X", 2)
     tensor([[1., 2.]], dtype=torch.float64)
     """
-    array = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float64))
+    try:
+        array = values.detach() if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float64))
+    except (TypeError, ValueError) as error:  # texts, rows of different lengths
+        wanted = " or ".join(map(str, axes))
+        raise UsageError(f"got {name} that is no array ({error}); expected real numbers with {wanted} axes") from None
     if array.is_complex() or array.ndim not in axes or 0 in array.shape:
         wanted = " or ".join(map(str, axes))
         raise UsageError(

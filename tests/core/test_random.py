@@ -1,0 +1,31 @@
+"""Seeds are whole numbers; anything else is refused with a word on what was expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ntkscope.core import UsageError, derive_seed
+from ntkscope.measures.changepoint import common_jump
+from ntkscope.measures.collapse import nc3
+
+
+@pytest.mark.parametrize("seed", [3, np.int64(3), np.uint8(3), torch.tensor(3), 3.0])
+def test_whole_numbers_of_any_kind_are_one_seed(seed: Any) -> None:
+    assert derive_seed(seed, "a") == derive_seed(3, "a")
+
+
+@pytest.mark.parametrize("seed", ["3", 3.5, float("nan"), None, [3], torch.tensor(0.5)])
+def test_anything_else_is_refused(seed: Any) -> None:
+    with pytest.raises(UsageError, match="expected a whole number"):
+        derive_seed(seed, "a")
+
+
+def test_texts_and_ragged_rows_are_no_arrays() -> None:
+    with pytest.raises(UsageError, match="no array"):
+        common_jump([[1, 2, 3], [1, 2]], window=1)
+    with pytest.raises(UsageError, match="no array"):
+        nc3([[0.0], [1.0], [3.0], [4.0]], [0, 0, 1, 1], "a")
