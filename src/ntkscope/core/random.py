@@ -26,11 +26,9 @@ def derive_seed(seed: int, *names: str | int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def _whole(seed: int) -> int:
-    try:
-        return operator.index(seed)
-    except TypeError:
-        pass
+def _whole(seed: object) -> int:
+    with contextlib.suppress(TypeError):
+        return operator.index(seed)  # type: ignore[arg-type]
     if isinstance(seed, float) and seed.is_integer():
         return int(seed)
     raise UsageError(f"got seed={seed!r}; expected a whole number, such as 0")
