@@ -24,25 +24,26 @@ def few_components(
 ) -> dict[str, Any]:
     """Test accuracy of a Gaussian and of a linear SVM on the first components, scikit-learn's default settings, and how many
     give the Gaussian one 90 % of its best."""
-    found = pca(train, components=max(FEW), method="auto")
+    found = pca(train, components=min(max(FEW), *train.shape), method="auto")
     Z, new = (found.transform(rows).double().cpu().numpy() for rows in (train, test))
     some = numpy_generator(seed, "few components").permutation(len(Z))[:MOST]
     targets, truth = y.cpu().numpy()[some], labels.cpu().numpy()
     accuracy: dict[str, list[float]] = {"gaussian": [], "linear": []}
-    for d in FEW:
+    several = [d for d in FEW if d <= Z.shape[1]]
+    for d in several:
         machines = {"gaussian": SVC(), "linear": LinearSVC(dual=False)}
         scale = Z[some, :d].std()
         for name, machine in machines.items():
             fit = machine.fit(Z[some, :d] / scale, targets)
             accuracy[name].append(digits(float((fit.predict(new[:, :d] / scale) == truth).mean()), 6))
     enough = [value >= 0.9 * max(accuracy["gaussian"]) for value in accuracy["gaussian"]]
-    return {"components": list(FEW), **accuracy, "items": len(some), "smallest": FEW[enough.index(True)]}
+    return {"components": several, **accuracy, "items": len(some), "smallest": several[enough.index(True)]}
 
 
 def objectives(train: Float[Tensor, "n p"], y: Int[Tensor, " n"], d: int) -> dict[str, Any]:
     """½‖w‖² + C Σ max(0, 1 - yf)², all classes, on the first d components: ours, LinearSVC's, and their relative difference."""
-    d = min(d, *train.shape)
-    Z = pca(train, components=d, method="auto").transform(train).double()
+    Z = pca(train, components=min(d, *train.shape), method="auto").transform(train).double()
+    d = Z.shape[1]  # fewer where there is no more variance
     ours = sweep(Z, y.to(Z.device), Z[:20], y[:20].to(Z.device), [d], probes=("svm",), C=C).objective["svm"][d]
     a, targets = Z.cpu().numpy(), y.cpu().numpy()
     svm = LinearSVC(C=C, tol=1e-7, max_iter=1_000_000, dual=False).fit(a, targets)
