@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -61,18 +62,22 @@ def trained_together(
 ) -> None:
     """Networks `build(seed)`, each trained on its own part, all in one stack; weights in `networks/KEY-PLACE.safetensors`.
 
-    Nothing is trained where the weights of all of them are there.
+    Nothing is trained where the weights of all of them are there; a killed training continues where it stopped.
     """
     paths = [weights_file(record, f"{key}/{place}") for place in range(len(seeds))]
     if all(path.exists() for path in paths):
         return
+    paths[0].parent.mkdir(exist_ok=True)
+    store = paths[0].with_name(f"{key.replace('/', '-')}.training")
+    shared = all(part is parts[0] for part in parts)
+    options = {**how, "seeds": list(seeds), "device": device, "store": store}
     began = time.perf_counter()
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-        ensemble = training.fit_ensemble(build, list(parts), seeds=list(seeds), device=device, **how)
+        ensemble = training.fit_ensemble(build, parts[0] if shared else list(parts), **options)
     seconds = round(time.perf_counter() - began, 2)
-    paths[0].parent.mkdir(exist_ok=True)
     for path, member in zip(paths, ensemble.members()):
         models.save_weights(member, path)
+    shutil.rmtree(store, ignore_errors=True)
     steps = [int(count) for count in ensemble.steps.tolist()]
     record.put(**{f"training/{key}": {"seconds": seconds, "steps": steps, "networks": len(seeds)}})
 

@@ -99,12 +99,19 @@ def stochastic_scores(
 
 
 def shares_of_classes(scores: Float64[np.ndarray, "m c"]) -> Float64[np.ndarray, "m c"]:
-    """Probabilities as scikit-learn makes them of one-vs-rest scores: sigmoids divided by their sum; of two classes a sigmoid."""
+    """Probabilities as scikit-learn makes them of one-vs-rest scores: sigmoids divided by their sum, or all alike where each
+    underflows to 0; of two classes a sigmoid.
+
+    >>> shares_of_classes(np.array([[0.0, 0.0, -1e9], [-1e9, -1e9, -1e9]])).round(3).tolist()
+    [[0.5, 0.5, 0.0], [0.333, 0.333, 0.333]]
+    """
     if scores.shape[1] == 2:
         return probabilities(scores)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore"):
         each = 1 / (1 + np.exp(-scores))
-        return each / each.sum(1, keepdims=True)
+    each[each.sum(1) == 0] = 1.0
+    found: np.ndarray = each / each.sum(1, keepdims=True)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +128,7 @@ class Compared:
         """
         p = shares_of_classes(scores) if ovr else probabilities(scores)
         own = np.arange(len(self.y)), self.y
-        with np.errstate(divide="ignore"):
-            logits = np.log(np.maximum(p, 1e-300)) if ovr and scores.shape[1] > 2 else scores
+        logits = np.log(np.maximum(p, 1e-300)) if ovr and scores.shape[1] > 2 else scores
         figures = faithful(logits, self.network, self.y, bootstrap=0)
         found: dict[str, Any] = {"tau": figures["tau"], "tad": figures["tad"], "pearson": figures["pearson"]}
         q = probabilities(self.network.astype(np.float32).astype(np.float64)).astype(np.float32)
