@@ -9,10 +9,9 @@ classes and its default stopping, so its τ depends on its seed.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,12 +89,32 @@ def floor_on_used(y: Int64[np.ndarray, " n"], network: Float[np.ndarray, " n"]) 
 
 
 def stochastic_scores(
-    train: Float[np.ndarray, "n n"], test: Float[np.ndarray, "m n"], y: Int64[np.ndarray, " n"], alpha: float, seed: int
-) -> Float64[np.ndarray, "m c"]:
-    """Scores of the test points by the authors' SGDClassifier, one column per class; of two classes the columns are (-f, f)/2."""
-    fitted = SGDClassifier(loss="log_loss", penalty="l2", alpha=alpha, class_weight="balanced", random_state=seed)
-    scores = np.asarray(fitted.fit(train, y).decision_function(test), dtype=np.float64)
-    return np.stack([-scores, scores], axis=1) / 2 if scores.ndim == 1 else scores
+    pair: KernelPair, y: Int64[np.ndarray, " n"], alpha: float, seeds: Sequence[int]
+) -> Iterator[Float64[np.ndarray, "m c"]]:
+    """Scores of the test points by the authors' SGDClassifier for every seed, one column per class; of two classes (-f, f)/2.
+
+    Kernels that are not cosines are divided by the standard deviation of their entries, as in the authors' code.
+    """
+    train, test = pair.train.numpy(), pair.test.numpy()
+    if pair.name not in COSINES:
+        scale = float(train.std()) or 1.0
+        train, test = train / scale, test / scale
+    many, cores = len(np.unique(y)) > 2, os.cpu_count() or 1
+
+    def scores(seed: int) -> Float64[np.ndarray, "m c"]:
+        fitted = SGDClassifier(
+            loss="log_loss",
+            penalty="l2",
+            alpha=alpha,
+            class_weight="balanced",
+            random_state=seed,
+            n_jobs=cores if many else None,  # threads: one-vs-rest fits side by side
+        ).fit(train, y)
+        found = np.asarray(fitted.decision_function(test), dtype=np.float64)
+        return found if many else np.stack([-found, found], axis=1) / 2
+
+    with ThreadPoolExecutor(1 if many else max(1, min(len(seeds), cores))) as pool:
+        yield from map(scores, seeds) if many else pool.map(scores, seeds)
 
 
 def shares_of_classes(scores: Float64[np.ndarray, "m c"]) -> Float64[np.ndarray, "m c"]:
@@ -142,15 +161,18 @@ class Compared:
 def stochastic_fits(
     pair: KernelPair, y: Int64[np.ndarray, " n"], compared: Compared, alpha: float, seeds: Sequence[int]
 ) -> dict[str, Any]:
-    """Both measures of the authors' classifier for every seed, side by side in threads; {seed: measures} and the ridge."""
-    train, test = pair.train.numpy(), pair.test.numpy()
-    if pair.name not in COSINES:
-        scale = float(train.std()) or 1.0
-        train, test = train / scale, test / scale
-    with ThreadPoolExecutor(max(1, min(len(seeds), os.cpu_count() or 1))) as pool:
-        fits = pool.map(partial(stochastic_scores, train, test, y, alpha), seeds)
-        rows = {str(seed): compared.measured(scores, ovr=True) for seed, scores in zip(seeds, fits)}
+    """Both measures of the authors' classifier for every seed: {seed: measures} and the ridge."""
+    fits = stochastic_scores(pair, y, alpha, seeds)
+    rows = {str(seed): compared.measured(scores, ovr=True) for seed, scores in zip(seeds, fits)}
     return {"alpha": alpha, "seeds": rows}
+
+
+def as_committed(p: Float[np.ndarray, "n c"], q: Float[np.ndarray, "n c"]) -> Unsaturated:
+    """τ as the authors' notebook on poisoning has it: it indexes with one-hot labels, which takes class 0 from every place but
+    one and class 1 from that one, so c - 1 copies of class 0 and one of class 1 are compared, whatever the labels.
+    """
+    copies = p.shape[1] - 1
+    return unsaturated(*(np.concatenate([np.repeat(one[:, 0], copies), one[:, 1]]) for one in (p, q)))
 
 
 def spread(fits: dict[str, Any] | Any, *path: str) -> dict[str, float] | None:

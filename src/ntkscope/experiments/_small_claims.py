@@ -105,8 +105,10 @@ def at_optimum(found: list[Mapping[str, Any]]) -> dict[str, Any]:
 def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
     """Mean and standard error over networks beside the published ones."""
     for row, published in TABLE.items():
-        yield _row(config, record, row, published, difference) if row in config.rows else published.judged(
-            None, None, note="this row was left out"
+        yield (
+            _row(config, record, row, published, difference)
+            if row in config.rows
+            else published.judged(None, None, note="this row was left out")
         )
     yield _pearson(config, record, difference)
 
@@ -129,7 +131,9 @@ def _row(config: Any, record: Record, row: str, published: Published, difference
     notes = []
     floor = beside[JUDGED].get("labels alone, tau of class 1")
     if floor is not None:
-        notes.append(f"labels alone score {floor:.3f} in this measure, so {judged['tau'][0] - floor:.3f} is the surrogate's")
+        notes.append(
+            f"labels alone score {floor:.3f} in this measure, so {judged['tau'][0] - floor:.3f} is the surrogate's"
+        )
     if judged["fits without a tau"]:
         notes.append(f"{judged['fits without a tau']} fits overflow and have no tau; the authors drop such networks")
     if len(theirs) < config.authors_seeds:

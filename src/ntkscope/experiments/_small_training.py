@@ -100,9 +100,7 @@ def build_small(config: Any, row: str, reading: str, split: Split, seed: int) ->
     common |= {"convolutions": 2 if reading == "authors" and row == "cnn-cifar2" else 1}
     common |= {"pool": "avg" if row != "cnn-cifar2" else "max"} if reading == "authors" else {}
     common = {"pool": "avg" if channels == 1 else "max", **common}
-    return models.build(
-        "small_cnn", classes=1, channels=config.sigmoid_channels, hidden=(128, 64), ntk=True, **common
-    )
+    return models.build("small_cnn", classes=1, channels=config.sigmoid_channels, hidden=(128, 64), ntk=True, **common)
 
 
 def how_small(config: Any, row: str, reading: str) -> dict[str, Any]:

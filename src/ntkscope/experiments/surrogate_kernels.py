@@ -34,6 +34,7 @@ from ntkscope.explain import attribute
 
 GROUPS = {"exact": ("trntk", "trntk0"), "projected": ("proj-trntk", "proj-pntk"), "embedding": ("em", "ck")}
 
+
 @dataclass(frozen=True)
 class SurrogateKernels:
     """`*_points`: how many training points a kernel has; comparisons between kernels use the points they all share.
@@ -219,7 +220,9 @@ def all_looks(run: Run, s: int) -> dict[str, Any]:
     kernels = [k for k in (*run.config.kernels, COSINE) if f"{s}/{k}/looks" in record.metrics]
     missing = [k for k in run.config.kernels if k not in kernels]
     if missing:
-        raise UsageError(f"leg {s}/looks needs the kernels {', '.join(missing)} of network {s}; expected their legs to be run first")
+        raise UsageError(
+            f"leg {s}/looks needs the kernels {', '.join(missing)} of network {s}; expected their legs to be run first"
+        )
     tops = {k: record.arrays[f"top5-{s}-{k}"] for k in kernels}
     for k in kernels:
         for name, value in record.metrics[f"{s}/{k}/looks"].items():
