@@ -18,7 +18,10 @@ from ntkscope.experiments._surrogate import faithful
 from ntkscope.machines import fit_machine
 
 ATTACKS = ("clean", "fgsm", "pgd")
-SURROGATES: dict[str, dict[str, Any]] = {"svm": {"C": 1.0, "tol": 1e-4}, "glm": {"alpha": 1e-4, "tol": 1e-9, "max_iter": 500}}
+SURROGATES: dict[str, dict[str, Any]] = {
+    "svm": {"C": 1.0, "tol": 1e-4},
+    "glm": {"alpha": 1e-4, "tol": 1e-9, "max_iter": 500},
+}
 
 
 def attacked(
@@ -53,9 +56,15 @@ def under_attack(
     """Accuracy and τ of a network's SVM and GLM surrogates on clean images, FGSM and PGD; `strength` in units of brightness."""
     device = next(model.parameters()).device
     few = chosen_points(split.test.y, items, seed)
-    test, part = (whole.take(torch.from_numpy(at)) for whole, at in ((split.test, few), (split.train, chosen_points(split.train.y, points, seed))))
+    test, part = (
+        whole.take(torch.from_numpy(at))
+        for whole, at in ((split.test, few), (split.train, chosen_points(split.train.y, points, seed)))
+    )
     x, y = test.x.to(device), test.y.to(device)
-    mean, std = (torch.as_tensor(split.extras.get(name, default), dtype=x.dtype, device=device).reshape(-1, 1, 1) for name, default in (("mean", 0.0), ("std", 1.0)))
+    mean, std = (
+        torch.as_tensor(split.extras.get(name, default), dtype=x.dtype, device=device).reshape(-1, 1, 1)
+        for name, default in (("mean", 0.0), ("std", 1.0))
+    )
     box = ((0 - mean) / std, (1 - mean) / std)
     moved = {
         "clean": x,
@@ -68,7 +77,9 @@ def under_attack(
     found: dict[str, Any] = {"train_items": len(part), "items": n, "strength": strength, "steps": steps}
     for name, options in SURROGATES.items():
         scores = fit_machine(pair, part.y.numpy(), name, classes=network.shape[1], **options).logits(pair.test)
-        found[name] = {attack: _compared(scores, network, labels, slice(k * n, (k + 1) * n)) for k, attack in enumerate(ATTACKS)}
+        found[name] = {
+            attack: _compared(scores, network, labels, slice(k * n, (k + 1) * n)) for k, attack in enumerate(ATTACKS)
+        }
     return found
 
 

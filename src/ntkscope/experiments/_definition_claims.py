@@ -16,25 +16,91 @@ KERNELS, SURROGATE, MEASURES, WIDTH, ATTACK = "kernels", "surrogate", "measures"
 PUBLISHED = {
     claim.id.removeprefix("surrogate-"): claim
     for claim in (
-        Published("surrogate-kglm-definition", "Eq. 1", {"weights": "C x N", "bias": "C"}, "logits are W k + b to 1e-6; gradient at the optimum <= 1e-6"),
-        Published("surrogate-attribution-sums-to-logit", "Eq. 3", "attributions add up to the logit", "difference < 1e-8"),
-        Published("surrogate-kendall-definition", "Section 3", "concordant minus discordant over all pairs", "equals scipy without ties to 1e-12; the printed rule gives a tied sequence with itself < 1"),
-        Published("surrogate-kendall-range", "Section 3", {"min": -1, "max": 1}, "exactly +-1 for monotone maps; unrelated scores within 4 sqrt(4 / 9N)"),
-        Published("surrogate-tau-one-implies-recovery", "Section 3", "tau = 1 implies an invertible map", "isotonic R2 = 1 to 1e-9; with three classes the other entries may differ"),
-        Published("surrogate-accuracy-blind", "Section 3", "equal accuracy is compatible with any disagreement", "a pair of models with TAD 0 and tau <= 0"),
-        Published("surrogate-tad-definition", "Section 3", "surrogate accuracy minus the network's, in points", "one more of four right: 25 points"),
-        Published("surrogate-trntk-unit-diagonal", "Eq. 4", {"diagonal": 1.0}, "diagonal 1 to 1e-6, entries <= 1 + 1e-6"),
+        Published(
+            "surrogate-kglm-definition",
+            "Eq. 1",
+            {"weights": "C x N", "bias": "C"},
+            "logits are W k + b to 1e-6; gradient at the optimum <= 1e-6",
+        ),
+        Published(
+            "surrogate-attribution-sums-to-logit", "Eq. 3", "attributions add up to the logit", "difference < 1e-8"
+        ),
+        Published(
+            "surrogate-kendall-definition",
+            "Section 3",
+            "concordant minus discordant over all pairs",
+            "equals scipy without ties to 1e-12; by the printed rule a tied sequence and itself are below 1",
+        ),
+        Published(
+            "surrogate-kendall-range",
+            "Section 3",
+            {"min": -1, "max": 1},
+            "exactly +-1 for monotone maps; unrelated scores within 4 sqrt(4 / 9N)",
+        ),
+        Published(
+            "surrogate-tau-one-implies-recovery",
+            "Section 3",
+            "tau = 1 implies an invertible map",
+            "isotonic R2 = 1 to 1e-9; with three classes the other entries may differ",
+        ),
+        Published(
+            "surrogate-accuracy-blind",
+            "Section 3",
+            "equal accuracy is compatible with any disagreement",
+            "a pair of models with TAD 0 and tau <= 0",
+        ),
+        Published(
+            "surrogate-tad-definition",
+            "Section 3",
+            "surrogate accuracy minus the network's, in points",
+            "one more of four right: 25 points",
+        ),
+        Published(
+            "surrogate-trntk-unit-diagonal", "Eq. 4", {"diagonal": 1.0}, "diagonal 1 to 1e-6, entries <= 1 + 1e-6"
+        ),
         Published("surrogate-trntk-psd", "Eq. 4", "a valid kernel", "least eigenvalue > -1e-8 of the trace"),
-        Published("surrogate-trntk-is-block-trace", "Section 3", "trace of the C x C block", "relative difference < 1e-10"),
-        Published("surrogate-pntk-definition", "Section 3", {"prefactor": "1/C"}, "relative difference < 1e-10 from gradients and from the mean of the block times C"),
+        Published(
+            "surrogate-trntk-is-block-trace", "Section 3", "trace of the C x C block", "relative difference < 1e-10"
+        ),
+        Published(
+            "surrogate-pntk-definition",
+            "Section 3",
+            {"prefactor": "1/C"},
+            "relative difference < 1e-10 from gradients and from the mean of the block times C",
+        ),
         Published("surrogate-pntk-width-bound", "Section 3", {"rate": -0.5}, "log-log slope in [-0.7, -0.3], 10 seeds"),
-        Published("surrogate-projection-definitions", "Eq. 5, Eq. 6", {"K": 10240}, "unit diagonal to 1e-6; the prefactor is irrelevant to 1e-6"),
-        Published("surrogate-other-kernels", "Section 3", "CK, trNTK without normalisation, embedding kernel", "each equals its explicit Gram matrix to 1e-8"),
-        Published("surrogate-kglm-training-setting", "Section 4", "scikit-learn's SGDClassifier on the training set", "its tau over 5 seeds spreads by more than 0.001: a fit is not the optimum"),
-        Published("surrogate-svm-adversarial-limit", "Section 5, Appendix G", "SVM surrogates fail to follow the network under attack", "PGD: surrogate's accuracy >= 10 points above the network's, or tau lower by >= 0.2, on every network"),
-        Published("surrogate-summary-ck-close-to-ntk", "Report summary item 4", "CK is proved close in norm to the NTK", "relative Frobenius distance <= 0.1"),
+        Published(
+            "surrogate-projection-definitions",
+            "Eq. 5, Eq. 6",
+            {"K": 10240},
+            "unit diagonal to 1e-6; the prefactor is irrelevant to 1e-6",
+        ),
+        Published(
+            "surrogate-other-kernels",
+            "Section 3",
+            "CK, trNTK without normalisation, embedding kernel",
+            "each equals its explicit Gram matrix to 1e-8",
+        ),
+        Published(
+            "surrogate-kglm-training-setting",
+            "Section 4",
+            "scikit-learn's SGDClassifier on the training set",
+            "its tau over 5 seeds spreads by more than 0.001: a fit is not the optimum",
+        ),
+        Published(
+            "surrogate-svm-adversarial-limit",
+            "Section 5, Appendix G",
+            "SVM surrogates fail to follow the network under attack",
+            "PGD: surrogate >= 10 points more accurate than the network, or tau lower by >= 0.2, on every network",
+        ),
+        Published(
+            "surrogate-summary-ck-close-to-ntk",
+            "Report summary item 4",
+            "CK is proved close in norm to the NTK",
+            "relative Frobenius distance <= 0.1",
+        ),
     )
-}  # fmt: skip
+}
 
 
 @needs(SURROGATE)
@@ -54,8 +120,16 @@ def _sums(config: Any, record: Record) -> Reading:
 def _setting(config: Any, record: Record) -> Reading:
     found = record.metrics[SURROGATE]
     fits = found["sgd"]
-    note = "the paper does not state loss, ridge or stopping; the authors' code has log loss, balanced classes, 1e-4 (1e-2 for BERT and poisoning)"
-    return Reading({"tau over seeds": fits, "at the optimum": found["optimum"]}, fits["largest"] - fits["least"] > 1e-3, note, exact=True)
+    note = (
+        "the paper does not state loss, ridge or stopping; the authors' code has log loss, balanced classes, and a ridge of"
+        " 1e-4 (1e-2 for BERT and poisoning)"
+    )
+    return Reading(
+        {"tau over seeds": fits, "at the optimum": found["optimum"]},
+        fits["largest"] - fits["least"] > 1e-3,
+        note,
+        exact=True,
+    )
 
 
 @needs(MEASURES)
@@ -64,7 +138,9 @@ def _kendall(config: Any, record: Record) -> Reading:
     tied = found["tied, itself"]
     holds = found["against scipy"] < 1e-12 and abs(tied["b"] - 1) < 1e-12 and tied["discordant"] < 1
     note = "erratum: calling every pair that is not concordant discordant is not Kendall's coefficient where there are ties"
-    return Reading({"against scipy": found["against scipy"], "a tied sequence with itself": tied}, holds, note, exact=True)
+    return Reading(
+        {"against scipy": found["against scipy"], "a tied sequence with itself": tied}, holds, note, exact=True
+    )
 
 
 @needs(MEASURES)
@@ -79,8 +155,17 @@ def _range(config: Any, record: Record) -> Reading:
 def _recovery(config: Any, record: Record) -> Reading:
     found = record.metrics[MEASURES]
     measured = {name: found[name] for name in ("isotonic R2", "three classes, tau", "three classes, total variation")}
-    holds = found["isotonic R2"] > 1 - 1e-9 and found["three classes, tau"] == 1 and found["three classes, total variation"] > 0
-    return Reading(measured, holds, "erratum: beyond two classes tau = 1 does not give back the whole softmax vector of Eq. 2", exact=True)
+    holds = (
+        found["isotonic R2"] > 1 - 1e-9
+        and found["three classes, tau"] == 1
+        and found["three classes, total variation"] > 0
+    )
+    return Reading(
+        measured,
+        holds,
+        "erratum: beyond two classes tau = 1 does not give back the whole softmax vector of Eq. 2",
+        exact=True,
+    )
 
 
 @needs(MEASURES)
@@ -113,7 +198,10 @@ def _diagonal(config: Any, record: Record) -> Reading:
     measured = {name: found[name] for name in ("diagonal off 1", "largest entry", "printed diagonal")}
     holds = found["diagonal off 1"] < 1e-6 and found["largest entry"] <= 1 + 1e-6
     low, high = found["printed diagonal"]
-    note = f"erratum: with the root inside the sum over classes, as printed, the diagonal lies between {low:.3f} and {high:.3f} (1/C to 1); so in Eq. 6"
+    note = (
+        "erratum: with the root inside the sum over classes, as printed, the diagonal lies between"
+        f" {low:.3f} and {high:.3f} (1/C to 1); so in Eq. 6"
+    )
     return Reading(measured, holds, note, exact=True)
 
 
@@ -126,7 +214,7 @@ def _psd(config: Any, record: Record) -> Reading:
 @needs(KERNELS)
 def _close(config: Any, record: Record) -> Reading:
     value = record.metrics[KERNELS]["ck and ntk"]
-    note = "erratum: the papers bound relative losses of the two machines, not the distance of the kernels"
+    note = "at random weights; erratum: the papers bound relative losses of the two machines, not the distance of the kernels"
     return Reading({"relative distance": value}, value <= 0.1, note, exact=True)
 
 
@@ -143,22 +231,24 @@ def _attack(config: Any, record: Record) -> Reading:
     if len(absent) == len(keys):
         return lacking(*absent)
     measured = {key.removeprefix(f"{ATTACK}/"): _gaps(record.metrics[key]) for key in keys if key not in absent}
-    holds = all(one["svm"]["points above under pgd"] >= 10 or one["svm"]["tau lost under pgd"] >= 0.2 for one in measured.values())
+    above, lost = (
+        {k: one["svm"][f"{name} under pgd"] for k, one in measured.items()} for name in ("points above", "tau lost")
+    )
+    holds = all(above[k] >= 10 or lost[k] >= 0.2 for k in measured)
     note = "the GLM stands beside the SVM; the surrogate's kernel is that of the attacked images by the same network"
     return Reading(measured, holds, note, lacks=tuple(absent))
 
 
 def _gaps(found: Mapping[str, Any]) -> dict[str, Any]:
-    rows = {}
+    rows: dict[str, Any] = {}
     for name in SURROGATES:
-        clean = found[name]["clean"]
-        rows[name] = {"accuracy %, network and surrogate": {
-            attack: [round(100 * one["network_accuracy"], 1), round(100 * one["surrogate_accuracy"], 1)] for attack, one in found[name].items()
-        }}  # fmt: skip
+        both = {attack: [one["network_accuracy"], one["surrogate_accuracy"]] for attack, one in found[name].items()}
+        percent = {attack: [round(100 * value, 1) for value in pair] for attack, pair in both.items()}
+        rows[name] = {"accuracy %, network and surrogate": percent}
         for attack in ("fgsm", "pgd"):
-            one = found[name][attack]
-            rows[name][f"points above under {attack}"] = round(100 * (one["surrogate_accuracy"] - one["network_accuracy"]), 2)
-            rows[name][f"tau lost under {attack}"] = round(clean["tau"] - one["tau"], 4)
+            network, surrogate = both[attack]
+            rows[name][f"points above under {attack}"] = round(100 * (surrogate - network), 2)
+            rows[name][f"tau lost under {attack}"] = round(found[name]["clean"]["tau"] - found[name][attack]["tau"], 4)
     return rows
 
 

@@ -1,10 +1,10 @@
 """The small two-class networks of Table 1: their data, architectures and training, in three readings.
 
-"softmax": two outputs, standard parametrisation, cross-entropy, Adam 1e-3; the default that the ledger of claims writes down for
-what the paper leaves unstated. "sigmoid": one output in the NTK parametrisation, squared error of its sigmoid, SGD; the step is
-larger and the steps are fewer than the authors'. "authors": what the authors' public code does, row by row, on the images and with the
-steps it has. Two rows train f - f₀, the network minus its own start. Their Fashion-MNIST batches come in the order of the
-data, all of one class first; here, as everywhere else, they are shuffled.
+"softmax": two outputs, standard parametrisation, cross-entropy, Adam 1e-3; the default that the ledger of claims writes
+down for what the paper leaves unstated. "sigmoid": one output in the NTK parametrisation, squared error of its sigmoid, SGD;
+the step is larger and the steps are fewer than the authors'. "authors": what the authors' public code does, row by row, on
+the images and with the steps it has. Two rows train f - f₀, the network minus its own start. Their Fashion-MNIST batches
+come in the order of the data, all of one class first; here, as everywhere else, they are shuffled.
 """
 
 from __future__ import annotations

@@ -172,7 +172,11 @@ def _blind() -> dict[str, float]:
     y = np.ones(4, dtype=np.int64)
     better = np.stack([np.zeros(4), np.array([-2.0, 1.0, 1.0, 2.0])], axis=1)
     tau = kendall_tau(*(correct_class_log_odds(z, y) for z in (other, network)))
-    return {"same accuracy, tad": tad(other, network, y), "same accuracy, tau": tau, "one more right, tad": tad(better, network, y)}
+    return {
+        "same accuracy, tad": tad(other, network, y),
+        "same accuracy, tau": tau,
+        "one more right, tad": tad(better, network, y),
+    }
 
 
 def width_error(width: int, seed: int, items: int = 4, outputs: int = 3) -> float:

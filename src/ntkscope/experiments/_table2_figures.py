@@ -1,4 +1,4 @@
-"""Figures of Table 2: τ and TAD by kernel, τ by ridge, log-odds; Figure 2's attributions by class; the nearest training images."""
+"""Figures of Table 2: τ and TAD by kernel, τ by ridge, log-odds; Figure 2's attributions by class; nearest training images."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from ntkscope.experiments.registry import experiment
 
 @dataclass(frozen=True)
 class SurrogateDefinitions:
-    """`networks`: that are attacked, pretrained ones or "small_cnn", which is trained here; `strength` in units of brightness."""
+    """`networks`: that are attacked, pretrained or "small_cnn", which is trained here; `strength` in units of brightness."""
 
     trials: int = 200
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
@@ -108,7 +108,9 @@ def run(
         Leg(MEASURES, partial(measures, seed, config.trials)),
         Leg(WIDTH, partial(width_bound, config.widths, config.width_seeds, seed)),
     ]
-    legs += [Leg(f"{ATTACK}/{name}", partial(attack, config, record, name, root, seed, device)) for name in config.networks]
+    legs += [
+        Leg(f"{ATTACK}/{name}", partial(attack, config, record, name, root, seed, device)) for name in config.networks
+    ]
     run_legs(record, legs, config.legs, progress=progress)
 
 

@@ -1,13 +1,14 @@
 """Table 2 of the surrogate paper: six kernels of a network side by side, and what their rows look like.
 
-The authors' code normalises the conjugate kernel, which the text does not say; both are here, "ck" and "ck-cosine". Four legs per
-network; estimated seconds on one H200: of the first "exact" 430, "projected" 200, "embedding" 150, of each other one 130, 60 and 60; training
-(55 s) is part of the leg that comes first in a folder. "looks" takes none, and needs the arrays of the others in its folder.
+The authors' code normalises the conjugate kernel, which the text does not say; both are here, "ck" and "ck-cosine". Four
+legs per network; estimated seconds on one H200: of the first "exact" 430, "projected" 200, "embedding" 150, of each other
+one 130, 60 and 60; training (55 s) is part of the leg that comes first in a folder. "looks" takes none, and needs the arrays
+of the others in its folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -39,9 +40,10 @@ GROUPS = {"exact": ("trntk", "trntk0"), "projected": ("proj-trntk", "proj-pntk")
 class SurrogateKernels:
     """`*_points`: how many training points a kernel has; comparisons between kernels use the points they all share.
 
-    Networks after the first have `further` points in every kernel. `sgd_seeds`: fits of the authors' SGDClassifier per kernel, on
-    `sgd_points` training points. `sketch`: the kind of projection. The paper's has dense entries (normal or signs); a factored one of the same dimension has
-    the same error (0.0034 of a cosine on this network, both) at a tenth of the time, so it is the default here.
+    Networks after the first have `further` points in every kernel. `sgd_seeds`: fits of the authors' SGDClassifier per
+    kernel, on `sgd_points` training points. `sketch`: the kind of projection. The paper's has dense entries (normal or signs);
+    a factored one of the same dimension has the same error (0.0034 of a cosine on this network, both) at a tenth of the time,
+    so it is the default here.
     """
 
     dataset: str = "cifar10"

@@ -1,17 +1,17 @@
 """Table 1 of the surrogate paper, small networks: MLP and CNN on the two-class parts of MNIST, CIFAR-10, Fashion-MNIST.
 
 Every row is run in three readings of the training (`_small_training`) and two measures (`_published_measure`). Judged is the
-row as it was published: the authors' training, τ of the score of the fixed class 1, their SGDClassifier. Next to it stand τ of the
-correct class at the surrogate's optimum, which is what the text of the paper defines, our own training, and the τ of a predictor
-that knows labels alone.
+row as it was published: the authors' training, τ of the score of the fixed class 1, their SGDClassifier. Next to it stand τ of
+the correct class at the surrogate's optimum, which is what the text of the paper defines, our own training, and the τ of a
+predictor that knows labels alone.
 
-Where classes separate, the pooled τ of the correct class says little: moving the bias lifts every log-odds of one class and lowers every
-one of the other, so the order *between* classes depends on a number that the data hardly determine. Therefore τ within each class
-is reported too, and τ at the bias that agrees best with the network (which a surrogate has no way to know).
+Where classes separate, the pooled τ of the correct class says little: moving the bias lifts every log-odds of one class and
+lowers every one of the other, so the order *between* classes depends on a number that the data hardly determine. Therefore τ
+within each class is reported too, and τ at the bias that agrees best with the network (which a surrogate has no way to know).
 
-One leg per network; the networks of a row and reading are trained in one stack by the first of its legs. Estimated seconds on one H200
-(training of five, then each network): softmax 20 + 8, sigmoid 20 + 8; authors: mlp-mnist2 40 + 40, cnn-mnist2 100 + 40,
-cnn-cifar2 250 + 45, cnn-fmnist2 200 + 40.
+One leg per network; the networks of a row and reading are trained in one stack by the first of its legs. Estimated seconds on
+one H200 (training of five, then each network): softmax 20 + 8, sigmoid 20 + 8; authors: mlp-mnist2 40 + 40, cnn-mnist2
+100 + 40, cnn-cifar2 250 + 45, cnn-fmnist2 200 + 40. A training that is killed continues in the same folder.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _accuracy(outputs: Float64[np.ndarray, "n c"], y: Int64[np.ndarray, " n"]) -
 
 
 def both_measures(one: Surrogate, compared: Compared) -> dict[str, Any]:
-    """A surrogate's faithfulness at its optimum: of the correct class, of the fixed class 1, and what labels alone would score."""
+    """Faithfulness at the optimum: of the correct class, of the fixed class 1, and what labels alone would score."""
     network, y = compared.network, compared.y
     margin, own = network[:, 1] - network[:, 0], log_odds_pair(one.logits, network, y)
     return {
