@@ -24,7 +24,9 @@ from ntkscope.linalg import DenseGram
 from ntkscope.machines import KernelPair
 
 
-def pair_of(classes: int, seed: int = 0, n: int = 60, m: int = 20) -> tuple[KernelPair, np.ndarray, Compared, np.ndarray]:
+def pair_of(
+    classes: int, seed: int = 0, n: int = 60, m: int = 20
+) -> tuple[KernelPair, np.ndarray, Compared, np.ndarray]:
     """Cosines of points around class centres, labels, a made-up network on test points and on training points."""
     random = np.random.default_rng(seed)
     y = np.arange(n + m) % classes
@@ -52,7 +54,9 @@ def test_the_fixed_class_is_plain_tau_of_scores_that_do_not_saturate() -> None:
     assert found.tau == pytest.approx(kendalltau(scores, network.astype(np.float32)).statistic, abs=1e-3)
 
 
-@pytest.mark.parametrize(("score", "network", "left"), [(0.0, 17.0, 1), (0.0, -17.0, 0), (0.0, -104.0, 1), (-800.0, 0.0, 1)])
+@pytest.mark.parametrize(
+    ("score", "network", "left"), [(0.0, 17.0, 1), (0.0, -17.0, 0), (0.0, -104.0, 1), (-800.0, 0.0, 1)]
+)
 def test_what_saturates(score: float, network: float, left: int) -> None:
     """A sigmoid in single precision is 1 from 17 on and 0 only below -103; a share of the test points underflows at -745."""
     found = fixed_class(np.array([0.0, 1.0, 2.0, score]), np.array([0.5, 1.0, 2.0, network]))
@@ -101,7 +105,9 @@ def test_fits_by_sgd_depend_on_their_seed_and_on_nothing_else(classes: int) -> N
 def test_a_kernel_that_is_not_of_cosines_is_measured_whatever_its_scale() -> None:
     pair, y, _, _ = pair_of(3)
     raw = KernelPair("trntk0", pair.train, pair.test)
-    large = KernelPair("trntk0", DenseGram(1024.0 * pair.train.dense(), symmetric=True), DenseGram(1024.0 * pair.test.dense()))
+    large = KernelPair(
+        "trntk0", DenseGram(1024.0 * pair.train.dense(), symmetric=True), DenseGram(1024.0 * pair.test.dense())
+    )
     a, b = (next(stochastic_scores(one, y, 1e-2, [0])) for one in (raw, large))
     np.testing.assert_allclose(a, b, rtol=1e-9)
 

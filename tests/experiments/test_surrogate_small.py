@@ -57,7 +57,9 @@ class TestSurrogateSmall(ExperimentContract):
             assert "labels alone score" in claim.note
 
 
-@pytest.mark.parametrize("changed", [{"points": 100}, {"train_items": 500}, {"sigmoid_channels": (8,)}, {"authors_share": 0.1}])
+@pytest.mark.parametrize(
+    "changed", [{"points": 100}, {"train_items": 500}, {"sigmoid_channels": (8,)}, {"authors_share": 0.1}]
+)
 def test_settings_that_change_what_is_claimed_are_not_free(changed: dict[str, object]) -> None:
     config = dataclasses.replace(SurrogateSmall.paper(), **changed)
     assert ns.EXPERIMENTS["surrogate-small"].difference(config)
@@ -82,7 +84,9 @@ def network(row: str, tau: float = 0.7, **changed: Any) -> dict[str, Any]:
 
 def record_of(folder: Path, readings: tuple[str, ...] = ("softmax", "authors"), **changed: Any) -> Record:
     record = Record.create(folder, kind="experiment", name="surrogate-small")
-    record.put(**{f"{row}/{reading}/{s}": network(row, **changed) for row in ROWS for reading in readings for s in range(5)})
+    record.put(
+        **{f"{row}/{reading}/{s}": network(row, **changed) for row in ROWS for reading in readings for s in range(5)}
+    )
     return record
 
 

@@ -128,7 +128,8 @@ class Networks:
             for s in self.seeds
             if f"{self.kind}/{s}/{name}" in self.record.metrics
         ]
-        return averaged(found) if found else None
+        rows = [{key: value for key, value in one.items() if key != "sgd"} for one in found]  # some fits may have no τ
+        return averaged(rows) if rows else None
 
     def by_sgd(self, kernel: str, side: str) -> list[dict[str, float]]:
         """τ of the correct class over the seeds of SGD, of each network that has it."""
