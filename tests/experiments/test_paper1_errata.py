@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from ntkscope.experiments._surrogate_definitions import kernels, measures
 from ntkscope.experiments._table2_claims import TAD, TAU
 from ntkscope.experiments._table3_claims import TABLE, published_taus
 from ntkscope.experiments.kernel_cost import operations
+from ntkscope.experiments.statements import brief
 
 # What the authors' public notebook on poisoning prints: τ on poisoned and on clean images; accuracy on both.
 PRINTED_TAUS = {
@@ -127,3 +130,9 @@ def test_all_statements_of_the_paper_are_registered() -> None:
     assert len(ids) == len(set(ids)) == 64
     checks = {claim.id: claim.check for entry in ns.EXPERIMENTS.values() for claim in entry.published}
     assert not [name for name in ids if checks[name] in ("", "reported", "none")]
+
+
+def test_the_page_lists_the_verdicts_of_the_records() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "paper-1.md").read_text(encoding="utf-8")
+    assert page.split("<!-- verdicts -->\n")[1].strip() == brief("surrogate-", root / "results")

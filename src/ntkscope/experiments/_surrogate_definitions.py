@@ -114,7 +114,7 @@ def surrogate(seed: int) -> dict[str, Any]:
         "gradient": float(np.abs(gradient).max()),
         "attributions": float(np.abs(sums - logits).max()),
         "sgd": spread(fits, "tau"),
-        "optimum": float(kendall_tau(*(correct_class_log_odds(z, y_test) for z in (logits, network)))),
+        "optimum": _tau(logits, network, y_test),
     }
 
 
@@ -156,12 +156,17 @@ def measures(seed: int, trials: int) -> dict[str, Any]:
     }
 
 
+def _tau(surrogate: np.ndarray, network: np.ndarray, y: np.ndarray) -> float:
+    """τ of the correct class's log-odds."""
+    return kendall_tau(correct_class_log_odds(surrogate, y), correct_class_log_odds(network, y))
+
+
 def _three_classes() -> dict[str, float]:
     """Two models of three classes that agree on the correct class (0) and on nothing else; two classes leave no choice."""
     p = np.array([[0.5, 0.4, 0.1], [0.6, 0.3, 0.1], [0.7, 0.2, 0.1]])
     q = p[:, [0, 2, 1]]
     y = np.zeros(3, dtype=np.int64)
-    tau = kendall_tau(*(correct_class_log_odds(np.log(z), y) for z in (p, q)))
+    tau = _tau(np.log(p), np.log(q), y)
     return {"three classes, tau": tau, "three classes, total variation": total_variation(np.log(p), np.log(q))}
 
 
@@ -171,7 +176,7 @@ def _blind() -> dict[str, float]:
     network, other = (np.stack([np.zeros(4), z], axis=1) for z in (odds, -odds))
     y = np.ones(4, dtype=np.int64)
     better = np.stack([np.zeros(4), np.array([-2.0, 1.0, 1.0, 2.0])], axis=1)
-    tau = kendall_tau(*(correct_class_log_odds(z, y) for z in (other, network)))
+    tau = _tau(other, network, y)
     return {
         "same accuracy, tad": tad(other, network, y),
         "same accuracy, tau": tau,

@@ -152,8 +152,8 @@ def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
     count = len(found.seeds)
     many = f"{count} network(s), projections: {config.sketch}"
     if not count:
-        for claim in PUBLISHED:
-            yield claim.judged(None, None, note=not_run(NAME, ["0"]))
+        for statement in PUBLISHED:
+            yield statement.judged(None, None, note=not_run(NAME, ["0"]))
         return
     missing = [str(s) for s in range(config.seeds) if s not in found.seeds]
     on = f"{many}; tau compared on the training points every kernel of a network has"

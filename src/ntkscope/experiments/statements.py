@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import Record
+from ntkscope.experiments.registry import EXPERIMENTS
 
 PREFIXES = ("conjugate-", "ntkreview-", "surrogate-", "linearized-")
 
@@ -51,8 +52,6 @@ def table(record: Record) -> str:
 
 def brief(prefix: str, results: Path) -> str:
     """Every registered statement whose id begins with `prefix`: experiment, verdict, and whether its check held."""
-    from ntkscope.experiments import EXPERIMENTS
-
     lines = ["| statement | experiment | verdict | check |", "| --- | --- | --- | --- |"]
     for name, entry in EXPERIMENTS.items():
         ids = [claim.id for claim in entry.published if claim.id.startswith(prefix)]
