@@ -174,7 +174,7 @@ def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
     second = other.columns() if other.seeds else {}
     for k, published in ROWS.items():
         yield _judged_row(k, published, found, second, square, difference)
-    yield _rule()
+    yield _rule(difference)
     yield from _trends(square, other, none, found, difference)
 
 
@@ -206,11 +206,11 @@ def _judged_row(
     return published.judged(measured, filtered and near, difference=difference, note="; ".join(notes))
 
 
-def _rule() -> Claim:
+def _rule(difference: str) -> Claim:
     rows = np.array([[5.0, 4, 3, 2, 1, 0], [0.0, 1, 2, 3, 4, 5]])
     rule = forensics.flag(rows, [True, True, True, False, False, False])
     measured = {"three of five": bool(rule[0]), "two of five": bool(rule[1])}
-    return OTHERS["forensics-rule"].judged(measured, bool(rule[0]) and not rule[1])
+    return OTHERS["forensics-rule"].judged(measured, bool(rule[0]) and not rule[1], difference=difference)
 
 
 def _trends(
