@@ -11,13 +11,23 @@ import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.data import Trigger
-from ntkscope.experiments.poisoning import Poisoning, judge, second_trigger
+from ntkscope.experiments._table3_claims import judge
+from ntkscope.experiments.poisoning import Poisoning, second_trigger
 
 
 @pytest.mark.nightly
 class TestPoisoning(ExperimentContract):
     name = "poisoning"
-    tiny = given(width=0.0625, train_items=150, test_items=30, epochs=1, points=30, dim=16, triggers=("square", "none"))
+    tiny = given(
+        width=0.0625,
+        train_items=150,
+        test_items=30,
+        epochs=1,
+        points=30,
+        dim=16,
+        triggers=("square", "none"),
+        sgd_seeds=1,
+    )
     kept = "square/0/trntk"
 
 
@@ -29,7 +39,8 @@ def test_the_setup_is_not_judged_without_the_clean_network(tmp_path: Path) -> No
     record.put(**{"square/0/network": {"clean_accuracy": 0.9, "attack_success": 1.0}})
     found = {claim.id: claim for claim in judge(Poisoning.paper(), record, "")}
     assert found["surrogate-poison-setup"].verdict == "not testable here"
-    assert found["surrogate-table3-trntk"].verdict == "reproduced"
+    assert 'legs=["none/0"' in found["surrogate-poison-setup"].note
+    assert found["surrogate-table3-trntk"].holds
 
 
 def test_the_second_trigger_is_never_the_first() -> None:

@@ -24,6 +24,10 @@ class TestSurrogateKernels(ExperimentContract):
         embedding_points=50,
         dim=64,
         inspected=5,
+        seeds=1,
+        sgd_seeds=1,
+        sgd_points=40,
+        compared_points=30,
     )
     kept = "0/trntk"
 

@@ -38,6 +38,7 @@ from ntkscope.experiments import probe_vs_finetune as probe_vs_finetune
 from ntkscope.experiments import sentiment_shift as sentiment_shift
 from ntkscope.experiments import silent_alignment as silent_alignment
 from ntkscope.experiments import simplicity_bias as simplicity_bias
+from ntkscope.experiments import surrogate_definitions as surrogate_definitions
 from ntkscope.experiments import surrogate_kernels as surrogate_kernels
 from ntkscope.experiments import surrogate_resnet as surrogate_resnet
 from ntkscope.experiments import surrogate_small as surrogate_small

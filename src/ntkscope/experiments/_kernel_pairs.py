@@ -12,6 +12,7 @@ from ntkscope.machines import KernelPair
 from ntkscope.machines import kernel_pairs as computed_pairs
 
 SIX = ("trntk", "trntk0", "proj-trntk", "proj-pntk", "em", "ck")
+COSINE = "ck-cosine"  # the conjugate kernel as cosines, which the authors' code compares
 TITLES = {
     "trntk": "trNTK",
     "trntk0": "trNTK0",
@@ -19,6 +20,7 @@ TITLES = {
     "proj-pntk": "proj-pNTK",
     "em": "Em",
     "ck": "CK",
+    COSINE: "CK, cosines",
 }
 # outputs of the residual stages or blocks and the final embedding, by the class of the network
 LAYERS: dict[str, tuple[str, ...]] = {
@@ -69,3 +71,17 @@ def kernel_pairs(
     options = {"memory": "4GiB", **shared}
     for pair in computed_pairs({name: how[name] for name in wanted}, model, x_train, x_test, **options):
         yield pair.scaled()
+
+
+def with_cosine(pairs: Iterable[KernelPair]) -> Iterator[KernelPair]:
+    """The pairs, and after the conjugate kernel the same as cosines; an input on which it vanishes keeps a row of zeros.
+
+    >>> import torch
+    >>> x = torch.eye(3)
+    >>> [pair.name for pair in with_cosine(kernel_pairs(["ck"], nn.Linear(3, 2), x, x[:1]))]
+    ['ck', 'ck-cosine']
+    """
+    for pair in pairs:
+        yield pair
+        if pair.name == "ck":
+            yield pair.normalized(COSINE, zeros=True)

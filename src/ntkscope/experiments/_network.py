@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,38 @@ def trained(
         models.save_weights(model, path)
         once(record, f"training/{key}", lambda: {"seconds": seconds, "steps": final.step, "items": len(part)})
     return models.load_weights(build(), path).to(device).eval()
+
+
+def trained_together(
+    record: Record,
+    key: str,
+    build: Callable[[int], nn.Module],
+    parts: Sequence[Part],
+    how: Mapping[str, Any],
+    *,
+    seeds: Sequence[int],
+    device: torch.device,
+) -> None:
+    """Networks `build(seed)`, each trained on its own part, all in one stack; weights in `networks/KEY-PLACE.safetensors`.
+
+    Nothing is trained where the weights of all of them are there; a killed training continues where it stopped.
+    """
+    paths = [weights_file(record, f"{key}/{place}") for place in range(len(seeds))]
+    if all(path.exists() for path in paths):
+        return
+    paths[0].parent.mkdir(exist_ok=True)
+    store = paths[0].with_name(f"{key.replace('/', '-')}.training")
+    shared = all(part is parts[0] for part in parts)
+    options = {**how, "seeds": list(seeds), "device": device, "store": store}
+    began = time.perf_counter()
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        ensemble = training.fit_ensemble(build, parts[0] if shared else list(parts), **options)
+    seconds = round(time.perf_counter() - began, 2)
+    for path, member in zip(paths, ensemble.members()):
+        models.save_weights(member, path)
+    shutil.rmtree(store, ignore_errors=True)
+    steps = [int(count) for count in ensemble.steps.tolist()]
+    record.put(**{f"training/{key}": {"seconds": seconds, "steps": steps, "networks": len(seeds)}})
 
 
 def weights_file(record: Record, key: str) -> Path:

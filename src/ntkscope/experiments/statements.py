@@ -1,6 +1,9 @@
 """A table of the statements in a record, with what was measured and the verdicts, in Markdown:
 
 python -m ntkscope.experiments.statements DIR ...
+python -m ntkscope.experiments.statements --brief surrogate- results
+
+The second has one line per statement whose name begins so, from all experiments; those without a record are "not run".
 """
 
 from __future__ import annotations
@@ -11,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import Record
+from ntkscope.experiments.registry import EXPERIMENTS
 
 PREFIXES = ("conjugate-", "ntkreview-", "surrogate-", "linearized-")
 
 
 def main(folders: Sequence[str]) -> int:
     """Print the table of every folder; exit status 2 when none was given."""
+    if len(folders) == 3 and folders[0] == "--brief":
+        print(brief(folders[1], Path(folders[2])))
+        return 0
     if not folders:
         print("usage: python -m ntkscope.experiments.statements DIR ...", file=sys.stderr)
         return 2
@@ -40,6 +47,22 @@ def table(record: Record) -> str:
         name = next((claim.id.removeprefix(start) for start in PREFIXES if claim.id.startswith(start)), claim.id)
         cells = (name, claim.tolerance, claim.measured, claim.verdict, claim.note)
         lines.append("| " + " | ".join(as_cell(value) for value in cells) + " |")
+    return "\n".join(lines)
+
+
+def brief(prefix: str, results: Path) -> str:
+    """Every registered statement whose id begins with `prefix`: experiment, verdict, and whether its check held."""
+    lines = ["| statement | experiment | verdict | check |", "| --- | --- | --- | --- |"]
+    for name, entry in EXPERIMENTS.items():
+        ids = [claim.id for claim in entry.published if claim.id.startswith(prefix)]
+        if not ids:
+            continue
+        claims = {claim.id: claim for claim in Record.open(results / name).claims} if (results / name).is_dir() else {}
+        for key in ids:
+            claim = claims.get(key)
+            verdict = "not run" if claim is None or claim.measured is None else claim.verdict
+            held = {True: "holds", False: "does not hold", None: ""}[None if claim is None else claim.holds]
+            lines.append(f"| {key.removeprefix(prefix)} | {name} | {verdict} | {held} |")
     return "\n".join(lines)
 
 
