@@ -97,7 +97,7 @@ def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Float[Te
             if len(x) == len(at):
                 held[piece] = feature
             else:
-                _put(held, piece, feature, at.start, len(x))
+                place_feature(held, piece, feature, at.start, len(x))
             if side is not None:
                 side[at.start : at.stop] += self_products(feature)
     maker.settle(captured)
@@ -106,7 +106,7 @@ def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Float[Te
 _PUTTING = threading.Lock()
 
 
-def _put(held: Features, piece: Any, feature: Feature, start: int, n: int) -> None:
+def place_feature(held: Features, piece: Any, feature: Feature, start: int, n: int) -> None:
     """A block's features in their place among those of n samples; where blocks differ in positions, zeros fill up."""
     with _PUTTING:
         if piece not in held:

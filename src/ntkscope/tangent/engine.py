@@ -25,6 +25,7 @@ from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, watch
 from ntkscope.tangent.captured import Captured, capture
 from ntkscope.tangent.coverage import Coverage
+from ntkscope.tangent.deferred import deferral
 from ntkscope.tangent.features import Feature, self_products
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece, pieces
@@ -181,6 +182,7 @@ class Engine:
             if any(term.slot.name not in self.findings.func for term in call.terms)
         )
         self.pieces = pieces(subject, self.probed.calls, self.findings, self.width, full, len(few))
+        self.deferral = deferral(self.pieces, self.probed.calls, self.width, len(few), precision)
         names = sorted(self.findings.func)
         self.func = ""
         if names:
@@ -263,6 +265,8 @@ class Engine:
             factors=self.precision.factors.itemsize,
             cuda=self.subject.device.type == "cuda",
             worker=flipped_bytes(self.subject.leaves.values(), self.subject.device) + checks,
+            deferral=self.deferral,
+            check=checks * 2 // 3,  # of the block, and of one sample alone
         )
 
     @property
