@@ -27,7 +27,9 @@ class Layer(nn.Module):
         self.inner, self.outer = nn.Linear(width, inner), nn.Linear(inner, width)
 
     def attend(self, x: Tensor) -> Tensor:
-        q, k, v = (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        q, k, v = (
+            part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )
         weights = (q @ k.transpose(2, 3) * q.shape[-1] ** -0.5).softmax(-1)
         return self.out((weights @ v).transpose(1, 2).flatten(2))
 
@@ -62,7 +64,9 @@ class VisionTransformer(nn.Module):
 class TextEncoder(nn.Module):
     """BERT with a classifier on the first token; the default is the shape of BERT-base."""
 
-    def __init__(self, width: int = 768, depth: int = 12, heads: int = 12, words: int = 30522, classes: int = 2) -> None:
+    def __init__(
+        self, width: int = 768, depth: int = 12, heads: int = 12, words: int = 30522, classes: int = 2
+    ) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(words, width), nn.Embedding(512, width)
         self.norm = nn.LayerNorm(width)
@@ -129,12 +133,8 @@ CASES = {
         GpuCase(
             "resnet20", lambda tiny: ns.models.build("resnet20"), _images(3, 32, 32), 1024, 4096, {(1024, "exact"): 7.0}
         ),
-        GpuCase(
-            "resnet18", _resnet18, _images(3, 32, 32), 256, 2048, {(256, "exact"): 8.0, (256, "bf16"): 16.0}
-        ),
+        GpuCase("resnet18", _resnet18, _images(3, 32, 32), 256, 2048, {(256, "exact"): 8.0, (256, "bf16"): 16.0}),
         GpuCase("vit-tiny", _vit, _images(3, 32, 32), 256, 2048, {(256, "exact"): 8.0}),
-        GpuCase(
-            "bert-base", _bert, _ids, 64, 512, {(64, "exact"): 3.0, (512, "exact"): 4.0, (512, "bf16"): 10.0}
-        ),
+        GpuCase("bert-base", _bert, _ids, 64, 512, {(64, "exact"): 3.0, (512, "exact"): 4.0, (512, "bf16"): 10.0}),
     )
 }

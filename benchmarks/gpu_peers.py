@@ -5,8 +5,9 @@
 The peer is what a user writes: `vmap(jacrev)` in blocks of samples, one product a parameter, the upper triangle of blocks;
 Jacobians of as many samples as fit stay on the device, the others are computed again for each group of them. Block sizes are
 timed on one block and one product each, and the best runs as a whole, with PyTorch's own settings (a convolution may
-round to TF32). Ours is a kept `ns.Tangent` with certificates on: the first call, and the median of later ones. Both are compared with
-plain autograd in float64 on the first inputs. One json per network, written as it ends; `--quick` runs tiny networks anywhere.
+round to TF32). Ours is a kept `ns.Tangent` with certificates on: the first call, and the median of later ones. Both are
+compared with plain autograd in float64 on the first inputs. One json per network, written as it ends; `--quick` runs tiny
+networks anywhere.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ from ntkscope.core.script import run_script
 PRECISIONS = ("exact", "tf32", "bf16")
 BLOCKS = (4, 8, 16, 32, 64, 128, 256, 512)
 ORACLE = 3
-LIMITS = {"exact": 1e-3, "tf32": 1e-2, "bf16": 1e-2}  # relative error of a few entries, beyond which a time counts for nothing
+LIMITS = {
+    "exact": 1e-3,
+    "tf32": 1e-2,
+    "bf16": 1e-2,
+}  # relative error of a few entries, beyond which a time counts for nothing
 
 
 def timed(work: Callable[[], Any], device: str) -> tuple[float, Any]:
@@ -81,7 +86,17 @@ def captures(n: int, chunk: int, held: int) -> tuple[int, int]:
     return blocks, products
 
 
-def block_sizes(model: nn.Module, x: Tensor, device: str, budget: float, sizes: Sequence[int]) -> dict[int, dict[str, float]]:
+def _one_block(model: nn.Module, x: Tensor, device: str) -> tuple[float, float]:
+    """Seconds of the Jacobians of one block, and of their product with another; the first of each loads libraries."""
+    jacobians(model, x)
+    forming, j = timed(lambda: jacobians(model, x), device)
+    contract(j, j)
+    return forming, timed(lambda: contract(j, j), device)[0]
+
+
+def block_sizes(
+    model: nn.Module, x: Tensor, device: str, budget: float, sizes: Sequence[int]
+) -> dict[int, dict[str, float]]:
     """For each block size that fits: how many samples may stay, and the predicted seconds of the whole kernel."""
     with torch.no_grad():
         outputs = model(x[:1]).shape[1]
@@ -92,14 +107,10 @@ def block_sizes(model: nn.Module, x: Tensor, device: str, budget: float, sizes: 
         if held < chunk:
             break
         try:
-            jacobians(model, x[:chunk])  # warm
-            forming, j = timed(lambda: jacobians(model, x[:chunk]), device)
-            contract(j, j)
-            product, _ = timed(lambda: contract(j, j), device)
+            forming, product = _one_block(model, x[:chunk], device)
         except torch.OutOfMemoryError:
             break
         finally:
-            j = []
             if device.startswith("cuda"):
                 torch.cuda.empty_cache()
         held = min(held, len(x))
@@ -108,7 +119,9 @@ def block_sizes(model: nn.Module, x: Tensor, device: str, budget: float, sizes: 
     return found
 
 
-def peer(model: nn.Module, x: Tensor, device: str, budget: float, patience: float, sizes: Sequence[int]) -> dict[str, Any]:
+def peer(
+    model: nn.Module, x: Tensor, device: str, budget: float, patience: float, sizes: Sequence[int]
+) -> dict[str, Any]:
     """`torch.func` at its best block size; `patience`: seconds beyond which what is predicted counts and nothing is run."""
     found = block_sizes(model, x, device, budget, sizes)
     if not found:
@@ -219,7 +232,9 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     unknown = [name for name in only or () if name not in CASES]
     if unknown or size not in ("small", "large", "both"):
-        raise SystemExit(f"got --only {', '.join(unknown)} --size {size}; expected {', '.join(CASES)} and small, large or both")
+        raise SystemExit(
+            f"got --only {', '.join(unknown)} --size {size}; expected {', '.join(CASES)} and small, large or both"
+        )
     lines, failed = [], 0
     for name in only or CASES:
         start, case = time.perf_counter(), CASES[name]

@@ -31,7 +31,7 @@ def planned_as(rows: int, columns: int, block: int, forming: int) -> Iterator[No
         across = min(columns, most) if m is not None else min(rows, side)
         return Plan(min(rows, side), block, 2**21, 1, across, forming)
 
-    products.planned = planned
+    products.planned = planned  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -67,7 +67,9 @@ def kernel(
         scale /= heads.count(guards.first_outputs(subject, few).shape[1])
     options = {"parameters": names_fingerprint(list(subject.leaves)), "precision": precision}
     with Precision(precision, subject.dtype).context():
-        return stored(request, recipe, options, meta=describe(subject), scale=scale, normalize=normalize, schedule=schedule)
+        return stored(
+            request, recipe, options, meta=describe(subject), scale=scale, normalize=normalize, schedule=schedule
+        )
 
 
 def _cosines(found: DenseGram) -> Gram:

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.features import Feature, Near, accumulate, self_products
+from ntkscope.tangent.features import Feature, Near, accumulate, product_flops, self_products
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.spot_check import Spot
 
@@ -65,6 +65,10 @@ class Maker(Protocol):
         ...
 
     def clock(self, stage: str, piece: Any = None) -> AbstractContextManager[None]: ...
+
+    def count(self, stage: str, flops: float) -> None:
+        """Floating-point operations that a stage does."""
+        ...
 
 
 Features: TypeAlias = dict[Any, Feature]
@@ -160,6 +164,7 @@ def block_products(
     spot = maker.spot(height, width)
     for piece in maker.pieces:
         left, right = held[piece][:height], column.feature(piece)
+        maker.count("products", product_flops(left, right, maker.full))
         if spot is not None:
             with maker.clock("certificate"):
                 spot.add(left, right)

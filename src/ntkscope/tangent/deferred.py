@@ -61,7 +61,7 @@ def forming_cost(piece: Piece, heads: int) -> float:
     """Multiply-adds of forming one sample's gradient from its factors."""
     if piece.method != "direct":
         return 0.0
-    return float(heads) * piece.groups * piece.positions * piece.inside * piece.outside
+    return float(heads * piece.forward_cost)
 
 
 def _factors(

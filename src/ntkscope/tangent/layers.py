@@ -21,7 +21,7 @@ from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.captured import Captured
 from ntkscope.tangent.contraction import Features, Maker, place_feature, ranges
 from ntkscope.tangent.deferred import Deferral, kept_factors
-from ntkscope.tangent.features import Feature, accumulate, self_products
+from ntkscope.tangent.features import Feature, accumulate, product_flops, self_products
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.spot_check import Spot
 
@@ -171,7 +171,10 @@ class Layered:
     def _spans(self, piece: Piece) -> list[tuple[range, list[range]]]:
         """Samples whose gradients are formed together: rows, and all columns that meet them."""
         each = self._bytes(piece)
-        if piece not in self.maker.deferral.pieces or each * (self.rows.n + self.columns.n * (not self.own)) <= self.forming:
+        if (
+            piece not in self.maker.deferral.pieces
+            or each * (self.rows.n + self.columns.n * (not self.own)) <= self.forming
+        ):
             return [(range(self.rows.n), [range(self.columns.n)])]
         long = max(1, self.forming // (2 * each * self.block)) * self.block
         rows = list(ranges(0, self.rows.n, long))
@@ -203,6 +206,7 @@ class Layered:
         size = self.size
         into = total[start * size : (start + len(rows)) * size, strip.start * size : strip.stop * size]
         maker = self.maker
+        maker.count("products", product_flops(rows, columns, maker.full))
         accumulate(into, rows, columns, full=maker.full, precision=maker.precision, workspace=self.workspace)
 
     def _strips(self, square: range) -> Sequence[range]:

@@ -105,7 +105,7 @@ def footprint(
     plain = Footprint(feature, capture + forming, itemsize, heads**2 if full else 1, cost, cuda, worker)
     if deferral is None:
         return plain
-    forward = sum(piece.positions * piece.groups * piece.inside * piece.outside for piece in made)
+    forward = sum(piece.forward_cost for piece in made)
     return replace(
         plain,
         kept=deferral.kept,
@@ -262,7 +262,9 @@ class Cut:
                 f"{where} does not say how its tiles were cut (got {values!r}); expected one written by ns.kernel or"
                 " `ntkscope kernel`: choose another folder"
             )
-        return cls(values["size"], values["block"], values["workspace"], values.get("heads", 0), values.get("forming", 0))
+        return cls(
+            values["size"], values["block"], values["workspace"], values.get("heads", 0), values.get("forming", 0)
+        )
 
 
 def make_cut(n: int, m: int | None, each: Footprint, memory: int, workers: int, rows: int = 1) -> Cut:

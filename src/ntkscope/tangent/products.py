@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,7 +91,9 @@ def products(
             engine.threads = workers
 
         most = torch.get_num_threads() if engine.device.type == "cpu" and not engine.detour.alone else 1
-        made = multiplied(groups, x1, x2, memory, most, planes=planes, progress=progress, staffed=staffed, schedule=schedule)
+        made = multiplied(
+            groups, x1, x2, memory, most, planes=planes, progress=progress, staffed=staffed, schedule=schedule
+        )
         return replace(made, outputs=engine.chosen)
 
     with rounding.context():
@@ -142,7 +145,7 @@ def multiplied(
         )
     schedule = "blocks" if planes else schedule
     if x2 is not None and len(x2) < len(x1):  # the smaller side stays
-        how = {"planes": planes, "progress": progress, "staffed": staffed, "schedule": schedule}
+        how: dict[str, Any] = {"planes": planes, "progress": progress, "staffed": staffed, "schedule": schedule}
         return multiplied(makers, x2, x1, memory, threads, **how).turned
     n, m = len(x1), None if x2 is None else len(x2)
     kept = 1 + len(planes) + (SQUARES in planes)

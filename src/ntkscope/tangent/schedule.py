@@ -79,7 +79,9 @@ def layers_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int =
             break
         block = max(1, block // 2)
     if rows < 1 or (columns < 1 and rows < side):
-        needed = n * (m or n) * each.pairs * each.itemsize * kept + each.shelf(1, 1, 1, 2 * each.formed, LEAST_WORKSPACE)
+        needed = n * (m or n) * each.pairs * each.itemsize * kept + each.shelf(
+            1, 1, 1, 2 * each.formed, LEAST_WORKSPACE
+        )
         what = f"for a result of {n} × {m or n} samples and the factors of one"
         raise over_budget(memory, needed / each.slack * 1.01 + 1, what, 'raise memory=, or use schedule="blocks"')
     block = max(1, min(block, max(rows, columns)))
@@ -101,7 +103,9 @@ def cut_for(
         layers = layers_cut(n, m, each, memory, rows)
     except MemoryBudgetError:
         return blocks
-    first, second = (work(n, m, each, Plan(c.size, c.block, c.workspace, 1, c.size, c.forming)) for c in (blocks, layers))
+    first, second = (
+        work(n, m, each, Plan(c.size, c.block, c.workspace, 1, c.size, c.forming)) for c in (blocks, layers)
+    )
     return layers if second <= GAIN * first else blocks
 
 

@@ -181,7 +181,12 @@ class Tiles:
     def _shelf(self, makers: Sequence[TileMaker], x: Batch, side: Tensor | None, *, check: bool) -> Shelf:
         """The factors of all samples of `x`, run by one maker."""
         shelf = Shelf(len(x), side)
-        self._share(makers[:1], ranges(0, len(x), self.block), lambda maker, at: shelf.put(maker, x, at, check=check))
+
+        def put(maker: TileMaker, at: range) -> None:
+            assert isinstance(maker, Engine)
+            shelf.put(maker, x, at, check=check)
+
+        self._share(makers[:1], ranges(0, len(x), self.block), put)
         return shelf
 
     def forget(self) -> None:
@@ -207,16 +212,17 @@ class Tiles:
         blocks = list(ranges(0, own, self.block))[::-1]  # of its own, the last are the longest
         self._share(self.groups[row.group], [*blocks, *ranges(own, len(columns), self.block)], work)
 
-    def _layers(
-        self, row: Row, shelf: Shelf, others: Batch, own: int, place: Place, side: Tensor | None
-    ) -> None:
+    def _layers(self, row: Row, shelf: Shelf, others: Batch, own: int, place: Place, side: Tensor | None) -> None:
         """One group of heads, layer by layer; a tile is its own inputs, or none of them."""
         if own not in (0, len(others)):
-            raise NtkscopeError(f"a tile of {len(others)} columns, {own} of them its own rows, cannot be made layer by layer")
+            raise NtkscopeError(
+                f"a tile of {len(others)} columns, {own} of them its own rows, cannot be made layer by layer"
+            )
         makers = self.groups[row.group]
         columns = shelf if own else self._shelf(makers, others, side, check=False)
 
         def work(maker: TileMaker, _: range) -> None:
+            assert isinstance(maker, Engine)
             total = Layered(maker, shelf, columns, self.block, self.forming, self.workspace).total()
             with maker.clock("writing"):
                 for at in ranges(0, columns.n, self.block):
