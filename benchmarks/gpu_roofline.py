@@ -3,8 +3,8 @@
     python -m benchmarks.gpu_roofline [--only NAME]… [--precision bf16]… [--schedule auto] [--out FOLDER] [--quick]
 
 A kept engine computes the kernel twice; the second call counts. Seconds are the device's own (events between stages), flops
-those of layers with parameters (`K.coverage.by_stage()`). Shares are of the data sheet's peak, and of what a large square product
-reaches on this device in this run. `outside` is what the call took beyond all stages: Python, launches, waiting.
+those of layers with parameters (`K.coverage.by_stage()`). Shares are of the data sheet's peak, and of what a large square
+product reaches on this device in this run. `outside` is what the call took beyond all stages: Python, launches, waiting.
 """
 
 from __future__ import annotations
