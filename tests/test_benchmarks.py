@@ -294,7 +294,18 @@ def test_every_comparison_has_a_run() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["timing", "outcome", "gpu_trace_ntk", "precision", "store", "trust", "mislabel", "grid", "feature_matrices", "gpu_peers"],
+    [
+        "timing",
+        "outcome",
+        "gpu_trace_ntk",
+        "precision",
+        "store",
+        "trust",
+        "mislabel",
+        "grid",
+        "feature_matrices",
+        "gpu_peers",
+    ],
 )
 def test_the_examples_in_docstrings(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
