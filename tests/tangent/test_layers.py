@@ -296,6 +296,17 @@ def test_a_plan_stays_inside_its_budget(memory: int, n: int, m: int | None) -> N
     assert cut.workers(each, memory, 8) == 1
 
 
+@pytest.mark.parametrize(
+    "each", [gpu(), gpu(cuda=False), gpu(kept=10**9, passing=10**9), gpu(passing=3, formed=7, kept=9)]
+)
+def test_the_smallest_budget_that_is_stated_is_enough(each: Footprint) -> None:
+    for n, m in ((10, None), (10, 30), (1, None)):
+        memory = smallest_budget(lambda memory: layers_plan(n, m, each, memory))  # noqa: B023
+        assert layers_plan(n, m, each, memory).resident >= 1
+        memory = smallest_budget(lambda memory: layers_cut(n, m, each, memory))  # noqa: B023
+        assert layers_cut(n, m, each, memory).needs(each) <= each.slack * memory
+
+
 def test_the_schedule_with_less_work_is_taken_and_said() -> None:
     each, memory = gpu(), 128 * 2**30
     plan = planned(8192, None, each, memory, 1, 1)

@@ -15,6 +15,7 @@ from typing import Any
 
 from ntkscope.core import MemoryBudgetError, StoreError
 from ntkscope.core.budget import over_budget
+from ntkscope.core.sizes import show_bytes
 from ntkscope.tangent.deferred import Deferral, forming_cost
 from ntkscope.tangent.pieces import Piece
 
@@ -145,7 +146,7 @@ class Plan:
         chosen = f"; {self.gain:.1f} times less work than blocks" if self.gain else ""
         return (
             f"layers: factors of {self.resident} × {self.columns} samples stay, run in blocks of {self.block}, gradients"
-            f" formed layer by layer in {self.forming / 2**30:.2g} GiB{chosen}"
+            f" formed layer by layer in {show_bytes(self.forming)}{chosen}"
         )
 
 

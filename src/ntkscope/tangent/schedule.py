@@ -79,9 +79,7 @@ def layers_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int =
             break
         block = max(1, block // 2)
     if rows < 1 or (columns < 1 and rows < side):
-        needed = n * (m or n) * each.pairs * each.itemsize * kept + each.shelf(
-            1, 1, 1, 2 * each.formed, LEAST_WORKSPACE
-        )
+        needed = n * (m or n) * each.pairs * each.itemsize * kept + _smallest(each)
         what = f"for a result of {n} × {m or n} samples and the factors of one"
         raise over_budget(memory, needed / each.slack * 1.01 + 1, what, 'raise memory=, or use schedule="blocks"')
     block = max(1, min(block, max(rows, columns)))
@@ -127,12 +125,17 @@ def layers_cut(n: int, m: int | None, each: Footprint, memory: int, rows: int = 
         block //= 2
         size = largest(wanted, fits)
     if size < 1:
-        needed = Cut(1, 1, LEAST_WORKSPACE, forming=2 * max(1, each.formed)).needs(each)
+        needed = COPIES * each.pairs * each.itemsize + _smallest(each)
         what = "for the factors of two samples"
         raise over_budget(memory, needed / each.slack * 1.01 + 1, what, 'raise memory=, or use schedule="blocks"')
     made = even(Cut(size, min(block, size), workspace), side)
     forming = _forming(each, made.size, made.size, made.block, workspace, available - copies(made.size))
     return replace(made, forming=forming)
+
+
+def _smallest(each: Footprint) -> float:
+    """Bytes with which two samples fit, an eighth of them for products."""
+    return each.shelf(1, 1, 1, 2 * max(1, each.formed), 0) * 8 / 7 + LEAST_WORKSPACE
 
 
 def _block(most: int, each: Footprint, room: float) -> int:
