@@ -68,6 +68,38 @@ def test_the_torch_peers_compute_the_trace_ntk(convolutional: bool) -> None:
         peer_vmap.sweep(model, inputs, (2,), held_bytes=1.0)
 
 
+def test_the_blocked_peer_of_a_gpu_computes_the_trace_ntk() -> None:
+    from benchmarks import gpu_peers, networks
+
+    model, x = networks.mlp(4, 6, 3), torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+    reference = networks.oracle_trace_ntk(model, x)
+    for chunk, held in ((7, 7), (2, 7), (2, 3), (3, 3)):
+        K = gpu_peers.blocked(model, x, chunk, held)
+        assert networks.relative_error(K, reference) < 1e-5
+        assert torch.equal(K, K.T)
+    found = gpu_peers.peer(model, x, "cpu", 1e9, 60.0, (2, 4))
+    assert found["measured"]
+    assert found["block"] in (2, 4)
+    assert not gpu_peers.peer(model, x, "cpu", 1e9, 0.0, (2,))["measured"]
+    assert "failed" in gpu_peers.peer(model, x, "cpu", 10.0, 60.0, (2,))
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("name", ["vit-tiny", "bert-base"])
+def test_the_gpu_comparisons_on_tiny_networks(name: str, tmp_path: Path) -> None:
+    from benchmarks import gpu_peers, gpu_roofline
+
+    assert gpu_peers.main([name], tmp_path / "peers", quick=True) == 0
+    run = json.loads((tmp_path / "peers" / f"{name}.json").read_text())["runs"][0]
+    assert run["exact"]["relative error"] < 1e-5
+    assert run["torch.func"]["relative error"] < 1e-4
+    assert run["exact"]["certificate"]["checked"] > 0
+    assert gpu_roofline.main([name], None, "layers", 0, tmp_path / "roof", quick=True) == 0
+    record = json.loads((tmp_path / "roof" / f"{name}-exact-layers.json").read_text())
+    assert record["plan"].startswith("layers")
+    assert {row["stage"] for row in record["stages"]} >= {"capture", "features", "products", "outside"}
+
+
 def test_a_kernel_that_disagrees_is_not_timed() -> None:
     from benchmarks import networks
     from benchmarks.peers import PeerUnavailable
@@ -271,7 +303,18 @@ def test_every_comparison_has_a_run() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["timing", "outcome", "gpu_trace_ntk", "precision", "store", "trust", "mislabel", "grid", "feature_matrices"],
+    [
+        "timing",
+        "outcome",
+        "gpu_trace_ntk",
+        "precision",
+        "store",
+        "trust",
+        "mislabel",
+        "grid",
+        "feature_matrices",
+        "gpu_peers",
+    ],
 )
 def test_the_examples_in_docstrings(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +11,11 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError
+from ntkscope.core.peak import kind_of
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg.assembly import RowBlocks
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.clock import StageClock
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.engine import Detour, probed, retried
 from ntkscope.tangent.feature_audit import AuditedFeatures, Compute
@@ -38,8 +38,7 @@ class FeatureMaker:
     def __init__(self, audited: AuditedFeatures, sample: Batch) -> None:
         self.subject, self.audited = audited.subject, audited
         self.precision = Precision("exact", self.subject.dtype)
-        self.stages: dict[str, float] = {}
-        self.ran = 0
+        self.timing, self.ran = StageClock(self.subject.device), 0
         probe = self.capture(sample[: min(3, len(sample))])
         self.pieces = tuple(range(len(probe)))
         self._numbers = sum(layer[0].numel() for layer in probe)
@@ -76,16 +75,16 @@ class FeatureMaker:
     def feature(self, captured: list[Tensor], piece: int) -> Formed:
         return Formed(captured[piece].flatten(1).unsqueeze(1))
 
-    @contextmanager
-    def clock(self, stage: str, piece: Any = None) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self.stages[stage] = self.stages.get(stage, 0.0) + time.perf_counter() - began
+    def clock(self, stage: str, piece: Any = None) -> AbstractContextManager[None]:
+        return self.timing(stage)
+
+    def count(self, stage: str, flops: float) -> None:
+        self.timing.count(stage, flops)
 
     def twin(self) -> FeatureMaker:
         """The same for another thread."""
         other = copy.copy(self)
-        other.subject, other.stages, other.ran = self.subject.twin(), {}, 0
+        other.subject, other.timing, other.ran = self.subject.twin(), StageClock(self.subject.device), 0
         audited = self.audited
         other.audited = AuditedFeatures(
             other.subject, audited.compute, audited.certify, kinked=audited.kinked, seed=audited.seed + 1
@@ -103,7 +102,9 @@ class FeatureMaker:
         return self.audited.certificate()
 
     def coverage(self) -> Coverage:
-        return Coverage({}, {}, {}, dict(self.stages), self.ran)
+        spent = self.timing.read()
+        how = {"device": str(self.device), "kind": kind_of("exact", self.dtype)}
+        return Coverage({}, {}, {}, dict(spent.stages), self.ran, flops=dict(spent.flops), **how)
 
 
 @dataclass(frozen=True, eq=False)

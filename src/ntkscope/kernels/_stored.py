@@ -24,7 +24,8 @@ from ntkscope.tangent.fingerprint import (
     network_answers,
     network_identity,
 )
-from ntkscope.tangent.plan import FEW_STORED, Cut, heads_at_once, make_cut
+from ntkscope.tangent.plan import FEW_STORED, Cut, heads_at_once
+from ntkscope.tangent.schedule import check_schedule, cut_for
 from ntkscope.tangent.tile_source import FeatureTiles, Recipe
 from ntkscope.tangent.tiles import TileMaker, group_footprint
 
@@ -37,17 +38,19 @@ def stored(
     meta: Mapping[str, Any],
     scale: float = 1.0,
     normalize: bool = False,
+    schedule: str = "blocks",
 ) -> Gram:
     """The kernel in `request.store`, the tiles that were missing computed; `options`: what else the numbers depend on.
 
-    `normalize`: the values are kept as they are, and opened as cosines.
+    `normalize`: the values are kept as they are, and opened as cosines. `schedule`: how a new store is cut.
     """
     assert request.store is not None
+    check_schedule(schedule)
     maker = recipe.make(probed(request.x1, request.x2), Detour())
     found = KernelStore.find(request.store)
     outputs = maker.width if maker.full else 1
     if found is None:
-        cut = _cut(request, maker, outputs)
+        cut = _cut(request, maker, outputs, schedule)
     else:
         cut = Cut.from_json(found.labels.get("cut"), found.url)
     labels = {
@@ -83,13 +86,13 @@ def stored(
     )
 
 
-def _cut(request: Request, maker: TileMaker, outputs: int) -> Cut:
+def _cut(request: Request, maker: TileMaker, outputs: int, schedule: str) -> Cut:
     """The cut of a new store; where features of all heads leave room for few samples, heads are taken in groups."""
     threads = torch.get_num_threads() if maker.device.type == "cpu" else 1
     n, m = len(request.x1), None if request.x2 is None else len(request.x2)
 
     def cut(heads: int) -> Cut:
-        return make_cut(n, m, group_footprint(maker, heads), request.memory, threads, outputs)
+        return cut_for(n, m, group_footprint(maker, heads), request.memory, threads, outputs, schedule)
 
     if maker.full or maker.width == 1:
         return cut(0)

@@ -29,6 +29,7 @@ def kernel(
     per_layer: bool = False,
     profile: bool = False,
     normalize: bool = False,
+    schedule: str = "auto",
 ) -> Gram:
     """`<g_k(x), g_l(x')>` for all samples: summed over k = l, or all pairs (`full`); `mean`: divided by how many outputs
     there are; `normalize`: as cosines. In memory, or in the request's store."""
@@ -40,7 +41,7 @@ def kernel(
             " some outputs, or the kernels 'trntk' or 'trntk0'"
         )
     if request.store is None:
-        made = _products(request, engines, heads, full, precision, per_layer, profile)
+        made = _products(request, engines, heads, full, precision, per_layer, profile, schedule)
         outputs = made.values.shape[0] // len(request.x1) if full else 1
         found = gram(request, subject, made, scale=1.0 / made.outputs if mean else 1.0, outputs=outputs)
         return _cosines(found) if normalize else found
@@ -66,7 +67,9 @@ def kernel(
         scale /= heads.count(guards.first_outputs(subject, few).shape[1])
     options = {"parameters": names_fingerprint(list(subject.leaves)), "precision": precision}
     with Precision(precision, subject.dtype).context():
-        return stored(request, recipe, options, meta=describe(subject), scale=scale, normalize=normalize)
+        return stored(
+            request, recipe, options, meta=describe(subject), scale=scale, normalize=normalize, schedule=schedule
+        )
 
 
 def _cosines(found: DenseGram) -> Gram:
@@ -87,7 +90,14 @@ def _cosines(found: DenseGram) -> Gram:
 
 
 def _products(
-    request: Request, engines: Engines, heads: Heads, full: bool, precision: str, per_layer: bool, profile: bool
+    request: Request,
+    engines: Engines,
+    heads: Heads,
+    full: bool,
+    precision: str,
+    per_layer: bool,
+    profile: bool,
+    schedule: str,
 ) -> Products:
     return products(
         engines,
@@ -100,6 +110,7 @@ def _products(
         per_layer=per_layer,
         progress=request.progress,
         profile=profile,
+        schedule=schedule,
     )
 
 

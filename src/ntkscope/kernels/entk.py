@@ -9,6 +9,6 @@ from ntkscope.tangent.heads import as_heads
 
 
 @KERNELS.register("entk", cost=costs.every_pair_of_outputs, per_output=True, title="empirical NTK")
-def entk(request: Request, *, precision: str = "exact") -> Gram:
+def entk(request: Request, *, precision: str = "exact", schedule: str = "auto") -> Gram:
     """Shape (n·c, m·c), row `i*c + k` is output k of sample i; `.blocks()` gives (n, m, c, c)."""
-    return _tangent.kernel(request, as_heads(request.outputs), full=True, precision=precision)
+    return _tangent.kernel(request, as_heads(request.outputs), full=True, precision=precision, schedule=schedule)

@@ -9,7 +9,7 @@ from ntkscope.tangent.heads import as_heads
 
 
 @KERNELS.register("pntk", cost=costs.summed, priority=4, title="pseudo-NTK")
-def pntk(request: Request, *, precision: str = "exact", per_layer: bool = False) -> Gram:
+def pntk(request: Request, *, precision: str = "exact", per_layer: bool = False, schedule: str = "auto") -> Gram:
     """Mohamadi & Sutherland (2022); C counts the chosen outputs."""
     heads = as_heads(request.outputs, summed=True)
-    return _tangent.kernel(request, heads, precision=precision, mean=True, per_layer=per_layer)
+    return _tangent.kernel(request, heads, precision=precision, mean=True, per_layer=per_layer, schedule=schedule)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.features import Feature, Near, accumulate, self_products
+from ntkscope.tangent.features import Feature, Near, accumulate, product_flops, self_products
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.spot_check import Spot
 
@@ -66,6 +66,10 @@ class Maker(Protocol):
 
     def clock(self, stage: str, piece: Any = None) -> AbstractContextManager[None]: ...
 
+    def count(self, stage: str, flops: float) -> None:
+        """Floating-point operations that a stage does."""
+        ...
+
 
 Features: TypeAlias = dict[Any, Feature]
 
@@ -97,7 +101,7 @@ def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Float[Te
             if len(x) == len(at):
                 held[piece] = feature
             else:
-                _put(held, piece, feature, at.start, len(x))
+                place_feature(held, piece, feature, at.start, len(x))
             if side is not None:
                 side[at.start : at.stop] += self_products(feature)
     maker.settle(captured)
@@ -106,7 +110,7 @@ def hold_block(maker: Maker, held: Features, x: Batch, at: range, side: Float[Te
 _PUTTING = threading.Lock()
 
 
-def _put(held: Features, piece: Any, feature: Feature, start: int, n: int) -> None:
+def place_feature(held: Features, piece: Any, feature: Feature, start: int, n: int) -> None:
     """A block's features in their place among those of n samples; where blocks differ in positions, zeros fill up."""
     with _PUTTING:
         if piece not in held:
@@ -160,6 +164,7 @@ def block_products(
     spot = maker.spot(height, width)
     for piece in maker.pieces:
         left, right = held[piece][:height], column.feature(piece)
+        maker.count("products", product_flops(left, right, maker.full))
         if spot is not None:
             with maker.clock("certificate"):
                 spot.add(left, right)

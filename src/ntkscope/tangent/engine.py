@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -18,13 +17,16 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError, UsageError, generator
+from ntkscope.core.peak import kind_of
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent import func_method, guards
-from ntkscope.tangent.audit import Auditor, PathChanged
+from ntkscope.tangent.audit import LEAST, Auditor, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, watch
 from ntkscope.tangent.captured import Captured, capture
+from ntkscope.tangent.clock import StageClock
 from ntkscope.tangent.coverage import Coverage
+from ntkscope.tangent.deferred import deferral, forming_cost
 from ntkscope.tangent.features import Feature, self_products
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece, pieces
@@ -181,6 +183,8 @@ class Engine:
             if any(term.slot.name not in self.findings.func for term in call.terms)
         )
         self.pieces = pieces(subject, self.probed.calls, self.findings, self.width, full, len(few))
+        self.forward_cost = sum(piece.forward_cost for piece in self.pieces)
+        self.deferral = deferral(self.pieces, self.probed.calls, self.width, len(few), precision)
         names = sorted(self.findings.func)
         self.func = ""
         if names:
@@ -192,8 +196,7 @@ class Engine:
 
     def reset(self) -> None:
         """Begin a new account of times and checks; which shapes of tiles were spot-checked is remembered."""
-        self.seconds = dict.fromkeys(self.subject.leaves, 0.0)
-        self.stages: dict[str, float] = {}
+        self.timing = self._new_clock()
         self.ran = 0
         self.threads = 1  # that work with copies of this at present
         self.auditor = self._auditor(0)
@@ -214,7 +217,9 @@ class Engine:
             captured = capture(
                 self.subject, batch, self.findings, self.pieces, self.heads, self.func, self.precision, weights
             )
+        self.count("capture", 2.0 * self.forward_cost * len(batch) * (1 + self.width + 2 * (check is not None)))
         if check is not None:
+            self.count("certificate", 2.0 * self.forward_cost * (3 + len(batch) / (8 if len(batch) > LEAST else 1)))
             with self.clock("certificate"), tensor_cores(False):
                 self.auditor.begin(check, batch, captured.outputs, captured.truth)
             captured.check, captured.truth = check, {}
@@ -263,6 +268,8 @@ class Engine:
             factors=self.precision.factors.itemsize,
             cuda=self.subject.device.type == "cuda",
             worker=flipped_bytes(self.subject.leaves.values(), self.subject.device) + checks,
+            deferral=self.deferral,
+            check=checks * 2 // 3,  # of the block, and of one sample alone
         )
 
     @property
@@ -292,25 +299,22 @@ class Engine:
                 raise
             except (RuntimeError, ValueError, IndexError) as error:  # an input that does not fall into n samples
                 raise PathChanged({piece.name}) from error
+        self.count("features", 2.0 * captured.n * forming_cost(piece, self.width))
         if captured.check is not None:
             with self.clock("certificate"):
                 self.auditor.add(captured.check, piece, captured.own_order(piece), made)
         return made
 
-    @contextlib.contextmanager
-    def clock(self, stage: str, piece: Piece | None = None) -> Iterator[None]:
-        """Adds the time of its block to a stage and a parameter; a profiled run waits for the device on both ends."""
-        began = self._now()
-        yield
-        spent = self._now() - began
-        self.stages[stage] = self.stages.get(stage, 0.0) + spent
-        if piece is not None:
-            self.seconds[piece.name] += spent
+    def _new_clock(self) -> StageClock:
+        return StageClock(self.subject.device, self.profile, seconds=dict.fromkeys(self.subject.leaves, 0.0))
 
-    def _now(self) -> float:
-        if self.profile and self.subject.device.type == "cuda":
-            torch.cuda.synchronize(self.subject.device)
-        return time.perf_counter()
+    def clock(self, stage: str, piece: Piece | None = None) -> contextlib.AbstractContextManager[None]:
+        """Adds the time of its block to a stage and a parameter; a profiled run waits for the device on both ends."""
+        return self.timing(stage, None if piece is None else piece.name)
+
+    def count(self, stage: str, flops: float) -> None:
+        """Adds floating-point operations to a stage."""
+        self.timing.count(stage, flops)
 
     def twin(self) -> Engine:
         """The same engine for another thread: its own modules, the parameters shared.
@@ -324,7 +328,7 @@ class Engine:
         other.subject = self.subject.twin()
         if not _alike(_answer(self.subject, self.probed.few), _answer(other.subject, self.probed.few)):
             raise ValueError("a copy of the model does not do what the model does")
-        other.seconds, other.stages, other.ran = dict.fromkeys(self.seconds, 0.0), {}, 0
+        other.timing, other.ran = other._new_clock(), 0
         other.auditor = other._auditor(self.auditor.seed + 1)
         other.auditor.fell_back = []
         return other
@@ -346,7 +350,18 @@ class Engine:
             known = methods[piece.name]
             methods[piece.name] = piece.method if known in ("unused", piece.method) else f"{known}+{piece.method}"
         numbers = {name: leaf.numel() for name, leaf in self.subject.leaves.items()}
-        return Coverage(methods, numbers, dict(self.seconds), dict(self.stages), self.ran, self.func)
+        spent = self.timing.read()
+        return Coverage(
+            methods,
+            numbers,
+            dict(spent.seconds),
+            dict(spent.stages),
+            self.ran,
+            self.func,
+            flops=dict(spent.flops),
+            device=str(self.device),
+            kind=kind_of(self.precision.name, self.dtype),
+        )
 
 
 def _answer(subject: Subject, batch: Batch) -> list[Tensor | None]:

@@ -147,6 +147,18 @@ def accumulate(
             _add(view, rows, values, left[rows], part, full)
 
 
+def product_flops(left: Feature, right: Feature, full: bool) -> float:
+    """Floating-point operations of the matrix products that `accumulate` makes of one piece."""
+    pairs = 2.0 * len(left) * len(right)
+    if isinstance(left, Formed):
+        c, p = left.values.shape[1:]
+        return pairs * p * (c * c if full else c)
+    assert isinstance(right, Near)
+    g, _, s, c, o = left.b.shape
+    inside = left.a.shape[3] if left.a.is_floating_point() else 0
+    return pairs * g * s * right.positions * (inside + o * (c * c if full else c))
+
+
 def _inner(rows: Tensor) -> int:
     """How long an inner axis one product may have; float32 sums of BLAS lose digits on long ones, the total does not."""
     if rows.dtype != torch.float32:

@@ -54,6 +54,11 @@ class Piece:
         """How many more a sample needs while its feature is made: patches, rearranged cotangents."""
         return self.groups * self.positions * (2 * self.inside + 2 * heads * self.outside)
 
+    @property
+    def forward_cost(self) -> int:
+        """Multiply-adds of the calls that use it, a sample."""
+        return self.positions * self.groups * self.inside * self.outside
+
     def pair_cost(self, heads: int, full: bool) -> float:
         return _costs(self.positions, self.groups, self.inside, self.outside, self.numbers, heads, full).get(
             self.method, float(heads * heads if full else heads) * self.numbers

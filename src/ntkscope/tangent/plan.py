@@ -15,6 +15,8 @@ from typing import Any
 
 from ntkscope.core import MemoryBudgetError, StoreError
 from ntkscope.core.budget import over_budget
+from ntkscope.core.sizes import show_bytes
+from ntkscope.tangent.deferred import Deferral, forming_cost
 from ntkscope.tangent.pieces import Piece
 
 SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and libraries take for scratch is not ours to count
@@ -34,6 +36,10 @@ class Footprint:
 
     A pair of samples has `pairs` numbers of `itemsize` bytes in the result and costs `pair_cost` multiply-adds. `worker`:
     what each thread at blocks of its own takes besides them.
+
+    Where gradients can be formed later (`deferred`): `kept` bytes while the factors stay, `formed` bytes of one layer's
+    gradient, `check` bytes for each block that is not compared with autograd yet. `capture_cost`, `forming_cost` and
+    `again_cost` are multiply-adds a sample: of running it, of forming its features, and of those that are formed later.
     """
 
     feature: int
@@ -43,6 +49,12 @@ class Footprint:
     pair_cost: float | int = 1.0
     cuda: bool = False
     worker: int = 0
+    kept: int = 0
+    formed: int = 0
+    check: int = 0
+    capture_cost: float = 0.0
+    forming_cost: float = 0.0
+    again_cost: float = 0.0
 
     @property
     def slack(self) -> float:
@@ -62,6 +74,12 @@ class Footprint:
         passing = block * self.passing + self.tile(resident, block) + workspace + self.worker
         return resident * self.feature + workers * passing
 
+    def shelf(self, rows: int, columns: int, block: int, forming: int, workspace: int) -> int:
+        """Bytes while the factors of `rows` and `columns` samples stay and `forming` bytes of gradients are formed of them."""
+        blocks = -(-rows // block) + -(-columns // block)
+        held = (rows + columns) * (self.kept or self.feature) + blocks * self.check + block * self.passing
+        return held + forming + workspace + self.worker + self.tile(rows, columns or rows)
+
 
 def footprint(
     made: Sequence[Piece],
@@ -76,6 +94,8 @@ def footprint(
     factors: int,
     cuda: bool,
     worker: int = 0,
+    deferral: Deferral | None = None,
+    check: int = 0,
 ) -> Footprint:
     """Per sample: the features of every piece; while a block is captured, its graph, inputs and cotangents
     (`arrived_bytes` a head), and what making the largest feature takes."""
@@ -83,20 +103,51 @@ def footprint(
     capture = graph_bytes + input_bytes + arrived_bytes * heads
     forming = max((_forming(piece, heads, itemsize, storage, factors) for piece in made), default=0)
     cost = sum(piece.pair_cost(heads, full) for piece in made)
-    return Footprint(feature, capture + forming, itemsize, heads**2 if full else 1, cost, cuda, worker)
+    plain = Footprint(feature, capture + forming, itemsize, heads**2 if full else 1, cost, cuda, worker)
+    if deferral is None:
+        return plain
+    forward = sum(piece.forward_cost for piece in made)
+    return replace(
+        plain,
+        kept=deferral.kept,
+        formed=deferral.largest,
+        check=check,
+        capture_cost=float(forward * (1 + heads + 2 * bool(check))),  # one more pass back that checks, for weights too
+        forming_cost=sum(forming_cost(piece, heads) for piece in made),
+        again_cost=deferral.again,
+    )
 
 
 @dataclass(frozen=True)
 class Plan:
     """`resident` samples keep their features while blocks of `block` samples pass by; `workspace` bytes for products.
 
-    `workers` blocks pass by at once, each with a workspace of its own.
+    `workers` blocks pass by at once, each with a workspace of its own. With `forming` bytes, the schedule is "layers": factors
+    of `resident` rows and `columns` columns stay, and gradients of one layer at a time are formed in so many bytes; `gain`:
+    how many times less work that is than "blocks", by the estimate it was chosen by.
     """
 
     resident: int
     block: int
     workspace: int
     workers: int = 1
+    columns: int = 0
+    forming: int = 0
+    gain: float = 0.0
+
+    @property
+    def layered(self) -> bool:
+        return self.forming > 0
+
+    def __str__(self) -> str:
+        if not self.layered:
+            side_by_side = f", {self.workers} at once" if self.workers > 1 else ""
+            return f"blocks: features of {self.resident} samples stay, blocks of {self.block} pass by{side_by_side}"
+        chosen = f"; {self.gain:.1f} times less work than blocks" if self.gain else ""
+        return (
+            f"layers: factors of {self.resident} × {self.columns} samples stay, run in blocks of {self.block}, gradients"
+            f" formed layer by layer in {show_bytes(self.forming)}{chosen}"
+        )
 
 
 def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1, threads: int = 1) -> Plan:
@@ -135,7 +186,7 @@ def _fitted(side: int, most: int, each: Footprint, available: float, workers: in
     longest = min(each.largest_block, most if workers == 1 else -(-most // workers))
 
     def resident(block: int) -> int:
-        return _largest(side, lambda count: each.held(count, block, workspace, workers) <= available)
+        return largest(side, lambda count: each.held(count, block, workspace, workers) <= available)
 
     for share in (0.4,) if each.cuda else (0.4, 0.15):  # where not all can stay, smaller blocks leave room for more
         block = max(1, min(longest, int(room * share / workers / each.passing)))
@@ -148,7 +199,7 @@ def _fitted(side: int, most: int, each: Footprint, available: float, workers: in
     return Plan(staying, block, workspace, workers)
 
 
-def _largest(most: int, fits: Callable[[int], bool]) -> int:
+def largest(most: int, fits: Callable[[int], bool]) -> int:
     """The largest count up to `most` that fits, by halving; 0 when none does."""
     low, high = 0, most
     while low < high:
@@ -164,17 +215,21 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
 class Cut:
     """Tiles of `size` samples a side, captured in blocks of `block`, with `workspace` bytes for products.
 
-    `heads`: how many heads are taken at once, 0 for all of them.
+    `heads`: how many heads are taken at once, 0 for all of them. `forming`: bytes for the gradients of one layer where factors
+    stay and gradients are formed layer by layer, 0 where features stay.
     """
 
     size: int
     block: int
     workspace: int
     heads: int = 0
+    forming: int = 0
 
     def needs(self, each: Footprint, workers: int = 1) -> int:
         """Bytes: the rows' features, the tile, and for every worker a block that passes by and its products."""
         tile = COPIES * self.size**2 * each.pairs * each.itemsize
+        if self.forming:
+            return tile + each.shelf(self.size, self.size, self.block, self.forming, self.workspace)
         return tile + each.held(self.size, self.block, self.workspace, workers)
 
     def workers(self, each: Footprint, memory: int, most: int) -> int:
@@ -183,12 +238,15 @@ class Cut:
             what = f"for tiles of {self.size} samples, captured in blocks of {self.block}"
             remedy = "raise memory=" + (", or begin a new store, which chooses smaller tiles" if self.size > 1 else "")
             raise over_budget(memory, self.needs(each) / each.slack * 1.01 + 1, what, remedy)
+        if self.forming:
+            return 1
         fitting = [count for count in range(2, most + 1) if self.needs(each, count) <= each.slack * memory]
         return max(fitting, default=1)
 
     def __str__(self) -> str:
         grouped = f", {self.heads} heads at a time" if self.heads else ""
-        return f"tiles of {self.size} samples, blocks of {self.block}, {self.workspace} bytes for products{grouped}"
+        layers = f", layer by layer in {self.forming} bytes" if self.forming else ""
+        return f"tiles of {self.size} samples, blocks of {self.block}, {self.workspace} bytes for products{grouped}{layers}"
 
     def to_json(self) -> dict[str, int]:
         return {name: value for name, value in asdict(self).items() if value}
@@ -198,14 +256,16 @@ class Cut:
         """A cut that a store kept; anything else is refused."""
         names = ("size", "block", "workspace")
         whole = isinstance(values, Mapping) and all(
-            type(values.get(name, 1)) is int and values.get(name, 1) >= 1 for name in (*names, "heads")
+            type(values.get(name, 1)) is int and values.get(name, 1) >= 1 for name in (*names, "heads", "forming")
         )
         if not whole or any(name not in values for name in names):
             raise StoreError(
                 f"{where} does not say how its tiles were cut (got {values!r}); expected one written by ns.kernel or"
                 " `ntkscope kernel`: choose another folder"
             )
-        return cls(values["size"], values["block"], values["workspace"], values.get("heads", 0))
+        return cls(
+            values["size"], values["block"], values["workspace"], values.get("heads", 0), values.get("forming", 0)
+        )
 
 
 def make_cut(n: int, m: int | None, each: Footprint, memory: int, workers: int, rows: int = 1) -> Cut:
@@ -215,8 +275,7 @@ def make_cut(n: int, m: int | None, each: Footprint, memory: int, workers: int, 
     """
     side = max(n, m or n)
     cap = (CUDA_LARGEST if each.cuda else LARGEST) // rows
-    work = isqrt(int((CUDA_WORK if each.cuda else WORK) / max(1.0, each.pair_cost)))
-    wanted = max(1, min(side, cap, max(work, each.largest_block)))
+    wanted = max(1, min(side, cap, work_side(each)))
     usual = CUDA_WORKSPACE if each.cuda else WORKSPACE
     available = each.slack * memory
     workspace = int(max(LEAST_WORKSPACE, min(available / 8, usual)))
@@ -225,21 +284,27 @@ def make_cut(n: int, m: int | None, each: Footprint, memory: int, workers: int, 
     for count in range(max(1, workers), 0, -1):
         for share in (0.4, 0.15):
             block = max(1, min(each.largest_block, side, int((available - workspace) * share / count / each.passing)))
-            size = _largest(wanted, _fitting(block, workspace, each, available, count))
+            size = largest(wanted, _fitting(block, workspace, each, available, count))
             if size > best.size:
                 best = Cut(size, min(block, size), workspace)
             if best.size == wanted:
                 break
         if best.size >= min(wanted, each.largest_block):  # a second worker is worth more than the last sample
             break
-    return _even(best, side)
+    return even(best, side)
+
+
+def work_side(each: Footprint) -> int:
+    """The rows of a tile that takes about a minute."""
+    work = isqrt(int((CUDA_WORK if each.cuda else WORK) / max(1.0, each.pair_cost)))
+    return max(work, each.largest_block)
 
 
 def _fitting(block: int, workspace: int, each: Footprint, available: float, workers: int) -> Callable[[int], bool]:
     return lambda size: Cut(size, min(block, size), workspace).needs(each, workers) <= available
 
 
-def _even(cut: Cut, side: int) -> Cut:
+def even(cut: Cut, side: int) -> Cut:
     """As many tiles of about the same size instead of whole ones and a rest, whole blocks where that is no more."""
     even = -(-side // -(-side // cut.size))
     whole = -(-even // cut.block) * cut.block

@@ -10,17 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntkscope.core import Certificate
+from ntkscope.core import Certificate, UsageError
 from ntkscope.linalg.assembly import assemble
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.engine import Engine, Engines, Heads, probed
 from ntkscope.tangent.plan import FEW, Plan, heads_at_once, make_plan
 from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.schedule import check_schedule, planned
 from ntkscope.tangent.tiles import SHARE, SQUARES, TileMaker, Tiles, group_footprint, groups_of
 
 
@@ -71,12 +73,14 @@ def products(
     per_layer: bool = False,
     progress: bool = False,
     profile: bool = False,
+    schedule: str = "auto",
 ) -> Products:
     """`<g_k(x), g_l(x')>` for all samples: summed over k = l, or all pairs (`full`).
 
     A model that uses a parameter differently for later inputs than for the probed ones starts again with that parameter
     on a slower path.
     """
+    check_schedule(schedule)
     rounding = Precision(precision, engines.subject.dtype)
 
     def work(engine: Engine) -> Products:
@@ -87,7 +91,9 @@ def products(
             engine.threads = workers
 
         most = torch.get_num_threads() if engine.device.type == "cpu" and not engine.detour.alone else 1
-        made = multiplied(groups, x1, x2, memory, most, planes=planes, progress=progress, staffed=staffed)
+        made = multiplied(
+            groups, x1, x2, memory, most, planes=planes, progress=progress, staffed=staffed, schedule=schedule
+        )
         return replace(made, outputs=engine.chosen)
 
     with rounding.context():
@@ -125,18 +131,28 @@ def multiplied(
     planes: Mapping[str, torch.dtype] | None = None,
     progress: bool = False,
     staffed: Callable[[int], None] = lambda workers: None,
+    schedule: str = "blocks",
 ) -> Products:
     """The products of the features that makers give, one for each group of heads, inside `memory`.
 
     `staffed` is told how many of at most `threads` threads work side by side.
     """
     planes = planes or {}
+    if planes and schedule == "layers":
+        raise UsageError(
+            'got schedule="layers" with per_layer=True or outputs=OutputSketch(...), which keep further matrices; expected'
+            ' schedule="blocks" or "auto"'
+        )
+    schedule = "blocks" if planes else schedule
     if x2 is not None and len(x2) < len(x1):  # the smaller side stays
-        return multiplied(makers, x2, x1, memory, threads, planes=planes, progress=progress, staffed=staffed).turned
+        how: dict[str, Any] = {"planes": planes, "progress": progress, "staffed": staffed, "schedule": schedule}
+        return multiplied(makers, x2, x1, memory, threads, **how).turned
     n, m = len(x1), None if x2 is None else len(x2)
     kept = 1 + len(planes) + (SQUARES in planes)
-    plan = make_plan(n, m, makers[0].footprint, memory, kept, threads)
-    tiles = Tiles(makers, x1, x2, plan.resident, m or n, block=plan.block, workspace=plan.workspace, repeatable=False)
+    plan = planned(n, m, makers[0].footprint, memory, kept, threads, schedule)
+    across = (plan.columns if m is not None else None) if plan.layered else m or n
+    cut = {"block": plan.block, "workspace": plan.workspace, "forming": plan.forming}
+    tiles = Tiles(makers, x1, x2, plan.resident, across, **cut, repeatable=False)
     if tiles.staff(plan.workers) < plan.workers:  # not as many copies of the model can be had
         plan = make_plan(n, m, makers[0].footprint, memory, kept, tiles.threads)
         tiles.recut(plan.resident, plan.block, plan.workspace)

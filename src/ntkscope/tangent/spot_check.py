@@ -34,7 +34,10 @@ class Spot:
 
     def add(self, left: Feature, right: Feature) -> None:
         """The products of one more piece, some heads at a time: copies of all of them may not fit beside the features."""
-        one, other = left[self.row : self.row + 1], right[self.column : self.column + 1]
+        self.add_pair(left[self.row : self.row + 1], right[self.column : self.column + 1])
+
+    def add_pair(self, one: Feature, other: Feature) -> None:
+        """The same for the features of the two samples alone."""
         self.heads = _heads(one)
         if self.full:
             parts = [self._chosen]

@@ -180,7 +180,8 @@ class FeatureTiles(NetworkSource[Tiles]):
 
     def _make(self, maker: TileMaker) -> Tiles:
         cut, groups = self.cut, groups_of(maker, self.cut.heads)
-        return Tiles(groups, self.x1, self.x2, cut.size, block=cut.block, workspace=cut.workspace, repeatable=True)
+        made = {"block": cut.block, "workspace": cut.workspace, "forming": cut.forming}
+        return Tiles(groups, self.x1, self.x2, cut.size, **made, repeatable=True)
 
     def _compute(self, made: Tiles, i: int, j: int, detour: Detour) -> TileValues:
         for other in self._made.values():

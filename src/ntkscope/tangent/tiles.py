@@ -35,6 +35,7 @@ from ntkscope.tangent.contraction import (
 )
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.layers import Layered, Shelf
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import Footprint
 
@@ -66,6 +67,7 @@ class Row:
     group: int
     held: Features
     side: Tensor | None
+    shelf: Shelf | None = None  # instead of features, where gradients are formed layer by layer
 
 
 class Tiles:
@@ -74,6 +76,7 @@ class Tiles:
     A tile is `rows` samples by `columns` (None: as many); blocks of `block` samples pass by, with `workspace` bytes for
     products. `repeatable`: one thread makes every sum and all blocks of a tile are tried, so that its bits, and what is said of
     parameters used in new ways, are a matter of the tile alone. Consecutive tiles of one row are the quick order.
+    `forming`: bytes for gradients formed layer by layer (`layers`); 0: features of the rows stay, blocks pass by.
     """
 
     def __init__(
@@ -87,9 +90,11 @@ class Tiles:
         block: int,
         workspace: int,
         repeatable: bool,
+        forming: int = 0,
     ) -> None:
         self.groups = [[maker] for maker in makers]
         self.x1, self.x2, self.columns, self.repeatable = x1, x2, columns, repeatable
+        self.forming = forming
         first = makers[0]
         self.heads = first.width if first.full else 1
         self.dtype: torch.dtype = first.dtype
@@ -165,10 +170,24 @@ class Tiles:
             side = None
             if self.x2 is not None:
                 side = torch.zeros(len(x), makers[0].width, dtype=torch.float64, device=self.device)
+            if self.forming:
+                self._row = Row(i, group, held, side, self._shelf(makers, x, side, check=self.repeatable))
+                return self._row
             blocks = ranges(0, len(x), self.block)
             self._share(makers, blocks, lambda maker, at: hold_block(maker, held, x, at, side))
             self._row = Row(i, group, held, side)
         return self._row
+
+    def _shelf(self, makers: Sequence[TileMaker], x: Batch, side: Tensor | None, *, check: bool) -> Shelf:
+        """The factors of all samples of `x`, run by one maker."""
+        shelf = Shelf(len(x), side)
+
+        def put(maker: TileMaker, at: range) -> None:
+            assert isinstance(maker, Engine)
+            shelf.put(maker, x, at, check=check)
+
+        self._share(makers[:1], ranges(0, len(x), self.block), put)
+        return shelf
 
     def forget(self) -> None:
         """Make room: the features of the row are computed again when they are asked for."""
@@ -178,6 +197,9 @@ class Tiles:
         """Add one group of heads to a tile; of its own inputs only the rows up to a block's end, the rest by symmetry."""
         others = (self.x1 if self.x2 is None else self.x2)[columns.start : columns.stop]
         own = len(rows) if self.x2 is None and columns.start == rows.start else 0
+        if row.shelf is not None:
+            self._layers(row, row.shelf, others, own, place, side)
+            return
         lock = threading.Lock()
 
         def work(maker: TileMaker, at: range) -> None:
@@ -189,6 +211,27 @@ class Tiles:
 
         blocks = list(ranges(0, own, self.block))[::-1]  # of its own, the last are the longest
         self._share(self.groups[row.group], [*blocks, *ranges(own, len(columns), self.block)], work)
+
+    def _layers(self, row: Row, shelf: Shelf, others: Batch, own: int, place: Place, side: Tensor | None) -> None:
+        """One group of heads, layer by layer; a tile is its own inputs, or none of them."""
+        if own not in (0, len(others)):
+            raise NtkscopeError(
+                f"a tile of {len(others)} columns, {own} of them its own rows, cannot be made layer by layer"
+            )
+        makers = self.groups[row.group]
+        columns = shelf if own else self._shelf(makers, others, side, check=False)
+
+        def work(maker: TileMaker, _: range) -> None:
+            assert isinstance(maker, Engine)
+            total = Layered(maker, shelf, columns, self.block, self.forming, self.workspace).total()
+            with maker.clock("writing"):
+                for at in ranges(0, columns.n, self.block):
+                    height, start = at.stop if own else shelf.n, at.start * self.heads
+                    part = total[: height * self.heads, start : at.stop * self.heads]
+                    write(place.values, part, 0, start, bool(own), add=row.group > 0)
+            place.advance(shelf.n * columns.n)
+
+        self._share(makers[:1], [range(1)], work)
 
     def _block(
         self, maker: TileMaker, row: Row, at: range, height: int, column: Column, place: Place, inside: bool

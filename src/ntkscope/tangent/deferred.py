@@ -1,0 +1,113 @@
+"""Gradients that are formed later: which parameters, and what is kept of a captured block until then.
+
+The gradient of a layer's weight is an outer product summed over positions, `Σ_s b_s ⊗ a_s`. Where the two factors take fewer
+bytes than their product, a block keeps the factors, and the gradient is formed when it is multiplied, and dropped. Everything
+else (norms, biases, features that keep both sides apart, `torch.func`) is kept as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ntkscope.tangent.capture import Call
+from ntkscope.tangent.captured import Captured
+from ntkscope.tangent.pieces import Piece
+from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.terms import Outer
+
+WORTH = 1.0  # of a gradient's bytes, below which its factors are kept instead
+
+
+@dataclass(frozen=True)
+class Deferral:
+    """The pieces whose factors are kept, and what a sample then takes.
+
+    `kept`: bytes of a sample that stays: factors, and features of all other pieces. `largest`: bytes of the largest gradient
+    among those formed later. `again`: multiply-adds of forming all of them once.
+    """
+
+    pieces: frozenset[Piece]
+    kept: int
+    largest: int
+    again: float
+
+
+def deferral(made: Sequence[Piece], calls: Sequence[Call], heads: int, n: int, precision: Precision) -> Deferral:
+    """What to defer of pieces that were probed with `n` samples: where the factors are smaller than the gradient.
+
+    Factors that several pieces share (one input of three projections) are counted once.
+    """
+    storage = precision.storage.itemsize
+    chosen: list[Piece] = []
+    seen: dict[tuple[int, ...], int] = {}
+    for piece in made:
+        if piece.method != "direct" or not all(isinstance(calls[k].terms[t], Outer) for k, t in piece.members):
+            continue
+        factors = _factors(piece, calls, heads, n, precision)
+        if sum(factors.values()) < WORTH * piece.feature_numbers(heads) * storage:
+            chosen.append(piece)
+            seen |= factors
+    deferred = frozenset(chosen)
+    rest = sum(piece.feature_numbers(heads) * storage for piece in made if piece not in deferred)
+    largest = max((piece.feature_numbers(heads) * storage for piece in chosen), default=0)
+    return Deferral(deferred, rest + sum(seen.values()), largest, sum(forming_cost(p, heads) for p in chosen))
+
+
+def forming_cost(piece: Piece, heads: int) -> float:
+    """Multiply-adds of forming one sample's gradient from its factors."""
+    if piece.method != "direct":
+        return 0.0
+    return float(heads * piece.forward_cost)
+
+
+def _factors(
+    piece: Piece, calls: Sequence[Call], heads: int, n: int, precision: Precision
+) -> dict[tuple[int, ...], int]:
+    """Bytes a sample of what each factor takes, by what identifies it."""
+    found: dict[tuple[int, ...], int] = {}
+    for k, t in piece.members:
+        call = calls[k]
+        x = call.terms[t].x
+        assert x is not None
+        itemsize = precision.factors.itemsize if call.outer else x.element_size()
+        found[-1, k] = call.shape.numel() // n * heads * itemsize
+        found[x.data_ptr(), *x.shape] = -(-x.numel() // n) * itemsize
+    return found
+
+
+def kept_factors(captured: Captured, deferred: Iterable[Piece]) -> Captured:
+    """What forming the gradients of some pieces needs, and nothing else.
+
+    Inputs of layers are copied: they are the model's own tensors, and it may write to them when it runs again.
+    """
+    needed: dict[int, set[int]] = {}
+    for piece in deferred:
+        for k, t in piece.members:
+            needed.setdefault(k, set()).add(t)
+    copies: dict[tuple[object, ...], Tensor] = {}
+    calls = []
+    for k, call in enumerate(captured.calls):
+        terms = []
+        for t, term in enumerate(call.terms):
+            x = term.x
+            if x is not None and t in needed.get(k, ()):
+                dtype = captured.arrived[k].dtype if term.only_multiplied else x.dtype
+                x = _copied(x, dtype, copies)
+            else:
+                x = None
+            terms.append(replace(term, x=x))
+        calls.append(replace(call, terms=terms))
+    arrived = {k: captured.arrived[k] for k in needed}
+    return replace(captured, calls=calls, arrived=arrived, func={}, truth={})
+
+
+def _copied(x: Tensor, dtype: torch.dtype, copies: dict[tuple[object, ...], Tensor]) -> Tensor:
+    """A copy of a tensor, made once however many calls read it."""
+    key = (x.data_ptr(), x.dtype, dtype, tuple(x.shape), x.stride())
+    if key not in copies:
+        copies[key] = x.detach().to(dtype, copy=True)
+    return copies[key]

@@ -1,0 +1,223 @@
+"""Layer by layer: the factors of a whole tile are kept, one layer's gradients are formed at a time, multiplied and dropped.
+
+Samples are run through the model once a tile, as in `contraction`, where formed gradients of all layers stay while blocks pass
+by. Factors are smaller, so tiles are larger and samples are run less often; and one layer's gradients of many samples meet in
+few large products. Only the order of sums differs. Checks are the same: every block against autograd, an entry of every
+block of columns of a new shape, and of one in eight others, computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ntkscope.tangent.audit import PathChanged
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.captured import Captured
+from ntkscope.tangent.contraction import Features, Maker, place_feature, ranges
+from ntkscope.tangent.deferred import Deferral, kept_factors
+from ntkscope.tangent.features import Feature, accumulate, product_flops, self_products
+from ntkscope.tangent.pieces import Piece
+from ntkscope.tangent.spot_check import Spot
+
+STRIPS = 8  # of the square on a diagonal: what lies below the last sample of a strip is left out
+
+
+@runtime_checkable
+class Deferring(Maker, Protocol):
+    """A maker of features some of which can be formed later."""
+
+    @property
+    def deferral(self) -> Deferral: ...
+
+
+@dataclass(eq=False)
+class Shelf:
+    """Consecutive samples: features of the pieces that are not deferred, factors of the others block by block.
+
+    `side` (n, heads), where it is wanted: self products, complete when every piece was formed once.
+    """
+
+    n: int
+    side: Tensor | None = None
+    features: Features = field(default_factory=dict)
+    blocks: dict[range, Captured] = field(default_factory=dict)
+    formed: set[tuple[range, Piece]] = field(default_factory=set)  # and checked
+
+    def put(self, maker: Deferring, x: Batch, at: range, *, check: bool) -> None:
+        """Run one block of `x`. `check`: form everything once and compare it now, not when it is used first."""
+        captured = maker.capture(x[at.start : at.stop])
+        deferred = maker.deferral.pieces
+        for piece in maker.pieces:
+            if piece in deferred:
+                continue
+            feature = maker.feature(captured, piece)
+            with maker.clock("features", piece):
+                self._keep(piece, feature, at)
+        with maker.clock("features"):
+            self.blocks[at] = kept_factors(captured, deferred)
+        del captured
+        if check:
+            for piece in maker.pieces:
+                if piece in deferred:
+                    self._form(maker, piece, at)
+            maker.settle(self.blocks[at])
+
+    def _keep(self, piece: Piece, feature: Feature, at: range) -> None:
+        if self.n == len(at):
+            self.features[piece] = feature
+        else:
+            place_feature(self.features, piece, feature, at.start, self.n)
+        self._meet(feature, at)
+
+    def _meet(self, feature: Feature, at: range) -> None:
+        if self.side is not None:
+            self.side[at.start : at.stop] += self_products(feature)
+
+    def _form(self, maker: Deferring, piece: Piece, at: range) -> Feature:
+        """The gradients of one block; the first time, they are compared with autograd."""
+        captured, first = self.blocks[at], (at, piece) not in self.formed
+        feature = maker.feature(captured if first else replace(captured, check=None), piece)
+        if first:
+            self.formed.add((at, piece))
+            with maker.clock("features", piece):
+                self._meet(feature, at)
+        return feature
+
+    def feature(self, maker: Deferring, piece: Piece, span: range) -> Feature:
+        """The features of some consecutive blocks."""
+        if piece not in maker.deferral.pieces:
+            return self.features[piece][span.start : span.stop]
+        blocks = [at for at in sorted(self.blocks, key=_start) if span.start <= at.start < span.stop]
+        if len(blocks) == 1:
+            return self._form(maker, piece, blocks[0])
+        whole: Features = {}
+        for at in blocks:
+            made = self._form(maker, piece, at)
+            with maker.clock("features", piece):
+                place_feature(whole, piece, made, at.start - span.start, len(span))
+        return whole[piece]
+
+    def settle(self, maker: Deferring) -> None:
+        """After every piece was formed: raise what all blocks together say is wrong."""
+        changed: list[PathChanged] = []
+        for captured in self.blocks.values():
+            try:
+                maker.settle(captured)
+            except PathChanged as change:
+                changed.append(change)
+        if changed:
+            names = {name for change in changed for name in change.names}
+            suspect = all(change.suspect for change in changed)
+            raise PathChanged(names, suspect=suspect, refusal=changed[0].refusal)
+
+
+def _start(at: range) -> int:
+    return at.start
+
+
+@dataclass(frozen=True, eq=False)
+class Layered:
+    """One tile between two shelves, or of one with itself: `block` samples were run at once.
+
+    `forming` bytes for the gradients of both sides at a time, `workspace` bytes for products.
+    """
+
+    maker: Deferring
+    rows: Shelf
+    columns: Shelf
+    block: int
+    forming: int
+    workspace: int
+
+    @property
+    def own(self) -> bool:
+        return self.rows is self.columns
+
+    @property
+    def size(self) -> int:
+        """Rows of the matrix a sample."""
+        return self.maker.width if self.maker.full else 1
+
+    def total(self) -> Float[Tensor, "rows columns"]:
+        """Products of all pairs in float64; of a tile with itself those above the diagonal, and whole blocks on it."""
+        maker, size = self.maker, self.size
+        shape = self.rows.n * size, self.columns.n * size
+        total = torch.zeros(shape, dtype=torch.float64, device=maker.device)
+        spots = self._spots()
+        for piece in maker.pieces:
+            for left, right in self._spans(piece):
+                self._multiply(piece, left, right, total, spots)
+        self.rows.settle(maker)
+        if not self.own:
+            self.columns.settle(maker)
+        for at, spot in spots:
+            maker.settle_spot(spot, total[: self._height(at) * size, at.start * size : at.stop * size])
+        return total
+
+    def _height(self, at: range) -> int:
+        return at.stop if self.own else self.rows.n
+
+    def _spots(self) -> list[tuple[range, Spot]]:
+        """The entries to check, chosen for each block of columns."""
+        drawn = ((at, self.maker.spot(self._height(at), len(at))) for at in ranges(0, self.columns.n, self.block))
+        return [(at, spot) for at, spot in drawn if spot is not None]
+
+    def _spans(self, piece: Piece) -> list[tuple[range, list[range]]]:
+        """Samples whose gradients are formed together: rows, and all columns that meet them."""
+        each = self._bytes(piece)
+        if (
+            piece not in self.maker.deferral.pieces
+            or each * (self.rows.n + self.columns.n * (not self.own)) <= self.forming
+        ):
+            return [(range(self.rows.n), [range(self.columns.n)])]
+        long = max(1, self.forming // (2 * each * self.block)) * self.block
+        rows = list(ranges(0, self.rows.n, long))
+        if self.own:
+            return [(left, rows[k:]) for k, left in enumerate(rows)]
+        return [(left, list(ranges(0, self.columns.n, long))) for left in rows]
+
+    def _bytes(self, piece: Piece) -> int:
+        return max(1, piece.feature_numbers(self.maker.width) * self.maker.precision.storage.itemsize)
+
+    def _multiply(
+        self, piece: Piece, left: range, others: Sequence[range], total: Tensor, spots: list[tuple[range, Spot]]
+    ) -> None:
+        maker = self.maker
+        rows = self.rows.feature(maker, piece, left)
+        for right in others:
+            same = self.own and left == right
+            columns = rows if same else self.columns.feature(maker, piece, right)
+            if spots:
+                with maker.clock("certificate"):
+                    _meet(spots, left, right, rows, columns)
+            with maker.clock("products", piece):
+                for strip in self._strips(right) if same else [right]:
+                    height = strip.stop - left.start if same else len(left)
+                    inner = slice(strip.start - right.start, strip.stop - right.start)
+                    self._accumulate(total, left.start, strip, rows[:height], columns[inner])
+
+    def _accumulate(self, total: Tensor, start: int, strip: range, rows: Feature, columns: Feature) -> None:
+        size = self.size
+        into = total[start * size : (start + len(rows)) * size, strip.start * size : strip.stop * size]
+        maker = self.maker
+        maker.count("products", product_flops(rows, columns, maker.full))
+        accumulate(into, rows, columns, full=maker.full, precision=maker.precision, workspace=self.workspace)
+
+    def _strips(self, square: range) -> Sequence[range]:
+        """Whole blocks each."""
+        blocks = -(-len(square) // self.block)
+        return list(ranges(square.start, square.stop, -(-blocks // STRIPS) * self.block))
+
+
+def _meet(spots: list[tuple[range, Spot]], left: range, right: range, rows: Feature, columns: Feature) -> None:
+    """Add one piece to the entries that lie between these samples."""
+    for at, spot in spots:
+        row, column = spot.row, at.start + spot.column
+        if row in left and column in right:
+            spot.add_pair(rows[row - left.start :][:1], columns[column - right.start :][:1])

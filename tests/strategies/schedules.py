@@ -1,0 +1,38 @@
+"""The schedule that forms gradients layer by layer, on networks too small for it to be worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ntkscope.tangent import deferred, pieces, products
+from ntkscope.tangent.plan import Plan
+
+
+@contextmanager
+def everything_deferred() -> Iterator[None]:
+    """Every layer's gradient that can be formed is formed, and formed late, whatever takes fewer bytes or sums."""
+    before = deferred.WORTH, pieces.ELEMENTWISE
+    deferred.WORTH, pieces.ELEMENTWISE = float("inf"), 10**9
+    try:
+        yield
+    finally:
+        deferred.WORTH, pieces.ELEMENTWISE = before
+
+
+@contextmanager
+def planned_as(rows: int, columns: int, block: int, forming: int) -> Iterator[None]:
+    """Kernels in memory are made in tiles of `rows` by `columns` samples, however few; of one set of inputs in squares."""
+    before: Any = products.planned
+
+    def planned(n: int, m: int | None, *rest: Any) -> Plan:
+        side, most = min(n, m or n), max(n, m or n)
+        across = min(columns, most) if m is not None else min(rows, side)
+        return Plan(min(rows, side), block, 2**21, 1, across, forming)
+
+    products.planned = planned  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        products.planned = before

@@ -1,0 +1,356 @@
+"""Gradients formed layer by layer: the numbers of the other schedule and of the oracle, and the same checks."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import ntkscope as ns
+from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
+from ntkscope.tangent import features, layers
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.engine import Detour, Engine, Heads
+from ntkscope.tangent.plan import Cut, Footprint, Plan
+from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.schedule import cut_for, layers_cut, layers_plan, planned, work
+from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.tile_source import FeatureTiles, TangentRecipe
+from oracles.against import expected, smallest_budget
+from oracles.closeness import assert_kernel_close
+from oracles.snapshots import assert_unchanged, state
+from strategies.architectures import convolutional_networks, sequence_networks, vector_networks
+from strategies.networks import Case, Net, noise, randomize
+from strategies.schedules import everything_deferred, planned_as
+
+SAME = 1e-12
+N = 13
+FAMILIES = {
+    "vectors": vector_networks(),
+    "sequences": sequence_networks(),
+    "tokens": sequence_networks(tokens=True),
+    "convolutions": convolutional_networks(),
+}
+KERNELS = ["trntk0", "pntk", "entk", "trntk"]
+quick = settings(
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+    derandomize=True,
+    max_examples=3,
+    phases=[Phase.explicit, Phase.generate],
+)
+
+
+def convolutional() -> Case:
+    first = [nn.Conv2d(2, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3)]
+    second = [nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1, groups=2), nn.Flatten(), nn.Linear(256, 3)]
+    return randomize(nn.Sequential(*first, *second)), noise(N, 2, 6, 6)
+
+
+def attention() -> Case:
+    def run(m: Any, x: Tensor) -> Tensor:
+        h = m.inner(x)
+        q, k, v = m.q(h), m.k(h), m.v(h)
+        return m.head(m.inner(torch.softmax(q @ k.transpose(1, 2), -1) @ v).mean(1))  # one weight is used twice
+
+    parts = {name: nn.Linear(8, 8) for name in ("inner", "q", "k", "v")}
+    return randomize(Net(run, **parts, head=nn.Linear(8, 3))), noise(N, 5, 8)
+
+
+CASES: list[Callable[[], Case]] = [convolutional, attention]
+everywhere = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+
+
+@everywhere
+@pytest.mark.parametrize("name", ["trntk0", "entk"])
+def test_the_same_kernel(case: Callable[[], Case], name: str) -> None:
+    model, x = case()
+    before = state(model)
+    for other in (None, x[:5] + 0.5, torch.cat([x, x + 1])):
+        blocks = ns.kernel(name, model, x, other, schedule="blocks")
+        for rows, columns, block, forming in ((N, 30, 4, 2**30), (6, 7, 3, 20_000)):
+            with everything_deferred(), planned_as(rows, columns, block, forming):
+                found = ns.kernel(name, model, x, other)
+            assert found.meta["plan"].layered
+            assert_kernel_close(found.dense(), blocks.dense(), SAME)
+            for mine, theirs in (
+                (found.row_diagonal, blocks.row_diagonal),
+                (found.column_diagonal, blocks.column_diagonal),
+            ):
+                if theirs is not None:
+                    assert mine is not None
+                    assert_kernel_close(mine[None], theirs[None], SAME)
+            if other is None:
+                assert torch.equal(found.dense(), found.dense().T)
+    assert_unchanged(model, before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@quick
+def test_random_architectures(family: str, data: st.DataObject) -> None:
+    agrees(family, data)
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@settings(quick, max_examples=25)
+def test_more_random_architectures(family: str, data: st.DataObject) -> None:
+    agrees(family, data)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@settings(quick, derandomize=False, max_examples=160)
+def test_many_random_architectures(family: str, data: st.DataObject) -> None:
+    agrees(family, data)
+
+
+def agrees(family: str, data: st.DataObject) -> None:
+    """A network drawn at random: layer by layer against the other schedule to rounding, and against the oracle."""
+    drawn = data.draw(FAMILIES[family], label="architecture")
+    name = data.draw(st.sampled_from(KERNELS[:3]), label="kernel")
+    x, n = drawn.x, len(drawn.x)
+    x2 = x.flip(0)[: max(1, n - 1)] if data.draw(st.booleans(), label="two sets") else None
+    rows, columns, block = (data.draw(st.integers(1, n), label=label) for label in ("rows", "columns", "block"))
+    forming = data.draw(st.sampled_from([1, 4000, 2**30]), label="forming")
+    blocks = ns.kernel(name, drawn.model, x, x2, schedule="blocks").dense()
+    with everything_deferred(), planned_as(rows, columns, block, forming):
+        found = ns.kernel(name, drawn.model, x, x2)
+    assert_kernel_close(found.dense(), blocks, SAME)
+    assert_kernel_close(found.dense(), expected(name, drawn.model, x, x2), 1e-10)
+    assert found.certificate.checked == found.certificate.blocks > 0
+
+
+def test_any_memory() -> None:
+    model, x = convolutional()
+    whole = ns.kernel("trntk0", model, x, schedule="blocks").dense()
+
+    def layered(memory: int) -> Any:
+        return ns.kernel("trntk0", model, x, schedule="layers", memory=memory)
+
+    smallest = smallest_budget(layered)
+    for memory in (smallest, int(1.2 * smallest), 3 * smallest):
+        assert_kernel_close(layered(memory).dense(), whole, SAME)
+
+
+def test_a_model_that_writes_to_a_tensor_of_its_own_in_every_pass() -> None:
+    """What a layer was given lies in a buffer that the next block overwrites: factors must be copies."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            m.room[: len(x)].copy_(x)
+        return m.head(torch.tanh(m.a(m.room[: len(x)])).flatten(1))
+
+    model = randomize(Net(run, a=nn.Linear(6, 6), head=nn.Linear(42, 3)))
+    model.room = torch.zeros(N, 7, 6, dtype=torch.float64)
+    x = noise(N, 7, 6)
+    certified = {"certify": False}
+    blocks = ns.kernel("trntk0", model, x, schedule="blocks", **certified).dense()
+    with everything_deferred(), planned_as(N, N, 4, 2**30):
+        found = ns.kernel("trntk0", model, x, **certified)
+    assert_kernel_close(found.dense(), blocks, SAME)
+
+
+# -- stores --------------------------------------------------------------------------------------------------------------
+
+
+def source(model: nn.Module, x1: Tensor, x2: Tensor | None, cut: Cut, *, full: bool = False) -> FeatureTiles:
+    names = frozenset(name for name, _ in model.named_parameters())
+    recipe = TangentRecipe(model, None, None, names, Heads(), full, "exact")
+    left, right = Batch((x1,), {}), None if x2 is None else Batch((x2,), {})
+    maker = recipe.make(left, Detour())
+    return FeatureTiles(recipe, left, right, cut, maker, memory=2**30, labels={}, fingerprint={})
+
+
+def assembled(tiles: FeatureTiles, order: list[tuple[int, int]]) -> Tensor:
+    whole = torch.full((tiles.grid.n, tiles.grid.m), torch.nan, dtype=tiles.dtype)
+    for i, j in order:
+        made = tiles.tile(i, j)
+        whole[tiles.grid.rows(i), tiles.grid.columns(j)] = made.values
+        if tiles.grid.symmetric:
+            whole[tiles.grid.columns(j), tiles.grid.rows(i)] = made.values.T
+    return whole
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["trntk0", "entk"])
+def test_tiles_have_the_same_bits_in_any_order_and_process(full: bool) -> None:
+    model, x = convolutional()
+    with everything_deferred():
+        for right in (None, x[:8] + 1):
+            tiles = source(model, x, right, Cut(5, 2, 2**21, forming=20_000), full=full)
+            sent, order = pickle.dumps(tiles), list(tiles.grid)
+            found = assembled(tiles, order)
+            whole = ns.kernel("entk" if full else "trntk0", model, x, right, schedule="blocks").dense()
+            assert_kernel_close(found, whole, SAME)
+            assert torch.equal(assembled(pickle.loads(sent), order[::-1]), found)  # noqa: S301 - made above
+
+
+def test_a_path_that_depends_on_the_input() -> None:
+    def run(m: Any, x: Tensor) -> Tensor:
+        h = m.a(x)
+        return m.head((m.a(torch.tanh(h)) if bool((x[:, 0] > 50).any()) else torch.tanh(h)).flatten(1))
+
+    model, x = randomize(Net(run, a=nn.Linear(4, 4), head=nn.Linear(12, 2))), noise(12, 3, 4)
+    x[8, 0] = 99.0
+    with everything_deferred():
+        tiles = source(model, x, None, Cut(3, 1, 2**21, forming=1000))
+        order = list(tiles.grid)
+        found = assembled(tiles, order)
+        again = assembled(source(model, x, None, Cut(3, 1, 2**21, forming=1000)), order[::-1])
+    assert torch.equal(found, again)
+    one_by_one = torch.cat([expected("trntk0", model, x[i : i + 1], x[i : i + 1]) for i in range(len(x))])[:, 0]
+    assert_kernel_close(found.diagonal()[None], one_by_one[None], 1e-10)
+
+
+def test_a_store_says_how_it_was_cut_and_resumes(tmp_path: Any) -> None:
+    model, x = convolutional()
+    whole = ns.kernel("trntk0", model, x, schedule="blocks").dense()
+    for at in range(2):
+        found = ns.kernel("trntk0", model, x, store=tmp_path / "kernel", schedule="layers", memory="64MiB")
+        assert found.meta["run"]["computed"] == (len(list(found.tiles())) if at == 0 else 0)
+        assert_kernel_close(found.dense(), whole, SAME)
+    cut = Cut(5, 2, 2**21, 0, 7)
+    assert Cut.from_json(cut.to_json(), "here") == cut
+    assert "layer by layer" in str(cut)
+    assert "layer" not in str(Cut(5, 2, 2**21))
+
+
+# -- checks --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_block_and_some_entries_are_checked() -> None:
+    model, x = convolutional()
+    with everything_deferred(), planned_as(6, 6, 2, 2**30):
+        found = ns.kernel("trntk0", model, x)
+    certificate = found.certificate
+    assert (
+        certificate.checked == certificate.blocks == -(-13 // 2) + 4 + 1
+    )  # rows; then columns after each row of tiles
+
+
+def test_a_wrong_gradient_that_is_formed_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = convolutional()
+    true = ns.kernel("trntk0", model, x).dense()
+    kept = layers.kept_factors
+
+    def spoiled(captured: Any, deferred: Any) -> Any:
+        made = kept(captured, deferred)
+        for value in made.arrived.values():
+            value[0] *= 1.01
+        return made
+
+    monkeypatch.setattr(layers, "kept_factors", spoiled)
+    with everything_deferred(), planned_as(N, N, 4, 2**30):
+        found = ns.kernel("trntk0", model, x)
+        assert found.certificate.fell_back  # those parameters took a slower method, and the numbers are right
+        assert_kernel_close(found.dense(), true, 1e-10)
+        wrong = ns.kernel("trntk0", model, x, certify=False)
+    assert float((wrong.dense() - true).abs().max()) > 1e-6 * float(true.abs().max())  # what the check found
+
+
+def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = convolutional()
+
+    def wrong(total: Tensor, left: Any, right: Any, **how: Any) -> None:
+        features.accumulate(total, left, right, **how)
+        total += 1e-3 * total.abs().max()
+
+    monkeypatch.setattr(layers, "accumulate", wrong)
+    with everything_deferred(), planned_as(N, N, 4, 2**30), pytest.raises(NumericalError, match="an entry"):
+        ns.kernel("trntk0", model, x)
+
+
+# -- the plan ------------------------------------------------------------------------------------------------------------
+
+
+def gpu(**more: Any) -> Footprint:
+    """What ResNet-18 takes in bfloat16, about."""
+    costs = {"capture_cost": 7.2e9, "forming_cost": 5.6e9, "again_cost": 3.9e9}
+    large = {"feature": 55_000_000, "passing": 60_000_000, "itemsize": 4, "pair_cost": 3.9e7, "cuda": True}
+    return Footprint(**{**large, "kept": 8_200_000, "formed": 12_000_000, "check": 90_000_000, **costs, **more})
+
+
+@pytest.mark.parametrize("memory", [2**34, 2**36, 2**37])
+@pytest.mark.parametrize(("n", "m"), [(500, None), (50_000, None), (10_000, 50_000), (3_000, 200)])
+def test_a_plan_stays_inside_its_budget(memory: int, n: int, m: int | None) -> None:
+    each = gpu()
+    result = n * (m or n) * 4
+    if result < 0.5 * memory:
+        plan = layers_plan(n, m, each, memory)
+        columns = 0 if m is None and plan.resident == n else plan.columns
+        held = each.shelf(plan.resident, columns, plan.block, plan.forming, plan.workspace)
+        assert held + result <= each.slack * memory
+        assert plan.forming >= min(2 * plan.block * each.formed, (plan.resident + columns) * each.formed)
+    cut = layers_cut(n, m, each, memory)
+    assert cut.needs(each) <= each.slack * memory
+    assert cut.workers(each, memory, 8) == 1
+
+
+@pytest.mark.parametrize(
+    "each", [gpu(), gpu(cuda=False), gpu(kept=10**9, passing=10**9), gpu(passing=3, formed=7, kept=9)]
+)
+def test_the_smallest_budget_that_is_stated_is_enough(each: Footprint) -> None:
+    for n, m in ((10, None), (10, 30), (1, None)):
+        memory = smallest_budget(lambda memory: layers_plan(n, m, each, memory))  # noqa: B023
+        assert layers_plan(n, m, each, memory).resident >= 1
+        memory = smallest_budget(lambda memory: layers_cut(n, m, each, memory))  # noqa: B023
+        assert layers_cut(n, m, each, memory).needs(each) <= each.slack * memory
+
+
+def test_the_schedule_with_less_work_is_taken_and_said() -> None:
+    each, memory = gpu(), 128 * 2**30
+    plan = planned(8192, None, each, memory, 1, 1)
+    assert plan.layered
+    assert plan.gain > 1
+    assert "layers" in str(plan)
+    blocks = planned(8192, None, each, memory, 1, 1, "blocks")
+    assert not blocks.layered
+    assert "blocks" in str(blocks)
+    assert work(8192, None, each, plan) < work(8192, None, each, blocks)
+    assert not planned(64, None, each, memory, 1, 1).layered  # one block of all: nothing to gain
+    assert cut_for(50_000, None, each, memory, 1).forming
+    assert cut_for(50_000, None, each, memory, 1).size > 2 * cut_for(50_000, None, each, memory, 1, 1, "blocks").size
+    assert not planned(8192, None, gpu(formed=0), memory, 1, 1).layered  # nothing can be formed later
+    assert not planned(8192, None, gpu(cuda=False), memory, 1, 1).layered
+
+
+def test_work_is_counted_as_it_is_done() -> None:
+    each = gpu(capture_cost=1.0, forming_cost=0.0, again_cost=0.0, pair_cost=0.0)
+    assert work(4, None, each, Plan(2, 1, 0)) == work(4, None, each, Plan(2, 1, 0, 1, 2, 1)) == 4.0 * (4 + 2)
+    assert work(4, 3, each, Plan(2, 1, 0)) == 4.0 * (4 + 2 * 3)
+
+
+def test_refusals() -> None:
+    model, x = convolutional()
+    with pytest.raises(UsageError, match="schedule='sideways'"):
+        ns.kernel("trntk0", model, x, schedule="sideways")
+    with pytest.raises(UsageError, match="per_layer"):
+        ns.kernel("trntk0", model, x, schedule="layers", per_layer=True)
+    with pytest.raises(MemoryBudgetError, match="smallest"):
+        ns.kernel("trntk0", model, x, schedule="layers", memory=1000)
+
+
+def test_factors_are_kept_where_they_are_smaller() -> None:
+    model = randomize(
+        nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(512, 3))
+    )
+    subject = Subject(model)
+    engine = Engine(
+        subject, Batch((noise(5, 16, 8, 8),), {}), Heads(), full=False, precision=Precision("exact", torch.float64)
+    )
+    late = {piece.name for piece in engine.deferral.pieces}
+    assert late == {"0.weight", "2.weight"}
+    each = engine.footprint
+    assert each.kept < each.feature
+    assert each.formed == 3 * model[2].weight.numel() * 8
+    assert each.again_cost == 3 * (36 * model[0].weight.numel() + 16 * model[2].weight.numel())
