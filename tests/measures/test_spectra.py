@@ -217,3 +217,9 @@ class TestRepeats:
         expected = [k for k, row in enumerate(A.tolist()) if row not in seen and not seen.append(row)]  # type: ignore[func-returns-value]
         assert distinct_rows(A).tolist() == expected
         assert len(distinct_rows(noise(30, 5))) == 30
+
+
+def test_too_few_draws_for_a_level_of_five_percent_are_refused() -> None:
+    noise = torch.randn(60, 60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with pytest.raises(UsageError, match="at least 19 draws"):
+        classify(noise, draws=9)

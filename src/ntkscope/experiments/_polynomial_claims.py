@@ -84,9 +84,9 @@ def _even(config: Any, record: Record) -> Reading:
     lines = {int(d): float(np.mean(shares)) for d, shares in found["share of variance of the best line"].items()}
     holds = slope <= 1e-9 and all(share <= 0.005 for d, share in lines.items() if d % 2 == 0)
     holds = holds and abs(lines[3] - 0.96) <= 0.02 and abs(lines[5] - 0.29) <= 0.06
-    holds = holds and all(share <= 0.03 for d, share in lines.items() if d >= 7)
+    holds = holds and all(share <= 0.01 for d, share in lines.items() if d >= 7)
     measured = {"largest |p'(0)|": slope, "best line": {str(d): round(share, 4) for d, share in lines.items()}}
-    note = "at degree 7 a line explains less than 0.01 in some draws, 0.014 on average over ten"
+    note = "the share from degree 7 on depends on the draw of roots; at 7 it is above 0.01 in many"
     return Reading(measured, holds, note, exact=True)
 
 

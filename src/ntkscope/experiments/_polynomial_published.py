@@ -40,7 +40,7 @@ PUBLISHED = {
             "Section 5.2.1",
             "even degrees have an optimum at v = 0",
             "|p'(0)| ≤ 1e-9 at even degrees; share of variance of the best line, means over ten draws: ≤ 0.005 at even degrees,"
-            " 0.96 ± 0.02 at 3, 0.29 ± 0.06 at 5, ≤ 0.03 from 7",
+            " 0.96 ± 0.02 at 3, 0.29 ± 0.06 at 5, ≤ 0.01 from 7",
         ),
         _published(
             "poly-odd-align-fast",

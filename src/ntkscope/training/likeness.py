@@ -112,7 +112,7 @@ def gradients(outputs: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
 
 
 def alike(found: Tensor, expected: Tensor, size: float = 0.0) -> bool:
-    """Equal up to rounding of the precision they are in; `size` of terms that may have cancelled.
+    """Equal up to rounding of the precision they are in; `size` of terms: it counts where they cancelled to nothing.
 
     >>> alike(torch.ones(2), torch.ones(2) + 1e-6), alike(torch.ones(2), torch.ones(2) + 1e-2)
     (True, False)
@@ -122,6 +122,6 @@ def alike(found: Tensor, expected: Tensor, size: float = 0.0) -> bool:
     if found.shape != expected.shape:
         return False
     precision = torch.finfo(expected.dtype)
-    largest = max(ROUNDING * float(expected.abs().max()), CANCELLED * size, ROUNDING * precision.tiny)
-    allowed = precision.eps * largest
+    largest, cancelled = float(expected.abs().max()), CANCELLED * precision.eps * size
+    allowed = cancelled if largest <= cancelled else ROUNDING * precision.eps * max(largest, precision.tiny)
     return bool(((found - expected).abs() <= allowed).all()) or not bool(torch.isfinite(expected).all())
