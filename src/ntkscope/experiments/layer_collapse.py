@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import training
-from ntkscope.core import Claim, Part, Record, Split
+from ntkscope.core import Claim, Record, Split
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._conjugate import digits
 from ntkscope.experiments._images import chosen_points
@@ -132,8 +132,10 @@ def measured(config: LayerCollapse, model: nn.Module, split: Split, seed: int, d
     part = split.train.take(chosen)
     with evaluating(model), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         seen = {"train": logits_of(model, part.x), "test": logits_of(model, split.test.x)}
+        rows, others = (activations(model, x.to(device), LAYERS, memory=config.memory) for x in (part.x, split.test.x))
         layers = {
-            name: at_layer(config, model, name, part, split.test, seen["test"].argmax(1), device) for name in LAYERS
+            name: at_layer(config, model, name, (rows[name], others[name]), part.y, seen["test"].argmax(1))
+            for name in LAYERS
         }
     right = {
         "train": float((seen["train"].argmax(1) == part.y).double().mean()),
@@ -146,16 +148,15 @@ def at_layer(
     config: LayerCollapse,
     model: nn.Module,
     layer: str,
-    part: Part,
-    test: Part,
+    features: tuple[Any, Any],
+    y: Tensor,
     decisions: Tensor,
-    device: torch.device,
 ) -> dict[str, Any]:
-    """One layer: collapse of the training items, decisions for the test items, and the dimension of the training items."""
-    rows, others = (activations(model, x.to(device), layer, memory=config.memory)[layer] for x in (part.x, test.x))
+    """One layer's `features` of training and test items: collapse of the first with labels `y`, decisions for the others, and
+    the dimension of the first."""
+    rows, others = features
     readout = model.get_submodule("fc").weight if layer == READOUT_INPUT else None
-    found: Collapse = collapse(rows, part.y, readout=readout, decisions=decisions, at=others)
-    assert isinstance(rows, Tensor)
+    found: Collapse = collapse(rows, y, readout=readout, decisions=decisions, at=others)
     near = two_nn(rows[: config.near], halvings=2)
     return {
         **{name: None if value is None else digits(value, 6) for name, value in asdict(found).items()},
