@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import ntkscope as ns
-from ntkscope.core import RecordError, UsageError
-from ntkscope.experiments._legs import Leg, chosen
+from ntkscope.core import Record, RecordError, UsageError
+from ntkscope.experiments._legs import Leg, chosen, run_legs, showing
 
 OPTIONS = {
     "device": "cpu",
@@ -77,3 +77,16 @@ def test_a_leg_that_does_not_exist_is_refused_and_a_beginning_is_a_whole_word() 
     assert [leg.key for leg in chosen(legs, ["train/x1"])] == ["train/x1/a"]
     with pytest.raises(UsageError, match=r"expected the beginning of one of: train/x1/a, train/x10/a"):
         chosen(legs, ["train/x2"])
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_leg_knows_whether_its_run_shows_progress_and_afterwards_nothing_does(tmp_path: Path, progress: bool) -> None:
+    def fails() -> dict[str, float]:
+        raise RuntimeError(str(showing()))
+
+    record = Record.create(tmp_path / "run", kind="experiment")
+    run_legs(record, [Leg("one", lambda: {"showing": showing()})], (), progress=progress)
+    assert record.metrics["one"]["showing"] is progress
+    with pytest.raises(RuntimeError, match=str(progress)):
+        run_legs(record, [Leg("two", fails)], (), progress=progress)
+    assert not showing()

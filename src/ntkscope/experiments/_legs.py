@@ -7,11 +7,14 @@ no setting: it is left out of the record's configuration, so that runs of differ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from ntkscope.core import Record, UsageError
 from ntkscope.experiments._results import once
+
+_SHOWING: ContextVar[bool] = ContextVar("showing", default=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +53,14 @@ def _begins(key: str, name: str) -> bool:
 
 def run_legs(record: Record, legs: Sequence[Leg], names: Iterable[str], *, progress: bool) -> None:
     """Make every chosen measurement that the record lacks."""
-    wanted = chosen(legs, names)
+    wanted, before = chosen(legs, names), _SHOWING.set(progress)
+    try:
+        _run(record, legs, wanted, progress)
+    finally:
+        _SHOWING.reset(before)
+
+
+def _run(record: Record, legs: Sequence[Leg], wanted: Sequence[Leg], progress: bool) -> None:
     with record.stage("legs", total=len(legs), progress="auto" if progress else False) as stage:
         for leg in wanted:
             if progress:
@@ -58,6 +68,11 @@ def run_legs(record: Record, legs: Sequence[Leg], names: Iterable[str], *, progr
             once(record, leg.key, leg.compute)
         made = sum(leg.key in record.metrics for leg in legs)
         stage.advance(max(0, made - stage.done))
+
+
+def showing() -> bool:
+    """Whether the run to which the present leg belongs shows progress; a leg's long trainings then show theirs below it."""
+    return _SHOWING.get()
 
 
 def not_run(name: str, keys: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from ntkscope import models, training
 from ntkscope.core import Inputs, Part, Record
 from ntkscope.core.calling import call
 from ntkscope.core.tree import length
+from ntkscope.experiments._legs import showing
 from ntkscope.experiments._results import once
 
 
@@ -41,7 +42,14 @@ def trained(
         began = time.perf_counter()
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             model = build()
-            options = {**how, **on_device, "seed": seed, "device": device, "measure": False, "progress": progress}
+            options = {
+                **how,
+                **on_device,
+                "seed": seed,
+                "device": device,
+                "measure": False,
+                "progress": progress or showing(),
+            }
             final = training.fit(model, part, snapshots="final", **options).final()
         seconds = round(time.perf_counter() - began, 2)
         path.parent.mkdir(exist_ok=True)

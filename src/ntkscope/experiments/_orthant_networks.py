@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ntkscope import models, training
 from ntkscope.core import Params, Part, Record, UsageError, derive_seed
+from ntkscope.experiments._legs import showing
 from ntkscope.experiments._network import weights_file
 from ntkscope.experiments._orthant_data import SHARE, arm_data, held_out, shells
 from ntkscope.experiments._results import once
@@ -87,6 +88,7 @@ def grid_leg(run: Run, depth: int) -> dict[str, Any]:
         device=run.device,
         folds_count=config.folds,
         vectorised=True,
+        progress=showing(),
     )
     rows = [
         {"width": row.options["model.width"], "lr": row.options["lr"], "weight_decay": row.options["weight_decay"]}
@@ -149,6 +151,7 @@ def fit_all(
         batch_size=config.batch,
         device=run.device,
         snapshots="final",
+        progress=showing(),
     )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ntkscope import training
 from ntkscope.core import Params, Part, Snapshot, fingerprint
+from ntkscope.experiments._legs import showing
 from ntkscope.surrogates import linearize
 from ntkscope.training import ItemAugmentation, LearningRateSteps
 from ntkscope.training.batches import BatchOrder
@@ -128,7 +129,7 @@ def train_members(
             diverged="nan",
             snapshots=[epoch * per_epoch for epoch in moments],
             on_snapshot=None if watch is None else lambda snapshot: watch(snapshot, shown, True),
-            progress=progress,
+            progress=progress or showing(),
             **{**recipe.options(), "batch_size": min(recipe.batch, len(first)), **(rates or {})},
         )
     lost = ensemble.diverged

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ntkscope import models
 from ntkscope.core import Params, Record, Snapshot
+from ntkscope.experiments._legs import showing
 from ntkscope.experiments._network import weights_file
 from ntkscope.experiments._polynomial_data import PARTS, Inputs, PolynomialRuns, Task
 from ntkscope.measures.regression import r_squared
@@ -160,6 +161,7 @@ def train(
         device=device,
         snapshots=[per_epoch * epoch for epoch in range(min(recipe.follow, config.epochs) + 1)],
         on_snapshot=watch,
+        progress=showing(),
     )
     watch.look(ensemble.params[FIRST].detach())
     curves = torch.stack(watch.seen, dim=2)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ntkscope import training
 from ntkscope.core import Snapshot, Split
+from ntkscope.experiments._legs import showing
 from ntkscope.experiments._silent_tasks import PARTS, Polynomial, Task, network, rates, recipe, splits_of, stacked
 from ntkscope.experiments._stacked_ridge import ridge_fits
 from ntkscope.experiments._stacked_tangents import StackedReLU, against_engine, centred_alignments
@@ -206,6 +207,7 @@ def follow(config: Any, one: Task, seeds: Sequence[int], root: str | None, devic
         snapshots=wanted,
         on_snapshot=watch,
         device=device,
+        progress=showing(),
         **recipe(config, one),
     )
     with torch.no_grad():

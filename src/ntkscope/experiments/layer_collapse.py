@@ -24,7 +24,7 @@ from ntkscope.core import Claim, Record, Split
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._conjugate import digits
 from ntkscope.experiments._images import chosen_points
-from ntkscope.experiments._legs import Leg, run_legs
+from ntkscope.experiments._legs import Leg, run_legs, showing
 from ntkscope.experiments._network import logits_of
 from ntkscope.experiments._probed_networks import build, images, probed
 from ntkscope.experiments._published import Published
@@ -204,6 +204,7 @@ def network(
             measure=False,
             snapshots="final",
             on_step=watch,
+            progress=showing(),
             store=store,
         ).final()
     shutil.rmtree(store)
