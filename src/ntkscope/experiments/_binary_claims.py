@@ -150,19 +150,19 @@ def table_reading(key: str, config: Any, record: Record) -> Reading:
     if model == "solver":
         found = read.solver(record, task, where)
         lacks = [f"solver/{task}/{width}" for width in ("x1", "x2", "x5") if width not in found]
-        note = _solver_note(record, task)
+        note, further = _solver_note(record, task), []
     else:
         kind = "linear" if model == "lin" else "network"
         found = read.descent(record, task, kind, where)
         lacks = [f"sgd/{task}/{width}/{kind}" for width in ("x1", "x2", "x5") if width not in found]
-        lacks += [f"sgd/{task}/{width}/{kind}" for width in ("x10", "x25", "x60") if width not in found]
+        further = [f"sgd/{task}/{width}/{kind}" for width in ("x10", "x25", "x60") if width not in found]
         note = ""
     if not found:
-        return lacking(*lacks)
+        return lacking(*lacks, *further)
     holds = all(_row_holds(key, width, value) for width, value in found.items())
     if model == "lin" and key != "t2-lin-train":
         holds = holds and never_falls(found)
-    return Reading(_rounded(found), holds, note, lacks=tuple(lacks))
+    return Reading(_rounded(found), holds, note, tuple(lacks), tuple(further))
 
 
 def _row_holds(key: str, width: str, value: float) -> bool:

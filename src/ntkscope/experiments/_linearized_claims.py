@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -46,9 +46,12 @@ def table(record: Record, task: str) -> dict[str, Any]:
     return found
 
 
-def _missing(config: Any, record: Record, task: str, extra: tuple[int, ...] = ()) -> tuple[str, ...]:
-    wanted = (*(config.colour_widths if task == "cifar10" else config.widths), *extra)
-    return tuple(leg for width in wanted if width not in read.widths(record, task) for leg in legs_of(task, width))
+def _missing(config: Any, record: Record, task: str) -> tuple[str, ...]:
+    return _missing_of(record, task, config.colour_widths if task == "cifar10" else config.widths)
+
+
+def _missing_of(record: Record, task: str, widths: Sequence[int]) -> tuple[str, ...]:
+    return tuple(leg for width in widths if width not in read.widths(record, task) for leg in legs_of(task, width))
 
 
 # -- equations and counts ---------------------------------------------------------------------------------------------
@@ -159,7 +162,7 @@ def _gap_reading(task: str) -> Read:
         if task == "shifted" and 1 in read.widths(record, "mnist"):
             holds = holds and first >= 3 * read.gaps(record, "mnist", 1)["mean"]
         note = _ceiling(record) if task == "mnist" else ""
-        return Reading(found, holds, note, lacks=_missing(config, record, task, extra=(60,)))
+        return Reading(found, holds, note, _missing(config, record, task), _missing_of(record, task, (60,)))
 
     return reading
 
@@ -245,7 +248,9 @@ def _difficulty(config: Any, record: Record) -> Reading:
     note = "the prose (CIFAR-10 above shifted) " + ", ".join(
         f"{'holds' if row['cifar10'] > row['shifted'] else 'fails'} at {name}" for name, row in found.items()
     )
-    return Reading(found, smallest, note)
+    widest = max(config.colour_widths)
+    wider = () if widest in both else tuple(leg for task in read.TASKS for leg in _missing_of(record, task, (widest,)))
+    return Reading(found, smallest, note, wider)
 
 
 def _closes(config: Any, record: Record) -> Reading:

@@ -11,18 +11,22 @@ from ntkscope.core import Claim, Record
 from ntkscope.experiments._legs import not_run
 from ntkscope.experiments._published import Published
 
+PART = "measured in part"
+
 
 @dataclass(frozen=True, eq=False)
 class Reading:
     """What was measured, whether the check holds, a word on it; or the legs that are missing.
 
-    `exact`: arithmetic, which no scale makes a stand-in. `seeds`: how many networks were measured, where that matters.
+    `lacks`: legs without which the check is not whole: what holds without them is a stand-in. `further`: legs that would add
+    to it. `exact`: arithmetic, which no scale makes a stand-in. `seeds`: how many networks were measured, where that matters.
     """
 
     measured: Any
     holds: bool | None = None
     note: str = ""
     lacks: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
     exact: bool = False
     seeds: int | None = None
 
@@ -49,11 +53,13 @@ def verdicts(
         if reading.lacks and reading.measured is None:
             yield statement.judged(None, None, note=not_run(name, reading.lacks))
             continue
-        words = [reading.note, not_run(name, reading.lacks) if reading.lacks else ""]
+        absent = reading.lacks + reading.further
+        words = [reading.note, not_run(name, absent) if absent else ""]
+        part = PART if reading.holds and reading.lacks else ""
         yield statement.judged(
             reading.measured,
             reading.holds,
-            difference="" if reading.exact else difference,
+            difference="" if reading.exact else "; ".join(word for word in (difference, part) if word),
             note="; ".join(word for word in words if word),
             seeds=reading.seeds,
         )
