@@ -106,6 +106,9 @@ class ExperimentContract:
         results = [key for key, value in before.items() if isinstance(value, Mapping) and key != self.kept]
         lost = [key for key in results if not key.startswith("training/")][::2]
         assert lost
+        lost += [
+            key for key in results if key not in lost and any(part.startswith(f"{key}/") for part in lost)
+        ]  # it comes last
         path = record.folder / "record.json"
         document = json.loads(path.read_text())
         for key in lost:

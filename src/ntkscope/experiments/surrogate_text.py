@@ -140,6 +140,9 @@ def run(
     run_legs(record, [Leg(str(s), partial(one, s)) for s in range(config.seeds)], config.legs, progress=progress)
 
 
+MADE_OF = {"trntk": ("side by side",), "ck": (COSINE,)}  # what is measured of a kernel besides its own row
+
+
 def network_of(
     config: SurrogateText,
     record: Record,
@@ -154,7 +157,7 @@ def network_of(
     network, y_test = logits_of(model, split.test.x, batch=128).numpy(), split.test.y.numpy()
     part, compared = sample(split.train, config.points, seed), Compared(network, y_test)
     y = part.y.numpy()
-    lacks = [k for k in config.kernels if f"{s}/{k}" not in record.metrics]
+    lacks = [k for k in config.kernels if any(f"{s}/{row}" not in record.metrics for row in (k, *MADE_OF.get(k, ())))]
     for pair in with_cosine(
         kernel_pairs(
             lacks,
