@@ -106,9 +106,8 @@ class ExperimentContract:
         results = [key for key, value in before.items() if isinstance(value, Mapping) and key != self.kept]
         lost = [key for key in results if not key.startswith("training/")][::2]
         assert lost
-        lost += [
-            key for key in results if key not in lost and any(part.startswith(f"{key}/") for part in lost)
-        ]  # it comes last
+        whole = {key.split("/")[0] for key in lost}  # a leg's own result comes after its parts
+        lost += [key for key in results if key in whole and key not in lost]
         path = record.folder / "record.json"
         document = json.loads(path.read_text())
         for key in lost:
