@@ -101,7 +101,11 @@ def moments(record: Record, one: Polynomial) -> Any:
     """Of the first seed: cosines of all units, machine against network, machine over v; at the start, one epoch, the end."""
     times = _array(record, one, "times")
     shown = int(np.argmin(np.abs(times - one.shown)))
-    columns = {"before training": 0, f"after {times[shown]:g} epochs": shown, "trained": -1}
+    columns = {
+        "before training": 0,
+        f"after {times[shown]:g} epoch{'' if times[shown] == 1 else 's'}": shown,
+        "trained": -1,
+    }
     figure, axes = drawing.canvas(3 if one.fitted else 1, 3, width=3.4, height=2.6)
     cosines = _array(record, one, "cosines")[0]
     for axis, (title, k) in zip(axes, columns.items()):

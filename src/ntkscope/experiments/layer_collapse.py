@@ -307,11 +307,12 @@ def draw(record: Record) -> dict[str, Any]:
         if name not in ("nc3", "nc4"):
             axis.set_yscale("log")
     axes[0].legend(fontsize=7, frameon=False)
-    profiles, panels = drawing.canvas(2, max(1, len(record.config["smoothings"])), width=5.0, height=3.2)
+    shown = [smoothing for smoothing in record.config["smoothings"] if (smoothing, 0) in runs]
+    profiles, panels = drawing.canvas(2, max(1, len(shown)), width=5.0, height=3.2)
     for row, (name, label) in enumerate((("nc1", "NC1"), ("dimension", "intrinsic dimension, two-NN"))):
-        for column, smoothing in enumerate(record.config["smoothings"]):
-            axis = panels[row * len(record.config["smoothings"]) + column]
-            found = runs.get((smoothing, 0), {})
+        for column, smoothing in enumerate(shown):
+            axis = panels[row * len(shown) + column]
+            found = runs[smoothing, 0]
             for k, (epoch, one) in enumerate(found.items()):
                 shade = str(0.85 - 0.85 * k / max(1, len(found) - 1))
                 axis.plot(
