@@ -40,6 +40,10 @@ class Arrays(Mapping):  # not Mapping[str, …]: a checker that samples items wo
             self._mapped[name] = read_array(self._folder, name, self._index[name])
         return self._mapped[name]
 
+    def kept(self, name: str) -> bool:
+        """Whether the file of this array is in the folder; a record may be handed on without its arrays."""
+        return name in self._index and (self._folder / str(self._index[name].get("file", ""))).is_file()
+
     def __contains__(self, name: object) -> bool:
         return name in self._index
 

@@ -15,7 +15,8 @@ def gather(record: Record, folders: Iterable[str | Path]) -> None:
     """Copy the results (what `once` stored) that `record` lacks, and arrays, from the records in `folders`.
 
     Each must be of the same experiment, with the same configuration and seeds. Where every result came from, and the
-    environment it was computed in, is listed under the metric "gathered".
+    environment it was computed in, is listed under the metric "gathered". A record that was kept without its arrays gives its
+    results alone; the names of those arrays are listed there too. An array that is there but damaged is refused.
     """
     for folder in folders:
         other = Record.open(folder)
@@ -25,11 +26,17 @@ def gather(record: Record, folders: Iterable[str | Path]) -> None:
         from_others = {key for source in passed_on for key in source["legs"]}
         lacking = [key for key, value in other.metrics.items() if _is_result(value) and key not in record.metrics]
         own = [key for key in lacking if key not in from_others]
-        arrays = [name for name in other.arrays if name not in record.arrays]
-        for name in arrays:
-            record.array(name, other.arrays[name])
+        without = []
+        for name in other.arrays:
+            if name in record.arrays:
+                continue
+            if other.arrays.kept(name):
+                record.array(name, other.arrays[name])
+            else:
+                without.append(name)
         sources = [{**source, "legs": [key for key in source["legs"] if key in lacking]} for source in passed_on]
-        sources.append({"legs": own, "environment": dict(other.environment), "seconds": other.wall_seconds})
+        here = {"legs": own, "environment": dict(other.environment), "seconds": other.wall_seconds}
+        sources.append({**here, "arrays not kept": without} if without else here)
         sources = [source for source in sources if source["legs"]]
         if sources:
             record.put(

@@ -192,14 +192,13 @@ def _flat(config: Any, record: Record) -> Reading:
     return Reading(measured, max(own) - min(own) <= 0.5 and gain >= 2)
 
 
-def _ends(record: Record, task: str) -> tuple[int, int] | None:
+def _ends(found: Sequence[int]) -> tuple[int, int] | None:
     """Width 1 and the widest, where there is another."""
-    found = read.widths(record, task)
     return (1, found[-1]) if 1 in found and found[-1] > 1 else None
 
 
 def _trajectories(config: Any, record: Record) -> Reading:
-    ends = _ends(record, "mnist")
+    ends = _ends(read.widths(record, "mnist"))
     if ends is None:
         return lacking(*legs_of("mnist", 1, 10))
     found = {f"x{w}": round(read.statistics_distance(record, "mnist", w), 5) for w in read.widths(record, "mnist")}
@@ -209,7 +208,7 @@ def _trajectories(config: Any, record: Record) -> Reading:
 def _alike(config: Any, record: Record) -> Reading:
     measured, holds = {}, True
     for task in read.TASKS:
-        ends = _ends(record, task)
+        ends = _ends(read.compared(record, task))
         if ends is None:
             continue
         measured[TITLES[task]] = {f"x{w}": read.likeness(record, task, w) for w in ends}
@@ -256,7 +255,7 @@ def _difficulty(config: Any, record: Record) -> Reading:
 def _closes(config: Any, record: Record) -> Reading:
     measured, holds = {}, True
     for task in ("mnist", "shifted"):
-        ends = _ends(record, task)
+        ends = _ends(read.widths(record, task))
         if ends is None:
             return lacking(*legs_of(task, 1, 2, 5, 10))
         rows = table(record, task)

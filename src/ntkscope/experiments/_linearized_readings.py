@@ -55,6 +55,12 @@ def statistics_distance(record: Record, task: str, width: int) -> float:
     return float(np.sqrt(np.mean(squares)))
 
 
+def compared(record: Record, task: str) -> list[int]:
+    """The widths whose outputs on the watched test images are in the record, of the network and of its linearisation."""
+    pairs = {w: [f"outputs-{task}-x{w}-{kind}" for kind in ("network", "linear")] for w in widths(record, task)}
+    return [width for width, names in pairs.items() if all(name in record.arrays for name in names)]
+
+
 def likeness(record: Record, task: str, width: int) -> dict[str, float]:
     """Agreement (percent) and correlation of the outputs of network and linearisation on the kept test images."""
     one, two = (

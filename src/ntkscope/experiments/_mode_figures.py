@@ -56,6 +56,7 @@ def _by_degree(record: Record, config: Any, complete: list[tuple[str, str]], tar
             drawing.line_with_errors(axis, config.degrees, [one["mean"] for one in told], errors, k, mode)
         axis.set_title(f"{freeze} frozen, state {state}, {target}", fontsize=9)
         axis.set_xlabel("degree", fontsize=9)
+        axis.set_xticks(config.degrees)
         axis.set_ylim(-0.3, 1.05)
     axes[0].set_ylabel("R², test items", fontsize=9)
     axes[0].legend(fontsize=7, frameon=False)

@@ -92,15 +92,15 @@ def _row(axes: list[Any], results: Results, kind: str, target: str) -> None:
 def _alignment(results: Results, target: str) -> Any:
     """The share of aligned units by epoch, means over seeds."""
     figure, (axis,) = drawing.canvas(width=5.6)
-    for k, degree in enumerate(results.config.isotropic):
+    for degree in results.config.isotropic:
         task = Task("isotropic", degree, target)
         moments = results.moments(task)
         few = [i for i, moment in enumerate(moments) if moment <= results.config.follow]
         shares = results.aligned(task).mean(0)
-        style = "-" if degree % 2 else "--"
-        colour = drawing.COLOURS[k % len(drawing.COLOURS)]
+        style = "-" if degree % 2 else "--"  # an odd degree and the even one above it share a colour
+        colour = drawing.COLOURS[(degree - 1) // 2 % len(drawing.COLOURS)]
         axis.plot([moments[i] for i in few], shares[few], style, color=colour, label=f"degree {degree}")
     axis.set_xlabel("epoch", fontsize=9)
     axis.set_ylabel("share of units with |cos| ≥ 0.7", fontsize=9)
-    axis.legend(fontsize=7, frameon=False)
+    axis.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
