@@ -15,6 +15,9 @@ export NTKSCOPE_DATA := $(abspath ../shared/data)
 endif
 endif
 
+# Compiled files are kept, whatever the environment says: workers and the processes that tests start read them again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help install install-test demo test guard lint nightly bench docs clean
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ntkscope as ns
-from ntkscope.cli import VERBS, main, verb
+from ntkscope.cli import VERBS, app, main, verb
 from ntkscope.xray.registry import SECTIONS
 
 Run = Callable[..., tuple[int, str, str]]
@@ -42,6 +42,12 @@ def test_help_names_every_verb(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     assert code == 0
     assert all(verb in out for verb in VERBS)
     assert all(" ".join(line.split()) in " ".join(out.split()) for _, line in VERBS.values())  # not cut off
+
+
+def test_a_verb_that_runs_again_is_not_registered_again(run: Run) -> None:
+    before = len(app.registered_commands)
+    assert [run("list", "--help")[0] for _ in range(2)] == [0, 0]
+    assert len(app.registered_commands) == before == len({command.name for command in app.registered_commands})
 
 
 @pytest.mark.parametrize("word", ["--version", "--help"])

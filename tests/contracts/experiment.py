@@ -3,10 +3,8 @@
     class TestPoisoning(ExperimentContract):
         name = "poisoning"
         tiny = given(train_items=200, epochs=1)
-        kept = "square/0/trntk"
 
-`tiny` shrinks the smoke scale to the least that still goes through everything; the smoke scale itself runs at night.
-`kept` is a result that a run gone on with must not compute again.
+`tiny` shrinks the smoke scale to the least that still goes through everything; the smoke scale itself runs nightly.
 """
 
 from __future__ import annotations
@@ -22,7 +20,9 @@ import pytest
 
 import ntkscope as ns
 from contracts.dataset import given
+from contracts.killed import Killed, writing
 from ntkscope.core.claims import VERDICTS
+from ntkscope.experiments import _runner
 from ntkscope.experiments._runner import configured
 
 PREFIXES = ("surrogate-", "conjugate-", "shift-", "probes-", "spectra-", "relu-", "ntkreview-", "linearized-", "nfa-")
@@ -37,11 +37,10 @@ def without_times(value: Any) -> Any:
 
 
 class ExperimentContract:
-    """Subclass, set `name`, `tiny` and `kept`."""
+    """Subclass, set `name` and `tiny`."""
 
     name: ClassVar[str]
     tiny: ClassVar[Mapping[str, Any]] = given()
-    kept: ClassVar[str]
     timed: ClassVar[tuple[str, ...]] = ()  # what results that are times begin with: they differ from run to run
     identities: ClassVar[tuple[str, ...]] = ()  # claims that hold or fail whatever the scale
     root: ClassVar[str | None] = None
@@ -53,8 +52,14 @@ class ExperimentContract:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def record(cls, tmp_path_factory: pytest.TempPathFactory) -> ns.Record:
-        return cls.run(tmp_path_factory.mktemp(cls.name) / "run")
+    def killed(cls, tmp_path_factory: pytest.TempPathFactory) -> Killed:
+        return Killed(tmp_path_factory.mktemp(f"{cls.name}-killed"))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def record(cls, killed: Killed, tmp_path_factory: pytest.TempPathFactory) -> ns.Record:
+        with killed.watching():
+            return cls.run(tmp_path_factory.mktemp(cls.name) / "run")
 
     def test_it_leaves_a_finished_record(self, record: ns.Record) -> None:
         read = ns.Record.open(record.folder)
@@ -100,31 +105,29 @@ class ExperimentContract:
             assert configured(ns.EXPERIMENTS[self.name], "paper", again) == scale
 
     @pytest.mark.nightly
-    def test_a_killed_run_goes_on_and_computes_nothing_again(self, record: ns.Record) -> None:
-        """Half of the results are taken away and one of the others is marked: the mark must survive, the rest come back."""
-        before = dict(record.metrics)
-        results = [key for key, value in before.items() if isinstance(value, Mapping) and key != self.kept]
-        lost = [key for key in results if not key.startswith("training/")][::2]
-        assert lost
-        whole = {key.split("/")[0] for key in lost}  # a leg's own result comes after its parts
-        lost += [key for key in results if key in whole and key not in lost]
-        path = record.folder / "record.json"
-        document = json.loads(path.read_text())
-        for key in lost:
-            del document["metrics"][key]
-        document["metrics"][self.kept]["mark"] = "kept"
-        document["status"] = "running"
-        path.write_text(json.dumps(document))
-        weights = {file: file.stat().st_mtime_ns for file in record.folder.glob("networks/*")}
-        again = self.run(record.folder)
+    @pytest.mark.parametrize("cut", ["last", "middle", pytest.param("first", marks=pytest.mark.long)])
+    def test_a_killed_run_resumes_and_computes_nothing_again(
+        self, record: ns.Record, killed: Killed, cut: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """From the folder as a kill left it, the lost results come back as they were; the others are not written again."""
+        number = {"first": min(1, len(killed) - 1), "middle": len(killed) // 2, "last": len(killed) - 1}[cut]
+        folder = killed.folder(number, tmp_path / "run")
+        before = {key for key, value in ns.Record.open(folder).metrics.items() if isinstance(value, Mapping)}
+        results = {key: value for key, value in record.metrics.items() if isinstance(value, Mapping)}
+        assert before < set(results)
+        weights = {file: file.stat().st_mtime_ns for file in folder.glob("networks/*.safetensors")}
+        # Figures are made of a finished record and take longer than much of what is lost; the first run draws them.
+        monkeypatch.setattr(_runner, "save_figures", lambda draw, record: [])
+        with writing() as written:
+            again = self.run(folder)
         assert again.status == "done"
-        assert again.metrics[self.kept]["mark"] == "kept"
-        for key in lost:
+        assert before.isdisjoint(written), "computed again, though the killed run had written it"
+        assert set(again.metrics) == set(record.metrics)
+        assert set(again.arrays) == set(record.arrays)
+        for key, value in results.items():
             if not (self.timed and key.startswith(self.timed)):
-                assert without_times(again.metrics[key]) == without_times(before[key]), (
-                    f"{key} differs when computed again"
-                )
-        assert {file: file.stat().st_mtime_ns for file in record.folder.glob("networks/*")} == weights
+                assert without_times(again.metrics[key]) == without_times(value), f"{key} differs in the resumed run"
+        assert {file: file.stat().st_mtime_ns for file in weights} == weights
 
     @pytest.mark.nightly
     @pytest.mark.long

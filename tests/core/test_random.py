@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ntkscope.core import UsageError, derive_seed
+from ntkscope.core.random import kept_randomness, reseed
 from ntkscope.measures.changepoint import common_jump
 from ntkscope.measures.collapse import nc3
 
@@ -29,3 +30,15 @@ def test_texts_and_ragged_rows_are_no_arrays() -> None:
         common_jump([[1, 2, 3], [1, 2]], window=1)
     with pytest.raises(UsageError, match="no array"):
         nc3([[0.0], [1.0], [3.0], [4.0]], [0, 0, 1, 1], "a")
+
+
+def test_reseeding_draws_what_manual_seed_draws_and_leaves_nothing_behind() -> None:
+    """Without a device, seeds for it would only pile up, each with a call stack."""
+    with kept_randomness():
+        torch.manual_seed(7)
+        expected = torch.rand(3)
+        waiting = len(torch.cuda._queued_calls)
+        reseed(7)
+        assert torch.equal(torch.rand(3), expected)
+        if not torch.accelerator.is_available():
+            assert len(torch.cuda._queued_calls) == waiting

@@ -12,4 +12,3 @@ from contracts.experiment import ExperimentContract
 class TestAlignmentEvolution(ExperimentContract):
     name = "alignment-evolution"
     tiny = given(items=60, width=45, dimension=30, most=(10, 20, 10), expected=(10, 20, 10), moments=2)
-    kept = "case3"

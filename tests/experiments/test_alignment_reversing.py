@@ -22,7 +22,6 @@ SMALL = replace(AlignmentReversing.smoke(), size=32, networks=3)
 class TestAlignmentReversing(ExperimentContract):
     name = "alignment-reversing"
     tiny = given(size=16, balances=(0.25, 1.0), networks=2)
-    kept = "support/0"
     identities = ("nfa-appF-X2",)
 
 

@@ -27,7 +27,6 @@ from ntkscope.measures.log_odds import correct_class_log_odds
 class TestAttributionQuality(ExperimentContract):
     name = "attribution-quality"
     tiny = given(tasks=("mlp-mnist", "minilm-cola"), points=40, items=6, epochs=1, subsets=4, removals=3)
-    kept = "mlp-mnist/loo-trntk"
     own = True
 
     def test_every_method_is_scored_with_one_checkpoint_and_with_all(self, record: ns.Record) -> None:

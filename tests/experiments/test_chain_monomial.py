@@ -25,7 +25,6 @@ class TestChainMonomial(ExperimentContract):
     tiny = given(
         items=24, dimension=6, width=10, ansatz_items=16, ansatz_width=8, steps=20, draws=5, samples=20_000, seeds=2
     )
-    kept = "trained/deviation"
     identities = tuple(f"nfa-{name}" for name in EXACT)
 
 

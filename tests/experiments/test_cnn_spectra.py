@@ -20,7 +20,6 @@ from ntkscope.experiments.cnn_spectra import CnnSpectra
 class TestCnnSpectra(ExperimentContract):
     name = "cnn-spectra"
     tiny = given(train_items=40, test_items=20, points=20, gd_steps=3, epochs=1, dimension=8, case_epochs=2)
-    kept = "GD/0"
 
 
 def test_the_spectrum_is_that_of_the_jacobians_gram() -> None:

@@ -17,7 +17,6 @@ from ntkscope.experiments.cntk import _over_items
 class TestCNTK(ExperimentContract):
     name = "cntk"
     tiny = given(layers=1, checked=2, widths=(4, 8), draws=2, items=12, test_items=10, channels=(4,), judged=4, seeds=1)
-    kept = "exact/flatten"
 
 
 def test_standard_errors_over_items_are_of_paired_differences() -> None:

@@ -26,7 +26,6 @@ HOLDS = {claim.published.id.removeprefix("conjugate-"): claim for claim in CLAIM
 class TestConjugateTheory(ExperimentContract):
     name = "conjugate-theory"
     tiny = given(trials=20)
-    kept = "lemma 5.1"
     timed = ("cost",)
 
 

@@ -23,7 +23,6 @@ TWO = replace(DeepPrediction.paper(), decays=(0.0, 1.0, 10.0), seeds=10)
 class TestDeepPrediction(ExperimentContract):
     name = "deep-prediction"
     tiny = given(widths=(4, 8), items=6, dimension=6, seeds=1)
-    kept = "chain-monomial/relu/8/0"
     identities = ("nfa-appC-spectrum",)
 
 

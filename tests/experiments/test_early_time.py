@@ -20,7 +20,6 @@ HOLDS = {claim.published.id.removeprefix("nfa-"): claim for claim in CLAIMS}
 class TestEarlyTime(ExperimentContract):
     name = "early-time"
     tiny = given(trials=6, draws=500, rotations=6, rotated=24, dimension=40, networks=4, width=24, sizes=(8, 16))
-    kept = "expansions"
 
 
 def test_every_measurement_is_judged_and_every_statement_has_one() -> None:

@@ -15,7 +15,6 @@ from ntkscope.linalg import effective_rank
 class TestEffectiveRank(ExperimentContract):
     name = "effective-rank"
     tiny = given(enlarge=2, widths=(0.5, 1.0))
-    kept = "lenet/standard/x1"
     identities = ("linearized-effective-rank-def", "linearized-rank-deficiency")
 
 

@@ -24,7 +24,6 @@ HERE = (Path(os.environ.get("NTKSCOPE_DATA", "/nowhere")) / "olivetti").is_dir()
 class TestFaces(ExperimentContract):
     name = "faces"
     tiny = given(width=16, epochs=1, draws=3)
-    kept = "definition"
     identities = ("nfa-pearson-def",)
 
 

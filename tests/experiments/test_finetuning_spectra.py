@@ -25,7 +25,6 @@ CPU = torch.device("cpu")
 class TestFinetuningSpectra(ExperimentContract):
     name = "finetuning-spectra"
     tiny = given(train_items=64, points=24, epochs=2)
-    kept = "moment/0/0"
 
 
 def test_moments_are_fractions_of_an_epoch() -> None:

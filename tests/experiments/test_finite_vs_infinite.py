@@ -33,7 +33,6 @@ class TestFiniteVsInfinite(ExperimentContract):
         kappas=(1.0, 0.5),
         seeds=2,
     )
-    kept = "init/1/16"
     identities = ("ntkreview-csigma",)
 
 

@@ -35,7 +35,6 @@ class TestFoldOrCopy(ExperimentContract):
         kernel_seeds=1,
         costs=(0.01, 1.0),
     )
-    kept = "swaps/3"
     own = True
 
 

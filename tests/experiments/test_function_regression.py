@@ -35,7 +35,6 @@ TINY = {
 class TestFunctionRegression(ExperimentContract):
     name = "function-regression"
     tiny = given(**TINY)
-    kept = "errors/f1/tanh-128/0-0"
 
 
 @pytest.mark.guard

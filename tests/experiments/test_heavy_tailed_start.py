@@ -15,7 +15,6 @@ from ntkscope.experiments.heavy_tailed_start import HeavyTailedStart, starts
 class TestHeavyTailedStart(ExperimentContract):
     name = "heavy-tailed-start"
     tiny = given(items=100, width=90, dimension=60, test_items=30, most=20, adam_most=10)
-    kept = "start"
 
 
 def test_cauchy_weights_have_heavier_spectra_than_gaussian_ones() -> None:

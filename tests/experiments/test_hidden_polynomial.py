@@ -35,7 +35,6 @@ CPU = torch.device("cpu")
 class TestHiddenPolynomial(ExperimentContract):
     name = "hidden-polynomial"
     tiny = given(train=48, validation=16, test=24, select_items=24, epochs=2, correlated=[11], C=[10.0])
-    kept = "kernels/isotropic/raw/7"
     identities = ("relu-poly-data", "relu-poly-corr-cov", "relu-poly-even-optimum")
 
 

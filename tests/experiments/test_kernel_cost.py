@@ -25,7 +25,6 @@ class TestKernelCost(ExperimentContract):
         output_points=10,
         repeats=1,
     )
-    kept = "time/trntk"
     timed = ("time/", "outputs/")
     identities = ("surrogate-projection-saves-when", "surrogate-memory-factor")
 

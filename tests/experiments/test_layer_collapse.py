@@ -18,7 +18,6 @@ from ntkscope.experiments.layer_collapse import LayerCollapse, moment_key
 class TestLayerCollapse(ExperimentContract):
     name = "layer-collapse"
     tiny = given(train_items=60, test_items=20, epochs=1, moments=(0, 1), points=40, near=40, smoothings=(0.0,))
-    kept = "smoothing-0/0/0"
 
 
 def made_up(folder: Path, nc4: float = 0.02, nc1_last: float = 0.1) -> Record:

@@ -34,7 +34,6 @@ class TestLazyBounds(ExperimentContract):
         stable_steps=10,
         early_seeds=2,
     )
-    kept = "early/16"
     identities = ("spectra-alpha-definition",)
 
 

@@ -32,7 +32,6 @@ class TestLearningRateTransition(ExperimentContract):
         expected=40,
         multiples=(0.5, 2.0),
     )
-    kept = "start"
 
 
 def test_rates_are_dense_where_the_spike_appears() -> None:

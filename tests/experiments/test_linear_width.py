@@ -36,7 +36,6 @@ class TestLinearWidth(ExperimentContract):
         expected=(20, 40, 40, 20, 20),
         moments=1,
     )
-    kept = "lazy"
     identities = tuple(
         f"spectra-{name}"
         for name in ("loss", "ck-definition", "ntk-formula", "lazy-predictor", "activation-constants", "kta")

@@ -14,7 +14,6 @@ from ntkscope.experiments._alexnet import enlarged_alexnet
 class TestLinearizedAlexnet(ExperimentContract):
     name = "linearized-alexnet"
     tiny = given(images=16, test_items=10)
-    kept = "x0.05/linear"
     identities = ("linearized-alexnet-params", "linearized-alexnet-overparam")
 
 

@@ -46,7 +46,6 @@ class TestLinearizedLenet(ExperimentContract):
         lsmr_steps=2,
         legs=("identities", "pixels", "train/mnist", "grid/mnist/linear", "cross-entropy/mnist", "lsmr"),
     )
-    kept = "train/mnist/x1/linear"
     identities = tuple(
         f"linearized-{name}"
         for name in (

@@ -38,7 +38,6 @@ class TestLogisticRegression(ExperimentContract):
         ridges=(1.0,),
         instances=20,
     )
-    kept = "runs/F1/tanh-128/0-0"
 
 
 @pytest.mark.parametrize(("columns", "separable"), [((0, 1), False), ((0, 1, 2), True)])

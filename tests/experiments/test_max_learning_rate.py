@@ -15,7 +15,6 @@ from ntkscope.infinite import Dense
 class TestMaxLearningRate(ExperimentContract):
     name = "max-learning-rate"
     tiny = given(items=16, width=32, steps=6, linear_steps=400, trials=3, seeds=1)
-    kept = "linear/digits/1"
 
 
 def test_bisection_finds_the_place_and_says_when_it_is_outside() -> None:

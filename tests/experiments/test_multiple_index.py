@@ -29,7 +29,6 @@ class TestMultipleIndex(ExperimentContract):
         control_dimension=10,
         control_steps=10,
     )
-    kept = "case3"
 
 
 def test_planted_directions_are_found_and_others_are_at_chance() -> None:

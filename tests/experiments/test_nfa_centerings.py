@@ -23,7 +23,6 @@ SCALES = (0.01, 1.0)
 class TestNFACenterings(ExperimentContract):
     name = "nfa-centerings"
     tiny = given(items=16, dimension=6, width=8, test_items=8, scales=SCALES, steps=10)
-    kept = "whole-loss"
     identities = ("nfa-centred-in-numerator",)
 
 

@@ -40,7 +40,6 @@ TINY = given(items=16, dimension=6, width=8, test_items=8, scales=(0.01, 1.0), s
 class TestNFAEvolution(ExperimentContract):
     name = "nfa-evolution"
     tiny = TINY
-    kept = "decay-1/s1"
 
 
 @settings(max_examples=10, deadline=None)

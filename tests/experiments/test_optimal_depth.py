@@ -19,7 +19,6 @@ from ntkscope.experiments.optimal_depth import LEDGER, _clear, network, peaks
 class TestOptimalDepth(ExperimentContract):
     name = "optimal-depth"
     tiny = given(dimension=8, deepest=10, hidden=(1, 2, 3), items=20, test_items=20, seeds=1)
-    kept = "cube/relu sb2=2"
 
 
 def test_the_ledgers_peaks_with_biases_to_degree_4() -> None:

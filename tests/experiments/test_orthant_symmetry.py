@@ -43,7 +43,6 @@ SMALL = given(
 class TestOrthantSymmetry(ExperimentContract):
     name = "orthant-symmetry"
     tiny = SMALL
-    kept = "networks/3"
     identities = ("relu-ntk-definition", "relu-t1-ci-implied-n", "relu-t2-ci-wilson")
 
 

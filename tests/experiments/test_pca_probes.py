@@ -30,7 +30,6 @@ LAYERS = NETWORKS["resnet18"].layers
 class TestPcaProbes(ExperimentContract):
     name = "pca-probes"
     tiny = given(train_items=60, test_items=30, epochs=1, components=8, draws=20)
-    kept = "resnet18/0/layer2.0"
     identities = ("probes-ncc-saturation-identity", "probes-90pct-rule", "probes-ncc-is-affine")
 
 

@@ -28,7 +28,6 @@ class TestPoisoning(ExperimentContract):
         triggers=("square", "none"),
         sgd_seeds=1,
     )
-    kept = "square/0/trntk"
 
 
 def test_the_setup_is_not_judged_without_the_clean_network(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from ntkscope.experiments.probe_vs_finetune import ProbeVsFinetune
 class TestProbeVsFinetune(ExperimentContract):
     name = "probe-vs-finetune"
     tiny = given(shuffles=2, epochs=1, p_runs=1, rates=[1e-3], p_rates=[1e-3], per_class=10, p_train=20, p_validation=8)
-    kept = "probe/0"
     identities = ("shift-tables-5-6-consistent",)
 
     @pytest.fixture(autouse=True)

@@ -26,7 +26,6 @@ CPU = torch.device("cpu")
 class TestSentimentShift(ExperimentContract):
     name = "sentiment-shift"
     tiny = given(items=40, sizes=["1x8"], permutations=19, filters=1, pairs=1, poolings=["mean"])
-    kept = "layer/0"
 
     @pytest.fixture(autouse=True)
     def needed(self) -> None:

@@ -33,7 +33,6 @@ from ntkscope.surrogates import KernelRidgeLOO
 class TestSilentAlignment(ExperimentContract):
     name = "silent-alignment"
     tiny = given(seeds=2, train_items=64, points=32, epochs=3, followed=2, watched=3, draws=99, drawn=["d3", "d8"])
-    kept = "d7"
 
 
 # -- stacked kernels and machines ------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from ntkscope.infinite import Erf, Relu
 class TestSimplicityBias(ExperimentContract):
     name = "simplicity-bias"
     tiny = given(corners=3, dimensions=(3, 9), draws=200, keep=(1,), width=16, outputs=4, networks=4, deep=3)
-    kept = "samples/relu"
     identities = ("ntkreview-576-5",)
 
 

@@ -20,7 +20,6 @@ from ntkscope.experiments.surrogate_definitions import SurrogateDefinitions, jud
 class TestSurrogateDefinitions(ExperimentContract):
     name = "surrogate-definitions"
     tiny = given(trials=3, widths=(8, 16), width_seeds=1, train_items=100, test_items=30, points=30, items=10)
-    kept = "measures"
     identities = tuple(
         claim.id for key, claim in PUBLISHED.items() if key not in ("pntk-width-bound", "svm-adversarial-limit")
     )

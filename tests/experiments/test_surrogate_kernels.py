@@ -29,7 +29,6 @@ class TestSurrogateKernels(ExperimentContract):
         sgd_points=40,
         compared_points=30,
     )
-    kept = "0/trntk"
 
 
 @pytest.mark.parametrize("name", SIX)

@@ -17,7 +17,6 @@ from ntkscope.experiments.surrogate_resnet import SurrogateResnet, judge
 class TestSurrogateResnet(ExperimentContract):
     name = "surrogate-resnet"
     tiny = given(networks=("resnet18",), train_items=60, test_items=30, epochs=1, batch=30, points=24)
-    kept = "training/resnet18-0"
 
 
 def test_leaving_a_pretrained_network_out_is_said_where_it_counts(tmp_path: Path) -> None:

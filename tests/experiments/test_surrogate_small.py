@@ -46,7 +46,6 @@ class TestSurrogateSmall(ExperimentContract):
         sgd_seeds=1,
         compared_points=20,
     )
-    kept = "mlp-mnist2/softmax/0"
 
     def test_the_published_measure_is_judged_and_the_others_stand_beside(self, record: ns.Record) -> None:
         rows = [claim for claim in record.claims if "-table1-" in claim.id and claim.measured is not None]

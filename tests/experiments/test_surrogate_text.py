@@ -20,7 +20,6 @@ pytest.importorskip("transformers")
 class TestSurrogateText(ExperimentContract):
     name = "surrogate-text"
     tiny = given(train_items=60, test_items=30, epochs=1, points=20, dim=16)
-    kept = "0/trntk"
 
 
 def test_made_up_sentences_have_a_grammar() -> None:

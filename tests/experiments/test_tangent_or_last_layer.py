@@ -13,7 +13,6 @@ from ntkscope.experiments.tangent_or_last_layer import _arrival
 class TestTangentOrLastLayer(ExperimentContract):
     name = "tangent-or-last-layer"
     tiny = given(enlarge=2, images=40, held=10, test_items=20, steps=2)
-    kept = "shifted/x1"
     own = True
 
 

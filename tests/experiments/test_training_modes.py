@@ -23,7 +23,6 @@ from ntkscope.experiments.training_modes import TrainingModes, phases
 class TestTrainingModes(ExperimentContract):
     name = "training-modes"
     tiny = given(train=48, validation=16, test=24, select_items=24, epochs=2, degrees=[3, 6], C=[10.0])
-    kept = "networks/reg"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,13 @@ def quiet(page: Any) -> bool:
     assert outside == []
     assert page.complaints == []
     return True
+
+
+def schemes(page: Any) -> Iterator[str]:
+    """The page in light and in dark colours, without loading it again; it is left in dark ones."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        yield scheme
 
 
 def overflow(page: Any) -> int:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import Part, Record, generator
+from ntkscope.core import Part, Record, Registry, generator
+from ntkscope.xray import registry
+from ntkscope.xray.registry import SECTIONS, Section
 
 
 def blobs(n: int = 60, classes: int = 3, seed: int = 0) -> tuple[Part, Part]:
@@ -68,3 +73,18 @@ def xrayed(folder: Path, **options: Any) -> Record:
     train, test = blobs()
     initial, model = trained(train)
     return ns.xray(model, train, test, folder, **{"initial": initial, "progress": False, **options})
+
+
+@contextmanager
+def only(*sections: Section[Any]) -> Iterator[None]:
+    """X-rays have these sections and those they come after, and nobody waits for the others."""
+    few: Registry[Section[Any]] = Registry("section")
+    for section in (SECTIONS[name] for name in sorted(_needed(sections))):
+        few.add(section.name, section)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "SECTIONS", few)
+        yield
+
+
+def _needed(sections: tuple[Section[Any], ...]) -> set[str]:
+    return {section.name for section in sections} | {name for each in sections for name in _needed(each.after)}

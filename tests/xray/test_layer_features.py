@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ntkscope.xray.plan import make_plan, section_step
 from ntkscope.xray.salient_words import most_salient
 from ntkscope.xray.sections import layer_features
 from ntkscope.xray.sections.layer_features import Layer, LayerFeatureMatrices
-from xray.small import regressed, waves
+from xray.small import only, regressed, waves
 from xray.texts import TRIGGER, WordTokenizer, read, texts
 
 RATES = Rates(0.05, 1e-3, 1e-5, 1e-4, 2e-10, 1e-10, 1e-8, 24_000, 10)
@@ -30,6 +31,12 @@ PATCH = (slice(11, 17), slice(11, 17))  # 6 × 6 of 28 × 28 pixels: 5 % of them
 
 
 Images = tuple[Record, nn.Module, nn.Module, Part]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    with only(layer_features.SECTION):
+        yield
 
 
 def result(record: Record) -> LayerFeatureMatrices:

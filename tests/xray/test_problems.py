@@ -13,11 +13,13 @@ from torch import nn
 import ntkscope as ns
 from ntkscope.core import Part
 from ntkscope.data import label_noise
-from xray.small import blobs, xrayed
+from ntkscope.xray.sections.problems import SECTION
+from xray.small import blobs, only, xrayed
 
 
 def problems(folder: Path, model: nn.Module, train: Part, test: Part) -> dict[str, Any]:
-    record = ns.xray(model, train, test, folder, kernels=["ck"], untrained=True, progress=False)
+    with only(SECTION):
+        record = ns.xray(model, train, test, folder, kernels=["ck"], untrained=True, progress=False)
     entry = record.metrics["section:problems"]
     assert entry["status"] == "done", entry["why"]
     return dict(entry["data"])
@@ -73,7 +75,8 @@ def test_planted_duplicates_are_found_and_no_others(tmp_path: Path) -> None:
 
 def test_shares_are_those_of_all_attributions(tmp_path: Path) -> None:
     train, _ = blobs()
-    record = xrayed(tmp_path, kernels=["ck"])
+    with only(SECTION):
+        record = xrayed(tmp_path, kernels=["ck"])
     coef = np.asarray(record.arrays["surrogates.coef.trntk"])[:, :-1]
     diagonal = np.sqrt(np.diagonal(record.arrays["kernels.trntk0.train"]))
     others = np.sqrt(record.arrays["kernels.trntk0.test_diagonal"])

@@ -11,6 +11,7 @@ import ntkscope as ns
 from ntkscope.core import Part, Record, generator
 from ntkscope.xray.sections import representations
 from ntkscope.xray.sections.representations import Representations
+from xray.small import only
 
 
 class Planted(nn.Module):
@@ -46,9 +47,10 @@ def part(n: int, seed: int) -> Part:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, Representations]:
     folder = tmp_path_factory.mktemp("representations")
-    record = ns.xray(
-        Planted().eval(), part(150, 0), part(90, 1), folder, kernels=["ck"], untrained=True, progress=False
-    )
+    with only(representations.SECTION):
+        record = ns.xray(
+            Planted().eval(), part(150, 0), part(90, 1), folder, kernels=["ck"], untrained=True, progress=False
+        )
     result = representations.SECTION.read(record.metrics)
     assert result is not None, record.metrics[representations.SECTION.key]
     return record, result

@@ -13,7 +13,8 @@ from contracts.section import SectionContract, watched
 from ntkscope.xray import registry
 from ntkscope.xray.registry import SECTIONS
 from ntkscope.xray.result import Result
-from xray.small import xrayed
+from ntkscope.xray.sections import explain
+from xray.small import only, xrayed
 
 
 class TestSummary(SectionContract):
@@ -129,7 +130,8 @@ def test_only_a_sections_own_file_names_it() -> None:
 
 def test_points_without_which_a_class_scores_lower(tmp_path: Path) -> None:
     """As a ridge regression on the labels, fitted again without the point, says."""
-    record = xrayed(tmp_path)
+    with only(explain.SECTION):
+        record = xrayed(tmp_path)
     data = record.metrics["section:explain"]["data"]
     K, near = (np.asarray(record.arrays[f"kernels.trntk0.{side}"], dtype=np.float64) for side in ("train", "test"))
     own = np.sqrt(np.diag(K))

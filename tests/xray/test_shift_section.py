@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ntkscope.data.transforms.translation import shift_images
 from ntkscope.xray import Result
 from ntkscope.xray.fixed_vectors import initial_vectors, input_vectors
 from ntkscope.xray.sections import shift
-from xray.small import blobs, trained
+from xray.small import blobs, only, trained
 
 
 class TestShift(SectionContract):
@@ -42,6 +43,11 @@ def network() -> Any:
 
 
 class TestCompared:
+    @pytest.fixture(autouse=True)
+    def alone(self) -> Iterator[None]:
+        with only(shift.SECTION):
+            yield
+
     def test_other_items_are_compared_with_the_training_items(self, network: Any, tmp_path: Path) -> None:
         train, test, initial, model = network
         options: dict[str, Any] = {"kernels": ["ck"], "progress": False, "initial": initial}
@@ -112,7 +118,8 @@ def memorising(seed: int, noise: float, moved: int, folder: Path) -> shift.Shift
     )
     initial = {name: value.clone() for name, value in model.state_dict().items()}
     ns.training.fit(model, train, lr=1e-2, optimizer="adam", steps=250, measure=False).final()
-    record = ns.xray(model, train, test, folder, initial=initial, kernels=["ck"], progress=False, seed=seed)
+    with only(shift.SECTION):
+        record = ns.xray(model, train, test, folder, initial=initial, kernels=["ck"], progress=False, seed=seed)
     return read(record)
 
 

@@ -21,7 +21,7 @@ from ntkscope.xray.budget import Budget
 from ntkscope.xray.plan import fewer_items, make_plan, section_step
 from ntkscope.xray.sections import weight_spectra
 from ntkscope.xray.sections.weight_spectra import PERMUTED, Layer, Spectra, corrected, holm, kept_values
-from xray.small import blobs
+from xray.small import blobs, only
 
 RATES = Rates(0.05, 1e-3, 1e-5, 1e-4, 2e-10, 1e-10, 1e-8, 24_000, 10)
 
@@ -49,7 +49,8 @@ def network() -> nn.Module:
 
 def xrayed(folder: Path, model: nn.Module, **options: Any) -> Record:
     train, test = blobs(n=30)
-    return ns.xray(model, train, test, folder, kernels=["ck"], untrained=True, progress=False, **options)
+    with only(weight_spectra.SECTION):
+        return ns.xray(model, train, test, folder, kernels=["ck"], untrained=True, progress=False, **options)
 
 
 @pytest.fixture(scope="module")

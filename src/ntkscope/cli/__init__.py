@@ -66,6 +66,12 @@ for _name, (_, _line) in VERBS.items():
     app.command(_name, help=_line, short_help=_line)(_not_imported)
 
 
+def _bring(name: str) -> None:
+    """Put a verb in the place of what stands for it; a second command of that name would slow down every later call."""
+    command = next(command for command in app.registered_commands if command.name == name)
+    command.callback, command.help = verb(name), None  # its docstring is its help
+
+
 def _print_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(ns.__version__)
@@ -95,9 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(args=words, prog_name="ntkscope")
             return
         if name in VERBS:
-            app.command(name, short_help=VERBS[name][1])(
-                verb(name)
-            )  # the last command of a name is the one that counts
+            _bring(name)
         with import_module("ntkscope.core.interrupts").terminable():
             app(args=words, prog_name="ntkscope")
     except SystemExit:  # caught first, so that leaving does not import the rooms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -65,6 +65,35 @@ def from_plain(value: Any) -> Any:
     if isinstance(value, list):
         return [from_plain(item) for item in value]
     return NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+class ReadBack(Mapping[str, Any]):
+    """What `to_plain` wrote of a mapping; a value is read back when it is asked for, so that one does not cost as much as all.
+
+    >>> values = ReadBack({"loss": "NaN", "name": "mlp"})
+    >>> "loss" in values, values["loss"], dict(values)
+    (True, nan, {'loss': nan, 'name': 'mlp'})
+    """
+
+    __slots__ = ("_plain",)
+
+    def __init__(self, plain: Mapping[str, Any]) -> None:
+        self._plain = plain
+
+    def __getitem__(self, key: str) -> Any:
+        return from_plain(self._plain[key])
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._plain
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plain)
+
+    def __len__(self) -> int:
+        return len(self._plain)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self)!r})"
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:

@@ -62,6 +62,9 @@ def kept_randomness(devices: Sequence[torch.device] = ()) -> Iterator[None]:
 
 def reseed(seed: int) -> None:
     """All global random states as seeded by `seed`."""
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # that would format the call stack three times and keep it, for devices that will never be there
+        torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002

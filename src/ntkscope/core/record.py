@@ -24,7 +24,7 @@ from ntkscope.core.door import LARGEST_JSON, NAME
 from ntkscope.core.environment import environment
 from ntkscope.core.errors import RecordError, UsageError
 from ntkscope.core.interrupts import Terminated
-from ntkscope.core.plain import differences, from_plain, to_plain
+from ntkscope.core.plain import ReadBack, differences, from_plain, to_plain
 from ntkscope.core.record_schema import FILE, SCHEMA_VERSION, read_record
 from ntkscope.core.record_text import record_text
 from ntkscope.core.series import Known, Series
@@ -189,19 +189,19 @@ class Record:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        return _view(self._document["config"])
+        return ReadBack(self._document["config"])
 
     @property
     def seeds(self) -> Mapping[str, Any]:
-        return _view(self._document["seeds"])
+        return ReadBack(self._document["seeds"])
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        return _view(self._document["environment"])
+        return ReadBack(self._document["environment"])
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        return _view(self._document["metrics"])
+        return ReadBack(self._document["metrics"])
 
     @property
     def stages(self) -> Mapping[str, Stage]:
@@ -379,10 +379,6 @@ class Record:
             f"could not write {what} of {self.folder}: {error.strerror or error};"
             " what was recorded before is unchanged: make room or change the permissions there, then resume"
         )
-
-
-def _view(value: dict[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(from_plain(value))
 
 
 def _now() -> str:

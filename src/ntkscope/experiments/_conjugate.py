@@ -103,10 +103,11 @@ def trained(
     )
     final = {f"final:{name}": value.cpu() for name, value in ensemble.params.items()}
     seconds = round(time.perf_counter() - began, 2)
+    notes = {"networks": len(ensemble), "seconds": seconds, "notes": list(ensemble.notes)}
+    # Before the weights: a run killed between the two trains again, and no record is left without this result.
+    once(record, f"training/{key}", lambda: notes)
     path.parent.mkdir(exist_ok=True)
     models.save_tensors({**final, **kept, "steps": ensemble.steps.cpu()}, path)
-    notes = {"networks": len(ensemble), "seconds": seconds, "notes": list(ensemble.notes)}
-    once(record, f"training/{key}", lambda: notes)
 
 
 def read_trained(path: Path) -> Trained:

@@ -52,9 +52,10 @@ def trained(
             }
             final = training.fit(model, part, snapshots="final", **options).final()
         seconds = round(time.perf_counter() - began, 2)
+        # Before the weights: a run killed between the two trains again, and no record is left without this result.
+        once(record, f"training/{key}", lambda: {"seconds": seconds, "steps": final.step, "items": len(part)})
         path.parent.mkdir(exist_ok=True)
         models.save_weights(model, path)
-        once(record, f"training/{key}", lambda: {"seconds": seconds, "steps": final.step, "items": len(part)})
     return models.load_weights(build(), path).to(device).eval()
 
 
@@ -83,11 +84,12 @@ def trained_together(
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
         ensemble = training.fit_ensemble(build, parts[0] if shared else list(parts), **options)
     seconds = round(time.perf_counter() - began, 2)
+    steps = [int(count) for count in ensemble.steps.tolist()]
+    # Before the weights, as in `trained`.
+    once(record, f"training/{key}", lambda: {"seconds": seconds, "steps": steps, "networks": len(seeds)})
     for path, member in zip(paths, ensemble.members()):
         models.save_weights(member, path)
     shutil.rmtree(store, ignore_errors=True)
-    steps = [int(count) for count in ensemble.steps.tolist()]
-    record.put(**{f"training/{key}": {"seconds": seconds, "steps": steps, "networks": len(seeds)}})
 
 
 def weights_file(record: Record, key: str) -> Path:

@@ -180,8 +180,9 @@ def _train(run: Run, depth: int, arms: Sequence[str], settings: Mapping[str, Any
             "steps": made.steps[own].tolist(),
             "validation loss": [round(loss, 6) for loss in made.validation_losses[own].tolist()],
         }
+        # Before the weights, or a run killed between the two would lack it for ever; written again if they are trained again.
+        run.record.put(**{training_key(arm, depth): told})
         save_tensors({name: tensor[own] for name, tensor in made.params.items()}, _file(run.record, arm, depth))
-        once(run.record, training_key(arm, depth), lambda told=told: told)  # type: ignore[misc]
     for store in folder.glob(f"unfinished-{depth}-*"):
         shutil.rmtree(store)
 
@@ -215,10 +216,9 @@ def _take(run: Run, depth: int, arms: Sequence[str]) -> None:
         there, here, key = _file(other, arm, depth), _file(run.record, arm, depth), training_key(arm, depth)
         if here.exists() or not there.exists() or key not in other.metrics:
             continue
+        run.record.put(**{key: dict(other.metrics[key])})
         here.parent.mkdir(exist_ok=True)
         save_tensors(read_weights(there), here)
-        told = dict(other.metrics[key])
-        once(run.record, key, lambda told=told: told)  # type: ignore[misc]
 
 
 def _other(run: Run) -> Record | None:

@@ -181,9 +181,9 @@ def stored(record: Record, key: str, make: Callable[[], Trained], device: torch.
     path = weights_file(record, key)
     if not path.exists():
         made = make()
-        made.save(path)
-        if made.notes:
+        if made.notes:  # before the weights: a run killed between the two trains again, and no notes are lost
             record.put(**{f"notes/{key}": list(made.notes)})
+        made.save(path)
     return Trained.load(path, device)
 
 
