@@ -42,7 +42,7 @@ from ntkscope.tangent.subject import Subject
 __all__ = ["Detour", "Engine", "Engines", "Heads", "Probed", "probed", "retried"]
 
 LOG = logging.getLogger(__name__)
-LIVE = 3  # cotangents of the largest call's size that a backward pass holds at a time
+LIVE = 6  # cotangents of the largest call's size that a backward pass holds at a time
 Result = TypeVar("Result")
 
 

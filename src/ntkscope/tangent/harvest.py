@@ -20,7 +20,7 @@ FORCED: Way | None = None  # a way that every engine uses, and the longest block
 FORCED_BLOCK = 0
 TOGETHER = 16  # outputs that share a backward pass, at most
 USES = 2  # blocks of each way: the first makes libraries choose their kernels, the second is timed
-AHEAD = 4  # blocks to come, or done already, from which on other ways are tried: fewer could not pay for it
+AHEAD = 4  # blocks to come, or of earlier calls, from which on another way is tried: fewer could not pay for it
 GAIN = 0.97  # of the plain way's time, which another must stay below
 LAUNCHES = (
     0.4  # of a block's time, which three samples alone take: from there on launches, not arithmetic, are what it costs
@@ -62,6 +62,7 @@ class Harvest:
     heads: int = 1
     way: Way = PLAIN  # the best one so far
     seen: int = 0  # blocks of all calls
+    before: int = 0  # blocks of earlier calls
     ahead: int = 0  # blocks that this call is still going to run
     length: int = 0  # samples of the blocks that are compared
     floor: float | None = None  # seconds of a few samples alone
@@ -95,7 +96,7 @@ class Harvest:
 
     def begin(self, blocks: int) -> None:
         """A call that is going to run so many blocks."""
-        self.ahead = blocks
+        self.before, self.ahead = self.seen, blocks
 
     def next(self, n: int, vet: Callable[[Way], float | None]) -> Way:
         """The way for the next block, of n samples.
@@ -112,7 +113,7 @@ class Harvest:
         if candidate is None or not self._comparable(n):
             return self.way
         if candidate != PLAIN and not self.uses.get(candidate):
-            if left < AHEAD and self.seen <= AHEAD:
+            if left < AHEAD and self.before < AHEAD:
                 return self.way
             floor = vet(candidate)
             if floor is None:
