@@ -59,6 +59,7 @@ def roofline(
         "inputs": n,
         "precision": precision,
         "plan": str(K.meta["plan"]),
+        "harvest": did.harvest,
         "first call": first,
         "seconds": seconds,
         "samples run": did.captured,

@@ -87,7 +87,7 @@ def test_the_blocked_peer_of_a_gpu_computes_the_trace_ntk() -> None:
 @pytest.mark.guard
 @pytest.mark.parametrize("name", ["vit-tiny", "bert-base"])
 def test_the_gpu_comparisons_on_tiny_networks(name: str, tmp_path: Path) -> None:
-    from benchmarks import gpu_peers, gpu_roofline
+    from benchmarks import gpu_harvest, gpu_peers, gpu_roofline
 
     assert gpu_peers.main([name], tmp_path / "peers", quick=True) == 0
     run = json.loads((tmp_path / "peers" / f"{name}.json").read_text())["runs"][0]
@@ -98,6 +98,10 @@ def test_the_gpu_comparisons_on_tiny_networks(name: str, tmp_path: Path) -> None
     record = json.loads((tmp_path / "roof" / f"{name}-exact-layers.json").read_text())
     assert record["plan"].startswith("layers")
     assert {row["stage"] for row in record["stages"]} >= {"capture", "features", "products", "outside"}
+    assert gpu_harvest.main([name], None, 6, tmp_path / "harvest", quick=True) == 0
+    record = json.loads((tmp_path / "harvest" / f"{name}-exact.json").read_text())
+    assert [row["taken"] for row in record["ways"]] == ["as told"] * 4
+    assert len(record["calls"]) == 4
 
 
 def test_a_kernel_that_disagrees_is_not_timed() -> None:

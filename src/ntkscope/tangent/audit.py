@@ -67,6 +67,16 @@ class Check:
     block: list[Sizes] = field(default_factory=list)  # how the features compare, piece by piece
     own: list[Sizes] = field(default_factory=list)  # and those of the one
     covered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # rows that some piece answers for
+    _cast: dict[torch.dtype, Tensor] = field(default_factory=dict)
+
+    def weights_for(self, feature: Feature) -> Tensor:
+        """The weights in the numbers of a feature, converted once for all pieces; its own scales are applied before."""
+        if feature.scale is not None:
+            return self.weights
+        dtype = (feature.values if isinstance(feature, Formed) else feature.b).dtype
+        if dtype not in self._cast:
+            self._cast[dtype] = self.weights.to(dtype)
+        return self._cast[dtype]
 
 
 @dataclass
@@ -176,8 +186,8 @@ class Auditor:
             assert order is not None
             along = self._along(piece.inside, feature.a.device)
             inner = order.inner(along)
-        rows, one = piece.stop - piece.start, slice(check.one, check.one + 1)
-        ours = (feature.combined(check.weights, rows, inner), feature[one].combined(check.weights[one], rows, inner))
+        rows, one, weights = piece.stop - piece.start, slice(check.one, check.one + 1), check.weights_for(feature)
+        ours = (feature.combined(weights, rows, inner), feature[one].combined(weights[one], rows, inner))
         sides: list[Tensor] = []
         for sums, truth in zip(ours, (check.truth[piece.name], check.alone[piece.name])):
             theirs = truth[piece.start : piece.stop] if truth.dim() else truth
@@ -257,7 +267,10 @@ class Auditor:
         self.seconds += time.perf_counter() - began
 
     def _check_finite(self, check: Check) -> None:
-        infinite = [name for name, value in check.truth.items() if not bool(torch.isfinite(value.sum()))]
+        if not check.truth:
+            return
+        finite = torch.isfinite(_stacked([value.sum() for value in check.truth.values()])).tolist()  # waits once
+        infinite = [name for name, good in zip(check.truth, finite) if not good]
         if infinite:
             layers = ", ".join(dict.fromkeys(map(self.subject.layer_of, infinite)))
             raise NumericalError(
@@ -269,7 +282,7 @@ class Auditor:
         """The parameters that differ, and the largest relative difference of the others."""
         if not sizes:
             return set(), 0.0
-        table = torch.stack([norm.double() for _, norms in sizes for norm in norms]).view(-1, 3).square().cpu()
+        table = _stacked([norm for _, norms in sizes for norm in norms]).cpu().view(-1, 3).square()
         names = list(dict.fromkeys(name for name, _ in sizes))
         place = {name: k for k, name in enumerate(names)}
         total = torch.zeros(len(names), 3, dtype=torch.float64)
@@ -307,6 +320,13 @@ class _told:
         if isinstance(error, RuntimeError | ValueError | IndexError) and self.few < self.all_of:
             what = f"cannot be run on {self.few} of {self.all_of} samples it was given together ({error})"
             raise UsageError(SHAPED.format(what=what)) from error
+
+
+def _stacked(numbers: Sequence[Tensor]) -> Tensor:
+    """Single numbers as one float64 tensor; of one dtype they are converted together, which is two launches for all."""
+    if len({number.dtype for number in numbers}) == 1:
+        return torch.stack(list(numbers)).double()
+    return torch.stack([number.double() for number in numbers])
 
 
 def _wide(leaf: Tensor) -> torch.dtype:

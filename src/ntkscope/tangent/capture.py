@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from ntkscope.tangent import channels_last
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.quick_convolution import quick
@@ -52,16 +53,26 @@ class Tape:
 
     calls: list[Call] = field(default_factory=list)
     unruled: set[str] = field(default_factory=set)  # parameters seen in a call no rule answers for
+    hooked: bool = False  # whether the model asked to be told of gradients
 
 
 class Watch(TorchFunctionMode):
-    """Fills a `Tape` while it is active. `layouts`, by call, widens outputs that do not depend on the sample."""
+    """Fills a `Tape` while it is active. `layouts`, by call, widens outputs that do not depend on the sample.
+
+    `channels_last`: convolutions are made with their channels innermost.
+    """
 
     def __init__(
-        self, leaves: Mapping[str, Tensor], n: int, layouts: list[Layout] | None = None, quickly: bool = False
+        self,
+        leaves: Mapping[str, Tensor],
+        n: int,
+        layouts: list[Layout] | None = None,
+        quickly: bool = False,
+        channels_last: bool = False,
     ) -> None:
         super().__init__()
-        self.quickly = quickly
+        self.quickly = quickly and not channels_last
+        self.channels_last = channels_last
         self.tape = Tape()
         self.n = n
         self.layouts = layouts
@@ -72,8 +83,9 @@ class Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         used = {name for value in _flat(args, kwargs) if (name := self._name(value)) is not None}
+        self.tape.hooked |= func == Tensor.register_hook
         if not used:
-            return func(*args, **kwargs)
+            return self._call(func, args, kwargs)
         if func in REWRITES and func not in self._rewriting:
             self._rewriting.add(func)
             try:
@@ -82,7 +94,7 @@ class Watch(TorchFunctionMode):
             finally:
                 self._rewriting.discard(func)
         if func not in RULES:
-            output = func(*args, **kwargs)
+            output = self._call(func, args, kwargs)
             made = [v for v in _flat((output,), {}) if isinstance(v, Tensor)]
             if _writes(func, kwargs) or any(v.requires_grad and self._name(v) is None for v in made):
                 self.tape.unruled |= used
@@ -91,7 +103,7 @@ class Watch(TorchFunctionMode):
         arguments = bind(names, args, kwargs)
         output = quick(func, arguments) if self.quickly else None
         if output is None:
-            output = func(*args, **kwargs)
+            output = self._call(func, args, kwargs)
         if not isinstance(output, Tensor) or not output.requires_grad:
             return output
         try:
@@ -101,6 +113,9 @@ class Watch(TorchFunctionMode):
             terms = []
         self.tape.unruled |= used - {term.slot.name for term in terms}
         return self._record(terms, output) if terms else output
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return channels_last.called(func, args, kwargs) if self.channels_last else func(*args, **kwargs)
 
     def find(self, value: Any) -> Slot | None:
         """Which parameter, or which rows of one, `value` is; None for everything else."""
@@ -165,24 +180,29 @@ def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def watch(
-    subject: Subject, batch: Batch, layouts: list[Layout] | None = None, *, quickly: bool = False
+    subject: Subject, batch: Batch, layouts: list[Layout] | None = None, *, quickly: bool = False, inner: bool = False
 ) -> tuple[Tensor, Tape]:
     """One forward pass: the outputs (n, c), with their graph, and the tape.
 
-    `quickly`: the graph serves cotangents alone, so calls may be made whose weights get no gradient.
+    `quickly`: the graph serves cotangents alone, so calls may be made whose weights get no gradient. `inner`: convolutions have
+    their channels innermost.
     """
-    mode = Watch(subject.leaves, len(batch), layouts, quickly and subject.quickly)
+    mode = Watch(subject.leaves, len(batch), layouts, quickly and subject.quickly, inner)
     with mode:
         outputs = subject(batch)
     return outputs, mode.tape
 
 
-def cotangents(outputs: Tensor, weights: Tensor, calls: Sequence[Call]) -> list[Tensor | None]:
+def cotangents(
+    outputs: Tensor, weights: Tensor, calls: Sequence[Call], *, several: bool = False
+) -> list[Tensor | None]:
     """`∂ Σ weights·outputs / ∂ call` for every call; samples do not mix, so row i holds that of sample i.
 
-    The graph stays: parts of it (views made in `__init__`) may be the caller's. It goes when its outputs go.
+    `several`: weights of several sums, along a first axis that the answers have too, in one pass. The graph stays: parts of it
+    (views made in `__init__`) may be the caller's. It goes when its outputs go.
     """
     edges = [call.edge for call in calls if call.edge is not None]
     if not edges:
         return []
-    return list(torch.autograd.grad(outputs, edges, grad_outputs=weights, retain_graph=True, allow_unused=True))
+    how = {"retain_graph": True, "allow_unused": True, "is_grads_batched": several}
+    return list(torch.autograd.grad(outputs, edges, grad_outputs=weights, **how))

@@ -10,11 +10,12 @@ from torch import Tensor
 from ntkscope.core import NtkscopeError, Params
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent import func_method
-from ntkscope.tangent.audit import Check, PathChanged
+from ntkscope.tangent.audit import NOISE, Check, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, Tape, cotangents, watch
 from ntkscope.tangent.features import Feature, Formed, Near
 from ntkscope.tangent.guards import first_outputs
+from ntkscope.tangent.harvest import PLAIN, Way
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.precision import Precision
@@ -37,6 +38,7 @@ class Captured:
     func: Params = field(default_factory=dict)
     truth: Params = field(default_factory=dict)  # `Σ_ic w_ic ∂f_c(x_i)/∂θ` for the weights that were asked for
     check: Check | None = None
+    way: Way = PLAIN  # how it was run
 
     def feature(self, piece: Piece, precision: Precision) -> Feature:
         """The feature of every sample for one piece, on the piece's method."""
@@ -95,6 +97,27 @@ class Captured:
     def _input(self, k: int, term: Term) -> Tensor | None:
         return None if term.x is None else self.layouts[k].read(term.x, term.lead_x, self.n)
 
+    def agrees(self, other: Captured, tolerance: float) -> bool:
+        """Whether outputs, inputs of calls and cotangents are those of the same samples run in another way, up to rounding."""
+        if self.arrived.keys() != other.arrived.keys() or len(self.calls) != len(other.calls):
+            return False
+        pairs = [(self.outputs, other.outputs), *((self.arrived[k], other.arrived[k]) for k in self.arrived)]
+        largest = max((float(value.double().norm()) for value in other.arrived.values()), default=0.0)
+        for mine, theirs in zip(self.calls, other.calls):
+            if len(mine.terms) != len(theirs.terms):
+                return False
+            pairs += [(a.x, b.x) for a, b in zip(mine.terms, theirs.terms) if a.x is not None and b.x is not None]
+        return all(_near(a, b, tolerance, largest) for a, b in pairs)
+
+
+def _near(one: Tensor, other: Tensor, tolerance: float, largest: float) -> bool:
+    if one.shape != other.shape:
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    size = max(float(other.double().norm()), NOISE * largest)
+    return float((one.double() - other.double()).norm()) <= tolerance * size
+
 
 def capture(
     subject: Subject,
@@ -105,10 +128,12 @@ def capture(
     func: str,
     precision: Precision,
     weights: Tensor | None = None,
+    way: Way = PLAIN,
 ) -> Captured:
     """One forward pass, one backward pass per head, and the func method for the parameters that need it.
 
-    With `weights` (n, heads) one more backward pass gives `Σ_ic w_ic ∂f_c(x_i)/∂θ` of all chosen parameters (`truth`).
+    With `weights` (n, heads) one more backward pass gives `Σ_ic w_ic ∂f_c(x_i)/∂θ` of all chosen parameters (`truth`). `way`
+    changes memory formats and how many heads share a backward pass, and no numbers but for rounding.
     """
     n = len(batch)
     calls: list[Call] = []
@@ -117,18 +142,20 @@ def capture(
         headed = heads(subject(batch))
     else:
         with tensor_cores(False):
-            outputs, tape = _watched(subject, batch, findings)
+            outputs, tape = _watched(subject, batch, findings, way)
         if not outputs.requires_grad:
             raise PathChanged(set(subject.leaves))
         _same_path(tape.calls, tape.unruled, findings)
         headed = heads(outputs)
-        arrived = _arrived(subject, headed, tape.calls, findings, made, precision)
+        together = 1 if tape.hooked or _hooked(subject) else way.together  # hooks are to see one gradient at a time
+        arrived = _arrived(subject, headed, tape.calls, findings, made, precision, together)
         calls = [replace(call, edge=None) for call in tape.calls]
         del outputs, tape
     truth = {} if weights is None else _truth(subject, headed, weights)
     values = headed.detach()
     del headed  # and with it the graph
-    return Captured(n, calls, findings.layouts, arrived, values, _func(subject, batch, made, heads, func), truth)
+    by_func = _func(subject, batch, made, heads, func)
+    return Captured(n, calls, findings.layouts, arrived, values, by_func, truth, way=way)
 
 
 def _arrived(
@@ -138,34 +165,38 @@ def _arrived(
     findings: Findings,
     made: list[Piece],
     precision: Precision,
+    together: int,
 ) -> dict[int, Tensor]:
-    """The cotangents of every call that a piece needs, (n, heads, q, …)."""
+    """The cotangents of every call that a piece needs, (n, heads, q, …); `together` heads share a pass."""
     n = len(headed)
     used = sorted({k for piece in made for k, _ in piece.members})
     arrived: dict[int, Tensor] = {}
     reached: set[int] = set()
     count = headed.shape[1]
-    weights = torch.zeros_like(headed)
-    for head in range(count):
-        weights.zero_()
-        weights[:, head] = 1
+    for start in range(0, count, together):
+        heads = slice(start, min(count, start + together))
+        weights = headed.new_zeros(heads.stop - start, *headed.shape)
+        weights.diagonal(start, 0, 2).fill_(1)
         arriving = _cotangents(subject, headed, weights, [calls[k] for k in used])
-        for k, cotangent in zip(used, arriving):
-            call = calls[k]
-            if cotangent is None:  # this head does not see the call
-                cotangent = headed.new_zeros(call.shape)
+        for position, k in enumerate(used):
+            call, cotangent = calls[k], arriving[position]
+            arriving[position] = None  # those of all calls and several heads are many numbers
+            if cotangent is None:  # these heads do not see the call
+                cotangent = headed.new_zeros(len(weights), *call.shape)
             else:
                 reached.add(k)
+            lead = len(call.lead)
             try:
-                value = findings.layouts[k].written().read(cotangent, len(call.lead), n)
+                read = findings.layouts[k].written().read(cotangent.movedim(0, lead), lead, n)
+                value = read.movedim(2, 1)  # (n, heads, q, …)
             except (RuntimeError, ValueError) as error:  # so many positions do not fall into n samples
                 raise PathChanged({term.slot.name for term in call.terms}) from error
             if k not in arrived:
                 dtype = precision.factors if call.outer else value.dtype
-                arrived[k] = torch.empty(n, count, *value.shape[1:], dtype=dtype, device=value.device)
-            if arrived[k][:, head].shape != value.shape:
+                arrived[k] = torch.empty(n, count, *value.shape[2:], dtype=dtype, device=value.device)
+            if arrived[k][:, heads].shape != value.shape:
                 raise PathChanged({term.slot.name for term in call.terms})
-            arrived[k][:, head] = value
+            arrived[k][:, heads] = value
     lost = {term.slot.name for k in set(used) & findings.reached - reached for term in calls[k].terms}
     if lost:  # the probe's cotangents came there
         raise PathChanged(lost)
@@ -184,9 +215,18 @@ def _truth(subject: Subject, headed: Tensor, weights: Tensor) -> Params:
 
 
 def _cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]) -> list[Tensor | None]:
-    """Where the pass back fails (recomputed calls that were made in another way), calls are made as the model makes them."""
+    """Of several heads, (heads, …) for each call. Where the pass back fails (recomputed calls that were made in another
+    way), calls are made as the model makes them."""
+    if len(weights) > 1:
+        try:
+            return cotangents(headed, weights, calls, several=True)
+        except torch.OutOfMemoryError:
+            raise
+        except func_method.REFUSALS as error:  # an operation that cannot be batched
+            raise PathChanged(set(subject.leaves)) from error
     try:
-        return cotangents(headed, weights, calls)
+        arrived = cotangents(headed, weights[0], calls)
+        return [None if value is None else value.unsqueeze(0) for value in arrived]
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -195,10 +235,18 @@ def _cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[C
         raise PathChanged(names) from error
 
 
-def _watched(subject: Subject, batch: Batch, findings: Findings) -> tuple[Tensor, Tape]:
+def _hooked(subject: Subject) -> bool:
+    """Whether modules have hooks that see gradients."""
+    everywhere = torch.nn.modules.module
+    if everywhere._global_backward_hooks or everywhere._global_backward_pre_hooks:
+        return True
+    return any(module._backward_hooks or module._backward_pre_hooks for module in subject.model.modules())
+
+
+def _watched(subject: Subject, batch: Batch, findings: Findings, way: Way = PLAIN) -> tuple[Tensor, Tape]:
     """The watched pass; where it fails and a plain one does not, no rule can be used."""
     try:
-        return watch(subject, batch, findings.layouts, quickly=True)
+        return watch(subject, batch, findings.layouts, quickly=True, inner=way.channels_last)
     except NtkscopeError:
         raise
     except torch.OutOfMemoryError:

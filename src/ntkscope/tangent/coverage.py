@@ -32,6 +32,7 @@ class Coverage:
     flops: Mapping[str, float] = field(default_factory=dict)
     device: str = ""
     kind: str = ""
+    harvest: str = ""  # how blocks were run through the network and back, and what that was compared with
 
     def __add__(self, other: Coverage) -> Coverage:
         """The same methods, what both took together."""
@@ -106,4 +107,4 @@ class Coverage:
             f"{method} {self.share(method):.1%} of parameters, {self.time_share(method):.1%} of time"
             for method in sorted(set(self.methods.values()))
         ]
-        return "; ".join(parts)
+        return "; ".join([*parts, f"harvest: {self.harvest}"] if self.harvest else parts)

@@ -20,7 +20,7 @@ from ntkscope.core import Certificate, NumericalError, UsageError, generator
 from ntkscope.core.peak import kind_of
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent import func_method, guards
-from ntkscope.tangent.audit import LEAST, Auditor, PathChanged
+from ntkscope.tangent.audit import LEAST, Auditor, Check, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, watch
 from ntkscope.tangent.captured import Captured, capture
@@ -28,6 +28,7 @@ from ntkscope.tangent.clock import StageClock
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.deferred import deferral, forming_cost
 from ntkscope.tangent.features import Feature, self_products
+from ntkscope.tangent.harvest import PLAIN, Harvest, Stopwatch, Way
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece, pieces
 from ntkscope.tangent.plan import Footprint, footprint
@@ -41,6 +42,7 @@ from ntkscope.tangent.subject import Subject
 __all__ = ["Detour", "Engine", "Engines", "Heads", "Probed", "probed", "retried"]
 
 LOG = logging.getLogger(__name__)
+LIVE = 6  # cotangents of the largest call's size that a backward pass holds at a time
 Result = TypeVar("Result")
 
 
@@ -95,6 +97,7 @@ class Engines:
     def __init__(self, subject: Subject, *, certify: str | bool = "every") -> None:
         self.subject, self.certify = subject, certify
         self.kept: Probed | None = None
+        self._plainly = False  # whether a check failed on blocks that were run in another way than the model's own
         self._made: dict[Any, Engine] = {}  # of what the probe found
 
     def probe(self, sample: Batch) -> Probed:
@@ -110,6 +113,8 @@ class Engines:
             self._made[key].reset()
         else:
             self._made[key] = Engine(self.subject, found, heads, detour=detour, certify=self.certify, **options)
+            if self._plainly:
+                self._made[key].harvest.abandon()
         return self._made[key]
 
     def run(self, work: Callable[[Engine], Result], sample: Batch, heads: Heads, **options: Any) -> Result:
@@ -124,6 +129,7 @@ class Engines:
                 return work(engine)
             finally:
                 threads = engine.threads
+                self._plainly |= engine.harvest.abandoned
 
         def probe_again() -> bool:
             if old:  # found with other inputs, or other weights
@@ -192,6 +198,7 @@ class Engine:
                 "loop" if detour.loop else func_method.choose(subject, few, names, heads.part(0, min(2, self.width)))[0]
             )
         self.spots = Spots(certify is not False)
+        self.harvest = Harvest.of(subject.device, bool(self._kernels), self.width)
         self.reset()
 
     def reset(self) -> None:
@@ -199,6 +206,7 @@ class Engine:
         self.timing = self._new_clock()
         self.ran = 0
         self.threads = 1  # that work with copies of this at present
+        self.spare = 0.0  # bytes that a way of harvesting may take besides what the plan counts
         self.auditor = self._auditor(0)
 
     def _auditor(self, seed: int) -> Auditor:
@@ -212,18 +220,61 @@ class Engine:
         batch = self.subject.placed(batch)
         self.ran += len(batch)
         check = self.auditor.draw(len(batch), self.width)
-        weights = None if check is None else check.weights
+        way = self.harvest.next(len(batch), self._vet) if self.spare else PLAIN
+        fitting = way if way == PLAIN else self._fitting(way, len(batch))
+        try:
+            return self._captured(batch, check, way, fitting)
+        except (PathChanged, torch.OutOfMemoryError):
+            if fitting == PLAIN:
+                raise
+            LOG.info("a block could not be run with %s; the next ones are run otherwise", fitting)
+            self.harvest.refuse(way)
+        return self._captured(batch, check, PLAIN, PLAIN)
+
+    def _captured(self, batch: Batch, check: Check | None, way: Way, fitting: Way) -> Captured:
+        """A block, run in as much of a way as fits into the memory there is."""
+        n = len(batch)
+        watch = Stopwatch(self.device)
         with self.clock("capture"):
-            captured = capture(
-                self.subject, batch, self.findings, self.pieces, self.heads, self.func, self.precision, weights
-            )
-        self.count("capture", 2.0 * self.forward_cost * len(batch) * (1 + self.width + 2 * (check is not None)))
+            captured = self._run(batch, fitting, None if check is None else check.weights)
+        watch.stop()
+        self.count("capture", 2.0 * self.forward_cost * n * (1 + self.width + 2 * (check is not None)))
         if check is not None:
-            self.count("certificate", 2.0 * self.forward_cost * (3 + len(batch) / (8 if len(batch) > LEAST else 1)))
+            self.count("certificate", 2.0 * self.forward_cost * (3 + n / (8 if n > LEAST else 1)))
             with self.clock("certificate"), tensor_cores(False):
                 self.auditor.begin(check, batch, captured.outputs, captured.truth)
             captured.check, captured.truth = check, {}
+        if self.spare:
+            self.harvest.took(way, n, watch.seconds)
         return captured
+
+    def _run(self, batch: Batch, way: Way, weights: Tensor | None = None) -> Captured:
+        parts = self.findings, self.pieces, self.heads, self.func, self.precision
+        return capture(self.subject, batch, *parts, weights, way)
+
+    def _vet(self, way: Way) -> float | None:
+        """Seconds that the probed samples take in the plain way; None where another way has other factors for them."""
+        with self.clock("trial"):
+            watch = Stopwatch(self.device)
+            plain = self._run(self.probed.few, PLAIN)
+            watch.stop()
+            try:
+                same = self._run(self.probed.few, way).agrees(plain, self.auditor.kink)
+            except (PathChanged, torch.OutOfMemoryError):
+                same = False
+        return watch.seconds() if same else None
+
+    @property
+    def _kernels(self) -> list[Tensor]:
+        """The kernels of convolutions of images."""
+        names = {piece.name for piece in self.pieces if piece.members}
+        return [leaf for name, leaf in self.subject.leaves.items() if leaf.dim() == 4 and name in names]
+
+    def _fitting(self, way: Way, n: int) -> Way:
+        """As much of a way as the memory besides the plan's allows: converted kernels, passes back of several heads."""
+        kernels = sum(kernel.numel() * kernel.element_size() for kernel in self._kernels)
+        sizes = [call.shape.numel() // len(self.probed.few) * self.dtype.itemsize for call in self.probed.calls]
+        return way.within(self.spare, kernels, n * (sum(sizes) + LIVE * max(sizes, default=0)))
 
     @property
     def loops(self) -> bool:
@@ -232,10 +283,17 @@ class Engine:
 
     def settle(self, captured: Captured) -> None:
         """After the last feature of a block: they must be what autograd says, or a slower method is used."""
-        if captured.check is not None:
+        if captured.check is None:
+            return
+        try:
             with self.clock("certificate"):
                 self.auditor.finish(captured.check, self.loops)
-            captured.check = None
+        except PathChanged as change:
+            if captured.way == PLAIN:
+                raise
+            self.harvest.abandon()
+            raise PathChanged(set()) from change  # once more, as the model itself runs
+        captured.check = None
 
     def spot(self, height: int, width: int) -> Spot | None:
         return self.auditor.spots.choose(height, width, self.full)
@@ -288,7 +346,7 @@ class Engine:
             profile=self.profile,
             certify=self.certify,
         )
-        other.chosen = self.chosen
+        other.chosen, other.harvest, other.spare = self.chosen, self.harvest, self.spare
         return other
 
     def feature(self, captured: Captured, piece: Piece) -> Feature:
@@ -361,6 +419,7 @@ class Engine:
             flops=dict(spent.flops),
             device=str(self.device),
             kind=kind_of(self.precision.name, self.dtype),
+            harvest=str(self.harvest),
         )
 
 

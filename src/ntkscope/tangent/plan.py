@@ -55,6 +55,7 @@ class Footprint:
     capture_cost: float = 0.0
     forming_cost: float = 0.0
     again_cost: float = 0.0
+    longest: int = 0  # samples of a block at most; 0: the usual number
 
     @property
     def slack(self) -> float:
@@ -63,7 +64,7 @@ class Footprint:
 
     @property
     def largest_block(self) -> int:
-        return CUDA_BLOCK if self.cuda else CPU_BLOCK
+        return self.longest or (CUDA_BLOCK if self.cuda else CPU_BLOCK)
 
     def tile(self, rows: int, columns: int) -> int:
         """Bytes of the float64 tile between samples, and of the product that is added to it."""
@@ -138,6 +139,13 @@ class Plan:
     @property
     def layered(self) -> bool:
         return self.forming > 0
+
+    def held(self, each: Footprint, n: int, m: int | None) -> int:
+        """Bytes beside the result of (n, m); m None for one set of inputs with itself."""
+        if self.layered:
+            alone = m is None and self.resident >= n
+            return each.shelf(self.resident, 0 if alone else self.columns, self.block, self.forming, self.workspace)
+        return each.held(self.resident, self.block, self.workspace, self.workers)
 
     def __str__(self) -> str:
         if not self.layered:

@@ -149,15 +149,26 @@ def multiplied(
         return multiplied(makers, x2, x1, memory, threads, **how).turned
     n, m = len(x1), None if x2 is None else len(x2)
     kept = 1 + len(planes) + (SQUARES in planes)
-    plan = planned(n, m, makers[0].footprint, memory, kept, threads, schedule)
+    engines = [maker for maker in makers if isinstance(maker, Engine)]
+    each = makers[0].footprint
+    if engines:
+        each = replace(each, longest=engines[0].harvest.longest(n + (m or 0)))
+    plan = planned(n, m, each, memory, kept, threads, schedule)
     across = (plan.columns if m is not None else None) if plan.layered else m or n
     cut = {"block": plan.block, "workspace": plan.workspace, "forming": plan.forming}
     tiles = Tiles(makers, x1, x2, plan.resident, across, **cut, repeatable=False)
     if tiles.staff(plan.workers) < plan.workers:  # not as many copies of the model can be had
-        plan = make_plan(n, m, makers[0].footprint, memory, kept, tiles.threads)
+        plan = make_plan(n, m, each, memory, kept, tiles.threads)
         tiles.recut(plan.resident, plan.block, plan.workspace)
         tiles.staff(plan.workers)
     staffed(plan.workers)
+    result = n * (m or n) * each.pairs * each.itemsize * kept
+    spare = max(0.0, each.slack * memory - result - plan.held(each, n, m)) / plan.workers
+    for maker in tiles.makers:
+        if isinstance(maker, Engine):
+            maker.spare = spare
+    if engines:
+        engines[0].harvest.begin(len(makers) * -(-(n + (m or 0)) // plan.block))
     began = time.perf_counter()
     made = assemble(tiles, planes=planes, total=tiles.pairs, label="kernel", progress=progress)
     coverage, certificate = tiles.coverage(), tiles.certificate()

@@ -45,7 +45,20 @@ def check_schedule(schedule: str) -> None:
 def planned(
     n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str = "auto"
 ) -> Plan:
-    """The plan for (n, m) in memory; m None for one set of inputs with itself."""
+    """The plan for (n, m) in memory; m None for one set of inputs with itself.
+
+    Longer blocks than usual (`each.longest`) are taken if as many samples stay as with usual ones.
+    """
+    usual = _planned(n, m, replace(each, longest=0), memory, kept, threads, schedule)
+    while each.longest and each.longest != usual.block:
+        plan = _planned(n, m, each, memory, kept, threads, schedule)
+        if plan.block <= usual.block or (plan.resident >= usual.resident and plan.columns >= usual.columns):
+            return plan
+        each = replace(each, longest=max(plan.block // 2, usual.block))
+    return usual
+
+
+def _planned(n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str) -> Plan:
     check_schedule(schedule)
     if schedule == "layers":
         return layers_plan(n, m, each, memory, kept)

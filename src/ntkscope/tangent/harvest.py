@@ -1,0 +1,214 @@
+"""The harvest: how a block of samples is run through the network and back, and which way of doing so is the fastest here.
+
+A way is a memory format (the model's own, or channels innermost) and how many outputs share a backward pass. All of them give
+the same numbers up to rounding; which is fastest depends on the network and the GPU. So on CUDA the first blocks of a run are
+harvested in different ways and timed: that is work which had to be done anyway, and it is certified like all other work. A way
+that does not give the plain one's factors on the probed samples is never used. What was found stays with the engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+DEVICES: tuple[str, ...] = ("cuda",)  # where ways are compared; elsewhere blocks are run as the model runs
+FORCED: Way | None = None  # a way that every engine uses, and the longest block; tests set them
+FORCED_BLOCK = 0
+TOGETHER = 16  # outputs that share a backward pass, at most
+USES = 2  # blocks of each way: the first makes libraries choose their kernels, the second is timed
+AHEAD = 4  # blocks to come, or of earlier calls, from which on another way is tried: fewer could not pay for it
+GAIN = 0.97  # of the plain way's time, which another must stay below
+LAUNCHES = (
+    0.4  # of a block's time, which three samples alone take: from there on launches, not arithmetic, are what it costs
+)
+BLOCK, LONGEST = 256, 1024  # samples of a block while ways are compared, and once one was chosen
+ALIKE = 1.5  # blocks whose lengths differ by less than this factor are compared
+
+
+@dataclass(frozen=True)
+class Way:
+    """`channels_last`: convolutions with their channels innermost; `together`: how many outputs share a backward pass."""
+
+    channels_last: bool = False
+    together: int = 1
+
+    def __str__(self) -> str:
+        layout = "channels last" if self.channels_last else "the model's own layout"
+        return f"{layout}, {self.together if self.together > 1 else 'one'} output{'s' * (self.together > 1)} per backward pass"
+
+    def within(self, spare: float, weights: int, each: int) -> Way:
+        """What of this fits into `spare` bytes: `weights` for converted kernels, `each` for another output's pass."""
+        channels_last = self.channels_last and weights <= spare
+        left = spare - weights * channels_last
+        return Way(channels_last, max(1, min(self.together, 1 + int(left // max(1, each)))))
+
+
+PLAIN = Way()
+
+
+@dataclass
+class Harvest:
+    """What is known about the ways of one engine; its parts and copies share it.
+
+    `convolutions`: whether channels can be innermost anywhere; `heads`: how many outputs could share a pass.
+    """
+
+    tries: bool = False
+    convolutions: bool = False
+    heads: int = 1
+    way: Way = PLAIN  # the best one so far
+    seen: int = 0  # blocks of all calls
+    before: int = 0  # blocks of earlier calls
+    ahead: int = 0  # blocks that this call is still going to run
+    length: int = 0  # samples of the blocks that are compared
+    floor: float | None = None  # seconds of a few samples alone
+    uses: dict[Way, int] = field(default_factory=dict)
+    seconds: dict[Way, float] = field(default_factory=dict)  # per sample
+    refused: set[Way] = field(default_factory=set)
+    abandoned: bool = False
+    long_uses: int = 0
+    long_seconds: float | None = None  # per sample, in longer blocks
+
+    @classmethod
+    def of(cls, device: torch.device, convolutions: bool, heads: int) -> Harvest:
+        made = cls(device.type in DEVICES and FORCED is None, convolutions, heads)
+        made.way = FORCED or PLAIN
+        return made
+
+    @property
+    def settled(self) -> bool:
+        """Whether every way worth it was timed."""
+        return not self.tries or self._untried() is None
+
+    def longest(self, samples: int) -> int:
+        """The longest block a call with so many samples should use; 0 for the planner's own limit."""
+        if FORCED_BLOCK or not self.tries:
+            return FORCED_BLOCK
+        if not self.settled:  # several blocks, so that there is something to compare
+            return max(BLOCK, min(LONGEST, samples // (2 * AHEAD)))
+        known = self.seconds.get(self.way)
+        worse = self.long_seconds is not None and known is not None and self.long_seconds > known / GAIN
+        return BLOCK if worse else LONGEST
+
+    def begin(self, blocks: int) -> None:
+        """A call that is going to run so many blocks."""
+        self.before, self.ahead = self.seen, blocks
+
+    def next(self, n: int, vet: Callable[[Way], float | None]) -> Way:
+        """The way for the next block, of n samples.
+
+        `vet(way)`: seconds that a few samples take in the plain way, None if the other way has other numbers for them.
+        """
+        left, self.ahead = self.ahead, max(0, self.ahead - 1)
+        self.seen += 1
+        if not self.tries or self.settled:
+            return self.way
+        if n > ALIKE * self.length:  # the blocks compared so far were shorter than those that count
+            self.length, self.uses, self.seconds = n, {}, {}
+        candidate = self._untried()
+        if candidate is None or not self._comparable(n):
+            return self.way
+        if candidate != PLAIN and not self.uses.get(candidate):
+            if left < AHEAD and self.before < AHEAD:
+                return self.way
+            floor = vet(candidate)
+            if floor is None:
+                self.refuse(candidate)
+                return self.way
+            self.floor = floor if self.floor is None else min(self.floor, floor)
+            if self._untried() != candidate:  # what was measured just now says it is not worth it
+                return self.way
+        return candidate
+
+    def took(self, way: Way, n: int, seconds: Callable[[], float]) -> None:
+        """A block of n samples was run; `seconds()` says how long it took and may wait for the device."""
+        if not self.tries or way in self.refused:
+            return
+        if not self.settled and self._comparable(n):
+            self.uses[way] = self.uses.get(way, 0) + 1
+            if self.uses[way] == USES:
+                self.seconds[way] = seconds() / n
+                self.way = self._best()
+        elif self.settled and way == self.way and n > ALIKE * self.length and self.long_uses < USES:
+            self.long_uses += 1
+            if self.long_uses == USES:
+                self.long_seconds = seconds() / n
+
+    def refuse(self, way: Way) -> None:
+        """Never use this way again: it failed, or its numbers are others."""
+        self.refused.add(way)
+        self.seconds.pop(way, None)
+        self.way = self._best()
+
+    def abandon(self) -> None:
+        """Run everything as the model itself runs from now on."""
+        self.tries, self.way, self.abandoned = False, PLAIN, True
+
+    def __str__(self) -> str:
+        if not self.tries:
+            return str(self.way) if self.way != PLAIN else ""
+        told = [f"{way} {1e3 * spent:.3g} ms per sample" for way, spent in self.seconds.items() if way != self.way]
+        compared = f"; compared with: {'; '.join(told)}" if told else ""
+        spent = f", {1e3 * self.seconds[self.way]:.3g} ms per sample" if self.way in self.seconds else ""
+        return f"{self.way}{spent}{compared}"
+
+    def _comparable(self, n: int) -> bool:
+        return self.length <= ALIKE * n and n <= ALIKE * self.length
+
+    def _untried(self) -> Way | None:
+        """The next way to time: first the plain one, then those that could be faster than what is known."""
+        return next((way for way in self._worth() if way not in self.refused and self.uses.get(way, 0) < USES), None)
+
+    def _worth(self) -> Sequence[Way]:
+        found = [PLAIN]
+        if PLAIN not in self.seconds:
+            return found
+        together = min(self.heads, TOGETHER)
+        block = min(self.seconds.values()) * self.length
+        launches = together > 1 and (self.floor is None or self.floor >= LAUNCHES * block)
+        if self.convolutions:
+            found.append(Way(True))
+        if launches:
+            found.append(Way(together=together))
+        faster = Way(True) in self.seconds and self.seconds[Way(True)] < self.seconds[PLAIN]
+        if launches and faster and Way(together=together) in self.seconds:
+            found.append(Way(True, together))
+        return found
+
+    def _best(self) -> Way:
+        if not self.tries:
+            return PLAIN
+        known = {way: spent for way, spent in self.seconds.items() if way not in self.refused}
+        if not known:
+            return PLAIN
+        best = min(known, key=known.__getitem__)
+        return best if best == PLAIN or PLAIN not in known or known[best] < GAIN * known[PLAIN] else PLAIN
+
+
+class Stopwatch:
+    """The time between its start and its stop, of the device where that is a GPU; nothing waits until it is read."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._began: Any = self._mark()
+        self._ended: Any = None
+
+    def stop(self) -> None:
+        self._ended = self._mark()
+
+    def seconds(self) -> float:
+        if self.device.type != "cuda":
+            return float(self._ended - self._began)
+        self._ended.synchronize()
+        return float(self._began.elapsed_time(self._ended)) / 1e3
+
+    def _mark(self) -> Any:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event

@@ -1,0 +1,39 @@
+"""One way of harvesting blocks, wherever and however few they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ntkscope.tangent import harvest
+from ntkscope.tangent.harvest import PLAIN, Way
+
+WAYS = {
+    "plain": PLAIN,
+    "channels last": Way(channels_last=True),
+    "together": Way(together=16),
+    "two together": Way(together=2),
+    "channels last, together": Way(channels_last=True, together=16),
+}
+
+
+@contextmanager
+def harvested(way: Way, block: int = 0) -> Iterator[None]:
+    """Every engine made inside runs its blocks this way, in blocks of at most so many samples (0: as planned)."""
+    before = harvest.FORCED, harvest.FORCED_BLOCK
+    harvest.FORCED, harvest.FORCED_BLOCK = way, block
+    try:
+        yield
+    finally:
+        harvest.FORCED, harvest.FORCED_BLOCK = before
+
+
+@contextmanager
+def compared() -> Iterator[None]:
+    """Ways are compared on the CPU too."""
+    before = harvest.DEVICES
+    harvest.DEVICES = (*before, "cpu")
+    try:
+        yield
+    finally:
+        harvest.DEVICES = before
