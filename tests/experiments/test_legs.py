@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ntkscope as ns
 from ntkscope.core import Record, RecordError, UsageError
+from ntkscope.experiments._gather import gather
 from ntkscope.experiments._legs import Leg, chosen, run_legs, showing
 
 OPTIONS = {
@@ -64,6 +66,23 @@ def test_legs_run_into_records_of_their_own_are_gathered_with_their_environments
         )
     with pytest.raises(UsageError, match="does not run in legs"):
         ns.run("simplicity-bias", "smoke", out=tmp_path / "y", gather_from=[tmp_path / "one"])
+
+
+def test_a_record_kept_without_its_arrays_gives_its_results_and_a_damaged_array_is_refused(tmp_path: Path) -> None:
+    one, two, three = (
+        Record.create(tmp_path / name, kind="experiment", name="legs") for name in ("one", "two", "three")
+    )
+    one.put(leg={"found": 1, "seconds": 0.5})
+    for name in ("kept", "lost"):
+        one.array(name, np.arange(3.0))
+    (tmp_path / "one" / "lost.npy").unlink()
+    gather(two, [tmp_path / "one"])
+    assert two.metrics["leg"]["found"] == 1
+    assert list(two.arrays) == ["kept"] and two.arrays["kept"].tolist() == [0, 1, 2]
+    assert two.metrics["gathered"][0]["arrays not kept"] == ["lost"]
+    (tmp_path / "one" / "kept.npy").write_bytes(b"damaged")
+    with pytest.raises(RecordError, match="kept"):
+        gather(three, [tmp_path / "one"])
 
 
 def test_a_setting_called_legs_is_declared_as_such() -> None:
