@@ -78,7 +78,8 @@ def test_a_record_kept_without_its_arrays_gives_its_results_and_a_damaged_array_
     (tmp_path / "one" / "lost.npy").unlink()
     gather(two, [tmp_path / "one"])
     assert two.metrics["leg"]["found"] == 1
-    assert list(two.arrays) == ["kept"] and two.arrays["kept"].tolist() == [0, 1, 2]
+    assert list(two.arrays) == ["kept"]
+    assert two.arrays["kept"].tolist() == [0, 1, 2]
     assert two.metrics["gathered"][0]["arrays not kept"] == ["lost"]
     (tmp_path / "one" / "kept.npy").write_bytes(b"damaged")
     with pytest.raises(RecordError, match="kept"):
