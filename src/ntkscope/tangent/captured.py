@@ -177,7 +177,7 @@ def _arrived(
         heads = slice(start, min(count, start + together))
         weights = headed.new_zeros(heads.stop - start, *headed.shape)
         weights.diagonal(start, 0, 2).fill_(1)
-        arriving = _cotangents(subject, headed, weights, [calls[k] for k in used])
+        arriving = _of_heads(subject, headed, weights, [calls[k] for k in used])
         for position, k in enumerate(used):
             call, cotangent = calls[k], arriving[position]
             arriving[position] = None  # those of all calls and several heads are many numbers
@@ -214,19 +214,22 @@ def _truth(subject: Subject, headed: Tensor, weights: Tensor) -> Params:
     return {name: dense(grad, leaf).to(wide[name]) for (name, leaf), grad in zip(leaves.items(), grads)}
 
 
-def _cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]) -> list[Tensor | None]:
-    """Of several heads, (heads, …) for each call. Where the pass back fails (recomputed calls that were made in another
-    way), calls are made as the model makes them."""
-    if len(weights) > 1:
-        try:
-            return cotangents(headed, weights, calls, several=True)
-        except torch.OutOfMemoryError:
-            raise
-        except func_method.REFUSALS as error:  # an operation that cannot be batched
-            raise PathChanged(set(subject.leaves)) from error
+def _of_heads(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]) -> list[Tensor | None]:
+    """Cotangents for weights (heads, n, c): (heads, …) of each call, those of several heads from one pass."""
+    if len(weights) == 1:
+        return [None if one is None else one.unsqueeze(0) for one in _cotangents(subject, headed, weights[0], calls)]
     try:
-        arrived = cotangents(headed, weights[0], calls)
-        return [None if value is None else value.unsqueeze(0) for value in arrived]
+        return cotangents(headed, weights, calls, several=True)
+    except torch.OutOfMemoryError:
+        raise
+    except func_method.REFUSALS as error:  # an operation that cannot be batched
+        raise PathChanged(set(subject.leaves)) from error
+
+
+def _cotangents(subject: Subject, headed: Tensor, weights: Tensor, calls: list[Call]) -> list[Tensor | None]:
+    """Where the pass back fails (recomputed calls that were made in another way), calls are made as the model makes them."""
+    try:
+        return cotangents(headed, weights, calls)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
