@@ -427,9 +427,33 @@ def test_another_layout_that_changes_numbers_is_not_used_after_the_trial(
     monkeypatch.setattr(channels_last, "called", wrong)
     model, x = convolutional()
     x = torch.cat([x, x + 1, x - 1])
-    K = ns.kernel("trntk0", model, x, certify=False)
+    K = ns.kernel("trntk0", model, x)
     assert_kernel_close(K.dense(), expected("trntk0", model, x), 1e-10)
     assert ways.count(Way(True)) == 1  # on the probed samples
+
+
+class ByStrides(nn.Module):
+    """Reads its features by strides, but only those of longer blocks than the probe's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.readout = nn.Conv2d(2, 3, 3, padding=1), nn.Linear(3 * 16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.features(x))
+        return self.readout(h.as_strided((len(h), 48), (48, 1)) if len(h) > 3 else h.flatten(1))
+
+
+@pytest.mark.parametrize("certify", ["every", "sampled", False])
+def test_a_network_that_reads_strides_in_long_blocks_is_right(
+    trial: None, ways: list[Way], certify: str | bool
+) -> None:
+    model = ByStrides().double()
+    x = noise(48, 2, 4, 4)
+    K = ns.kernel("trntk0", model, x, certify=certify)
+    assert_kernel_close(K.dense(), expected("trntk0", model, x), 1e-10)
+    if certify != "every":
+        assert set(ways) == {PLAIN}
 
 
 def test_nothing_is_tried_on_a_cpu(ways: list[Way]) -> None:

@@ -198,7 +198,7 @@ class Engine:
                 "loop" if detour.loop else func_method.choose(subject, few, names, heads.part(0, min(2, self.width)))[0]
             )
         self.spots = Spots(certify is not False)
-        self.harvest = Harvest.of(subject.device, bool(self._kernels), self.width)
+        self.harvest = Harvest.of(subject.device, bool(self._kernels), self.width, certify == "every")
         self.reset()
 
     def reset(self) -> None:

@@ -74,8 +74,10 @@ class Harvest:
     long_seconds: float | None = None  # per sample, in longer blocks
 
     @classmethod
-    def of(cls, device: torch.device, convolutions: bool, heads: int) -> Harvest:
-        made = cls(device.type in DEVICES and FORCED is None, convolutions, heads)
+    def of(cls, device: torch.device, convolutions: bool, heads: int, certified: bool) -> Harvest:
+        """Ways are compared only where every block is certified: the probed samples alone cannot tell how a network that looks
+        at the length of its batch, or at strides, takes another layout."""
+        made = cls(certified and device.type in DEVICES and FORCED is None, convolutions, heads)
         made.way = FORCED or PLAIN
         return made
 
