@@ -19,6 +19,7 @@ from ntkscope import models
 from ntkscope.core import NumericalError, Part, Snapshot, derive_seed, generator
 from ntkscope.data import translate
 from ntkscope.training import CropFlip, Ensemble, Every, StopWhen, Translate, Triangular, fit, fit_ensemble
+from ntkscope.training.batches import BatchOrder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 PART = classes_part(dtype=torch.float64)
@@ -61,6 +62,33 @@ def test_recorded_steps_are_plain_ones_and_those_of_fit(
         fit(alone, PART, seed=seed, lr=rates[i], **settings).final()
         for a, b in zip(recorded.member(i).state_dict().values(), alone.state_dict().values(), strict=True):
             torch.testing.assert_close(a, b, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ALL_OPTIMIZERS)
+@pytest.mark.parametrize("build", [norm_net, chain_net])
+def test_recorded_steps_in_single_precision_are_those_of_fit(name: str, build: Callable[[int], nn.Module]) -> None:
+    """All members have one rate, a tensor that the optimizer reads in the graph."""
+    settings = {**ALL_OPTIMIZERS[name], "optimizer": name, "epochs": 8, "schedule": Triangular(), "device": "cuda"}
+    settings["batch_size"] = None if name == "gd" else 7
+    part = classes_part()
+    ensemble = fit_ensemble(lambda seed: build(seed).float(), part, seeds=[3, 1, 4], **settings)
+    for i, seed in enumerate((3, 1, 4)):
+        alone = build(seed).float()
+        fit(alone, part, seed=seed, **settings).final()
+        for own, other in zip(ensemble.member(i).state_dict().values(), alone.state_dict().values(), strict=True):
+            torch.testing.assert_close(own, other, rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("bad", [1, 5, 64, 65, 130])
+def test_the_step_that_was_not_finite_is_named(bad: int) -> None:
+    """The losses are looked at every 64 steps, and each of those steps is known."""
+    part = classes_part(200, dtype=torch.float64)
+    targets = torch.nn.functional.one_hot(part.y, 3).double()
+    targets[BatchOrder(len(part), 1, 0).indices(bad - 1)] = 1e200  # squared, more than a double holds
+    with pytest.raises(NumericalError, match=rf"not finite at step {bad},"):
+        fit_ensemble(
+            chain_net, Part(part.x, targets), seeds=[0], lr=0.01, epochs=1, batch_size=1, loss="mse", device="cuda"
+        )
 
 
 @pytest.mark.parametrize("mode", ["reg", "stop-first", "first-last", "reinit"])

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from torch.func import stack_module_state
 
 from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, UsageError, derive_seed
-from ntkscope.core.tree import join, map_leaves, take
-from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.chain import StackedChain, as_chain
 from ntkscope.training.likeness import (
@@ -31,6 +29,7 @@ from ntkscope.training.likeness import (
     outputs_alone,
 )
 from ntkscope.training.losses import objective
+from ntkscope.training.member_batches import MemberBatches
 from ntkscope.training.member_rates import cannot_record, make_updates
 from ntkscope.training.members import GroupState, Members, Plan
 from ntkscope.training.modes import phase_starts, redraw_, select, trainable
@@ -60,8 +59,9 @@ class Group:
             scale = {name: value for name, value in stop.part.extras.items() if name == "weights"}
             own = Part(stop.part.x, stop.part.y, scale).to(self.device, settings.dtype)
             self._stop_data = MemberData([own] * len(models))
-        self.orders = [BatchOrder(self.data.items, plan.size, seed) for seed in members.seeds]
-        self.per_epoch = self.orders[0].per_epoch
+        orders = [BatchOrder(self.data.items, plan.size, seed) for seed in members.seeds]
+        self.per_epoch = orders[0].per_epoch
+        self.batches = MemberBatches(self.data, orders, self.seeds, settings.augment)
         links = as_chain(models[0]) if isinstance(members.parts[0].x, Tensor) else None
         self.chain = None if links is None else StackedChain(links, self.params, plan.fast)
         learning = {name: p for name, p in self.params.items() if self.wanted[name]}
@@ -75,11 +75,9 @@ class Group:
             trainable(self.template, phase)
             select(self.template, phase.reinit)
         self._phase, self._learning = -1, tuple(learning)
-        self._checked, self._permutation = False, (-1, torch.empty(0))
-        self._generator = torch.Generator(device=self.device)
-        self._keys: tuple[int, Tensor] = (-1, torch.empty(0))
-        self._clock = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._bad = torch.full((len(models),), -1, dtype=torch.int64, device=self.device)
+        self._checked, self._finite = False, 0
+        some = next(iter(self.params.values()))
+        self._recent = some.new_zeros(LOOK_EVERY, len(models), requires_grad=False)  # the losses since step `_finite`
         self._recorder = self._make_recorder()
 
     def _make_recorder(self) -> Recorder | None:
@@ -137,7 +135,7 @@ class Group:
     @property
     def _axis(self) -> int | None:
         """The axis along which the members' batches lie; None where all see the same."""
-        return None if self.data.shared and self.orders[0].full and self.plan.settings.augment is None else 0
+        return self.batches.axis
 
     def _few(self, start: int) -> Any:
         """The inputs of a few items, along the axis along which the members' batches will lie."""
@@ -179,14 +177,14 @@ class Group:
         while self.step < until and not self.finished:
             self._enter_phase()
             self.updates.scale(self.plan.settings.rate.factor(self.step, self.per_epoch, self.plan.total))
-            batch, axis = self._batch()
+            batch, axis = self.batches.at(self.step), self.batches.axis
             if self._recorder is None:
                 losses = self._update(batch, axis)
             else:
-                constant = self.orders[0].full and self.plan.settings.augment is None
-                losses = self._recorder.run(batch, axis, constant)
-            self.step += 1
+                losses = self._recorder.run(batch, axis, self.batches.constant)
             self.losses = losses.detach()
+            self._recent[self.step % LOOK_EVERY].copy_(self.losses)
+            self.step += 1
             if self.device.type == "cpu" or self.step % LOOK_EVERY == 0:
                 self._check_finite()
             if self.step % self.per_epoch == 0 or self.step == self.plan.total:
@@ -202,10 +200,6 @@ class Group:
             self._by_autograd(batch, axis) if self.chain is None else self._by_hand(self.chain, batch, axis)
         )
         self.updates.step(slopes)
-        if self.device.type != "cpu":  # noted there, so that nothing waits for the device
-            self._clock.add_(1)
-            wrong = (self._bad < 0) & ~torch.isfinite(losses.detach())
-            self._bad.copy_(torch.where(wrong, self._clock, self._bad))
         return losses
 
     def _by_hand(
@@ -278,45 +272,6 @@ class Group:
             for name, tensor in [*self.template.named_parameters(), *self.template.named_buffers()]:
                 tensor.copy_((self.params if name in self.params else self.buffers)[name][i])
 
-    # -- batches --------------------------------------------------------------------------------------------------------
-
-    def _batch(self) -> tuple[Part, int | None]:
-        """The batch and the axis its members lie along, None where all see the same."""
-        epoch = self.step // self.per_epoch
-        if self.orders[0].full:
-            batch, axis = self.data.everything(), self.data.axis
-            if self.plan.settings.augment is None:
-                return batch, axis
-            index = torch.arange(self.data.items, device=self.device).expand(len(self.seeds), -1)
-            if axis is None:
-                batch = self.data.rows(index)
-        else:
-            if self._permutation[0] != epoch:
-                drawn = {order: order.permutation(epoch) for order in set(self.orders)}  # members may share a seed
-                self._permutation = (epoch, torch.stack([drawn[order] for order in self.orders]).to(self.device))
-            index = self._permutation[1][:, self.orders[0].place(self.step)]  # (k, b)
-            batch = self.data.rows(index)
-        return Part(self._augmented(batch.x, index, epoch), batch.y, batch.extras), 0
-
-    def _augmented(self, x: Inputs, index: Tensor, epoch: int) -> Inputs:
-        """The inputs (k, b, …) of the members' batches, each changed as `fit` changes it."""
-        augment = self.plan.settings.augment
-        if augment is None:
-            return x
-        if isinstance(augment, ItemAugmentation):
-            if self._keys[0] != epoch:
-                keys = torch.tensor([augment.keys(seed, epoch) for seed in self.seeds], device=self.device)
-                self._keys = (epoch, keys)
-            keys = self._keys[1].repeat_interleave(index.shape[1], 0)
-            flat = map_leaves(lambda leaf: leaf.flatten(0, 1), x)
-            moved = augment.apply(flat, index.flatten(), keys)
-            return map_leaves(lambda leaf: leaf.unflatten(0, index.shape), moved)
-        changed = []
-        for i, seed in enumerate(self.seeds):
-            self._generator.manual_seed(derive_seed(seed, "augment", self.step))
-            changed.append(augment(take(x, i), self._generator))
-        return join(changed, torch.stack, "the augmented batches of the members")
-
     # -- who ended ------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
@@ -350,14 +305,15 @@ class Group:
 
     def _check_finite(self) -> None:
         """An error for members whose loss is not finite, or their end."""
-        if self.device.type == "cpu":
-            steps = torch.where(torch.isfinite(self.losses), -1, self.step)
-        else:
-            steps = self._bad.cpu()
-        wrong = (steps >= 0) & ~self.watch.done
+        since = [step % LOOK_EVERY for step in range(self._finite, self.step)]
+        losses = self.losses[None] if len(since) == 1 else self._recent[since]
+        bad = ~torch.isfinite(losses).cpu() & ~self.watch.done  # (steps, k)
+        wrong = bad.any(0)
         if bool(wrong.any()):
-            first = int(steps[wrong].min())
+            first = self._finite + 1 + int(bad.any(1).nonzero()[0])
+            self._finite = self.step
             self._lose(wrong, f"the loss of {{}} members is not finite at step {first}", "check the inputs")
+        self._finite = self.step
 
     def _lose(self, wrong: Tensor, what: str, remedy: str) -> None:
         """Members that have no finite answer."""
@@ -392,8 +348,6 @@ class Group:
         self.updates.load(state.optimizer)
         self.watch.load(state.watch, self.device)
         self.losses = state.watch["last losses"].to(self.device)
-        self.step, self._phase = state.step, -1
-        self._clock.fill_(state.step)
-        self._bad.fill_(-1)
+        self.step, self._phase, self._finite = state.step, -1, state.step
         if self._recorder is not None:
             self._recorder.forget()

@@ -93,19 +93,32 @@ class Updates(ABC):
 
 
 class SharedRate(Updates):
-    """One rate for all members: the optimizer acts on the stacked parameters themselves."""
+    """One rate for all members: the optimizer acts on the stacked parameters themselves.
 
-    def __init__(self, settings: Settings, params: Params) -> None:
-        self._settings, self.slots = settings, params
+    `recorded`: the rate is a tensor, so a recorded step sees it change.
+    """
+
+    def __init__(self, settings: Settings, params: Params, recorded: bool = False) -> None:
+        self._settings, self.slots, self.recorded = settings, params, recorded
+        device = next(iter(params.values())).device
+        self._rate = torch.tensor(float(settings.lr), device=device) if recorded else None
+        self._factor = 1.0
         self.optimizer = self.fresh()
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def fresh(self) -> torch.optim.Optimizer:
         rule = self._settings.update_rule()
-        rule["options"] = _options(self._settings, self.slots, recorded=False)
+        rule["options"] = _options(self._settings, self.slots, recorded=self.recorded)
+        if self._rate is not None:
+            rule["lr"] = self._rate
         return make_optimizer(self._settings.optimizer, list(self.slots.values()), **rule)
 
     def scale(self, factor: float) -> None:
+        if self._rate is not None:
+            if factor != self._factor:
+                self._rate.fill_(self._settings.lr * factor)
+                self._factor = factor
+            return
         for group, lr in zip(self.optimizer.param_groups, self._rates):
             group["lr"] = lr * factor
 
@@ -167,7 +180,8 @@ def make_updates(
 ) -> Updates:
     """The update rule of stacked `params`; `lr` and `weight_decay` of each member, None for those of the settings.
 
-    On a GPU members always have rates of their own, equal ones perhaps, so that a step can be recorded.
+    On a GPU the rate is a tensor, so that a step can be recorded. PyTorch's optimizers read a rate they share in single
+    precision, and as a tensor only in some of their ways: otherwise each member has its own there, equal ones perhaps.
     """
     first = next(iter(params.values()))
     given = [values for values in (lr, weight_decay) if values is not None]
@@ -177,8 +191,12 @@ def make_updates(
             f"got lr or weight_decay for each member with {refusal}; expected an optimizer by name whose rate is lr= and whose"
             " decay is weight_decay="
         )
-    if all(len(set(values)) == 1 for values in given) and (first.device.type == "cpu" or refusal):
-        return SharedRate(_uniform(settings, lr, weight_decay), params)
+    if all(len(set(values)) == 1 for values in given):
+        if first.device.type == "cpu" or refusal:
+            return SharedRate(_uniform(settings, lr, weight_decay), params)
+        chosen = {"fused", "foreach"} & (settings.optimizer_options or {}).keys()
+        if first.dtype == torch.float32 and settings.optimizer in RECORDED and not chosen:
+            return SharedRate(_uniform(settings, lr, weight_decay), params, recorded=True)
 
     def each(values: tuple[float, ...] | None, same: float | int) -> Tensor:
         numbers = [float(same)] * len(first) if values is None else values
@@ -189,8 +207,8 @@ def make_updates(
 
 def cannot_record(updates: Updates, settings: Settings) -> str | None:
     """Why a step of this rule cannot be recorded as a CUDA graph; None where it can."""
-    if not isinstance(updates, OwnRates):
-        return _tangled(settings)
+    if isinstance(updates, SharedRate):
+        return None if updates.recorded else _tangled(settings)
     return None if settings.optimizer in RECORDED else f"the optimizer {settings.optimizer!r}"
 
 
