@@ -80,6 +80,14 @@ def plain_log(axis: Any) -> None:
     axis.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
+def width_factors(axis: Any, widths: Sequence[int]) -> None:
+    """A logarithmic axis of widths, each written out."""
+    axis.set_xscale("log")
+    axis.set_xticks(list(widths), [f"×{width}" for width in widths], fontsize=8)
+    axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    axis.set_xlabel("width", fontsize=9)
+
+
 def log_widths(axis: Any, widths: Sequence[int], label: str) -> None:
     """Both axes logarithmic, the widths written out, a legend."""
     axis.set_xscale("log")

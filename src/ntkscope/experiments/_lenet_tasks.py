@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -54,6 +57,14 @@ class Task:
             return self
         kept = torch.from_numpy(stratified(self.train.y.numpy(), train, seed, "task", self.name))
         return Task(self.name, self.train.take(kept), self.test, self.classes, self.black, self.shift, self.seed)
+
+
+Tasks = Callable[[str], Task]
+
+
+def tasks_of(known: Mapping[str, tuple[str, bool]], **sizes: Any) -> Tasks:
+    """The tasks of an experiment by name, (data set, shifted), each read when it is first asked for: most legs need one."""
+    return cache(lambda name: load_task(known[name][0], shifted=known[name][1], **sizes))
 
 
 def load_task(

@@ -26,8 +26,7 @@ def _accuracy(record: Record) -> Any:
                 means, errors = [one["mean"] for one in found], [one["sem"] for one in found]
                 name = label if where == "test" else None
                 axis.errorbar(widths, means, yerr=errors, fmt=style, color=drawing.COLOURS[i], markersize=4, label=name)
-        axis.set_xscale("log")
-        axis.set_xlabel("width factor", fontsize=9)
+        drawing.width_factors(axis, widths)
         axis.set_ylabel("accuracy, percent (training: dotted)", fontsize=9)
         axis.set_title(TITLES[task], fontsize=9)
         if axis.get_legend_handles_labels()[0]:
@@ -44,8 +43,8 @@ def _gaps(record: Record) -> Any:
         drawing.line_with_errors(axis, widths, means, errors, i, TITLES[task])
         published = {int(name[1:]): value for name, value in GAPS[task].items()}
         axis.plot(list(published), list(published.values()), "x--", color=drawing.COLOURS[i], alpha=0.6)
-    axis.set_xscale("log")
-    axis.set_xlabel("width factor", fontsize=9)
+    every = {w for task in read.TASKS for w in (*read.widths(record, task), *(int(name[1:]) for name in GAPS[task]))}
+    drawing.width_factors(axis, sorted(every))
     axis.set_ylabel("LeNet minus linearisation, test points\n(published: crosses)", fontsize=9)
     axis.legend(fontsize=7, frameon=False)
     return figure

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import Record, Snapshot, derive_seed
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments._lenet_tasks import Task, load_task
+from ntkscope.experiments._lenet_tasks import Task, Tasks, tasks_of
 from ntkscope.experiments._linearized_claims import judge
 from ntkscope.experiments._linearized_figures import draw
 from ntkscope.experiments._linearized_identities import identities
@@ -95,7 +95,7 @@ class Setup:
     """What every leg needs."""
 
     config: LinearizedLenet
-    tasks: Mapping[str, Task]
+    tasks: Tasks
     record: Record
     seed: int
     device: torch.device
@@ -108,7 +108,7 @@ class Setup:
 
 def trained(setup: Setup, name: str, width: int, kind: str, variant: str = "") -> dict[str, Any]:
     """Networks of one width, or their linearisations: accuracies and the outputs' statistics over training."""
-    config, task = setup.config, setup.tasks[name]
+    config, task = setup.config, setup.tasks(name)
     recipe = setup.recipe(name, tf32=width >= TF32_FROM, **VARIANTS[variant])
     count = config.seeds if width == 1 and not variant else config.wide_seeds
     seeds = [derive_seed(setup.seed, "lenet", s) for s in range(count)]
@@ -177,7 +177,7 @@ def statistics(outputs: Tensor) -> dict[str, list[float]]:
 
 def grid(setup: Setup, name: str, kind: str) -> dict[str, Any]:
     """Every rate and decay at width 1, stacked: accuracy on held-out training images, test accuracy beside it."""
-    config, task = setup.config, setup.tasks[name]
+    config, task = setup.config, setup.tasks(name)
     held = config.validation
     inner = replace(task, train=task.train.take(torch.arange(held, len(task.train))))
     points = [(lr, decay) for lr in config.grid_lr for decay in config.grid_decay]
@@ -209,7 +209,7 @@ def grid(setup: Setup, name: str, kind: str) -> dict[str, Any]:
 
 def least_squares(setup: Setup, width: int) -> dict[str, Any]:
     """The linearisation's squared error on all of MNIST by LSMR: is the optimiser or the model what limits SGD?"""
-    config, task = setup.config, setup.tasks["mnist"]
+    config, task = setup.config, setup.tasks("mnist")
     model = task.lenet(width, task.classes, derive_seed(setup.seed, "lenet", 0)).to(setup.device)
     part = one_hot(task.train, task.classes).to(setup.device)
     linear, solution = solve_tangent(model, part, config.lsmr_steps)
@@ -226,7 +226,7 @@ def legs(setup: Setup) -> list[Leg]:
     config = setup.config
     found = [
         Leg("identities", partial(identities, setup.seed)),
-        Leg("pixels", partial(pixel_regression, setup.tasks["mnist"], config.pixel_steps, setup.device)),
+        Leg("pixels", lambda: pixel_regression(setup.tasks("mnist"), config.pixel_steps, setup.device)),
     ]
 
     def pair(name: str, width: int, optional: bool = False) -> Sequence[Leg]:
@@ -255,11 +255,8 @@ def run(
 ) -> None:
     """Linearised CNNs, Figures 1 to 4: LeNet and its linearisation on MNIST, shifted MNIST and CIFAR-10, by width."""
     sizes: dict[str, Any] = {"root": root, "train": config.train_items, "test": config.test_items, "seed": seed}
-    tasks = {
-        "mnist": load_task(config.dataset, shifted=False, enlarge=config.enlarge, **sizes),
-        "shifted": load_task(config.dataset, shifted=True, enlarge=config.enlarge, **sizes),
-        "cifar10": load_task(config.colour, shifted=False, enlarge=config.enlarge, **sizes),
-    }
+    known = {"mnist": (config.dataset, False), "shifted": (config.dataset, True), "cifar10": (config.colour, False)}
+    tasks = tasks_of(known, enlarge=config.enlarge, **sizes)
     run_legs(record, legs(Setup(config, tasks, record, seed, device)), config.legs, progress=progress)
 
 

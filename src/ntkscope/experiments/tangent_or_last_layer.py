@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ntkscope.core import Claim, Part, Record, Snapshot, derive_seed
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments._lenet_tasks import Task, load_task
+from ntkscope.experiments._lenet_tasks import Tasks, tasks_of
 from ntkscope.experiments._network import logits_of
 from ntkscope.experiments._paired_training import Recipe, one_hot, train_members
 from ntkscope.experiments._published import Published
@@ -95,8 +95,11 @@ def chosen(readings: Mapping[float, nn.Module], held: Part, test: Part) -> dict[
     return {"ridge": float(best), "test": every[best]["test"], "ridges": every}
 
 
-def compared(config: TangentOrLastLayer, task: Task, width: int, seed: int, device: torch.device) -> dict[str, Any]:
+def compared(
+    config: TangentOrLastLayer, tasks: Tasks, name: str, width: int, seed: int, device: torch.device
+) -> dict[str, Any]:
     """A network in training; at every measured epoch its own test accuracy, its readout's and its tangent's."""
+    task = tasks(name)
     own = derive_seed(seed, "tangent or last layer")
     last = max(config.epochs)
     items = torch.arange(len(task.train))
@@ -150,14 +153,12 @@ def run(
         "enlarge": config.enlarge,
         "seed": seed,
     }
-    tasks = {
-        "shifted": load_task(config.dataset, shifted=True, **sizes),
-        "cifar10": load_task(config.colour, shifted=False, **sizes),
-    }
+    known = {"shifted": (config.dataset, True), "cifar10": (config.colour, False)}
+    tasks = tasks_of(known, **sizes)
     found = [
-        Leg(f"{name}/x{width}", partial(compared, config, task, width, seed, device))
+        Leg(f"{name}/x{width}", partial(compared, config, tasks, name, width, seed, device))
         for width in config.widths
-        for name, task in tasks.items()
+        for name in known
     ]
     run_legs(record, found, config.legs, progress=progress)
 

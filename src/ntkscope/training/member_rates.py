@@ -172,7 +172,9 @@ class OwnRates(Updates):
             if self._decays and decoupled:
                 p.mul_(1 - rates * _along(self._decay, p))
             p.addcmul_(move, rates)
-            move.zero_()
+        moved = [move for move in self.slots.values() if move.grad is not None]
+        if moved:
+            torch._foreach_zero_(moved)
 
 
 def make_updates(
