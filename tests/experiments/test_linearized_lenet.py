@@ -14,12 +14,14 @@ import torch
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope.core import Part
+from ntkscope.core import Part, Snapshot
 from ntkscope.experiments import _linearized_claims as claims
 from ntkscope.experiments import _linearized_readings as read
+from ntkscope.experiments._legs import unfinished
 from ntkscope.experiments._linearized_identities import identities
 from ntkscope.experiments._paired_training import (
     Recipe,
+    Trained,
     batches_fingerprint,
     one_hot,
     train_members,
@@ -123,6 +125,45 @@ def test_the_linear_member_is_gradient_descent_on_the_linearised_network() -> No
         u = u - 0.05 * velocity
     made = train_members("linear", make, part, recipe, [7], device=CPU)
     torch.testing.assert_close(made.outputs(part.x)[0], start + J @ u, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["network", "linear"])
+def test_a_killed_training_continues_where_it_was(kind: str, tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(2)
+    part = one_hot(Part(torch.randn(20, 1, 16, 16, generator=draw), torch.arange(20) % 3), 3)
+    record = ns.Record.create(tmp_path / "record", kind="experiment", name="pairs", config={})
+    looked: list[float] = []
+
+    def train(store: Path | None, dies_at: float) -> Trained:
+        def watch(snapshot: Snapshot, template: torch.nn.Module, vectorised: bool) -> None:
+            if snapshot.epoch == dies_at:
+                raise KeyboardInterrupt
+            looked.append(snapshot.epoch)
+
+        return train_members(
+            kind,
+            lambda seed: build("lenet", classes=3, image_size=16, width=0.3, seed=seed),
+            part,
+            Recipe(4, lr=0.05, batch=8),
+            [4, 5],
+            augment=Translate(2),
+            watch=watch,
+            moments=[0, 1, 3],
+            device=CPU,
+            store=store,
+        )
+
+    with pytest.raises(KeyboardInterrupt), unfinished(record, "train/x1") as store:
+        train(store, dies_at=3)
+    assert any(store.iterdir())
+    looked.clear()
+    with unfinished(record, "train/x1") as again:
+        resumed = train(again, dies_at=-1)
+    assert looked == [0, 1, 3, 4]  # the last moment always
+    assert again == store
+    assert not store.exists()
+    whole = train(None, dies_at=-1)
+    assert torch.equal(resumed.outputs(part.x), whole.outputs(part.x))
 
 
 def put(

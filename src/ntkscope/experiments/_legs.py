@@ -6,9 +6,12 @@ no setting: it is left out of the record's configuration, so that runs of differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ntkscope.core import Record, UsageError
@@ -73,6 +76,16 @@ def _run(record: Record, legs: Sequence[Leg], wanted: Sequence[Leg], progress: b
 def showing() -> bool:
     """Whether the run to which the present leg belongs shows progress; a leg's long trainings then show theirs below it."""
     return _SHOWING.get()
+
+
+@contextmanager
+def unfinished(record: Record, key: str) -> Iterator[Path]:
+    """A folder for what a leg has done so far, from which it continues if it is killed; removed when the leg has ended."""
+    folder = Path(record.folder) / "unfinished" / key.replace("/", "-")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # other legs may have theirs in it
+        folder.parent.rmdir()
 
 
 def not_run(name: str, keys: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from ntkscope import training
 from ntkscope.core import Params, Part, Snapshot, fingerprint
+from ntkscope.core.tree import move
 from ntkscope.experiments._legs import showing
 from ntkscope.surrogates import linearize
 from ntkscope.training import ItemAugmentation, LearningRateSteps
@@ -108,16 +110,27 @@ def train_members(
     watch: Callable[[Snapshot, nn.Module, bool], None] | None = None,
     moments: Sequence[int] = (),
     device: torch.device,
+    store: Path | None = None,
     progress: bool = False,
 ) -> Trained:
     """`build(seed)`, or its linearisation (`kind`), for every seed, as one ensemble; `rates` has lr and decay of each member.
 
-    `watch` is called at the epochs `moments` with the stacked weights. Single precision is single precision: no TF32, unless
+    `watch` is called at the epochs `moments` with the stacked weights. With a folder to `store` them in, a killed training
+    continues where it was. Single precision is single precision: no TF32, unless
     the recipe says so.
     """
     first = part if isinstance(part, Part) else part[0]
     per_epoch = BatchOrder(len(first), min(recipe.batch, len(first)), 0).per_epoch
     shown = copy.deepcopy(_member(kind, build, seeds[0])).to(device, recipe.dtype)
+
+    def look(snapshot: Snapshot) -> None:
+        here = {
+            "params": move(snapshot.params, device),
+            "buffers": move(snapshot.buffers, device),
+        }  # a store has it elsewhere
+        if watch is not None:
+            watch(replace(snapshot, **here), shown, True)
+
     began = time.perf_counter()
     with _products(recipe.tf32):
         ensemble = training.fit_ensemble(
@@ -128,7 +141,8 @@ def train_members(
             device=device,
             diverged="nan",
             snapshots=[epoch * per_epoch for epoch in moments],
-            on_snapshot=None if watch is None else lambda snapshot: watch(snapshot, shown, True),
+            on_snapshot=look,
+            store=store,
             progress=progress or showing(),
             **{**recipe.options(), "batch_size": min(recipe.batch, len(first)), **(rates or {})},
         )

@@ -13,7 +13,7 @@ from ntkscope import data
 from ntkscope.core import Part, Record
 from ntkscope.experiments._binary_claims import PUBLISHED, judge
 from ntkscope.experiments._binary_figures import draw
-from ntkscope.experiments._legs import Leg, run_legs
+from ntkscope.experiments._legs import Leg, run_legs, unfinished
 from ntkscope.experiments._lenet_tasks import Task, load_task
 from ntkscope.experiments._paired_training import KINDS, Recipe, train_members
 from ntkscope.experiments._tangent_ridge import by_jacobian, make_system, ridge_path
@@ -85,19 +85,23 @@ def from_jacobian(config: BinaryMnist, task: Task, seed: int, device: torch.devi
     return by_jacobian(task.lenet(1, 1, seed), fixed, task.test, config.jacobian_ridges, task.classes, device=device)
 
 
-def descent(config: BinaryMnist, task: Task, width: int, kind: str, seed: int, device: torch.device) -> dict[str, Any]:
+def descent(
+    config: BinaryMnist, record: Record, name: str, task: Task, width: int, kind: str, seed: int, device: torch.device
+) -> dict[str, Any]:
     """LeNet or its linearisation by SGD, all digits of the configuration stacked: they share w₀ and batches."""
     recipe = Recipe(config.epochs, config.lr, config.weight_decay)
     parts = [data.one_vs_rest(Part(task.train.x, task.train.y), digit) for digit in config.digits]
-    made = train_members(
-        kind,
-        lambda s: task.lenet(width, 1, s),
-        parts,
-        recipe,
-        [seed] * len(parts),
-        augment=task.augment,
-        device=device,
-    )
+    with unfinished(record, f"sgd/{name}/x{width}/{kind}") as store:
+        made = train_members(
+            kind,
+            lambda s: task.lenet(width, 1, s),
+            parts,
+            recipe,
+            [seed] * len(parts),
+            augment=task.augment,
+            device=device,
+            store=store,
+        )
     found: dict[str, Any] = {}
     for where, part in (("train", task.fixed(config.epochs)), ("test", task.test)):
         outputs = made.outputs(part.x)[:, :, 0]
@@ -114,7 +118,7 @@ def descent(config: BinaryMnist, task: Task, width: int, kind: str, seed: int, d
     }
 
 
-def legs(config: BinaryMnist, tasks: Mapping[str, Task], seed: int, device: torch.device) -> list[Leg]:
+def legs(config: BinaryMnist, record: Record, tasks: Mapping[str, Task], seed: int, device: torch.device) -> list[Leg]:
     """Every measurement, the solver first."""
     found: list[Leg] = []
     for width in config.solver_widths:
@@ -133,7 +137,7 @@ def legs(config: BinaryMnist, tasks: Mapping[str, Task], seed: int, device: torc
     for width in (*config.sgd_widths, *(w for w in config.optional if w not in config.sgd_widths)):
         for name, task in tasks.items():
             for kind in KINDS:
-                compute = partial(descent, config, task, width, kind, seed, device)
+                compute = partial(descent, config, record, name, task, width, kind, seed, device)
                 found.append(Leg(f"sgd/{name}/x{width}/{kind}", compute, optional=width not in config.sgd_widths))
     return found
 
@@ -154,7 +158,7 @@ def run(
         )
         for name, shifted in TASKS.items()
     }
-    run_legs(record, legs(config, tasks, seed, device), config.legs, progress=progress)
+    run_legs(record, legs(config, record, tasks, seed, device), config.legs, progress=progress)
 
 
 experiment(

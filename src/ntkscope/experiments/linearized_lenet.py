@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Record, Snapshot, derive_seed
-from ntkscope.experiments._legs import Leg, run_legs
+from ntkscope.experiments._legs import Leg, run_legs, unfinished
 from ntkscope.experiments._lenet_tasks import Task, Tasks, tasks_of
 from ntkscope.experiments._linearized_claims import judge
 from ntkscope.experiments._linearized_figures import draw
@@ -108,6 +109,11 @@ class Setup:
 
 def trained(setup: Setup, name: str, width: int, kind: str, variant: str = "") -> dict[str, Any]:
     """Networks of one width, or their linearisations: accuracies and the outputs' statistics over training."""
+    with unfinished(setup.record, f"{variant or 'train'}/{name}/x{width}/{kind}") as store:
+        return _trained(setup, name, width, kind, variant, store)
+
+
+def _trained(setup: Setup, name: str, width: int, kind: str, variant: str, store: Path) -> dict[str, Any]:
     config, task = setup.config, setup.tasks(name)
     recipe = setup.recipe(name, tf32=width >= TF32_FROM, **VARIANTS[variant])
     count = config.seeds if width == 1 and not variant else config.wide_seeds
@@ -135,6 +141,7 @@ def trained(setup: Setup, name: str, width: int, kind: str, variant: str = "") -
         watch=watch,
         moments=[epoch for epoch in MOMENTS if epoch < config.epochs],
         device=setup.device,
+        store=store,
     )
     final = finals(made, task, known.x, known.y)
     kept = made.outputs(task.test.x[:WATCHED]).to(torch.float16)
