@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -116,8 +117,9 @@ def test_gradients_by_hand_are_those_of_autograd(
     x = x[:1].expand(3, -1, -1) if shared else x
     direction = torch.randn(3, 5, outputs, generator=draw, dtype=torch.float64)
     params, _ = torch.func.stack_module_state(nets)
-    for fast in (False, True):
+    for fast, launched in product((False, True), repeat=2):
         chain = StackedChain(links, params, fast)
+        chain.launched = launched  # as on a GPU
         for _ in range(2):  # the second time in memory that was used before
             found = chain.forward(x[0] if shared else x, shared=shared)
             chain.backward(direction)

@@ -78,7 +78,9 @@ class StackedChain:
         self.links, self.fast = links, fast
         self.weights = [params[f"{link.name}.weight"].detach() for link in links]
         self.biases = [params[f"{link.name}.bias"].detach() if link.bias else None for link in links]
-        self._right = [weight.new_empty(weight.mT.shape) for weight in self.weights]
+        # A CPU multiplies by a transposed matrix more slowly than it copies it; a GPU adds the bias in the same launch.
+        self.launched = self.weights[0].device.type != "cpu"
+        self._right = [] if self.launched else [weight.new_empty(weight.mT.shape) for weight in self.weights]
         self._minus_one = self.weights[0].new_full((), -1.0)
         self.gradients: dict[str, Tensor] = {}
         for name, parameter in params.items():
@@ -92,12 +94,7 @@ class StackedChain:
         h = self._inputs = x.expand(len(self.weights[0]), -1, -1)
         for i, link in enumerate(self.links):
             doubled = 2 if self.fast and link.activation == "tanh" else 1
-            right = torch.mul(self.weights[i].mT, doubled, out=self._right[i])
-            # one input feature: an outer product, for which matrix multiplication is a detour
-            z = torch.mul(h, right, out=self._h[i]) if right.shape[1] == 1 else torch.bmm(h, right, out=self._h[i])
-            bias = self.biases[i]
-            if bias is not None:
-                z.add_(bias.unsqueeze(1), alpha=doubled)
+            z = self._launched(i, h, doubled) if self.launched else self._copied(i, h, doubled)
             if link.activation == "relu":
                 z.relu_()
             elif doubled == 2:
@@ -106,6 +103,20 @@ class StackedChain:
                 z.tanh_()
             h = z
         return h
+
+    def _copied(self, i: int, h: Tensor, factor: int) -> Tensor:
+        """`factor` times (h Wᵀ + b) of layer i."""
+        right = torch.mul(self.weights[i].mT, factor, out=self._right[i])
+        # one input feature: an outer product, for which matrix multiplication is a detour
+        z = torch.mul(h, right, out=self._h[i]) if right.shape[1] == 1 else torch.bmm(h, right, out=self._h[i])
+        bias = self.biases[i]
+        return z if bias is None else z.add_(bias.unsqueeze(1), alpha=factor)
+
+    def _launched(self, i: int, h: Tensor, factor: int) -> Tensor:
+        """The same in one launch."""
+        bias, right = self.biases[i], self.weights[i].mT
+        added, share = (self._h[i], 0) if bias is None else (bias.unsqueeze(1), factor)
+        return torch.baddbmm(added, h, right, beta=share, alpha=factor, out=self._h[i])
 
     def backward(self, gradient: Float[Tensor, "k n c"], learning: Collection[str] | None = None) -> None:
         """Fill `.grad` of every parameter, or of those in `learning` alone, from the gradient with respect to the outputs."""
