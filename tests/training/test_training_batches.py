@@ -1,7 +1,8 @@
-"""Batches of stacked networks gathered ahead are those gathered one by one, and a shared rate may be a tensor."""
+"""What ensembles do differently on a GPU changes no number: batches ahead, a rate that is a tensor, one by one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from torch import Tensor
 from contracts.training_problems import ALL_OPTIMIZERS, classes_part, norm_net
 from ntkscope.core import Part, derive_seed, generator
 from ntkscope.data import translate
-from ntkscope.training import CropFlip, Settings, Translate, fit_ensemble, member_batches
+from ntkscope.training import CropFlip, Settings, Translate, fit_ensemble, group, member_batches, ways
 from ntkscope.training.batches import BatchOrder
+from ntkscope.training.group import Group
 from ntkscope.training.member_batches import MemberBatches
 from ntkscope.training.member_rates import RECORDED, SharedRate, cannot_record
 from ntkscope.training.stacked import MemberData
@@ -100,3 +102,59 @@ def test_a_rate_that_is_a_tensor_gives_the_same_updates(name: str) -> None:
         torch.testing.assert_close(rules[1].slots[key], value, rtol=1e-6, atol=1e-7)
         assert not torch.equal(value, start[key])
     assert cannot_record(rules[1], settings) is None
+
+
+class Unrecorded:
+    """In place of a recorder: every step is run as it is."""
+
+    note = ""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def run(self, batch: Part, axis: int | None, constant: bool) -> Tensor:
+        return self._group._update(batch, axis)
+
+    def forget(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_trial_of_both_ways_leaves_no_trace(alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch norm's averages among them; and members one after the other are what stacked ones are."""
+    settings: dict[str, Any] = {
+        "seeds": [3, 1],
+        "epochs": 5,
+        "lr": 0.1,
+        "batch_size": 7,
+        "optimizer": "sgd",
+        "workers": 1,
+    }
+    part = classes_part(dtype=torch.float64)
+    plain = fit_ensemble(norm_net, part, **settings)
+    tried: list[bool] = []
+
+    def trial(step: Callable[[bool], object]) -> tuple[bool, str]:
+        for way in (True, False, True):
+            step(way)
+            tried.append(way)
+        return alone, "one after the other"
+
+    monkeypatch.setattr(group, "alone_is_faster", trial)
+    monkeypatch.setattr(ways, "STEPS", 10)
+    monkeypatch.setattr(Group, "_make_recorder", lambda self: Unrecorded(self))
+    after = fit_ensemble(norm_net, part, **settings)
+    assert tried == [True, False, True]
+    assert after.vectorised is not alone
+    assert after.notes == (("one after the other",) if alone else ())
+    for one, two in ((plain.params, after.params), (plain.buffers, after.buffers)):
+        for name in one:
+            torch.testing.assert_close(one[name], two[name], rtol=1e-9, atol=1e-11)
+
+
+def test_no_trial_of_many_members_short_trainings_or_where_numbers_must_repeat() -> None:
+    assert ways.worth_a_trial(2, 10_000)
+    assert not ways.worth_a_trial(100, 10_000)
+    assert not ways.worth_a_trial(2, 100)
+    with torch.backends.cudnn.flags(deterministic=True):
+        assert not ways.worth_a_trial(2, 10_000)

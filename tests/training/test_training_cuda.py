@@ -18,7 +18,8 @@ from contracts.training_problems import ALL_OPTIMIZERS, classes_part, norm_net
 from ntkscope import models
 from ntkscope.core import NumericalError, Part, Snapshot, derive_seed, generator
 from ntkscope.data import translate
-from ntkscope.training import CropFlip, Ensemble, Every, StopWhen, Translate, Triangular, fit, fit_ensemble
+from ntkscope.surrogates import linearize
+from ntkscope.training import CropFlip, Ensemble, Every, StopWhen, Translate, Triangular, fit, fit_ensemble, ways
 from ntkscope.training.batches import BatchOrder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -89,6 +90,32 @@ def test_the_step_that_was_not_finite_is_named(bad: int) -> None:
         fit_ensemble(
             chain_net, Part(part.x, targets), seeds=[0], lr=0.01, epochs=1, batch_size=1, loss="mse", device="cuda"
         )
+
+
+@pytest.mark.parametrize("kind", ["network", "linear"])
+def test_convolutional_members_one_after_the_other_or_stacked(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways are timed as recorded steps; whichever is taken, the numbers are the same up to rounding."""
+    draw = generator(0, "images")
+    part = Part(torch.randn(60, 1, 16, 16, generator=draw, dtype=torch.float64), torch.arange(60) % 3)
+
+    def build(seed: int) -> nn.Module:
+        model = models.build("lenet", classes=3, image_size=16, width=0.5, seed=seed).double().eval()
+        return linearize(model) if kind == "linear" else model
+
+    monkeypatch.setattr(ways, "STEPS", 10)
+    timed: list[tuple[float, float]] = []
+
+    def forced(stacked: float, alone: float) -> tuple[bool, str]:
+        timed.append((stacked, alone))
+        return len(timed) == 2, "forced"
+
+    monkeypatch.setattr(ways, "compare", forced)
+    settings: dict[str, Any] = {"lr": 0.05, "momentum": 0.9, "epochs": 5, "batch_size": 8, "device": "cuda"}
+    found = [fit_ensemble(build, part, seeds=2, **settings) for _ in range(2)]
+    assert [one.vectorised for one in found] == [True, False]
+    assert all(0 < seconds < 1 for pair in timed for seconds in pair)
+    for name, value in found[0].params.items():
+        torch.testing.assert_close(value, found[1].params[name], rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("mode", ["reg", "stop-first", "first-last", "reinit"])

@@ -37,6 +37,7 @@ from ntkscope.training.recording import Recorder
 from ntkscope.training.run import LOOK_EVERY
 from ntkscope.training.stacked import MemberData, each_member, evaluate_stacked, outputs_of
 from ntkscope.training.watch import Watch
+from ntkscope.training.ways import alone_is_faster, worth_a_trial
 
 _DRAWING = threading.Lock()  # networks are drawn from the global generator, one at a time
 
@@ -75,7 +76,7 @@ class Group:
             trainable(self.template, phase)
             select(self.template, phase.reinit)
         self._phase, self._learning = -1, tuple(learning)
-        self._checked, self._finite = False, 0
+        self._checked, self._chosen, self._finite = False, False, 0
         some = next(iter(self.params.values()))
         self._recent = some.new_zeros(LOOK_EVERY, len(models), requires_grad=False)  # the losses since step `_finite`
         self._recorder = self._make_recorder()
@@ -181,6 +182,7 @@ class Group:
             if self._recorder is None:
                 losses = self._update(batch, axis)
             else:
+                self._choose_way(batch, axis)
                 losses = self._recorder.run(batch, axis, self.batches.constant)
             self.losses = losses.detach()
             self._recent[self.step % LOOK_EVERY].copy_(self.losses)
@@ -193,6 +195,25 @@ class Group:
                 bar.advance()
         if self.step:
             self._check_finite()
+
+    def _choose_way(self, batch: Part, axis: int | None) -> None:
+        """Before the first step that is recorded: members one after the other, where that is faster."""
+        left = self.plan.total - self.step
+        if self._chosen or self.chain is not None or not self.vectorised or not worth_a_trial(len(self.seeds), left):
+            return
+        self._chosen = True
+        before = {name: tensor.clone() for name, tensor in self.buffers.items()}
+
+        def step(vectorised: bool) -> None:
+            self.vectorised = vectorised
+            self._by_autograd(batch, axis)
+
+        alone, told = alone_is_faster(step)
+        self.vectorised = not alone
+        if alone:
+            self.notes.append(told)
+        for name, tensor in self.buffers.items():  # batch norm counts
+            tensor.copy_(before[name])
 
     def _update(self, batch: Part, axis: int | None) -> Tensor:
         """One update of all members, and their losses before it."""
