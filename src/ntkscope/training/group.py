@@ -198,10 +198,11 @@ class Group:
 
     def _choose_way(self, batch: Part, axis: int | None) -> None:
         """Before the first step that is recorded: members one after the other, where that is faster."""
-        left = self.plan.total - self.step
-        if self._chosen or self.chain is not None or not self.vectorised or not worth_a_trial(len(self.seeds), left):
+        if self._chosen:
             return
-        self._chosen = True
+        self._chosen, left = True, self.plan.total - self.step
+        if self.chain is not None or not self.vectorised or not worth_a_trial(len(self.seeds), left):
+            return
         before = {name: tensor.clone() for name, tensor in self.buffers.items()}
 
         def step(vectorised: bool) -> None:
