@@ -13,6 +13,7 @@ from contracts.training_problems import ALL_OPTIMIZERS, classes_part, norm_net
 from ntkscope.core import Part, derive_seed, generator
 from ntkscope.data import translate
 from ntkscope.training import CropFlip, Settings, Translate, fit_ensemble, group, member_batches, ways
+from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.group import Group
 from ntkscope.training.member_batches import MemberBatches
@@ -72,6 +73,25 @@ def test_batches_ahead_stay_within_their_bytes(monkeypatch: pytest.MonkeyPatch) 
     for step in range(12):
         batches.at(step)
     assert gathered == [2, 2, 1, 1] * 2  # 5 batches of four items and one of three, in each epoch
+
+
+class LooksAtTheBatch(ItemAugmentation):
+    """Against its contract: an item's change depends on the others of the call."""
+
+    def keys(self, seed: int, epoch: int) -> tuple[int, ...]:
+        return (seed,)
+
+    def apply(self, x: Tensor, items: Tensor, keys: Tensor) -> Tensor:
+        return x - x.mean()
+
+
+def test_an_augmentation_that_looks_at_the_batch_sees_one_step_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, orders = images(0), [BatchOrder(ITEMS, 4, 5)]
+    monkeypatch.setitem(member_batches.AHEAD, "cpu", 64)
+    batches = MemberBatches(MemberData([part]), orders, [5], LooksAtTheBatch())
+    for step in range(12):
+        x = part.x[orders[0].indices(step)]
+        assert torch.equal(batches.at(step).x[0], x - x.mean())
 
 
 def test_an_ensemble_is_the_same_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,8 @@ class MemberBatches:
         self._permutation, self._keys = (-1, torch.empty(0)), (-1, torch.empty(0))
         self._generator = torch.Generator(device=self._device)
         self._ahead: tuple[int, int, Any] = (0, 0, None)  # gathered: from this step, up to this one
+        self._by_item = augment is None or isinstance(augment, ItemAugmentation)  # else drawn for the batch of one step
+        self._tried = augment is None
 
     @property
     def constant(self) -> bool:
@@ -51,13 +53,17 @@ class MemberBatches:
         if not start <= step < stop:
             start, stop = step, step + self._steps(step)
             gathered = self._gather(start, stop)
+            if stop - start > 1 and not self._tried:
+                self._tried, alone = True, self._gather(start, start + 1)
+                if not _same_start(gathered[0], alone[0]):  # it looks at the batch, though it should not
+                    self._by_item, stop, gathered = False, start + 1, alone
             self._ahead = (start, stop, gathered)
         return Part(*map_leaves(lambda leaf: leaf[step - start], gathered))
 
     def _steps(self, step: int) -> int:
         """How many steps are gathered at once: none of another epoch, none with fewer items."""
-        if not (self._augment is None or isinstance(self._augment, ItemAugmentation)):
-            return 1  # it draws for the batch of one step
+        if not self._by_item:
+            return 1
         same = self._first.items // self._first.size - step % self._first.per_epoch
         bytes_of_step = self._bytes_of_item() * len(self._seeds) * self._first.size
         most = min(AHEAD.get(self._device.type, 1), AHEAD_BYTES // max(1, bytes_of_step))
@@ -105,3 +111,10 @@ class MemberBatches:
             changed.append(augment(take(take(x, 0), i), self._generator))
         every = join(changed, torch.stack, "the augmented batches of the members")
         return map_leaves(lambda leaf: leaf[None], every)
+
+
+def _same_start(several: Inputs, one: Inputs) -> bool:
+    """Whether the first of several steps' inputs are those of `one` step."""
+    same: list[bool] = []
+    map_leaves(lambda a, b: same.append(torch.equal(a[:1], b)), several, one)
+    return all(same)
