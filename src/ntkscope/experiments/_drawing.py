@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from ntkscope.core import Record
 
+BLACK = "#2b2b2b"
 COLOURS = ("#3b6ea8", "#d1793a", "#5b9e63", "#a05a9c", "#8c6d4f", "#6b7280")
 
 
@@ -45,12 +46,13 @@ def compare_bars(
     *,
     label: str,
 ) -> None:
-    """Bars side by side for each name, one colour per series, with standard errors if given; None leaves a gap."""
+    """Bars side by side for each name, a colour per series ("published" black), with standard errors if given; None: a gap."""
     width = 0.8 / max(1, len(series))
     for i, (title, (values, errors)) in enumerate(series.items()):
         at = np.arange(len(names)) + (i - (len(series) - 1) / 2) * width
         heights = [np.nan if value is None else value for value in values]
-        axis.bar(at, heights, width * 0.92, yerr=errors, capsize=2, color=COLOURS[i % len(COLOURS)], label=title)
+        colour = BLACK if title == "published" else COLOURS[i % len(COLOURS)]
+        axis.bar(at, heights, width * 0.92, yerr=errors, capsize=2, color=colour, label=title)
     axis.axhline(0, color="#999999", linewidth=0.6)
     axis.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
     axis.set_ylabel(label, fontsize=9)
