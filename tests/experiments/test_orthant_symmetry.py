@@ -311,6 +311,20 @@ def test_the_logit_stands_beside_the_probability(tmp_path: Path) -> None:
     assert "on the logit's it fails" in reading.note
 
 
+def test_a_machine_is_compared_with_the_network_it_was_made_of(tmp_path: Path) -> None:
+    """Networks that were trained again from the same seed may be others than those of the table."""
+
+    def trained_again(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for seed in range(5):
+            rows[f"svm/ntk/3/{seed}"]["network"] = {"empty": 0.1, "remaining": 0.2}
+
+    reading = READINGS["relu-t1-3ntk"](CONFIG, made_up(tmp_path / "run", trained_again))
+    assert reading.measured["networks of the same seeds"] == {"empty": 0.1, "remaining": 0.2}
+    assert reading.holds is False
+    gaps = READINGS["relu-t1-nn-at-least-ntk"](CONFIG, made_up(tmp_path / "again", trained_again)).measured
+    assert gaps["probability, depth 3"]["empty"][0] == pytest.approx(0.1 - TANGENT[3][0])
+
+
 def test_few_seeds_are_a_stand_in_and_missing_legs_name_the_command(tmp_path: Path) -> None:
     def fewer(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
         rows["networks/1"]["networks"] = rows["networks/1"]["networks"][:2]

@@ -6,7 +6,7 @@ the logit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,13 @@ from ntkscope.experiments._orthant_readings import (
     DEPTHS,
     JUDGED,
     SHOWN,
-    Rows,
     dip,
     machine_curves,
     machines_of,
     matches_of,
     means,
     network_curves,
+    networks_fitted,
     networks_of,
     spread,
     tangent_of,
@@ -96,7 +96,7 @@ def _tangent(depth: int) -> Read:
             measured[reading] = told(found)
             holds[reading] = TANGENT_CHECKS[depth](means(found))
             if depth == 3:
-                own = means(spread(_same(record, depth, list(rows))))
+                own = means(spread(list(networks_fitted(record, depth).values())))
                 measured["networks of the same seeds"] = {name: round(value, 4) for name, value in own.items()}
                 holds[reading] &= bool(own) and all(means(found)[name] <= own[name] for name in own)
         return Reading(measured, holds[JUDGED], _beside(holds[BESIDE]), seeds=len(rows))
@@ -107,11 +107,6 @@ def _tangent(depth: int) -> Read:
 def _beside(holds: bool) -> str:
     said = "holds" if holds else "fails"
     return f"judged on the gradient of the {JUDGED}, as in the public code; on the {BESIDE}'s it {said}"
-
-
-def _same(record: Record, depth: int, seeds: Sequence[int]) -> Rows:
-    """The networks whose machines were fitted."""
-    return [row for row in networks_of(record, depth) if row["seed"] in seeds]
 
 
 def _inputs(name: str, check: Check) -> Read:
@@ -236,7 +231,7 @@ def _at_least(config: Any, record: Record) -> Reading:
         failing[reading] = 0
         for depth in DEPTHS:
             machines = tangent_of(record, depth, reading)
-            pairs = [(row, machines[row["seed"]]) for row in networks_of(record, depth) if row["seed"] in machines]
+            pairs = [(row, machines[seed]) for seed, row in networks_fitted(record, depth).items()]
             fewest = min(fewest, len(pairs))
             gaps = {name: interval(own[name] - other[name] for own, other in pairs) for name in COLUMNS}
             measured[f"{reading}, depth {depth}"] = told(gaps)

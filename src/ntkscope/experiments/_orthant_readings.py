@@ -35,6 +35,14 @@ def tangent_of(record: Record, depth: int, reading: str, kind: str = "ntk") -> d
     return {seed: row[reading] for seed, row in machines_of(record, f"{kind}/{depth}").items()}
 
 
+def networks_fitted(record: Record, depth: int) -> dict[int, Mapping[str, Any]]:
+    """The networks whose tangent machines were fitted, by seed; of records whose machines do not name theirs, those of the
+    same seed."""
+    by_seed = {row["seed"]: row for row in networks_of(record, depth)}
+    found = {seed: row.get("network", by_seed.get(seed)) for seed, row in machines_of(record, f"ntk/{depth}").items()}
+    return {seed: row for seed, row in found.items() if row is not None}
+
+
 def spread(rows: Rows) -> dict[str, dict[str, float]]:
     """Mean and interval over seeds of both columns."""
     return {column: interval(row[column] for row in rows) for column in COLUMNS}

@@ -267,11 +267,13 @@ def input_machine(run: Run, name: str, seed: int) -> dict[str, Any]:
 
 
 def tangent_machine(run: Run, depth: int, seed: int, how: Mapping[str, str]) -> dict[str, Any]:
-    """Both readings of one network's tangent kernel, at all training items."""
-    config, part = run.config, shells(run.config, seed).train
+    """Both readings of one network's tangent kernel, at all training items, and the network's own accuracies: trained again,
+    it may be another one."""
+    config, split = run.config, shells(run.config, seed)
     model = networks(run, depth, ("plain",))["plain"][seed - run.seed]
-    tangent = TangentMachines(model, part, config.memory)
-    found: dict[str, Any] = {"certificate": _certified(tangent)}
+    tangent = TangentMachines(model, split.train, config.memory)
+    own = accuracy_by_orthant(logits(model, split.test.x), split.test, 2**config.dimension)
+    found: dict[str, Any] = {"certificate": _certified(tangent), "network": parted(own, empty_orthant(split))}
     loss = "" if how == LINEAR_SVC else f"-{how['loss']}"
     for reading in OUTPUTS:
         machine = tangent.machine(reading, _choice(config, seed), dict(how))
