@@ -39,9 +39,8 @@ def _tables(record: Record) -> Any:
                 label=label,
                 markersize=4,
             )
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel("width factor", fontsize=9)
+        drawing.width_factors(axis, [int(width[1:]) for width in TABLES[table]["lin"]["test"]])
+        drawing.plain_log(axis)
         axis.set_ylabel("test error, percent (published: dashed)", fontsize=9)
         axis.set_title(f"0 against the rest, {task}", fontsize=9)
         axis.legend(fontsize=7, frameon=False)

@@ -26,6 +26,7 @@ from ntkscope.machines import retrain_last_layer
 
 NAME = "tangent-or-last-layer"
 READ = {"readout": "readout solved anew", "tangent": "tangent solved"}
+TITLES = {"shifted": "shifted MNIST", "cifar10": "CIFAR-10"}
 NEAR = 1.0  # points
 PUBLISHED = {
     key: Published(f"own-{key}", "this project", statement, check)
@@ -225,9 +226,12 @@ def draw(record: Record) -> dict[str, Any]:
             values = [s[which]["test"] for s in steps.values()]
             axis.plot(at, values, "s--", color=drawing.COLOURS[i], label=label, markersize=4)
         axis.set_xscale("symlog", linthresh=1)
+        axis.set_xticks(at, [str(epoch) for epoch in at])
+        axis.tick_params(axis="x", which="minor", bottom=False)
         axis.set_xlabel("epoch", fontsize=9)
         axis.set_ylabel("test accuracy, percent", fontsize=9)
-        axis.set_title(name, fontsize=9)
+        task, width = name.split("/x")
+        axis.set_title(f"{TITLES[task]}, ×{width}", fontsize=9)
         axis.legend(fontsize=7, frameon=False)
     return {"readings": figure}
 
