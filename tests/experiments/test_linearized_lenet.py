@@ -14,7 +14,7 @@ import torch
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope.core import Part, Snapshot
+from ntkscope.core import Part, Record, Snapshot
 from ntkscope.experiments import _linearized_claims as claims
 from ntkscope.experiments import _linearized_readings as read
 from ntkscope.experiments._legs import unfinished
@@ -27,6 +27,7 @@ from ntkscope.experiments._paired_training import (
     train_members,
     weights_fingerprint,
 )
+from ntkscope.experiments.linearized_lenet import searched
 from ntkscope.models import build
 from ntkscope.training import Translate
 
@@ -46,7 +47,15 @@ class TestLinearizedLenet(ExperimentContract):
         optional=(),
         validation=20,
         lsmr_steps=2,
-        legs=("identities", "pixels", "train/mnist", "grid/mnist/linear", "cross-entropy/mnist", "lsmr"),
+        legs=(
+            "identities",
+            "pixels",
+            "train/mnist",
+            "grid/mnist/linear",
+            "cross-entropy-grid/mnist",
+            "cross-entropy/mnist",
+            "lsmr",
+        ),
     )
     identities = tuple(
         f"linearized-{name}"
@@ -61,6 +70,18 @@ class TestLinearizedLenet(ExperimentContract):
             "L-backward-passes",
         )
     )
+
+
+def test_cross_entropy_takes_the_rate_that_validation_chose(tmp_path: Path) -> None:
+    record = Record.create(tmp_path / "run", kind="experiment", name="linearized-lenet", config={}, seeds={"seed": 0})
+    assert searched(record, "cifar10", "cross-entropy") == {}
+    points = [
+        {"lr": lr, "weight_decay": 5e-4, "validation": accuracy, "test": -accuracy if accuracy else None}
+        for lr, accuracy in ((0.03, None), (0.01, 60.0), (0.003, 64.0))
+    ]
+    record.put(**{"cross-entropy-grid/cifar10": {"points": points}})
+    assert searched(record, "cifar10", "cross-entropy") == {"lr": 0.003, "weight_decay": 5e-4}
+    assert searched(record, "mnist", "cross-entropy") == searched(record, "cifar10", "") == {}
 
 
 def test_every_statement_of_the_paper_has_one_home() -> None:

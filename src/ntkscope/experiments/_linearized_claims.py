@@ -281,7 +281,7 @@ def _double(config: Any, record: Record) -> Reading:
 
 
 def _entropy(config: Any, record: Record) -> Reading:
-    measured, lacks = {}, []
+    measured, lacks, plain = {}, [], []
     for task, most in (("mnist", 0.5), ("cifar10", 4.0)):
         other = record.metrics.get(f"cross-entropy/{task}")
         if other is None or 1 not in read.widths(record, task):
@@ -289,10 +289,13 @@ def _entropy(config: Any, record: Record) -> Reading:
             continue
         own = read.accuracies(record, task, 1, "network")[0]
         measured[TITLES[task]] = {"squared": own, "cross-entropy": other["runs"][0]["test"], "at most": most}
+        if f"cross-entropy-grid/{task}" not in record.metrics:
+            plain.append(TITLES[task])
     if not measured:
         return lacking(*lacks)
     holds = all(abs(row["squared"] - (row["cross-entropy"] or 0)) <= row["at most"] for row in measured.values())
-    return Reading(measured, holds, lacks=tuple(lacks))
+    note = f"rate and decay of cross-entropy were not searched for on {', '.join(plain)}" if plain else ""
+    return Reading(measured, holds, note, lacks=tuple(lacks))
 
 
 READINGS: Mapping[str, Read] = {

@@ -21,6 +21,7 @@ from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
 from ntkscope.experiments.registry import experiment
 
 NAME = "linearized-alexnet"
+TF32_FROM = 2  # times the width: 1e16 operations and more; the network and its linearisation round alike
 RUNS = {  # kind, learning rate, weight decay
     "network": ("network", 0.1, 5e-6),
     "linear": ("linear", 1.0, 5e-7),
@@ -107,7 +108,7 @@ def trained(
 ) -> dict[str, Any]:
     """One network, or its linearisation, with the published rates; the rate falls tenfold every `drop` epochs."""
     kind, lr, decay = RUNS[run]
-    recipe = Recipe(config.epochs, lr, decay, drop=config.drop, batch=config.batch)
+    recipe = Recipe(config.epochs, lr, decay, drop=config.drop, batch=config.batch, tf32=width >= TF32_FROM)
     channels = task.train.x.shape[1]
     made = train_members(
         kind,
@@ -122,7 +123,8 @@ def trained(
         outputs = made.outputs(part.x)[0]
         fine = bool(torch.isfinite(outputs).all())
         found[where] = round(100 * float((outputs.argmax(1) == part.y).double().mean()), 3) if fine else 0.0
-    return {**found, "fit_seconds": round(made.seconds, 1), "notes": list(made.notes)}
+    notes = [*made.notes, *(["products rounded to TF32 where the device can"] * recipe.tf32)]
+    return {**found, "fit_seconds": round(made.seconds, 1), "notes": notes}
 
 
 def run(

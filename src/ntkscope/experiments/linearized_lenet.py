@@ -29,6 +29,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "double": {"double": True},
     "cross-entropy": {"loss": "cross_entropy", "lr": 0.01},  # at the squared loss's 0.1 it ends at chance
 }
+CROSS_RATES, CROSS_DECAYS = (0.03, 0.01, 0.003), (5e-4, 5e-5)  # where those of cross-entropy are searched for
 TF32_FROM = 25  # times the width: 1e16 operations and more; the network and its linearisation round alike
 WATCHED = 500  # test images whose outputs are kept
 
@@ -115,7 +116,9 @@ def trained(setup: Setup, name: str, width: int, kind: str, variant: str = "") -
 
 def _trained(setup: Setup, name: str, width: int, kind: str, variant: str, store: Path) -> dict[str, Any]:
     config, task = setup.config, setup.tasks(name)
-    recipe = setup.recipe(name, tf32=width >= TF32_FROM, **VARIANTS[variant])
+    recipe = setup.recipe(
+        name, tf32=width >= TF32_FROM, **{**VARIANTS[variant], **searched(setup.record, name, variant)}
+    )
     count = config.seeds if width == 1 and not variant else config.wide_seeds
     seeds = [derive_seed(setup.seed, "lenet", s) for s in range(count)]
     curve: dict[str, list[dict[str, Any]]] = {}
@@ -149,6 +152,8 @@ def _trained(setup: Setup, name: str, width: int, kind: str, variant: str, store
     return {
         "runs": final,
         "curve": curve,
+        "lr": recipe.lr,
+        "weight_decay": recipe.weight_decay,
         "weights": made.weights,
         "batches": made.batches,
         "fit_seconds": round(made.seconds, 1),
@@ -182,23 +187,44 @@ def statistics(outputs: Tensor) -> dict[str, list[float]]:
     }
 
 
+def searched(record: Record, name: str, variant: str) -> dict[str, float]:
+    """Rate and decay of cross-entropy by validation; nothing if they were not searched for, or for other variants."""
+    found = record.metrics.get(f"{variant}-grid/{name}")
+    if found is None:
+        return {}
+    best = max(found["points"], key=lambda point: point["validation"] or 0.0)
+    return {key: best[key] for key in ("lr", "weight_decay")}
+
+
 def grid(setup: Setup, name: str, kind: str) -> dict[str, Any]:
-    """Every rate and decay at width 1, stacked: accuracy on held-out training images, test accuracy beside it."""
+    """Every rate and decay at width 1, for fewer epochs."""
+    config = setup.config
+    points = [(lr, decay) for lr in config.grid_lr for decay in config.grid_decay]
+    return search(setup, name, kind, points, setup.recipe(name, epochs=config.grid_epochs))
+
+
+def cross_grid(setup: Setup, name: str) -> dict[str, Any]:
+    """Rates and decays of the network at width 1 with cross-entropy, trained to the end: it fits the images and goes on."""
+    points = [(lr, decay) for lr in CROSS_RATES for decay in CROSS_DECAYS]
+    return search(setup, name, "network", points, setup.recipe(name, **VARIANTS["cross-entropy"]))
+
+
+def search(setup: Setup, name: str, kind: str, points: Sequence[tuple[float, float]], recipe: Recipe) -> dict[str, Any]:
+    """Rates and decays, stacked: accuracy on held-out training images, test accuracy beside it."""
     config, task = setup.config, setup.tasks(name)
     held = config.validation
     inner = replace(task, train=task.train.take(torch.arange(held, len(task.train))))
-    points = [(lr, decay) for lr in config.grid_lr for decay in config.grid_decay]
     made = train_members(
         kind,
         lambda s: task.lenet(1, task.classes, s),
-        one_hot(inner.train, task.classes),
-        setup.recipe(name, epochs=config.grid_epochs),
+        inner.train if recipe.loss == "cross_entropy" else one_hot(inner.train, task.classes),
+        recipe,
         [derive_seed(setup.seed, "lenet", 0)] * len(points),
         augment=task.augment,
         rates={"lr": [lr for lr, _ in points], "weight_decay": [decay for _, decay in points]},
         device=setup.device,
     )
-    fixed = task.fixed(config.grid_epochs)
+    fixed = task.fixed(recipe.epochs)
     scores = [
         [accuracy(outputs, labels) for outputs in made.outputs(x)]
         for x, labels in ((fixed.x[:held], fixed.y[:held]), (task.test.x, task.test.y))
@@ -208,7 +234,7 @@ def grid(setup: Setup, name: str, kind: str) -> dict[str, Any]:
             {"lr": lr, "weight_decay": decay, "validation": validation, "test": test}
             for (lr, decay), validation, test in zip(points, *scores)
         ],
-        "epochs": config.grid_epochs,
+        "epochs": recipe.epochs,
         "fit_seconds": round(made.seconds, 1),
         "notes": list(made.notes),
     }
@@ -249,6 +275,7 @@ def legs(setup: Setup) -> list[Leg]:
     for kind in KINDS:
         found.append(Leg(f"double/mnist/{kind}", partial(trained, setup, "mnist", 1, kind, "double")))
     for name in ("mnist", "cifar10"):
+        found.append(Leg(f"cross-entropy-grid/{name}", partial(cross_grid, setup, name)))
         found.append(Leg(f"cross-entropy/{name}", partial(trained, setup, name, 1, "network", "cross-entropy")))
     for width in config.lsmr_widths:
         found.append(Leg(f"lsmr/x{width}", partial(least_squares, setup, width)))
