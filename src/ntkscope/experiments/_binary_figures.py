@@ -75,6 +75,8 @@ def _threshold(record: Record) -> Any:
         axis.plot(*zip(*points), "o-" if points else "o", color=drawing.COLOURS[i], label=task, markersize=4)
     axis.axvline(1, color="#999999", linewidth=0.8, linestyle="--")
     axis.set_xscale("log")
+    axis.set_xticks([0.5, 1, 2, 5, 10, 100, 500], ["0.5", "1", "2", "5", "10", "100", "500"])
+    axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axis.set_xlabel("parameters / training images", fontsize=9)
     axis.set_ylabel("test accuracy of the solver, percent", fontsize=9)
     axis.legend(fontsize=7, frameon=False)

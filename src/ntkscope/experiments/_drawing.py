@@ -82,10 +82,10 @@ def plain_log(axis: Any) -> None:
     axis.yaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-def width_factors(axis: Any, widths: Sequence[int]) -> None:
+def width_factors(axis: Any, widths: Sequence[float]) -> None:
     """A logarithmic axis of widths, each written out."""
     axis.set_xscale("log")
-    axis.set_xticks(list(widths), [f"×{width}" for width in widths], fontsize=8)
+    axis.set_xticks(list(widths), [f"×{width:g}" for width in widths], fontsize=8)
     axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     axis.set_xlabel("width", fontsize=9)
 

@@ -279,18 +279,16 @@ def judge(config: EffectiveRanks, record: Record, difference: str) -> Iterator[C
 def draw(record: Record) -> dict[str, Any]:
     """Effective ranks by width, and the spectra."""
     figure, axes = drawing.canvas(1, 2, width=5.0)
-    for i, (prefix, label) in enumerate(
-        (("lenet/standard/", "MNIST"), ("lenet/shifted/", "shifted"), ("alexnet/", "AlexNet"))
-    ):
-        rows = by_width(record, prefix)
-        for axis, reading in zip(axes, ("of the Jacobian", "of the kernel")):
-            at, values = [float(w[1:]) for w in rows], [row[reading] for row in rows.values()]
-            axis.plot(at, values, "o-", color=drawing.COLOURS[i], markersize=4, label=label)
-            axis.set_title(f"singular values {reading}", fontsize=9)
-            axis.set_xscale("log")
-            axis.set_xlabel("width factor", fontsize=9)
-            axis.set_ylabel("effective rank of 600 images (10 rows each)", fontsize=8)
-            axis.legend(fontsize=7, frameon=False)
+    named = {"MNIST": "lenet/standard/", "shifted": "lenet/shifted/", "AlexNet": "alexnet/"}
+    found = {label: {float(w[1:]): row for w, row in by_width(record, named[label]).items()} for label in named}
+    for axis, reading in zip(axes, ("of the Jacobian", "of the kernel")):
+        for i, (label, rows) in enumerate(found.items()):
+            values = [row[reading] for row in rows.values()]
+            axis.plot(list(rows), values, "o-", color=drawing.COLOURS[i], markersize=4, label=label)
+        axis.set_title(f"singular values {reading}", fontsize=9)
+        drawing.width_factors(axis, sorted({width for rows in found.values() for width in rows}))
+        axis.set_ylabel("effective rank of 600 images (10 rows each)", fontsize=8)
+        axis.legend(fontsize=7, frameon=False)
     spectra, panels = drawing.canvas(1, 2, width=5.0)
     for axis, name in zip(panels, ("standard", "shifted")):
         for i, (width, row) in enumerate(by_width(record, f"lenet/{name}/").items()):
