@@ -116,6 +116,22 @@ def test_a_run_killed_while_networks_are_stored_trains_the_rest(
             torch.testing.assert_close(logits(a, x), logits(b, x), atol=1e-5, rtol=1e-4)
 
 
+def test_networks_trained_again_are_the_same_or_refused(tmp_path: Path) -> None:
+    """In a call of another size, on a GPU, they may differ: then the record's results are not of them."""
+    run = a_run(tmp_path / "run", depths=(1,))
+    networks(run, 1, ("plain",))
+    told, path = dict(run.record.metrics["training/plain/1"]), tmp_path / "run" / "networks" / "plain-1.safetensors"
+    first = path.read_bytes()
+    path.unlink()
+    networks(run, 1, ("plain",))
+    assert path.read_bytes() == first
+    assert run.record.metrics["training/plain/1"]["weights"] == told["weights"]
+    run.record.put(**{"training/plain/1": {**told, "weights": "of another"}})
+    path.unlink()
+    with pytest.raises(UsageError, match=r"network plain/1 was trained again.*expected of another"):
+        networks(run, 1, ("plain",))
+
+
 def test_networks_of_other_settings_are_refused(tmp_path: Path) -> None:
     a_run(tmp_path / "first")
     second = a_run(tmp_path / "second", networks_from=str(tmp_path / "first"), epochs=3)

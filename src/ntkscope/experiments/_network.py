@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ntkscope import models, training
-from ntkscope.core import Inputs, Part, Record
+from ntkscope.core import Inputs, Part, Record, UsageError, fingerprint
 from ntkscope.core.calling import call
 from ntkscope.core.tree import length
 from ntkscope.experiments._legs import showing
@@ -52,11 +52,14 @@ def trained(
             }
             final = training.fit(model, part, snapshots="final", **options).final()
         seconds = round(time.perf_counter() - began, 2)
+        refuse_another(record, key, mark_of(model))
         # Before the weights: a run killed between the two trains again, and no record is left without this result.
         once(record, f"training/{key}", lambda: {"seconds": seconds, "steps": final.step, "items": len(part)})
         path.parent.mkdir(exist_ok=True)
         models.save_weights(model, path)
-    return models.load_weights(build(), path).to(device).eval()
+    model = models.load_weights(build(), path)
+    keep_mark(record, key, lambda: mark_of(model))
+    return model.to(device).eval()
 
 
 def trained_together(
@@ -75,6 +78,7 @@ def trained_together(
     """
     paths = [weights_file(record, f"{key}/{place}") for place in range(len(seeds))]
     if all(path.exists() for path in paths):
+        keep_mark(record, key, lambda: mark_of(*(models.load_weights(build(s), path) for s, path in zip(seeds, paths))))
         return
     paths[0].parent.mkdir(exist_ok=True)
     store = paths[0].with_name(f"{key.replace('/', '-')}.training")
@@ -85,11 +89,43 @@ def trained_together(
         ensemble = training.fit_ensemble(build, parts[0] if shared else list(parts), **options)
     seconds = round(time.perf_counter() - began, 2)
     steps = [int(count) for count in ensemble.steps.tolist()]
+    members = list(ensemble.members())
+    mark = mark_of(*members)
+    refuse_another(record, key, mark)
     # Before the weights, as in `trained`.
     once(record, f"training/{key}", lambda: {"seconds": seconds, "steps": steps, "networks": len(seeds)})
-    for path, member in zip(paths, ensemble.members()):
+    for path, member in zip(paths, members):
         models.save_weights(member, path)
+    keep_mark(record, key, lambda: mark)
     shutil.rmtree(store, ignore_errors=True)
+
+
+def mark_of(*networks: nn.Module) -> str:
+    """By which networks are told apart: of the values of their weights and buffers."""
+    return mark_of_weights(*(network.state_dict() for network in networks))
+
+
+def mark_of_weights(*weights: Mapping[str, Tensor]) -> str:
+    return fingerprint([{name: value.detach().cpu() for name, value in each.items()} for each in weights])[:16]
+
+
+def refuse_another(record: Record, key: str, mark: str) -> None:
+    """Refuse to go on with a network that was trained again and is another one, as on a GPU it may be: the record has results
+    of the first."""
+    known = record.metrics.get(f"training/{key}", {}).get("weights")
+    if known is not None and known != mark:
+        raise UsageError(
+            f"{record.folder}: network {key} was trained again, as its weights are not in the folder, and is another one"
+            f" (weights {mark}, expected {known}, of which there are results); put those at {weights_file(record, key)}, or"
+            " run into a new folder"
+        )
+
+
+def keep_mark(record: Record, key: str, mark: Callable[[], str]) -> None:
+    """Put the mark of the weights of `key` beside what the record says of their training, once they are in the folder."""
+    told = record.metrics.get(f"training/{key}", {"seconds": 0.0})
+    if "weights" not in told:
+        record.put(**{f"training/{key}": {**told, "weights": mark()}})
 
 
 def weights_file(record: Record, key: str) -> Path:

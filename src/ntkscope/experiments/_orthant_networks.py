@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ntkscope import models, training
 from ntkscope.core import Params, Part, Record, UsageError, derive_seed
 from ntkscope.experiments._legs import showing
-from ntkscope.experiments._network import weights_file
+from ntkscope.experiments._network import keep_mark, mark_of_weights, refuse_another, weights_file
 from ntkscope.experiments._orthant_data import SHARE, arm_data, held_out, shells
 from ntkscope.experiments._results import once
 from ntkscope.models._weights import read_weights, save_tensors
@@ -173,6 +173,8 @@ def _train(run: Run, depth: int, arms: Sequence[str], settings: Mapping[str, Any
     assert made.validation_losses is not None
     for k, arm in enumerate(arms):
         own = slice(k * count, (k + 1) * count)
+        weights = {name: tensor[own] for name, tensor in made.params.items()}
+        refuse_another(run.record, f"{arm}/{depth}", mark_of_weights(weights))
         told = {
             "seconds": seconds,
             "networks in the call": len(which),
@@ -182,13 +184,14 @@ def _train(run: Run, depth: int, arms: Sequence[str], settings: Mapping[str, Any
         }
         # Before the weights, or a run killed between the two would lack it for ever; written again if they are trained again.
         run.record.put(**{training_key(arm, depth): told})
-        save_tensors({name: tensor[own] for name, tensor in made.params.items()}, _file(run.record, arm, depth))
+        save_tensors(weights, _file(run.record, arm, depth))
     for store in folder.glob(f"unfinished-{depth}-*"):
         shutil.rmtree(store)
 
 
 def _read(run: Run, depth: int, arm: str, width: int) -> list[nn.Module]:
     stacked = read_weights(_file(run.record, arm, depth))
+    keep_mark(run.record, f"{arm}/{depth}", lambda: mark_of_weights(stacked))
     count = len(next(iter(stacked.values())))
     if count != run.config.seeds:
         raise UsageError(
@@ -216,9 +219,11 @@ def _take(run: Run, depth: int, arms: Sequence[str]) -> None:
         there, here, key = _file(other, arm, depth), _file(run.record, arm, depth), training_key(arm, depth)
         if here.exists() or not there.exists() or key not in other.metrics:
             continue
+        weights = read_weights(there)
+        refuse_another(run.record, f"{arm}/{depth}", mark_of_weights(weights))
         run.record.put(**{key: dict(other.metrics[key])})
         here.parent.mkdir(exist_ok=True)
-        save_tensors(read_weights(there), here)
+        save_tensors(weights, here)
 
 
 def _other(run: Run) -> Record | None:

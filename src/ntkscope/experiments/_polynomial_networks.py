@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ntkscope import models
 from ntkscope.core import Params, Record, Snapshot
 from ntkscope.experiments._legs import showing
-from ntkscope.experiments._network import weights_file
+from ntkscope.experiments._network import keep_mark, mark_of_weights, refuse_another, weights_file
 from ntkscope.experiments._polynomial_data import PARTS, Inputs, PolynomialRuns, Task
 from ntkscope.measures.regression import r_squared
 from ntkscope.training import fit_ensemble
@@ -82,6 +82,10 @@ class Trained:
         params = {name: value.to(device) for name, value in read.items() if not name.startswith(CURVES)}
         moments = tuple(curves["moments"].tolist())
         return cls(params, curves["epochs"], moments, curves["aligned"], curves["largest"], curves["changes"])
+
+    def mark(self) -> str:
+        """By which these networks are told from others."""
+        return mark_of_weights(self.params)
 
     def member(self, i: int, model: nn.Module) -> nn.Module:
         """`model` with the weights of member i, in place."""
@@ -181,10 +185,13 @@ def stored(record: Record, key: str, make: Callable[[], Trained], device: torch.
     path = weights_file(record, key)
     if not path.exists():
         made = make()
+        refuse_another(record, key, made.mark())
         if made.notes:  # before the weights: a run killed between the two trains again, and no notes are lost
             record.put(**{f"notes/{key}": list(made.notes)})
         made.save(path)
-    return Trained.load(path, device)
+    found = Trained.load(path, device)
+    keep_mark(record, key, found.mark)
+    return found
 
 
 def outputs(params: Mapping[str, Tensor], i: int, x: Float[Tensor, "n d"]) -> Float64[Tensor, " n"]:
