@@ -1,6 +1,6 @@
 """Definitions, identities and limits of the surrogate paper: Eq. 1 to 6, its measures, the pNTK's bound, attacked images.
 
-Seconds on CPU but for the legs `attack/…`: one network each, estimated 60 seconds on one H200 (resnet20: minutes on two cores).
+Seconds on CPU but for the legs `attack/…`: one network each, estimated 60 seconds on one H200 (resnet20: an hour on one core).
 """
 
 from __future__ import annotations
