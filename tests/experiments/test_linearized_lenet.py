@@ -27,7 +27,6 @@ from ntkscope.experiments._paired_training import (
     train_members,
     weights_fingerprint,
 )
-from ntkscope.experiments.linearized_lenet import searched
 from ntkscope.models import build
 from ntkscope.training import Translate
 
@@ -74,14 +73,24 @@ class TestLinearizedLenet(ExperimentContract):
 
 def test_cross_entropy_takes_the_rate_that_validation_chose(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "run", kind="experiment", name="linearized-lenet", config={}, seeds={"seed": 0})
-    assert searched(record, "cifar10", "cross-entropy") == {}
+    assert read.searched(record, "cifar10", "cross-entropy") == {}
     points = [
         {"lr": lr, "weight_decay": 5e-4, "validation": accuracy, "test": -accuracy if accuracy else None}
         for lr, accuracy in ((0.03, None), (0.01, 60.0), (0.003, 64.0))
     ]
     record.put(**{"cross-entropy-grid/cifar10": {"points": points}})
-    assert searched(record, "cifar10", "cross-entropy") == {"lr": 0.003, "weight_decay": 5e-4}
-    assert searched(record, "mnist", "cross-entropy") == searched(record, "cifar10", "") == {}
+    assert read.searched(record, "cifar10", "cross-entropy") == {"lr": 0.003, "weight_decay": 5e-4}
+    assert read.searched(record, "mnist", "cross-entropy") == read.searched(record, "cifar10", "") == {}
+    trained = {"runs": [{"test": 65.0}]}
+    record.put(**{f"train/cifar10/x1/{kind}": dict(trained) for kind in ("network", "linear")})
+    for settings, right in (
+        ({}, False),
+        ({"lr": 0.01, "weight_decay": 5e-4}, False),
+        ({"lr": 0.003, "weight_decay": 5e-4}, True),
+    ):
+        record.put(**{"cross-entropy/cifar10": {**trained, **settings}})
+        note = claims.READINGS["l2-vs-ce"](None, record).note
+        assert ("not those of a search on CIFAR-10" in note) is not right
 
 
 def test_every_statement_of_the_paper_has_one_home() -> None:

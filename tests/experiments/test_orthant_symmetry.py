@@ -128,7 +128,7 @@ def test_networks_trained_again_are_the_same_or_refused(tmp_path: Path) -> None:
     assert run.record.metrics["training/plain/1"]["weights"] == told["weights"]
     run.record.put(**{"training/plain/1": {**told, "weights": "of another"}})
     path.unlink()
-    with pytest.raises(UsageError, match=r"network plain/1 was trained again.*expected of another"):
+    with pytest.raises(UsageError, match=r"network plain/1 has weights .*, expected of another"):
         networks(run, 1, ("plain",))
 
 

@@ -60,11 +60,15 @@ def test_the_same_network_may_be_trained_again_and_another_is_refused(
     assert dict(record.metrics[f"training/{key}"]) == told
     for path in paths:
         path.unlink()
-    with pytest.raises(
-        UsageError, match=rf"network {key} was trained again.*expected {told['weights']}, of which there are"
-    ):
+    with pytest.raises(UsageError, match=rf"network {key} has weights .*, expected {told['weights']}, of which"):
         make(record, seed=5)
     assert not any(path.exists() for path in paths)
+    other = new(tmp_path / "other")
+    make(other, seed=5)
+    for path, name in zip(paths, files):
+        path.write_bytes(weights_file(other, name).read_bytes())
+    with pytest.raises(UsageError, match=f"expected {told['weights']}, of which"):
+        make(record)
     assert dict(record.metrics[f"training/{key}"]) == told
 
 

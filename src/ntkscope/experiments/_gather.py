@@ -52,19 +52,19 @@ def _check_same(record: Record, other: Record, folder: str | Path) -> None:
                 f"{folder} cannot be gathered into {record.folder}: its {what} is {_short(there)}, expected {_short(here)};"
                 " run its legs with the same settings, or choose another folder"
             )
-    for key, here in record.metrics.items():
-        there = other.metrics.get(key)
-        if key.startswith("training/") and isinstance(there, Mapping) and _another(here, there):
+    for key in (key for key in record.metrics if key.startswith("training/")):
+        first, second = (_mark(each.metrics.get(key)) for each in (record, other))
+        if first and second and first != second:
             raise UsageError(
                 f"{folder} cannot be gathered into {record.folder}: its network {key.removeprefix('training/')} is another one"
-                f" (weights {there['weights']}, expected {here['weights']}), so results of two networks would pass for those of"
-                " one; gather what was made of one of them alone, or run the legs again in the folder that has its weights"
+                f" (weights {second}, expected {first}), so results of two networks would pass for those of one; gather what"
+                " was made of one of them alone, or run the legs again in the folder that has its weights"
             )
 
 
-def _another(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
-    """Whether the marks of both networks are known and differ."""
-    return "weights" in here and "weights" in there and here["weights"] != there["weights"]
+def _mark(trained: Any) -> Any:
+    """Of the weights of a network, where the record knows it."""
+    return trained.get("weights") if isinstance(trained, Mapping) else None
 
 
 def _is_result(value: Any) -> bool:

@@ -289,12 +289,13 @@ def _entropy(config: Any, record: Record) -> Reading:
             continue
         own = read.accuracies(record, task, 1, "network")[0]
         measured[TITLES[task]] = {"squared": own, "cross-entropy": other["runs"][0]["test"], "at most": most}
-        if f"cross-entropy-grid/{task}" not in record.metrics:
+        chosen = read.searched(record, task, "cross-entropy")
+        if not chosen or any(other.get(name) != value for name, value in chosen.items()):
             plain.append(TITLES[task])
     if not measured:
         return lacking(*lacks)
     holds = all(abs(row["squared"] - (row["cross-entropy"] or 0)) <= row["at most"] for row in measured.values())
-    note = f"rate and decay of cross-entropy were not searched for on {', '.join(plain)}" if plain else ""
+    note = f"rate and decay of cross-entropy are not those of a search on {', '.join(plain)}" if plain else ""
     return Reading(measured, holds, note, lacks=tuple(lacks))
 
 

@@ -74,3 +74,12 @@ def likeness(record: Record, task: str, width: int) -> dict[str, float]:
 def best_point(points: list[Mapping[str, Any]], by: str) -> Mapping[str, Any]:
     """The point of a grid with the best accuracy `by` "validation" or "test"; a diverged one is the worst."""
     return max(points, key=lambda point: -1.0 if point[by] is None else point[by])
+
+
+def searched(record: Record, name: str, variant: str) -> dict[str, float]:
+    """Rate and decay of cross-entropy by validation; nothing if they were not searched for, or for other variants."""
+    found = record.metrics.get(f"{variant}-grid/{name}")
+    if found is None:
+        return {}
+    best = max(found["points"], key=lambda point: point["validation"] or 0.0)
+    return {key: best[key] for key in ("lr", "weight_decay")}

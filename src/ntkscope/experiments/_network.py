@@ -58,7 +58,7 @@ def trained(
         path.parent.mkdir(exist_ok=True)
         models.save_weights(model, path)
     model = models.load_weights(build(), path)
-    keep_mark(record, key, lambda: mark_of(model))
+    keep_mark(record, key, mark_of(model))
     return model.to(device).eval()
 
 
@@ -78,7 +78,7 @@ def trained_together(
     """
     paths = [weights_file(record, f"{key}/{place}") for place in range(len(seeds))]
     if all(path.exists() for path in paths):
-        keep_mark(record, key, lambda: mark_of(*(models.load_weights(build(s), path) for s, path in zip(seeds, paths))))
+        keep_mark(record, key, mark_of(*(models.load_weights(build(s), path) for s, path in zip(seeds, paths))))
         return
     paths[0].parent.mkdir(exist_ok=True)
     store = paths[0].with_name(f"{key.replace('/', '-')}.training")
@@ -96,7 +96,7 @@ def trained_together(
     once(record, f"training/{key}", lambda: {"seconds": seconds, "steps": steps, "networks": len(seeds)})
     for path, member in zip(paths, members):
         models.save_weights(member, path)
-    keep_mark(record, key, lambda: mark)
+    keep_mark(record, key, mark)
     shutil.rmtree(store, ignore_errors=True)
 
 
@@ -110,22 +110,23 @@ def mark_of_weights(*weights: Mapping[str, Tensor]) -> str:
 
 
 def refuse_another(record: Record, key: str, mark: str) -> None:
-    """Refuse to go on with a network that was trained again and is another one, as on a GPU it may be: the record has results
-    of the first."""
+    """Refuse weights other than those of which the record has results; trained again on a GPU, a network may be another one."""
     known = record.metrics.get(f"training/{key}", {}).get("weights")
     if known is not None and known != mark:
         raise UsageError(
-            f"{record.folder}: network {key} was trained again, as its weights are not in the folder, and is another one"
-            f" (weights {mark}, expected {known}, of which there are results); put those at {weights_file(record, key)}, or"
-            " run into a new folder"
+            f"network {key} has weights {mark}, expected {known}, of which {record.folder} has results; a network that is"
+            f" trained again may be another one: put the first one's weights into {weights_file(record, key).parent}, or run"
+            " into a new folder"
         )
 
 
-def keep_mark(record: Record, key: str, mark: Callable[[], str]) -> None:
-    """Put the mark of the weights of `key` beside what the record says of their training, once they are in the folder."""
+def keep_mark(record: Record, key: str, mark: str) -> None:
+    """Put the mark of the weights of `key`, once they are in the folder, beside what the record says of their training; if it
+    has one, they must be those."""
+    refuse_another(record, key, mark)
     told = record.metrics.get(f"training/{key}", {"seconds": 0.0})
     if "weights" not in told:
-        record.put(**{f"training/{key}": {**told, "weights": mark()}})
+        record.put(**{f"training/{key}": {**told, "weights": mark}})
 
 
 def weights_file(record: Record, key: str) -> Path:

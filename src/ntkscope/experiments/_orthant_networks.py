@@ -191,7 +191,7 @@ def _train(run: Run, depth: int, arms: Sequence[str], settings: Mapping[str, Any
 
 def _read(run: Run, depth: int, arm: str, width: int) -> list[nn.Module]:
     stacked = read_weights(_file(run.record, arm, depth))
-    keep_mark(run.record, f"{arm}/{depth}", lambda: mark_of_weights(stacked))
+    keep_mark(run.record, f"{arm}/{depth}", mark_of_weights(stacked))
     count = len(next(iter(stacked.values())))
     if count != run.config.seeds:
         raise UsageError(

@@ -190,7 +190,7 @@ def stored(record: Record, key: str, make: Callable[[], Trained], device: torch.
             record.put(**{f"notes/{key}": list(made.notes)})
         made.save(path)
     found = Trained.load(path, device)
-    keep_mark(record, key, found.mark)
+    keep_mark(record, key, found.mark())
     return found
 
 

@@ -17,6 +17,7 @@ from ntkscope.experiments._lenet_tasks import Task, Tasks, tasks_of
 from ntkscope.experiments._linearized_claims import judge
 from ntkscope.experiments._linearized_figures import draw
 from ntkscope.experiments._linearized_identities import identities
+from ntkscope.experiments._linearized_readings import searched
 from ntkscope.experiments._linearized_statements import PUBLISHED
 from ntkscope.experiments._logistic_pixels import pixel_regression
 from ntkscope.experiments._paired_training import KINDS, Recipe, Trained, one_hot, stacked_outputs, train_members
@@ -185,15 +186,6 @@ def statistics(outputs: Tensor) -> dict[str, list[float]]:
         "mean": [round(float(v), 5) for v in outputs.mean(0)],
         "std": [round(float(v), 5) for v in outputs.std(0)],
     }
-
-
-def searched(record: Record, name: str, variant: str) -> dict[str, float]:
-    """Rate and decay of cross-entropy by validation; nothing if they were not searched for, or for other variants."""
-    found = record.metrics.get(f"{variant}-grid/{name}")
-    if found is None:
-        return {}
-    best = max(found["points"], key=lambda point: point["validation"] or 0.0)
-    return {key: best[key] for key in ("lr", "weight_decay")}
 
 
 def grid(setup: Setup, name: str, kind: str) -> dict[str, Any]:
