@@ -40,12 +40,13 @@ def _bytes(image: Tensor) -> UInt8[np.ndarray, "h w c"]:
 
 
 def draw(record: Record) -> dict[str, Any]:
-    """What the record has of the first network: bars beside the published ones, τ by ridge, log-odds, Figure 2, neighbours."""
+    """What the record has of one network: bars beside the published ones, τ by ridge, log-odds, Figure 2, neighbours."""
     every = [*record.config["kernels"], COSINE]
-    kernels = [k for k in every if f"0/{k}" in record.metrics]
+    s = _first(record, every)
+    kernels = [k for k in every if f"{s}/{k}" in record.metrics]
     figure, axes = drawing.canvas(1, 2, width=5.4)
     names = [TITLES[k] for k in kernels]
-    first = {k: record.metrics[f"0/{k}"] for k in kernels}
+    first = {k: record.metrics[f"{s}/{k}"] for k in kernels}
     for axis, key, published, label in (
         (axes[0], "tau", TAU, "Kendall τ"),
         (axes[1], "tad", TAD, "accuracy differential, points"),
@@ -54,30 +55,35 @@ def draw(record: Record) -> dict[str, Any]:
         values = [first[k][key] for k in kernels]
         theirs = [published.get("ck" if k == COSINE else k) for k in kernels]
         drawing.compare_bars(axis, names, {"measured": (values, errors), "published": (theirs, None)}, label=label)
-    found = {"table2": figure, "ridges": _ridges(record, kernels)}
-    with_odds = [k for k in kernels if f"log-odds-0-{k}" in record.arrays]
+    found = {"table2": figure, "ridges": _ridges(record, s, kernels)}
+    with_odds = [k for k in kernels if f"log-odds-{s}-{k}" in record.arrays]
     if with_odds:
         scatter, panels = drawing.canvas(-(-len(with_odds) // 3), 3, width=3.6, height=3.2)
         for axis in panels[len(with_odds) :]:
             axis.set_axis_off()
         for axis, k in zip(panels, with_odds):
-            odds = record.arrays[f"log-odds-0-{k}"]
+            odds = record.arrays[f"log-odds-{s}-{k}"]
             drawing.scatter_log_odds(axis, odds[0], odds[1], f"{TITLES[k]}: τ = {first[k]['tau']:.3f}")
         found["log-odds"] = scatter
-    if "figure2-0" in record.arrays:
-        found["figure2"] = _figure2(record.arrays["figure2-0"])
-    shown = {k: record.arrays[f"nearest-0-{k}"] for k in kernels if f"nearest-0-{k}" in record.arrays}
+    if f"figure2-{s}" in record.arrays:
+        found["figure2"] = _figure2(record.arrays[f"figure2-{s}"])
+    shown = {k: record.arrays[f"nearest-{s}-{k}"] for k in kernels if f"nearest-{s}-{k}" in record.arrays}
     if shown:
         found["nearest"] = _nearest(shown)
     return found
 
 
-def _ridges(record: Record, kernels: list[str]) -> Any:
+def _first(record: Record, kernels: list[str]) -> int:
+    """The network that is drawn: the first of those that the record has most kernels of."""
+    return max(range(record.config["seeds"]), key=lambda s: (sum(f"{s}/{k}" in record.metrics for k in kernels), -s))
+
+
+def _ridges(record: Record, s: int, kernels: list[str]) -> Any:
     ridges, (axis,) = drawing.canvas(1, 1, width=6.4)
     for k in kernels:
-        others = record.metrics.get(f"0/{k}/ridges", {})
+        others = record.metrics.get(f"{s}/{k}/ridges", {})
         points = {float(ridge): row["tau"] for ridge, row in others.items() if isinstance(row, Mapping)}
-        points[record.config["alpha"]] = record.metrics[f"0/{k}/common"]["tau"]
+        points[record.config["alpha"]] = record.metrics[f"{s}/{k}/common"]["tau"]
         axis.plot(*zip(*sorted(points.items())), marker="o", markersize=4, label=TITLES[k])
     axis.set_xscale("log")
     axis.set_xlabel("ridge strength, kernels divided by their mean diagonal", fontsize=9)

@@ -189,10 +189,9 @@ def _measured(run: Run, s: int, whole: Surrogate, few: Surrogate, compared: Comp
     def seen() -> dict[str, float]:
         nearest = similarity.top(few.pair.test.dense())
         record.array(f"top5-{s}-{name}", nearest)
-        if s == 0:
-            record.array(f"nearest-{s}-{name}", panel(run.split.test.x, x_train, nearest))
-            if name == "trntk":
-                record.array(f"figure2-{s}", boxes(attribute(few.machine, few.pair.test[:1]).item(0), few.y))
+        record.array(f"nearest-{s}-{name}", panel(run.split.test.x, x_train, nearest))
+        if name == "trntk":
+            record.array(f"figure2-{s}", boxes(attribute(few.machine, few.pair.test[:1]).item(0), few.y))
         return _looks(config, few, network, y_test, x_test, x_train)
 
     def fits() -> dict[str, Any]:
