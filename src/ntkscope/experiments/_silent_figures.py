@@ -11,7 +11,7 @@ from ntkscope.core import Record
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._intervals import interval
 from ntkscope.experiments._silent_readings import numbers
-from ntkscope.experiments._silent_summary import correlations, fits
+from ntkscope.experiments._silent_summary import LEAST_FALL, LEAST_RISE, correlations, fits
 from ntkscope.experiments._silent_tasks import TASKS, Polynomial, Task
 
 GREY = "#999999"
@@ -27,10 +27,14 @@ def array_name(task: str, what: str) -> str:
 
 
 def draw(record: Record) -> dict[str, Any]:
-    """For every task of the record that is to be drawn its path and, for polynomials, its figures; then the lags of all."""
+    """For every task of the record that is to be drawn its path and, for polynomials, its figures; then the lags of all.
+
+    A record that was gathered from others may lack their arrays; figures of those tasks are left out.
+    """
     found: dict[str, Any] = {}
     for one in TASKS:
-        if one.name not in record.metrics or one.name not in record.config["drawn"]:
+        there = one.name in record.metrics and record.arrays.kept(array_name(one.name, "times"))
+        if not there or one.name not in record.config["drawn"]:
             continue
         name = one.name.replace("/", "-")
         found[f"path-{name}"] = path(record, one)
@@ -80,8 +84,14 @@ def path(record: Record, one: Task) -> Any:
         axis.set_ylim(-0.25, 1.02)
         axis.set_ylabel("kernel machine of that moment", fontsize=9)
     axis = next(places)
-    for values, colour, label in ((alignments, 3, "kernel alignment, of its rise"), (-losses, 4, "loss, of its fall")):
-        _seeds(axis, times[close], _share(values[:S, close]), colour, label)
+    for values, colour, label, least in (
+        (alignments[:S, close], 3, "kernel alignment, of its rise", LEAST_RISE),
+        (-losses[:S, close], 4, "loss, of its fall", LEAST_FALL * losses[:S, :1]),
+    ):
+        dated = _share(values, least)
+        if len(dated):
+            _seeds(axis, times[close], dated, colour, f"{label} ({len(dated)} of {S} seeds)")
+    axis.set_ylim(-0.6, 1.05)
     axis.axhline(0.5, color=GREY, linewidth=0.8, linestyle="--")
     axis.set_ylabel("share of the way", fontsize=9)
     for axis in axes:
@@ -91,10 +101,15 @@ def path(record: Record, one: Task) -> Any:
     return figure
 
 
-def _share(rows: np.ndarray) -> np.ndarray:
-    """From 0 at the start to 1 at the largest value; 0 throughout where nothing rises."""
+def _share(rows: np.ndarray, least: float | np.ndarray) -> np.ndarray:
+    """From 0 at the start to 1 at the largest value, for those rows that rise by `least`: smaller ones are not dated.
+
+    >>> _share(np.array([[1.0, 2.0, 3.0], [1.0, 1.001, -5.0]]), 0.1).tolist()
+    [[0.0, 0.5, 1.0]]
+    """
     rise = rows.max(1, keepdims=True) - rows[:, :1]
-    return np.where(rise > 0, (rows - rows[:, :1]) / np.where(rise > 0, rise, 1), 0.0)
+    dated = ((rise >= least) & (rise > 0))[:, 0]
+    return (rows[dated] - rows[dated, :1]) / rise[dated]
 
 
 def moments(record: Record, one: Polynomial) -> Any:
