@@ -21,12 +21,13 @@ from ntkscope.training import fit_ensemble
 from ntkscope.training.batches import BatchOrder
 
 RATES, DECAYS, BATCH = (1e-4, 1e-3, 1e-2), (0.0, 1e-4, 1e-3, 1e-2), 32
-TARGET, CUDA_TARGET, AGREE = 3.0, 0.5, 1e-4
+TARGET, CUDA_TARGET, AGREE = 3.0, 0.5, 1e-9  # the last in float64: in float32 Adam at 1e-2 makes 1e-1 of one rounding
 
 
 def build(seed: int) -> nn.Module:
-    """The network of the task."""
-    return models.build("mlp", in_features=7, classes=1, widths=128, depth=3, activation="relu", seed=seed)
+    """The network of the task, in the present default dtype."""
+    made = models.build("mlp", in_features=7, classes=1, widths=128, depth=3, activation="relu", seed=seed)
+    return made.to(torch.get_default_dtype())
 
 
 def task(items: int = 25_400) -> Part:
@@ -72,6 +73,16 @@ def loop(part: Part, members: int, steps: int) -> Tensor:
     return torch.stack(outputs)
 
 
+def apart(part: Part, members: int, steps: int) -> float:
+    """The largest difference between outputs of networks that were trained together and one by one, in float64."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        wide = Part(part.x.double(), part.y.double())
+        return float((together(wide, members, steps) - loop(wide, members, steps)).abs().max())
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def cuda_step(part: Part, members: int, steps: int) -> float:
     """Milliseconds of a step of all networks: what `steps` more of them take."""
 
@@ -90,7 +101,7 @@ def run(quick: bool = False) -> Outcome:
     """Time both, and compare what they trained."""
     members, steps, rounds = (6, 4, 1) if quick else (100, 64, 5)
     part = task(320 if quick else 25_400)
-    difference = float((together(part, members, steps) - loop(part, members, steps)).abs().max())
+    difference = apart(part, members, steps)
     spread = interleaved(
         {
             "together": wall(lambda: together(part, members, steps)),
@@ -115,7 +126,7 @@ def run(quick: bool = False) -> Outcome:
     step = cuda_step(part, members, 20 if quick else 2000) if torch.cuda.is_available() else None
     checks = [
         Check("in one call against one by one", f"at least {TARGET:g} times", str(faster), faster.median >= TARGET),
-        Check(f"same outputs after {steps} steps", f"within {AGREE:g}", f"{difference:.1e}", difference <= AGREE),
+        Check(f"same outputs after {steps} steps, float64", f"within {AGREE:g}", f"{difference:.1e}", difference <= AGREE),
         Check(
             f"a step of {members} networks on a CUDA device",
             f"at most {CUDA_TARGET:g} ms",

@@ -13,9 +13,13 @@ from torch import Tensor, nn
 import ntkscope as ns
 from ntkscope.core import Certificate, UsageError
 from ntkscope.tangent import engine, plan
-from ntkscope.tangent.audit import SAMPLED
+from ntkscope.tangent.audit import SAMPLED, PathChanged
+from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.captured import Captured
+from ntkscope.tangent.features import Near
 from ntkscope.tangent.jacobian import Jacobian
+from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.subject import Subject
 from oracles.against import NAMES, smallest_budget
 from oracles.closeness import relative_error
 from oracles.naive import kernel as oracle
@@ -235,3 +239,44 @@ def test_what_is_within_the_tolerance_is_reported() -> None:
     assert not found.fell_back
     assert 1e-11 < found.worst <= found.tolerance
     assert ns.kernel("trntk0", mlp(), X).certificate.worst < 1e-13
+
+
+# -- numbers that are shortened on purpose -------------------------------------------------------------------------
+def blocks_of(precision: str, change: Any = None) -> list[bool]:
+    """Whether each of 150 blocks of one sample passes, of a network whose last activations are all positive."""
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10)).to(torch.float32)
+    inputs = noise(150, 20).float()
+    made = engine.Engine(
+        Subject(model), Batch((inputs[:3],), {}), engine.Heads(), full=False, precision=Precision(precision, torch.float32)
+    )
+    passed = []
+    for i in range(len(inputs)):
+        captured = made.capture(Batch((inputs[i : i + 1],), {}))
+        for piece in made.pieces:
+            with pytest.MonkeyPatch.context() as patch:
+                if change is not None and piece.name == "2.weight":
+                    patch.setattr(Captured, "feature", change)
+                made.feature(captured, piece)
+        try:
+            made.settle(captured)
+            passed.append(True)
+        except PathChanged:
+            passed.append(False)
+    return passed
+
+
+def test_activations_at_a_right_angle_to_the_vector_are_no_error_of_short_numbers() -> None:
+    assert all(blocks_of("bf16"))
+
+
+@pytest.mark.parametrize("lost", ["order", "half"])
+def test_short_numbers_do_not_hide_an_error(lost: str) -> None:
+    original = Captured.feature
+
+    def wrong(self: Captured, *arguments: Any) -> Any:
+        found = original(self, *arguments)
+        assert isinstance(found, Near)
+        a = found.a.roll(1, -1) if lost == "order" else torch.cat([found.a[..., :32], 0 * found.a[..., 32:]], -1)
+        return Near(a, found.b, found.scale)
+
+    assert sum(blocks_of("bf16", wrong)) <= 15  # of 150: a single sample may hide it, a run of several does not

@@ -51,9 +51,8 @@ class PathChanged(NtkscopeError):
         )
 
 
-Sizes: TypeAlias = tuple[
-    str, Sequence[Tensor]
-]  # a parameter, and the norms of our side, of autograd's, and of their difference
+# a parameter; the norms of our side, of autograd's and of their difference; how large the terms are that were added up
+Sizes: TypeAlias = tuple[str, Sequence[Tensor]]
 
 
 @dataclass
@@ -178,6 +177,9 @@ class Auditor:
 
         Where a feature keeps the two sides of an outer product apart, both matrices are compared by what they do to a random
         vector: that costs in + out instead of in · out per position.
+
+        Where numbers are shortened on purpose, what is left of large terms that cancel is their rounding: differences are
+        judged beside those terms then. One sample has few of them, so it happens (activations at a right angle to the vector).
         """
         began = time.perf_counter()
         check.covered.setdefault(piece.name, []).append((piece.start, piece.stop))
@@ -198,8 +200,11 @@ class Auditor:
             sums = sums.reshape(theirs.shape).to(theirs.dtype)
             sides += [sums, theirs, sums - theirs]
         norms = torch._foreach_norm(sides)
-        check.block.append((piece.name, norms[:3]))
-        check.own.append((piece.name, norms[3:]))
+        short = bool(SHORT[self.precision])
+        own = feature[one].terms(weights[one], inner) if short else norms[4]
+        whole = feature.terms(weights, inner) if short and len(feature) <= LEAST else norms[1]
+        check.block.append((piece.name, [*norms[:3], whole]))
+        check.own.append((piece.name, [*norms[3:], own]))
         self.seconds += time.perf_counter() - began
 
     def _along(self, size: int, device: torch.device) -> Tensor:
@@ -221,7 +226,7 @@ class Auditor:
                 for start, stop in covered:
                     rest[start:stop] = 0
                 norm = rest.norm()
-                sizes.append((name, [torch.zeros_like(norm), norm, norm]))
+                sizes.append((name, [torch.zeros_like(norm), norm, norm, norm]))
 
     def finish(self, check: Check, loop: bool) -> None:
         """Both sides side by side: parameters that differ need a slower method. `loop`: samples were run one by one."""
@@ -282,13 +287,13 @@ class Auditor:
         """The parameters that differ, and the largest relative difference of the others."""
         if not sizes:
             return set(), 0.0
-        table = _stacked([norm for _, norms in sizes for norm in norms]).cpu().view(-1, 3).square()
+        table = _stacked([norm for _, norms in sizes for norm in norms]).cpu().view(-1, 4).square()
         names = list(dict.fromkeys(name for name, _ in sizes))
         place = {name: k for k, name in enumerate(names)}
-        total = torch.zeros(len(names), 3, dtype=torch.float64)
+        total = torch.zeros(len(names), 4, dtype=torch.float64)
         total.index_add_(0, torch.tensor([place[name] for name, _ in sizes]), table)
         total = total.sqrt()
-        scale = total[:, :2].amax(1).clamp_min(NOISE * float(total[:, :2].max())).clamp_min(1e-300)
+        scale = total[:, [0, 1, 3]].amax(1).clamp_min(NOISE * float(total[:, :2].max())).clamp_min(1e-300)
         relative = (total[:, 2] / scale).tolist()
         bad = {name for name, value in zip(names, relative) if not value <= tolerance}
         return bad, max((value for value in relative if value <= tolerance), default=0.0)

@@ -157,6 +157,7 @@ def retried(
         except PathChanged as change:
             if detour != Detour() or not probe_again():
                 detour = detour.after(change, threads(detour))
+                LOG.warning("a check failed, and the work begins again in a slower way: %s", change)
 
 
 class Engine:

@@ -39,6 +39,13 @@ class Formed:
             weights = weights * self.scale[:, None]
         return weights.to(self.values.dtype).flatten() @ self.values.flatten(0, 1)
 
+    def terms(self, weights: Tensor, along: Tensor | None = None) -> Tensor:
+        """How large the terms of `combined` are that cancel: the root of the sum of their squares."""
+        if self.scale is not None:
+            weights = weights * self.scale[:, None]
+        sizes = self.values.float().square().sum(-1)
+        return (weights.float().square() * sizes).sum().sqrt()
+
     def head(self, k: int) -> Formed:
         """The same for one head alone."""
         return Formed(self.values[:, k : k + 1], self.scale)
@@ -91,6 +98,16 @@ class Near:
             near = (self.a @ along.to(self.a.dtype)).reshape(g, 1, n * s)
             return torch.matmul(near, b.reshape(g, n * s, o))[:, 0]
         return b.new_zeros(rows, o).index_add_(0, self.a.flatten(), b.reshape(n * s, o))
+
+    def terms(self, weights: Tensor, along: Tensor | None = None) -> Tensor:
+        """How large the terms of `combined` are that cancel: the root of the sum of their squares."""
+        if self.scale is not None:
+            weights = weights * self.scale[:, None]
+        sizes = torch.einsum("gnsco,nc->gns", self.b.float().square(), weights.float().square())
+        if self.a.is_floating_point():
+            assert along is not None
+            sizes = sizes * (self.a.float().square() @ along.float().square())
+        return sizes.sum().sqrt()
 
     def head(self, k: int) -> Near:
         """The same for one head alone."""

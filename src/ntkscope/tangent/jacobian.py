@@ -126,7 +126,8 @@ class Jacobian:
         except PathChanged as change:
             raise UsageError(change.refusal) from change
         sizes = [
-            (name, [total[name].norm(), value.norm(), (total[name] - value).norm()]) for name, value in whole.items()
+            (name, [total[name].norm(), value.norm(), (total[name] - value).norm(), value.norm()])
+            for name, value in whole.items()
         ]
         bad, worst = auditor.differing(sizes, auditor.kink)
         if bad:
