@@ -126,7 +126,9 @@ def run(quick: bool = False) -> Outcome:
     step = cuda_step(part, members, 20 if quick else 2000) if torch.cuda.is_available() else None
     checks = [
         Check("in one call against one by one", f"at least {TARGET:g} times", str(faster), faster.median >= TARGET),
-        Check(f"same outputs after {steps} steps, float64", f"within {AGREE:g}", f"{difference:.1e}", difference <= AGREE),
+        Check(
+            f"same outputs after {steps} steps, float64", f"within {AGREE:g}", f"{difference:.1e}", difference <= AGREE
+        ),
         Check(
             f"a step of {members} networks on a CUDA device",
             f"at most {CUDA_TARGET:g} ms",

@@ -360,3 +360,9 @@ def test_a_missing_leg_names_the_command_that_makes_it(tmp_path: Path) -> None:
     assert claims["relu-silent-alignment-reported"].verdict == "not testable here"
     assert '"cifar10/small"' in claims["relu-silent-alignment-reported"].note
     assert claims["relu-d8-static"].verdict == "reproduced"
+
+
+def test_tasks_whose_arrays_were_not_kept_are_not_drawn(tmp_path: Path) -> None:
+    record = Record.create(tmp_path / "run", kind="experiment", name="silent-alignment", config={"drawn": ["d7"]})
+    record.put(**good())
+    assert set(experiment.draw(record)) == {"silence"}

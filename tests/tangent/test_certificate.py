@@ -247,7 +247,11 @@ def blocks_of(precision: str, change: Any = None) -> list[bool]:
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 10)).to(torch.float32)
     inputs = noise(150, 20).float()
     made = engine.Engine(
-        Subject(model), Batch((inputs[:3],), {}), engine.Heads(), full=False, precision=Precision(precision, torch.float32)
+        Subject(model),
+        Batch((inputs[:3],), {}),
+        engine.Heads(),
+        full=False,
+        precision=Precision(precision, torch.float32),
     )
     passed = []
     for i in range(len(inputs)):
