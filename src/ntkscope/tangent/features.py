@@ -43,8 +43,7 @@ class Formed:
         """How large the terms of `combined` are that cancel: the root of the sum of their squares."""
         if self.scale is not None:
             weights = weights * self.scale[:, None]
-        sizes = self.values.float().square().sum(-1)
-        return (weights.float().square() * sizes).sum().sqrt()
+        return (weights.float() * _lengths(self.values)).norm()
 
     def head(self, k: int) -> Formed:
         """The same for one head alone."""
@@ -100,14 +99,14 @@ class Near:
         return b.new_zeros(rows, o).index_add_(0, self.a.flatten(), b.reshape(n * s, o))
 
     def terms(self, weights: Tensor, along: Tensor | None = None) -> Tensor:
-        """How large the terms of `combined` are that cancel: the root of the sum of their squares."""
+        """The same for `b_icso a_isk v_k`, v taken as equally long in every direction: nothing as large as a or b is made."""
         if self.scale is not None:
             weights = weights * self.scale[:, None]
-        sizes = torch.einsum("gnsco,nc->gns", self.b.float().square(), weights.float().square())
+        sizes = (_lengths(self.b) * weights.float()[:, None]).norm(dim=-1)
         if self.a.is_floating_point():
             assert along is not None
-            sizes = sizes * (self.a.float().square() @ along.float().square())
-        return sizes.sum().sqrt()
+            sizes = sizes * _lengths(self.a) * (along.float().norm() / len(along) ** 0.5)
+        return sizes.norm()
 
     def head(self, k: int) -> Near:
         """The same for one head alone."""
@@ -124,6 +123,11 @@ Feature: TypeAlias = Formed | Near
 
 # float64 numbers held while samples are multiplied with themselves: 8 MiB, and 256 MiB where a launch costs more than them
 _SELF_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
+
+
+def _lengths(values: Tensor) -> Tensor:
+    """Along the last axis, summed in float32 without a copy of that width."""
+    return torch.linalg.vector_norm(values, dim=-1, dtype=torch.float32)
 
 
 def _empty(like: Tensor, axis: int, n: int) -> Tensor:
