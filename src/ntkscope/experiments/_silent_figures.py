@@ -96,7 +96,8 @@ def path(record: Record, one: Task) -> Any:
     axis.set_ylabel("share of the way", fontsize=9)
     for axis in axes:
         axis.set_xlabel("epoch", fontsize=9)
-        axis.legend(fontsize=7, frameon=False)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(fontsize=7, frameon=False)
     figure.suptitle(one.name, fontsize=10)
     return figure
 
