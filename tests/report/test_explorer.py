@@ -90,7 +90,11 @@ def test_labels_are_reviewed_saved_and_loaded(visit: Open, written: Made, made: 
     page.keyboard.press("r")
     assert page.locator("#review-progress").inner_text() == f"2 of {len(listed)} decided, 1 accepted"
     assert page.locator(f"[data-decision='{listed[0]['index']}']").inner_text() == "accepted"
-    page.reload()  # decisions stay
+    for _ in range(5):  # decisions stay; the browser hands them to another process, which a quick reload may overtake
+        page.wait_for_timeout(100)
+        page.reload()
+        if not page.locator("#review-progress").inner_text().startswith("0 of"):
+            break
     assert page.locator("#review-progress").inner_text() == f"2 of {len(listed)} decided, 1 accepted"
     files = {}
     for ending in ("json", "csv"):
