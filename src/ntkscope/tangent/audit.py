@@ -51,7 +51,7 @@ class PathChanged(NtkscopeError):
         )
 
 
-# a parameter; the norms of our side, of autograd's and of their difference; how large the terms are that were added up
+# a parameter; the norms of our side, of autograd's and of their difference; and the size they were expected to have
 Sizes: TypeAlias = tuple[str, Sequence[Tensor]]
 
 
@@ -176,10 +176,9 @@ class Auditor:
         """What one piece's features give, beside what autograd says.
 
         Where a feature keeps the two sides of an outer product apart, both matrices are compared by what they do to a random
-        vector: that costs in + out instead of in · out per position.
-
-        Where numbers are shortened on purpose, what is left of large terms that cancel is their rounding: differences are
-        judged beside those terms then. One sample has few of them, so it happens (activations at a right angle to the vector).
+        vector: that costs in + out instead of in · out per position. A gradient at nearly a right angle to the vector leaves
+        little more than the rounding of shortened numbers, so the difference is judged beside what the whole gradient leaves
+        on average. The gradient itself is autograd's: terms that cancel within it excuse nothing.
         """
         began = time.perf_counter()
         check.covered.setdefault(piece.name, []).append((piece.start, piece.stop))
@@ -191,20 +190,20 @@ class Auditor:
         rows, one, weights = piece.stop - piece.start, slice(check.one, check.one + 1), check.weights_for(feature)
         ours = (feature.combined(weights, rows, inner), feature[one].combined(weights[one], rows, inner))
         sides: list[Tensor] = []
+        expected: list[Tensor] = []
         for sums, truth in zip(ours, (check.truth[piece.name], check.alone[piece.name])):
             theirs = truth[piece.start : piece.stop] if truth.dim() else truth
             if order is not None and along is None:
                 sums = order.arranged(sums, piece.groups, piece.inside)
             elif order is not None and along is not None:
+                expected.append(theirs.norm() * (along.norm() / len(along) ** 0.5).to(theirs.dtype))
                 theirs = order.through(theirs, piece.groups, piece.inside, along.to(theirs.dtype))
             sums = sums.reshape(theirs.shape).to(theirs.dtype)
             sides += [sums, theirs, sums - theirs]
         norms = torch._foreach_norm(sides)
-        short = bool(SHORT[self.precision])
-        own = feature[one].terms(weights[one], inner) if short else norms[4]
-        whole = feature.terms(weights, inner) if short and len(feature) <= LEAST else norms[1]
-        check.block.append((piece.name, [*norms[:3], whole]))
-        check.own.append((piece.name, [*norms[3:], own]))
+        usual = expected if expected and SHORT[self.precision] else [norms[1], norms[4]]
+        check.block.append((piece.name, [*norms[:3], usual[0]]))
+        check.own.append((piece.name, [*norms[3:], usual[1]]))
         self.seconds += time.perf_counter() - began
 
     def _along(self, size: int, device: torch.device) -> Tensor:

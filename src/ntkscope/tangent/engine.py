@@ -157,7 +157,8 @@ def retried(
         except PathChanged as change:
             if detour != Detour() or not probe_again():
                 detour = detour.after(change, threads(detour))
-                LOG.warning("a check failed, and the work begins again in a slower way: %s", change)
+                failed = ", ".join(sorted(change.names)) or "a block"
+                LOG.warning("a check failed (%s); the work begins again in a slower way", failed)
 
 
 class Engine:

@@ -39,12 +39,6 @@ class Formed:
             weights = weights * self.scale[:, None]
         return weights.to(self.values.dtype).flatten() @ self.values.flatten(0, 1)
 
-    def terms(self, weights: Tensor, along: Tensor | None = None) -> Tensor:
-        """How large the terms of `combined` are that cancel: the root of the sum of their squares."""
-        if self.scale is not None:
-            weights = weights * self.scale[:, None]
-        return (weights.float() * _lengths(self.values)).norm()
-
     def head(self, k: int) -> Formed:
         """The same for one head alone."""
         return Formed(self.values[:, k : k + 1], self.scale)
@@ -98,16 +92,6 @@ class Near:
             return torch.matmul(near, b.reshape(g, n * s, o))[:, 0]
         return b.new_zeros(rows, o).index_add_(0, self.a.flatten(), b.reshape(n * s, o))
 
-    def terms(self, weights: Tensor, along: Tensor | None = None) -> Tensor:
-        """The same for `b_icso a_isk v_k`, v taken as equally long in every direction: nothing as large as a or b is made."""
-        if self.scale is not None:
-            weights = weights * self.scale[:, None]
-        sizes = (_lengths(self.b) * weights.float()[:, None]).norm(dim=-1)
-        if self.a.is_floating_point():
-            assert along is not None
-            sizes = sizes * _lengths(self.a) * (along.float().norm() / len(along) ** 0.5)
-        return sizes.norm()
-
     def head(self, k: int) -> Near:
         """The same for one head alone."""
         return Near(self.a, self.b[:, :, :, k : k + 1], self.scale)
@@ -123,11 +107,6 @@ Feature: TypeAlias = Formed | Near
 
 # float64 numbers held while samples are multiplied with themselves: 8 MiB, and 256 MiB where a launch costs more than them
 _SELF_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
-
-
-def _lengths(values: Tensor) -> Tensor:
-    """Along the last axis, summed in float32 without a copy of that width."""
-    return torch.linalg.vector_norm(values, dim=-1, dtype=torch.float32)
 
 
 def _empty(like: Tensor, axis: int, n: int) -> Tensor:
