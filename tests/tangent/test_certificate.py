@@ -298,9 +298,12 @@ class Centred(nn.Module):
         return self.readout(torch.tanh(hidden - hidden.mean(1, keepdim=True)).square().mean(1))
 
 
-@pytest.mark.parametrize("offset", [20.0, 60.0])
+@pytest.mark.parametrize("offset", [20.0, 60.0])  # at the first, twice the tolerance would let an error of 1e-2 pass
 def test_terms_that_cancel_within_a_gradient_excuse_nothing(offset: float) -> None:
-    model, inputs = randomize(Centred()).float(), offset + noise(12, 6, 24).float()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Centred()
+    inputs = offset + torch.randn(12, 6, 24, generator=torch.Generator().manual_seed(1))
     found = ns.kernel("trntk0", model, inputs, params=["inner.weight"], precision="bf16")
     exact = ns.kernel("trntk0", model.double(), inputs.double(), params=["inner.weight"])
     assert relative_error(found.dense(), exact.dense()) < 2e-3
