@@ -68,6 +68,18 @@ def test_legs_run_into_records_of_their_own_are_gathered_with_their_environments
         ns.run("simplicity-bias", "smoke", out=tmp_path / "y", gather_from=[tmp_path / "one"])
 
 
+def test_a_memory_budget_does_not_keep_records_apart_and_is_listed(tmp_path: Path) -> None:
+    small = Record.create(tmp_path / "small", kind="experiment", name="x", config={"memory": "1GiB", "items": 3})
+    small.put(leg={"seconds": 1.0, "value": 2})
+    large = Record.create(tmp_path / "large", kind="experiment", name="x", config={"memory": "2GiB", "items": 3})
+    gather(large, [tmp_path / "small"])
+    assert large.metrics["leg"]["value"] == 2
+    assert [source["memory"] for source in large.metrics["gathered"]] == ["1GiB"]
+    other = Record.create(tmp_path / "other", kind="experiment", name="x", config={"memory": "1GiB", "items": 4})
+    with pytest.raises(UsageError, match="config"):
+        gather(other, [tmp_path / "small"])
+
+
 def test_a_record_kept_without_its_arrays_gives_its_results_and_a_damaged_array_is_refused(tmp_path: Path) -> None:
     one, two, three = (
         Record.create(tmp_path / name, kind="experiment", name="legs") for name in ("one", "two", "three")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,29 @@ def blocks_of(precision: str, change: Any = None) -> list[bool]:
 
 def test_activations_at_a_right_angle_to_the_vector_are_no_error_of_short_numbers() -> None:
     assert all(blocks_of("bf16"))
+
+
+@pytest.mark.parametrize(("precision", "method"), [("bf16", "direct"), ("bf16", "kronecker"), ("tf32", "direct")])
+def test_samples_that_cancel_in_a_random_sum_are_no_error(precision: str, method: str) -> None:
+    """Gradients of all samples along one line: a random sum of them is nearly nothing in some of many blocks."""
+    model = nn.Linear(12, 1, bias=False).float()
+    lengths = 1 + torch.rand(400, 8, 1, generator=torch.Generator().manual_seed(3))
+    made = engine.Engine(
+        Subject(model),
+        Batch((torch.randn(3, 12),), {}),
+        engine.Heads(),
+        full=False,
+        precision=Precision(precision, torch.float32),
+    )
+    made.pieces = [replace(piece, method=method) for piece in made.pieces]
+    line = torch.randn(12, generator=torch.Generator().manual_seed(4))
+    for block in lengths:
+        captured = made.capture(Batch((block * line,), {}))
+        for piece in made.pieces:
+            made.feature(captured, piece)
+        made.settle(captured)  # raises where the check fails
+    assert made.auditor.checked == len(lengths)
+    assert made.auditor.worst < made.auditor.tolerance / 2
 
 
 @pytest.mark.parametrize("lost", ["order", "half"])

@@ -9,14 +9,16 @@ from typing import Any
 from ntkscope.core import Record, UsageError
 
 KEY = "gathered"
+BUDGET = "memory"  # a setting that changes how fast results come, not what they are
 
 
 def gather(record: Record, folders: Iterable[str | Path]) -> None:
     """Copy the results (what `once` stored) that `record` lacks, and arrays, from the records in `folders`.
 
-    Each must be of the same experiment, with the same configuration and seeds. Where every result came from, and the
-    environment it was computed in, is listed under the metric "gathered". A record that was kept without its arrays gives its
-    results alone; the names of those arrays are listed there too. An array that is there but damaged is refused.
+    Each must be of the same experiment, with the same configuration (but for the memory it was given) and seeds. Where every
+    result came from, and the environment it was computed in, is listed under the metric "gathered". A record that was kept
+    without its arrays gives its results alone; the names of those arrays are listed there too. An array that is there but
+    damaged is refused.
     """
     for folder in folders:
         other = Record.open(folder)
@@ -36,6 +38,8 @@ def gather(record: Record, folders: Iterable[str | Path]) -> None:
                 without.append(name)
         sources = [{**source, "legs": [key for key in source["legs"] if key in lacking]} for source in passed_on]
         here = {"legs": own, "environment": dict(other.environment), "seconds": other.wall_seconds}
+        if other.config.get(BUDGET) != record.config.get(BUDGET):
+            here[BUDGET] = other.config.get(BUDGET)
         sources.append({**here, "arrays not kept": without} if without else here)
         sources = [source for source in sources if source["legs"]]
         if sources:
@@ -46,7 +50,7 @@ def gather(record: Record, folders: Iterable[str | Path]) -> None:
 
 def _check_same(record: Record, other: Record, folder: str | Path) -> None:
     for what in ("kind", "name", "config", "seeds"):
-        here, there = getattr(record, what), getattr(other, what)
+        here, there = _settings(record, what), _settings(other, what)
         if here != there:
             raise UsageError(
                 f"{folder} cannot be gathered into {record.folder}: its {what} is {_short(there)}, expected {_short(here)};"
@@ -60,6 +64,11 @@ def _check_same(record: Record, other: Record, folder: str | Path) -> None:
                 f" (weights {second}, expected {first}), so results of two networks would pass for those of one; gather what"
                 " was made of one of them alone, or run the legs again in the folder that has its weights"
             )
+
+
+def _settings(record: Record, what: str) -> Any:
+    value = getattr(record, what)
+    return {key: v for key, v in value.items() if key != BUDGET} if what == "config" else value
 
 
 def _mark(trained: Any) -> Any:

@@ -33,11 +33,20 @@ class Formed:
     def empty(self, n: int) -> Formed:
         return Formed(_empty(self.values, 0, n), None if self.scale is None else _empty(self.scale, 0, n))
 
-    def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> Tensor:
-        """`Σ_ic w_ic g_ic` for weights (n, heads): (numbers,). A product with one vector reads each number once."""
+    def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`Σ_ic w_ic g_ic` (numbers,) for the first draw of weights (k, n, heads), and the mean square of all draws' norms.
+
+        Each number is read once for all draws.
+        """
         if self.scale is not None:
             weights = weights * self.scale[:, None]
-        return weights.to(self.values.dtype).flatten() @ self.values.flatten(0, 1)
+        drawn, values = weights.to(self.values.dtype).flatten(1), self.values.flatten(0, 1)
+        step, first, squares = max(1, _DRAWN // len(drawn)), [], []
+        for at in range(0, max(1, values.shape[1]), step):
+            sums = drawn @ values[:, at : at + step]
+            first.append(sums[0].clone())
+            squares.append(_squared(sums))
+        return torch.cat(first), torch.stack(squares).sum() / len(drawn)
 
     def head(self, k: int) -> Formed:
         """The same for one head alone."""
@@ -80,17 +89,30 @@ class Near:
         a = torch.nn.functional.pad(self.a, (0, 0, 0, more) if self.a.is_floating_point() else (0, more))
         return Near(a, torch.nn.functional.pad(self.b, (0, 0, 0, 0, 0, more)), self.scale)
 
-    def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> Tensor:
-        """`Σ_ic w_ic Σ_s b_ics (a_is · v)` for weights (n, heads) and v `along` the inside: (g, o); or (rows, o)."""
+    def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`Σ_ic w_ic Σ_s b_ics (a_is · v)`, (g, o), or of a table (rows, o), for the first draw of weights (k, n, heads) and of
+        vectors v (k, inside) `along` the inside; and a mean square of the norms of other draws: of all weights with the first
+        vector, or of the other vectors, whichever is larger.
+        """
         if self.scale is not None:
             weights = weights * self.scale[:, None]
-        b = torch.einsum("gnsco,nc->gnso", self.b, weights.to(self.b.dtype))
-        g, n, s, o = b.shape
+        weights = weights.to(self.b.dtype)
+        g, n, s, c, o = self.b.shape
         if self.a.is_floating_point():
             assert along is not None
-            near = (self.a @ along.to(self.a.dtype)).reshape(g, 1, n * s)
-            return torch.matmul(near, b.reshape(g, n * s, o))[:, 0]
-        return b.new_zeros(rows, o).index_add_(0, self.a.flatten(), b.reshape(n * s, o))
+            k, near = len(weights), (self.a @ along.to(self.a.dtype).T).permute(0, 3, 1, 2)  # (g, k, n, s)
+            near = torch.cat([near[:, :1].expand(g, k, n, s), near[:, 1:]], 1)
+            each = near[..., None] * torch.cat([weights, weights[1:]])[:, :, None]  # (g, 2 k - 1, n, s, c)
+            sums = each.reshape(g, -1, n * s * c) @ self.b.reshape(g, n * s * c, o)
+            squares = torch.stack([_squared(sums[:, :k]) / k, _squared(sums[:, k:]) / max(1, k - 1)])
+            return sums[:, 0], squares.amax()
+        made = (self._looked_up(draw, rows) for draw in weights)
+        first = next(made)
+        return first, torch.stack([_squared(first), *map(_squared, made)]).mean()
+
+    def _looked_up(self, weights: Tensor, rows: int) -> Tensor:
+        values = torch.einsum("gnsco,nc->gnso", self.b, weights).flatten(0, 2)
+        return values.new_zeros(rows, values.shape[1]).index_add_(0, self.a.flatten(), values)
 
     def head(self, k: int) -> Near:
         """The same for one head alone."""
@@ -105,8 +127,14 @@ class Near:
 
 Feature: TypeAlias = Formed | Near
 
+_DRAWN = 2**22  # numbers of weighted sums that are held at once
+
 # float64 numbers held while samples are multiplied with themselves: 8 MiB, and 256 MiB where a launch costs more than them
 _SELF_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
+
+
+def _squared(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32)).square()
 
 
 def _empty(like: Tensor, axis: int, n: int) -> Tensor:
