@@ -7,7 +7,7 @@ import pytest
 
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
-from ntkscope.experiments.kernel_cost import BENT, operations, residual_figures
+from ntkscope.experiments.kernel_cost import BENT, carried_on, operations, residual_figures
 
 
 @pytest.mark.guard
@@ -17,7 +17,8 @@ class TestKernelCost(ExperimentContract):
         train_items=60,
         epochs=1,
         batch=30,
-        points=20,
+        points=(10, 20),
+        dense_points=10,
         residual_points=30,
         dim=32,
         dims=(16, 64),
@@ -25,7 +26,7 @@ class TestKernelCost(ExperimentContract):
         output_points=10,
         repeats=1,
     )
-    timed = ("time/", "outputs/")
+    timed = ("time/", "dense/", "outputs/")
     identities = ("surrogate-projection-saves-when", "surrogate-memory-factor")
 
 
@@ -35,6 +36,13 @@ def test_the_counts_predict_what_the_ledger_found(n: int, p: int, saving: float)
     assert counts["trNTK"] / counts["proj-trNTK"] == pytest.approx(saving, rel=0.02)
     assert counts["proj-trNTK"] == 10 * counts["proj-pNTK"]
     assert counts["eNTK"] == 10 * counts["trNTK"]
+
+
+def test_seconds_are_carried_on_by_what_they_are_made_of() -> None:
+    n = [1000, 2000, 4000]
+    assert carried_on(n, [2e-3 * k for k in n], 50_000) == pytest.approx(100)  # grows with the points
+    assert carried_on(n, [3e-7 * k**2 for k in n], 50_000) == pytest.approx(750)  # with the pairs
+    assert carried_on(n, [1.0, 0.9, 1.1], 50_000) > 0  # noise never makes it negative
 
 
 def test_a_gaussian_tail_falls_faster_than_an_exponential_one() -> None:
