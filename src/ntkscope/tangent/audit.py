@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,8 +53,20 @@ class PathChanged(NtkscopeError):
         )
 
 
-# a parameter; the norms of our side, of autograd's and of their difference; and the size that such sums have on average
-Sizes: TypeAlias = tuple[str, Sequence[Tensor]]
+class Sizes(NamedTuple):
+    """The norms of a parameter's sums: ours, autograd's, their difference, and those of several draws, which say what size such
+    sums have. `shares`: the group and the count of each of these; the largest mean square of a group is taken."""
+
+    name: str
+    norms: Sequence[Tensor]
+    shares: Sequence[tuple[int, int]] = ((0, 1),)
+
+    def squared(self, norms: Sequence[float]) -> tuple[float, float, float, float]:
+        """The squares, given the norms as numbers."""
+        means: dict[int, float] = {}
+        for (group, count), norm in zip(self.shares, norms[3:], strict=True):
+            means[group] = means.get(group, 0.0) + norm * norm / max(1, count)
+        return norms[0] * norms[0], norms[1] * norms[1], norms[2] * norms[2], max(means.values())
 
 
 @dataclass
@@ -196,18 +209,17 @@ class Auditor:
         rows, one, weights = piece.stop - piece.start, slice(check.one, check.one + 1), check.weights_for(feature)
         ours = (feature.combined(weights, rows, inner), feature[one].combined(weights[:, one], rows, inner))
         sides: list[Tensor] = []
-        for (first, _), truth in zip(ours, (check.truth[piece.name], check.alone[piece.name])):
+        for (first, drawn), truth in zip(ours, (check.truth[piece.name], check.alone[piece.name])):
             theirs = truth[piece.start : piece.stop] if truth.dim() else truth
             if order is not None and along is None:
                 first = order.arranged(first, piece.groups, piece.inside)
             elif order is not None and along is not None:
                 theirs = order.through(theirs, piece.groups, piece.inside, along[0].to(theirs.dtype))
             first = first.reshape(theirs.shape).to(theirs.dtype)
-            sides += [first, theirs, first - theirs]
-        norms = torch._foreach_norm(sides)
-        usual = [square.sqrt().to(norms[0].dtype) for _, square in ours]
-        check.block.append((piece.name, [*norms[:3], usual[0]]))
-        check.own.append((piece.name, [*norms[3:], usual[1]]))
+            sides += [first, theirs, first - theirs, *(each.sums.to(theirs.dtype) for each in drawn)]
+        norms, many = torch._foreach_norm(sides), 3 + len(ours[0][1])
+        for sizes, part, (_, drawn) in zip((check.block, check.own), (norms[:many], norms[many:]), ours):
+            sizes.append(Sizes(piece.name, part, [(each.group, each.draws) for each in drawn]))
         self.seconds += time.perf_counter() - began
 
     def _along(self, size: int, device: torch.device) -> Tensor:
@@ -229,7 +241,7 @@ class Auditor:
                 for start, stop in covered:
                     rest[start:stop] = 0
                 norm = rest.norm()
-                sizes.append((name, [torch.zeros_like(norm), norm, norm, norm]))
+                sizes.append(Sizes(name, [torch.zeros_like(norm), norm, norm, norm]))
 
     def finish(self, check: Check, loop: bool) -> None:
         """Both sides side by side: parameters that differ need a slower method. `loop`: samples were run one by one."""
@@ -291,12 +303,12 @@ class Auditor:
         """The parameters that differ, and the largest relative difference of the others."""
         if not sizes:
             return set(), 0.0
-        table = _stacked([norm for _, norms in sizes for norm in norms]).cpu().view(-1, 4).square()
-        names = list(dict.fromkeys(name for name, _ in sizes))
-        place = {name: k for k, name in enumerate(names)}
-        total = torch.zeros(len(names), 4, dtype=torch.float64)
-        total.index_add_(0, torch.tensor([place[name] for name, _ in sizes]), table)
-        total = total.sqrt()
+        numbers = iter(_stacked([norm for each in sizes for norm in each.norms]).tolist())  # waits once
+        squares: dict[str, list[float]] = {}
+        for each in sizes:
+            found = each.squared(list(islice(numbers, len(each.norms))))
+            squares[each.name] = [a + b for a, b in zip(squares.get(each.name, [0.0] * 4), found)]
+        names, total = list(squares), torch.tensor(list(squares.values()), dtype=torch.float64).sqrt()
         scale = total[:, [0, 1, 3]].amax(1).clamp_min(NOISE * float(total[:, :2].max())).clamp_min(1e-300)
         relative = (total[:, 2] / scale).tolist()
         bad = {name for name, value in zip(names, relative) if not value <= tolerance}

@@ -18,7 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from ntkscope.core import Certificate, UsageError, generator
 from ntkscope.core.tensor_cores import tensor_cores
-from ntkscope.tangent.audit import Auditor, Check, PathChanged
+from ntkscope.tangent.audit import Auditor, Check, PathChanged, Sizes
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call
 from ntkscope.tangent.captured import _cotangents, _same_path, _truth, _watched
@@ -216,7 +216,7 @@ class Block:
             formed = self.gradients(rows)
             for name, exact in known.items():
                 ours = formed.get(name, torch.zeros_like(exact)).to(exact.dtype)
-                sizes.append((name, [ours.norm(), exact.norm(), (ours - exact).norm(), exact.norm()]))
+                sizes.append(Sizes(name, [ours.norm(), exact.norm(), (ours - exact).norm(), exact.norm()]))
         check.covered = {name: [(0, len(leaf))] for name, leaf in subject.leaves.items()}
         self._check_inputs(check)
         auditor.seconds += time.perf_counter() - began

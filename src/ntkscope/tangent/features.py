@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from ntkscope.tangent.precision import Precision
+
+
+class Drawn(NamedTuple):
+    """Random sums, or the norm of some: `draws` of them in a group. The squares of a group, added and divided, are a mean."""
+
+    sums: Tensor
+    group: int
+    draws: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,20 +41,24 @@ class Formed:
     def empty(self, n: int) -> Formed:
         return Formed(_empty(self.values, 0, n), None if self.scale is None else _empty(self.scale, 0, n))
 
-    def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """`Σ_ic w_ic g_ic` (numbers,) for the first draw of weights (k, n, heads), and the mean square of all draws' norms.
+    def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> tuple[Tensor, list[Drawn]]:
+        """`Σ_ic w_ic g_ic` (numbers,) for the first draw of weights (k, n, heads), and the sums of all draws.
 
         Each number is read once for all draws.
         """
         if self.scale is not None:
             weights = weights * self.scale[:, None]
         drawn, values = weights.to(self.values.dtype).flatten(1), self.values.flatten(0, 1)
-        step, first, squares = max(1, _DRAWN // len(drawn)), [], []
-        for at in range(0, max(1, values.shape[1]), step):
+        k, step = len(drawn), max(1, _DRAWN // len(drawn))
+        if values.shape[1] <= step:
+            sums = drawn @ values
+            return sums[0], [Drawn(sums, 0, k)]
+        first, norms = [], []
+        for at in range(0, values.shape[1], step):
             sums = drawn @ values[:, at : at + step]
             first.append(sums[0].clone())
-            squares.append(_squared(sums))
-        return torch.cat(first), torch.stack(squares).sum() / len(drawn)
+            norms.append(Drawn(_norm(sums), 0, k))
+        return torch.cat(first), norms
 
     def head(self, k: int) -> Formed:
         """The same for one head alone."""
@@ -89,26 +101,24 @@ class Near:
         a = torch.nn.functional.pad(self.a, (0, 0, 0, more) if self.a.is_floating_point() else (0, more))
         return Near(a, torch.nn.functional.pad(self.b, (0, 0, 0, 0, 0, more)), self.scale)
 
-    def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def combined(self, weights: Tensor, rows: int, along: Tensor | None = None) -> tuple[Tensor, list[Drawn]]:
         """`Σ_ic w_ic Σ_s b_ics (a_is · v)`, (g, o), or of a table (rows, o), for the first draw of weights (k, n, heads) and of
-        vectors v (k, inside) `along` the inside; and a mean square of the norms of other draws: of all weights with the first
-        vector, or of the other vectors, whichever is larger.
+        vectors v (k, inside) `along` the inside; and the sums of all weights with the first vector, and of the other vectors.
         """
         if self.scale is not None:
             weights = weights * self.scale[:, None]
-        weights = weights.to(self.b.dtype)
+        weights, k = weights.to(self.b.dtype), len(weights)
         g, n, s, c, o = self.b.shape
         if self.a.is_floating_point():
             assert along is not None
-            k, near = len(weights), (self.a @ along.to(self.a.dtype).T).permute(0, 3, 1, 2)  # (g, k, n, s)
+            near = (self.a @ along.to(self.a.dtype).T).permute(0, 3, 1, 2)  # (g, k, n, s)
             near = torch.cat([near[:, :1].expand(g, k, n, s), near[:, 1:]], 1)
             each = near[..., None] * torch.cat([weights, weights[1:]])[:, :, None]  # (g, 2 k - 1, n, s, c)
             sums = each.reshape(g, -1, n * s * c) @ self.b.reshape(g, n * s * c, o)
-            squares = torch.stack([_squared(sums[:, :k]) / k, _squared(sums[:, k:]) / max(1, k - 1)])
-            return sums[:, 0], squares.amax()
-        made = (self._looked_up(draw, rows) for draw in weights)
-        first = next(made)
-        return first, torch.stack([_squared(first), *map(_squared, made)]).mean()
+            return sums[:, 0], [Drawn(sums[:, :k], 0, k), Drawn(sums[:, k:], 1, k - 1)]
+        first = self._looked_up(weights[0], rows)
+        others = [_norm(self._looked_up(draw, rows)) for draw in weights[1:]]
+        return first, [Drawn(first, 0, k), *(Drawn(norm, 0, k) for norm in others)]
 
     def _looked_up(self, weights: Tensor, rows: int) -> Tensor:
         values = torch.einsum("gnsco,nc->gnso", self.b, weights).flatten(0, 2)
@@ -133,8 +143,8 @@ _DRAWN = 2**22  # numbers of weighted sums that are held at once
 _SELF_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
 
 
-def _squared(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32)).square()
+def _norm(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
 
 
 def _empty(like: Tensor, axis: int, n: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ntkscope.core import Certificate, Params, UsageError, generator
 from ntkscope.linalg import OperatorGram
 from ntkscope.tangent import guards
-from ntkscope.tangent.audit import Auditor, PathChanged
+from ntkscope.tangent.audit import Auditor, PathChanged, Sizes
 from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.forward_mode import jvp
 from ntkscope.tangent.heads import Heads, as_heads
@@ -126,7 +126,7 @@ class Jacobian:
         except PathChanged as change:
             raise UsageError(change.refusal) from change
         sizes = [
-            (name, [total[name].norm(), value.norm(), (total[name] - value).norm(), value.norm()])
+            Sizes(name, [total[name].norm(), value.norm(), (total[name] - value).norm(), value.norm()])
             for name, value in whole.items()
         ]
         bad, worst = auditor.differing(sizes, auditor.kink)
