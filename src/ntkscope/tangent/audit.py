@@ -309,7 +309,8 @@ class Auditor:
             found = each.squared(list(islice(numbers, len(each.norms))))
             squares[each.name] = [a + b for a, b in zip(squares.get(each.name, [0.0] * 4), found)]
         names, total = list(squares), torch.tensor(list(squares.values()), dtype=torch.float64).sqrt()
-        scale = total[:, [0, 1, 3]].amax(1).clamp_min(NOISE * float(total[:, :2].max())).clamp_min(1e-300)
+        usual = total[:, [0, 1, 3]].amax(1)
+        scale = usual.clamp_min(NOISE * float(usual.max())).clamp_min(1e-300)
         relative = (total[:, 2] / scale).tolist()
         bad = {name for name, value in zip(names, relative) if not value <= tolerance}
         return bad, max((value for value in relative if value <= tolerance), default=0.0)
