@@ -49,7 +49,7 @@ class Formed:
         if self.scale is not None:
             weights = weights * self.scale[:, None]
         drawn, values = weights.to(self.values.dtype).flatten(1), self.values.flatten(0, 1)
-        k, step = len(drawn), max(1, _DRAWN // len(drawn))
+        k, step = len(drawn), max(1, _drawn(values) // len(drawn))
         if values.shape[1] <= step:
             sums = drawn @ values
             return sums[0], [Drawn(sums, 0, k)]
@@ -111,10 +111,13 @@ class Near:
         g, n, s, c, o = self.b.shape
         if self.a.is_floating_point():
             assert along is not None
-            near = (self.a @ along.to(self.a.dtype).T).permute(0, 3, 1, 2)  # (g, k, n, s)
-            near = torch.cat([near[:, :1].expand(g, k, n, s), near[:, 1:]], 1)
-            each = near[..., None] * torch.cat([weights, weights[1:]])[:, :, None]  # (g, 2 k - 1, n, s, c)
-            sums = each.reshape(g, -1, n * s * c) @ self.b.reshape(g, n * s * c, o)
+            paired, vectors = torch.cat([weights, weights[1:]]), along.to(self.a.dtype).T
+            sums = self.b.new_zeros(g, 2 * k - 1, o, dtype=torch.promote_types(self.b.dtype, torch.float32))
+            for at in _chunks(n, g * (2 * k - 1) * s * c, _drawn(self.b)):
+                near = (self.a[:, at] @ vectors).permute(0, 3, 1, 2)  # (g, k, some, s)
+                near = torch.cat([near[:, :1].expand(g, k, *near.shape[2:]), near[:, 1:]], 1)
+                each = near[..., None] * paired[:, at, None]  # (g, 2 k - 1, some, s, c)
+                sums += each.flatten(2) @ self.b[:, at].flatten(1, 3)
             return sums[:, 0], [Drawn(sums[:, :k], 0, k), Drawn(sums[:, k:], 1, k - 1)]
         first = self._looked_up(weights[0], rows)
         others = [_norm(self._looked_up(draw, rows)) for draw in weights[1:]]
@@ -137,10 +140,15 @@ class Near:
 
 Feature: TypeAlias = Formed | Near
 
-_DRAWN = 2**22  # numbers of weighted sums that are held at once
+# numbers of random sums, or of their coefficients, that are held at once: 16 MiB, and more where a launch costs more than them
+_DRAWN = {"cpu": 2**22, "cuda": 2**26}
 
 # float64 numbers held while samples are multiplied with themselves: 8 MiB, and 256 MiB where a launch costs more than them
 _SELF_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
+
+
+def _drawn(values: Tensor) -> int:
+    return _DRAWN.get(values.device.type, 2**22)
 
 
 def _norm(values: Tensor) -> Tensor:
