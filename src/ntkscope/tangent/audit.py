@@ -33,7 +33,10 @@ NOISE = 1e-3  # of the largest gradient: below this, differences are judged besi
 SUMS = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 1.5e-1, torch.float16: 3e-2}
 KINK = 5e-2  # what an activation on the other side of a kink may change of a gradient, in numbers shorter than float64
 SHORT = {"exact": 0.0, "tf32": 2e-2, "bf16": 3e-2, "fp16": 2e-2}  # of features that are rounded on purpose
-DRAWS = 8  # of weights and vectors: the first is compared with autograd, all of them say what size such sums have
+DRAWS = 8  # of weights and vectors: the first is compared with autograd, all of them say how large such sums are
+# of the size that random sums have: what rounding may make of one that is nearly nothing, for samples cancel in it
+ROUNDED = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+SHORTENED = {"exact": 0.0, "tf32": 2e-3, "bf16": 1e-2, "fp16": 4e-3}
 LEAST = 16  # other samples up to which all are run again; of more, an eighth
 
 
@@ -118,6 +121,11 @@ class Auditor:
         return max(self.narrowest(SUMS), SHORT[self.precision])
 
     @property
+    def rounding(self) -> float:
+        """What rounding may make of a sum, as a share of the size that such sums have."""
+        return max(self.narrowest(ROUNDED), SHORTENED[self.precision])
+
+    @property
     def kink(self) -> float:
         """What a gradient alone may differ from that in a block, whose sums are rounded otherwise."""
         return max(self.tolerance, KINK if self.narrowest(SUMS) > 1e-8 else 0.0)
@@ -196,8 +204,8 @@ class Auditor:
 
         Where a feature keeps the two sides of an outer product apart, both matrices are compared by what they do to a random
         vector: that costs in + out instead of in · out per position. Gradients that nearly cancel in a random sum, or lie at
-        nearly a right angle to the vector, leave little more than rounding, so the difference is judged beside the size that
-        such sums have over several draws. Terms that cancel within the gradient of one sample excuse nothing.
+        nearly a right angle to the vector, leave little more than rounding; as much as rounding can make of the size that such
+        sums have over several draws is allowed besides. Terms that cancel within the gradient of one sample excuse nothing.
         """
         began = time.perf_counter()
         check.covered.setdefault(piece.name, []).append((piece.start, piece.stop))
@@ -269,7 +277,8 @@ class Auditor:
         self._check_finite(check)
         sums = check.draws.double().flatten(1) @ projected.double()
         usual = float(sums.norm()) / DRAWS**0.5
-        scale = max(float(sums[0].norm()), float(truth.double().norm()), usual, 1e-300)
+        own = max(float(sums[0].norm()), float(truth.double().norm()))
+        scale = max(own + self.rounding / self.tolerance * usual, 1e-300)
         relative = float((sums[0] - truth.double()).norm()) / scale
         if not relative <= self.tolerance:
             for piece, values in gradients():  # whose fault is it?
@@ -309,9 +318,10 @@ class Auditor:
             found = each.squared(list(islice(numbers, len(each.norms))))
             squares[each.name] = [a + b for a, b in zip(squares.get(each.name, [0.0] * 4), found)]
         names, total = list(squares), torch.tensor(list(squares.values()), dtype=torch.float64).sqrt()
-        usual = total[:, [0, 1, 3]].amax(1)
-        scale = usual.clamp_min(NOISE * float(usual.max())).clamp_min(1e-300)
-        relative = (total[:, 2] / scale).tolist()
+        own, usual = total[:, :2].amax(1), total[:, 3]
+        floor = NOISE * float(total[:, [0, 1, 3]].max())
+        scale = (own.clamp_min(floor) + self.rounding / tolerance * usual).clamp_min(1e-300)
+        relative = torch.where(total.isfinite().all(1), total[:, 2] / scale, torch.inf).tolist()
         bad = {name for name, value in zip(names, relative) if not value <= tolerance}
         return bad, max((value for value in relative if value <= tolerance), default=0.0)
 

@@ -46,16 +46,15 @@ class Formed:
 
         Each number is read once for all draws.
         """
-        if self.scale is not None:
-            weights = weights * self.scale[:, None]
-        drawn, values = weights.to(self.values.dtype).flatten(1), self.values.flatten(0, 1)
+        weights, unit = _fitted(weights, self.scale, self.values.dtype)
+        drawn, values = weights.flatten(1), self.values.flatten(0, 1)
         k, step = len(drawn), max(1, _drawn(values) // len(drawn))
         if values.shape[1] <= step:
-            sums = drawn @ values
+            sums = _times(drawn @ values, unit)
             return sums[0], [Drawn(sums, 0, k)]
         first, norms = [], []
         for at in range(0, values.shape[1], step):
-            sums = drawn @ values[:, at : at + step]
+            sums = _times(drawn @ values[:, at : at + step], unit)
             first.append(sums[0].clone())
             norms.append(Drawn(_norm(sums), 0, k))
         return torch.cat(first), norms
@@ -105,9 +104,8 @@ class Near:
         """`Σ_ic w_ic Σ_s b_ics (a_is · v)`, (g, o), or of a table (rows, o), for the first draw of weights (k, n, heads) and of
         vectors v (k, inside) `along` the inside; and the sums of all weights with the first vector, and of the other vectors.
         """
-        if self.scale is not None:
-            weights = weights * self.scale[:, None]
-        weights, k = weights.to(self.b.dtype), len(weights)
+        weights, unit = _fitted(weights, self.scale, self.b.dtype)
+        k = len(weights)
         g, n, s, c, o = self.b.shape
         if self.a.is_floating_point():
             assert along is not None
@@ -118,9 +116,10 @@ class Near:
                 near = torch.cat([near[:, :1].expand(g, k, *near.shape[2:]), near[:, 1:]], 1)
                 each = near[..., None] * paired[:, at, None]  # (g, 2 k - 1, some, s, c)
                 sums += each.flatten(2) @ self.b[:, at].flatten(1, 3)
+            sums = _times(sums, unit)
             return sums[:, 0], [Drawn(sums[:, :k], 0, k), Drawn(sums[:, k:], 1, k - 1)]
-        first = self._looked_up(weights[0], rows)
-        others = [_norm(self._looked_up(draw, rows)) for draw in weights[1:]]
+        first = _times(self._looked_up(weights[0], rows), unit)
+        others = [_norm(_times(self._looked_up(draw, rows), unit)) for draw in weights[1:]]
         return first, [Drawn(first, 0, k), *(Drawn(norm, 0, k) for norm in others)]
 
     def _looked_up(self, weights: Tensor, rows: int) -> Tensor:
@@ -149,6 +148,19 @@ _SELF_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
 
 def _drawn(values: Tensor) -> int:
     return _DRAWN.get(values.device.type, 2**22)
+
+
+def _fitted(weights: Tensor, scale: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Weights in the numbers of a feature, with its scales, and a unit by which both are divided where their range is short."""
+    if scale is None:
+        return weights.to(dtype), None
+    weights = weights * scale[:, None]
+    unit = weights.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)
+    return (weights / unit).to(dtype), unit
+
+
+def _times(sums: Tensor, unit: Tensor | None) -> Tensor:
+    return sums if unit is None else sums.to(torch.promote_types(sums.dtype, torch.float32)) * unit
 
 
 def _norm(values: Tensor) -> Tensor:
