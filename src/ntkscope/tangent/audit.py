@@ -64,6 +64,12 @@ class Sizes(NamedTuple):
     norms: Sequence[Tensor]
     shares: Sequence[tuple[int, int]] = ((0, 1),)
 
+    @classmethod
+    def of(cls, name: str, ours: Tensor, theirs: Tensor) -> Sizes:
+        """Of two sums."""
+        norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in (ours, theirs, ours - theirs)]
+        return cls(name, [*norms, norms[1]])
+
     def squared(self, norms: Sequence[float]) -> tuple[float, float, float, float]:
         """The squares, given the norms as numbers."""
         means: dict[int, float] = {}
@@ -225,7 +231,8 @@ class Auditor:
                 theirs = order.through(theirs, piece.groups, piece.inside, along[0].to(theirs.dtype))
             first = first.reshape(theirs.shape).to(theirs.dtype)
             sides += [first, theirs, first - theirs, *(each.sums.to(theirs.dtype) for each in drawn)]
-        norms, many = torch._foreach_norm(sides), 3 + len(ours[0][1])
+        norms = torch._foreach_norm(sides, 2, torch.float64)  # which holds the squares of any float32
+        many = 3 + len(ours[0][1])
         for sizes, part, (_, drawn) in zip((check.block, check.own), (norms[:many], norms[many:]), ours):
             sizes.append(Sizes(piece.name, part, [(each.group, each.draws) for each in drawn]))
         self.seconds += time.perf_counter() - began

@@ -216,7 +216,7 @@ class Block:
             formed = self.gradients(rows)
             for name, exact in known.items():
                 ours = formed.get(name, torch.zeros_like(exact)).to(exact.dtype)
-                sizes.append(Sizes(name, [ours.norm(), exact.norm(), (ours - exact).norm(), exact.norm()]))
+                sizes.append(Sizes.of(name, ours, exact))
         check.covered = {name: [(0, len(leaf))] for name, leaf in subject.leaves.items()}
         self._check_inputs(check)
         auditor.seconds += time.perf_counter() - began

@@ -125,10 +125,7 @@ class Jacobian:
                     total[name] += dense(grad, leaf)
         except PathChanged as change:
             raise UsageError(change.refusal) from change
-        sizes = [
-            Sizes(name, [total[name].norm(), value.norm(), (total[name] - value).norm(), value.norm()])
-            for name, value in whole.items()
-        ]
+        sizes = [Sizes.of(name, total[name], value) for name, value in whole.items()]
         bad, worst = auditor.differing(sizes, auditor.kink)
         if bad:
             raise UsageError(guards.MIXED)
