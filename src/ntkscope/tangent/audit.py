@@ -34,7 +34,7 @@ SUMS = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 1.5e-1, torch.
 KINK = 5e-2  # what an activation on the other side of a kink may change of a gradient, in numbers shorter than float64
 SHORT = {"exact": 0.0, "tf32": 2e-2, "bf16": 3e-2, "fp16": 2e-2}  # of features that are rounded on purpose
 DRAWS = 8  # of weights and vectors: the first is compared with autograd, all of them say how large such sums are
-# of the size that random sums have: what rounding may make of one that is nearly nothing, for samples cancel in it
+# of the size that random sums have: what rounding may leave of one in which the samples cancel
 ROUNDED = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 SHORTENED = {"exact": 0.0, "tf32": 2e-3, "bf16": 1e-2, "fp16": 4e-3}
 LEAST = 16  # other samples up to which all are run again; of more, an eighth
@@ -57,8 +57,8 @@ class PathChanged(NtkscopeError):
 
 
 class Sizes(NamedTuple):
-    """The norms of a parameter's sums: ours, autograd's, their difference, and those of several draws, which say what size such
-    sums have. `shares`: the group and the count of each of these; the largest mean square of a group is taken."""
+    """The norms of a parameter's sums: ours, autograd's, their difference, and those of several draws, which say how large such
+    sums usually are. `shares`: for each of the latter its group and how many draws that has; the largest mean square counts."""
 
     name: str
     norms: Sequence[Tensor]
@@ -151,8 +151,10 @@ class Auditor:
         shape = (DRAWS, n, heads)
         signs = torch.randint(0, 2, shape, generator=drawn, dtype=torch.float64) * 2 - 1
         weights = signs * (0.5 + torch.rand(shape, generator=drawn, dtype=torch.float64))  # no two alike
-        if SHORT[self.precision]:
-            weights = weights.bfloat16().double()  # the features are multiplied with the very same numbers
+        if (
+            self.precision == "bf16"
+        ):  # features are multiplied with bf16 numbers; of these, one pair in a hundred is alike
+            weights = weights.bfloat16().double()
         weights = weights.to(self.subject.device)
         return Check(weights, weights[0], one)
 

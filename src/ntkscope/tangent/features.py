@@ -18,7 +18,7 @@ from ntkscope.tangent.precision import Precision
 
 
 class Drawn(NamedTuple):
-    """Random sums, or the norm of some: `draws` of them in a group. The squares of a group, added and divided, are a mean."""
+    """Random sums, or the norm of some of them. The squares of a group's norms, over its `draws`, are a mean square."""
 
     sums: Tensor
     group: int
@@ -139,8 +139,8 @@ class Near:
 
 Feature: TypeAlias = Formed | Near
 
-# numbers of random sums, or of their coefficients, that are held at once: 16 MiB, and more where a launch costs more than them
-_DRAWN = {"cpu": 2**22, "cuda": 2**26}
+# numbers of random sums, or of their coefficients, that are held at once: 16 MiB, and 64 MiB where launches cost more
+_DRAWN = {"cpu": 2**22, "cuda": 2**24}
 
 # float64 numbers held while samples are multiplied with themselves: 8 MiB, and 256 MiB where a launch costs more than them
 _SELF_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
