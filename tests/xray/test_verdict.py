@@ -76,6 +76,11 @@ def test_a_kernel_that_grew_and_hardly_turned_is_told_apart() -> None:
     assert "2,723 times the initial kernel's norm and its direction turned by 0.013 (1 - CKA; 0: only its scale" in why
 
 
+def test_the_sentence_says_which_kernel_changed_so_much() -> None:
+    why = judge(Observations(linearisation=0.98, kernel_change=449.0, centred_change=2723.0, rotation=0.36)).why
+    assert "between the centred kernels is 2,723 times" in why
+
+
 def test_the_score_grows_with_the_error() -> None:
     scores = [judge(replace(LAZY, linearisation=error)).score for error in (0.01, 0.1, 0.3, 0.5, 0.8, 1.2, 9.0)]
     assert scores == sorted(score for score in scores if score is not None)

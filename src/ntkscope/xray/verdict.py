@@ -163,9 +163,9 @@ def judge(seen: Observations) -> Verdict:
         if seen.linearisation < 1
         else "The tangent plane at the start explains nothing of what training changed"
     )
-    change = _changed(max(changes), seen.rotation)
+    change = _changed(max(changes), seen)
     if side == "lazy" and stayed:
-        word, why = "lazy", f"{explained}, and {_changed(min(changes), seen.rotation)}."
+        word, why = "lazy", f"{explained}, and {_changed(min(changes), seen)}."
     elif side == "rich" and moved:
         word, why = "rich", f"{explained}, and {change}."
     else:
@@ -184,18 +184,19 @@ def judge(seen: Observations) -> Verdict:
     return Verdict(word, score, why, confidence, evidence)
 
 
-def _changed(change: float, rotation: float | None) -> str:
+def _changed(change: float, seen: Observations) -> str:
     """How much the kernel changed: the difference relative to the initial kernel's norm, of which growth alone can be most,
-    and the rotation, which growth does not touch.
+    and the rotation, which growth does not touch. `change` is that of the kernel or of the centred one.
 
-    >>> print(_changed(2723.0, 0.013))
+    >>> print(_changed(2723.0, Observations(kernel_change=2723.0, rotation=0.013)))
     the difference between the kernels is 2,723 times the initial kernel's norm and its direction turned by 0.013
     (1 - CKA; 0: only its scale changed, 1: unrelated)
     """
-    said = f"the difference between the kernels is {_times(change)} the initial kernel's norm"
-    if rotation is None or not math.isfinite(rotation):
+    which = "kernels" if change == seen.kernel_change else "centred kernels"
+    said = f"the difference between the {which} is {_times(change)} the initial kernel's norm"
+    if seen.rotation is None or not math.isfinite(seen.rotation):
         return said
-    return f"{said} and its direction turned by {rotation:.2g} (1 - CKA; 0: only its scale changed, 1: unrelated)"
+    return f"{said} and its direction turned by {seen.rotation:.2g} (1 - CKA; 0: only its scale changed, 1: unrelated)"
 
 
 def _times(factor: float) -> str:
