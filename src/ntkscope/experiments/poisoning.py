@@ -33,7 +33,8 @@ from ntkscope.measures.faithfulness import probabilities
 @dataclass(frozen=True)
 class Poisoning:
     """`triggers`: "square" is the paper's, "random" another shape, place and colour drawn from the seed; "none" is the
-    same network trained on clean data, for comparison. `sgd_seeds`: fits of the authors' SGDClassifier per kernel."""
+    same network trained on clean data, for comparison. `sgd_seeds`: fits of the authors' SGDClassifier per kernel. `sketch`:
+    the kind of projection, as in surrogate-kernels."""
 
     dataset: str = "cifar10"
     model: str = "poison_cnn"
@@ -50,6 +51,7 @@ class Poisoning:
     kernels: tuple[str, ...] = SIX
     points: int = 5000
     dim: int = 10240
+    sketch: str = "kronecker"
     precision: str = "bf16"
     memory: str = "96GiB"
     alpha: float = 1e-4
@@ -154,6 +156,7 @@ def network(
             part.x.to(device),
             x_test.to(device),
             dim=config.dim,
+            sketch=config.sketch,
             precision=config.precision if device.type == "cuda" else "exact",
             memory=config.memory,
             seed=seed,

@@ -64,7 +64,10 @@ MAP = Published(
 
 @dataclass(frozen=True)
 class SurrogateText:
-    """`encoder`: "minilm", "tiny" or the folder of an encoder; `length`: tokens a sentence is padded or cut to."""
+    """`encoder`: "minilm", "tiny" or the folder of an encoder; `length`: tokens a sentence is padded or cut to.
+
+    `sketch`: the kind of projection, as in surrogate-kernels.
+    """
 
     dataset: str = "cola"
     encoder: str = "minilm"
@@ -76,7 +79,8 @@ class SurrogateText:
     lr: float = 1e-4
     kernels: tuple[str, ...] = SIX
     points: int = 8551
-    dim: int = 2048
+    dim: int = 10240
+    sketch: str = "kronecker"
     precision: str = "bf16"
     memory: str = "96GiB"
     alpha: float = 1e-4
@@ -165,6 +169,7 @@ def network_of(
             on(part.x, device),
             on(split.test.x, device),
             dim=config.dim,
+            sketch=config.sketch,
             precision=config.precision if device.type == "cuda" else "exact",
             memory=config.memory,
             seed=seed,
