@@ -28,7 +28,8 @@ from benchmarks.outcome import Check, Outcome, table, write
 from ntkscope.core.script import run_script
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.engine import Engine, Heads
+from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import make_plan
 from ntkscope.tangent.precision import Precision

@@ -23,7 +23,8 @@ from ntkscope.core import MemoryBudgetError, StoreError, UsageError
 from ntkscope.storage import TiledGram
 from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.engine import Detour, Heads
+from ntkscope.tangent.detour import Detour
+from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.plan import Cut, Footprint, make_cut
 from ntkscope.tangent.tile_source import FeatureTiles, TangentRecipe
 from oracles import store_network

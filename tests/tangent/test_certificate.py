@@ -19,6 +19,7 @@ from ntkscope.tangent.audit import SAMPLED, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.captured import Captured
 from ntkscope.tangent.features import Near
+from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.jacobian import Jacobian
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.subject import Subject
@@ -251,7 +252,7 @@ def blocks_of(precision: str, change: Any = None) -> list[bool]:
     made = engine.Engine(
         Subject(model),
         Batch((inputs[:3],), {}),
-        engine.Heads(),
+        Heads(),
         full=False,
         precision=Precision(precision, torch.float32),
     )
@@ -282,7 +283,7 @@ def on_a_line(precision: str, method: str, blocks: int, factor: float = 1.0) -> 
     made = engine.Engine(
         Subject(model),
         Batch((noise(3, 12).float(),), {}),
-        engine.Heads(),
+        Heads(),
         full=False,
         precision=Precision(precision, torch.float32),
     )

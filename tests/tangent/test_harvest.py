@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.tangent import captured, channels_last, harvest
-from ntkscope.tangent.engine import Engine, Probed
+from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.harvest import AHEAD, BLOCK, LONGEST, PLAIN, USES, Harvest, Stopwatch, Way
 from ntkscope.tangent.plan import Footprint
+from ntkscope.tangent.probed import Probed
 from ntkscope.tangent.schedule import planned
 from oracles.against import expected, smallest_budget
 from oracles.closeness import assert_kernel_close

@@ -16,7 +16,9 @@ import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
 from ntkscope.tangent import features, layers
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.engine import Detour, Engine, Heads
+from ntkscope.tangent.detour import Detour
+from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.plan import Cut, Footprint, Plan
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.schedule import cut_for, layers_cut, layers_plan, planned, work

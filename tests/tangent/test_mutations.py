@@ -31,6 +31,7 @@ from ntkscope.tangent import (
     precision,
     pristine,
     probe,
+    probed,
     readout,
 )
 from ntkscope.tangent.layout import Layout
@@ -204,14 +205,14 @@ def later_blocks_may_take_any_path(patch: pytest.MonkeyPatch) -> Case:
 @mutant()
 def fold_read_the_wrong_way(patch: pytest.MonkeyPatch) -> Case:
     """Samples folded into positions (`x.reshape(n * t, d)`), read as if positions came first."""
-    original = engine.probe
+    original = probed.probe
     flip = {"outer": "inner", "inner": "outer", "none": "none"}
 
-    def probed(*args: Any) -> Any:
+    def flipped(*args: Any) -> Any:
         found = original(*args)
         return replace(found, layouts=[Layout(layout.axis, flip[layout.fold]) for layout in found.layouts])
 
-    patch.setattr(engine, "probe", probed)
+    patch.setattr(probed, "probe", flipped)
 
     def run(m: Any, x: Tensor) -> Tensor:
         return m.head(m.a(x.reshape(-1, 3)).tanh().reshape(len(x), -1, 4).sum(1))

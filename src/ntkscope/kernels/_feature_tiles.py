@@ -17,11 +17,12 @@ from ntkscope.linalg.assembly import RowBlocks
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.clock import StageClock
 from ntkscope.tangent.coverage import Coverage
-from ntkscope.tangent.engine import Detour, probed, retried
+from ntkscope.tangent.detour import Detour, retried
 from ntkscope.tangent.feature_audit import AuditedFeatures, Compute
 from ntkscope.tangent.features import Formed
 from ntkscope.tangent.plan import Footprint
 from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.probed import probed
 from ntkscope.tangent.products import Products, multiplied
 from ntkscope.tangent.spot_check import Spot, settle
 from ntkscope.tangent.subject import Subject

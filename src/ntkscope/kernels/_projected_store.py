@@ -27,7 +27,8 @@ from ntkscope.storage.filling import fill
 from ntkscope.storage.stored_features import open_features
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch, as_batch
-from ntkscope.tangent.engine import Detour, Engine
+from ntkscope.tangent.detour import Detour
+from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.fingerprint import (
     code_identity,
     inputs_fingerprint,

@@ -17,7 +17,7 @@ from ntkscope.linalg.gram import Gram
 from ntkscope.storage.filling import fill
 from ntkscope.storage.store import KernelStore
 from ntkscope.storage.tiled import open_kernel
-from ntkscope.tangent.engine import Detour, probed
+from ntkscope.tangent.detour import Detour
 from ntkscope.tangent.fingerprint import (
     code_identity,
     inputs_fingerprint,
@@ -25,6 +25,7 @@ from ntkscope.tangent.fingerprint import (
     network_identity,
 )
 from ntkscope.tangent.plan import FEW_STORED, Cut, heads_at_once
+from ntkscope.tangent.probed import probed
 from ntkscope.tangent.schedule import check_schedule, cut_for
 from ntkscope.tangent.tile_source import FeatureTiles, Recipe
 from ntkscope.tangent.tiles import TileMaker, group_footprint

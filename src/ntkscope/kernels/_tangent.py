@@ -10,10 +10,11 @@ from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import Request, describe
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent import guards
-from ntkscope.tangent.engine import Engines, probed
+from ntkscope.tangent.engines import Engines
 from ntkscope.tangent.fingerprint import names_fingerprint
 from ntkscope.tangent.heads import Heads, OutputSketch
 from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.probed import probed
 from ntkscope.tangent.products import Products, products
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.tile_source import TangentRecipe

@@ -15,7 +15,7 @@ from ntkscope.kernels import costs
 from ntkscope.linalg import Gram
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.engine import Engines
+from ntkscope.tangent.engines import Engines
 from ntkscope.tangent.heads import OutputSketch
 from ntkscope.tangent.readout import last_parameters
 from ntkscope.tangent.subject import Selection, Subject, place

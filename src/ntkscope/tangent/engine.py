@@ -1,7 +1,7 @@
-"""The engine: one model with a choice of outputs and parameters, probed once, that turns blocks of samples into features.
+"""The engine: one probed model with a choice of outputs and parameters, that turns blocks of samples into features.
 
-Every block is checked against plain autograd (`audit`). Where that fails, or the model takes another path than the probe saw, a
-`Detour` says which parameters take a slower exact method from then on; where even sample by sample fails, the call is refused.
+Every block is checked against plain autograd (`audit`). Where that fails, or the model takes another path than the probe saw,
+the work begins again with an engine that takes another `Detour`.
 """
 
 from __future__ import annotations
@@ -9,156 +9,38 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ntkscope.core import Certificate, NumericalError, UsageError, generator
+from ntkscope.core import Certificate, NumericalError, generator
 from ntkscope.core.peak import kind_of
 from ntkscope.core.tensor_cores import tensor_cores
-from ntkscope.tangent import func_method, guards
+from ntkscope.tangent import func_method
 from ntkscope.tangent.audit import LEAST, Auditor, Check, PathChanged
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.capture import Call, watch
 from ntkscope.tangent.captured import Captured, capture
 from ntkscope.tangent.clock import StageClock
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.deferred import deferral, forming_cost
+from ntkscope.tangent.detour import Detour
 from ntkscope.tangent.features import Feature, self_products
 from ntkscope.tangent.harvest import PLAIN, Harvest, Stopwatch, Way
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece, pieces
 from ntkscope.tangent.plan import Footprint, footprint
 from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.probe import SAMPLES, TOLERANCE, Findings, probe
+from ntkscope.tangent.probe import TOLERANCE
+from ntkscope.tangent.probed import Probed
 from ntkscope.tangent.quick_convolution import flipped_bytes
 from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.spot_check import Spot, Spots
 from ntkscope.tangent.subject import Subject
 
-__all__ = ["Detour", "Engine", "Engines", "Heads", "Probed", "probed", "retried"]
-
 LOG = logging.getLogger(__name__)
 LIVE = 6  # cotangents of the largest call's size that a backward pass holds at a time
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Detour:
-    """What a run avoids after a check failed: rules for the parameters `func`, `vmap` (`loop`), several threads (`alone`)."""
-
-    func: frozenset[str] = frozenset()
-    loop: bool = False
-    alone: bool = False
-
-    def after(self, change: PathChanged, threads: int = 1) -> Detour:
-        """The next slower way; a refusal where there is none."""
-        if change.suspect and threads > 1 and not self.alone:
-            return replace(self, alone=True)
-        if not change.names:  # once more: what was in the way has been switched off
-            return self
-        if change.names - self.func:
-            return replace(self, func=self.func | change.names)
-        if not self.loop:
-            return replace(self, loop=True)
-        raise UsageError(change.refusal)
-
-
-@dataclass(frozen=True, eq=False)
-class Probed:
-    """What a probe of a subject found, whatever the heads: kept from call to call."""
-
-    few: Batch
-    outputs: int
-    findings: Findings
-    graph_bytes: int
-    calls: list[Call]
-
-    @classmethod
-    def of(cls, subject: Subject, sample: Batch) -> Probed:
-        few = subject.placed(_few(sample))
-        with tensor_cores(False):
-            outputs = guards.first_outputs(subject, few)
-            guards.check_differentiable(subject, outputs)
-            guards.check_chance(subject, few, outputs)
-            guards.check_independence(subject, few, outputs)
-            guards.check_used(subject, few)
-            findings = probe(subject, few)
-            graph_bytes, calls = _graph_bytes(subject, few, findings)
-        return cls(few, outputs.shape[1], findings, graph_bytes, calls)
-
-
-class Engines:
-    """The engines of one subject: what a probe found is kept, until the model or its inputs show that it no longer holds."""
-
-    def __init__(self, subject: Subject, *, certify: str | bool = "every") -> None:
-        self.subject, self.certify = subject, certify
-        self.kept: Probed | None = None
-        self._plainly = False  # whether a check failed on blocks that were run in another way than the model's own
-        self._made: dict[Any, Engine] = {}  # of what the probe found
-
-    def probe(self, sample: Batch) -> Probed:
-        if self.kept is None:
-            self.kept, self._made = Probed.of(self.subject, sample), {}
-        return self.kept
-
-    def engine(self, sample: Batch, heads: Heads, detour: Detour, **options: Any) -> Engine:
-        """An engine for these heads: a new one, or one that was made for an earlier call."""
-        found = self.probe(sample)
-        key = heads, detour, self.certify, options["full"], options["precision"].name, options.get("profile", False)
-        if key in self._made:
-            self._made[key].reset()
-        else:
-            self._made[key] = Engine(self.subject, found, heads, detour=detour, certify=self.certify, **options)
-            if self._plainly:
-                self._made[key].harvest.abandon()
-        return self._made[key]
-
-    def run(self, work: Callable[[Engine], Result], sample: Batch, heads: Heads, **options: Any) -> Result:
-        """`work` with an engine; where a check fails, once more on the next slower path."""
-        old, threads = False, 1
-
-        def attempt(detour: Detour) -> Result:
-            nonlocal old, threads
-            old = self.kept is not None
-            engine = self.engine(sample, heads, detour, **options)
-            try:
-                return work(engine)
-            finally:
-                threads = engine.threads
-                self._plainly |= engine.harvest.abandoned
-
-        def probe_again() -> bool:
-            if old:  # found with other inputs, or other weights
-                self.kept = None
-            return old
-
-        return retried(attempt, threads=lambda _: threads, probe_again=probe_again)
-
-
-def retried(
-    work: Callable[[Detour], Result],
-    start: Detour | None = None,
-    *,
-    threads: Callable[[Detour], int],
-    probe_again: Callable[[], bool] = lambda: False,
-) -> Result:
-    """`work(detour)`; where a check fails, once more with the next detour, after what `threads(detour)` threads did.
-
-    `probe_again`: whether to try the first path once more, with a new probe.
-    """
-    detour = start or Detour()
-    while True:
-        try:
-            return work(detour)
-        except PathChanged as change:
-            if detour != Detour() or not probe_again():
-                detour = detour.after(change, threads(detour))
-                failed = ", ".join(sorted(change.names)) or "a block"
-                LOG.warning("a check failed (%s); the work begins again in a slower way", failed)
 
 
 class Engine:
@@ -441,45 +323,6 @@ def _alike(ours: Sequence[Tensor | None], theirs: Sequence[Tensor | None]) -> bo
         elif not bool((dense(one, one) - dense(other, other)).abs().max() <= tolerance * dense(one, one).abs().max()):
             return False
     return True
-
-
-def _few(sample: Batch) -> Batch:
-    """The probed samples: the first and two others drawn at random, repeated if there are fewer."""
-    n = len(sample)
-    drawn = torch.randperm(n - 1, generator=generator(0, "probed samples", n))[: SAMPLES - 1] + 1
-    index = torch.cat([torch.zeros(1, dtype=torch.long), drawn]).repeat(SAMPLES)[:SAMPLES]
-    return sample.map(lambda t: t[index.to(t.device)])
-
-
-def probed(x1: Batch, x2: Batch | None) -> Batch:
-    """Samples to probe from: of the first side, and of the second when the first is short and alike."""
-    if x2 is None or len(x1) >= SAMPLES:
-        return x1
-    return x2 if len(x2) >= SAMPLES else x1
-
-
-def _graph_bytes(subject: Subject, batch: Batch, findings: Findings) -> tuple[int, list[Call]]:
-    """What autograd keeps for a sample between the forward and the backward pass, and the probed calls."""
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor.detach()  # a node that kept its own output with its graph would never be freed
-
-    state = (*subject.model.parameters(), *subject.model.buffers())
-    own = {tensor.untyped_storage().data_ptr() for tensor in state if not tensor.is_sparse}
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            outputs, tape = watch(subject, batch, findings.layouts)
-        size = sum(nbytes for pointer, nbytes in kept.items() if pointer not in own)
-    except RuntimeError as error:  # a model that differentiates inside, where such hooks are not allowed
-        LOG.info("the bytes of the graph are estimated from the calls (%r)", error)
-        outputs, tape = watch(subject, batch, findings.layouts)
-        size = 8 * sum(call.shape.numel() * outputs.element_size() for call in tape.calls)
-        size += 16 * sum(t.numel() * t.element_size() for t in batch.tensors())
-    del outputs
-    return 2 * size // len(batch), [replace(call, edge=None) for call in tape.calls]
 
 
 def _guilty(engine: Engine, x: Batch) -> str:

@@ -18,11 +18,11 @@ from ntkscope.tangent.audit import PathChanged
 from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.capture import Call
 from ntkscope.tangent.captured import _same_path, _watched
-from ntkscope.tangent.engine import Probed
 from ntkscope.tangent.feature_matrices import _differentiable
 from ntkscope.tangent.feature_run import Asked, _affine, _chosen
 from ntkscope.tangent.feature_sites import Site
 from ntkscope.tangent.precision import tensor_cores
+from ntkscope.tangent.probed import Probed
 from ntkscope.tangent.subject import Subject, place, quiet
 from ntkscope.tangent.terms import Outer
 from ntkscope.tangent.token_embeddings import Embedded, token_ids

@@ -17,12 +17,12 @@ from ntkscope.tangent.audit import PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import watch
 from ntkscope.tangent.contraction import ranges
-from ntkscope.tangent.engine import Probed
 from ntkscope.tangent.feature_sites import INPUT, Site, find_sites, named, scaled
 from ntkscope.tangent.feature_stream import Directions, Runner, Stream, Sum, auditor_of
 from ntkscope.tangent.heads import OutputSketch, as_heads
 from ntkscope.tangent.plan import CPU_BLOCK, CUDA_BLOCK, CUDA_SLACK, SLACK
 from ntkscope.tangent.probe import SAMPLES
+from ntkscope.tangent.probed import Probed
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Lookup, Outer
 

@@ -22,11 +22,11 @@ from ntkscope.tangent.audit import Auditor, Check, PathChanged, Sizes
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call
 from ntkscope.tangent.captured import _cotangents, _same_path, _truth, _watched
-from ntkscope.tangent.engine import Probed
 from ntkscope.tangent.feature_sites import INPUT, Site
 from ntkscope.tangent.guards import MIXED
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.probe import Findings
+from ntkscope.tangent.probed import Probed
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Lookup, Outer, Term, lookup_gradient, outer_gradient
 

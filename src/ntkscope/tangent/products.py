@@ -19,9 +19,12 @@ from ntkscope.core import Certificate, UsageError
 from ntkscope.linalg.assembly import assemble
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.coverage import Coverage
-from ntkscope.tangent.engine import Engine, Engines, Heads, probed
+from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.engines import Engines
+from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.plan import FEW, Plan, heads_at_once, make_plan
 from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.probed import probed
 from ntkscope.tangent.schedule import check_schedule, planned
 from ntkscope.tangent.tiles import SHARE, SQUARES, TileMaker, Tiles, group_footprint, groups_of
 

@@ -25,9 +25,12 @@ from ntkscope.core import Certificate
 from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.coverage import Coverage
-from ntkscope.tangent.engine import Detour, Engine, Heads, probed, retried
+from ntkscope.tangent.detour import Detour, retried
+from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.plan import Cut
 from ntkscope.tangent.precision import Precision
+from ntkscope.tangent.probed import probed
 from ntkscope.tangent.subject import Subject, quiet
 from ntkscope.tangent.tiles import TileMaker, Tiles, groups_of
 
