@@ -21,8 +21,9 @@ from ntkscope.core import Certificate, NtkscopeError, NumericalError, UsageError
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.features import Feature, Formed, Near
 from ntkscope.tangent.guards import MIXED, OUTPUTS, RANDOM, SHAPED, check_finite
+from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.reference import Heads, dense, pulled
+from ntkscope.tangent.reference import dense, pulled
 from ntkscope.tangent.spot_check import Spot, Spots, settle
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Order
@@ -163,14 +164,13 @@ class Auditor:
         began = time.perf_counter()
         check_finite(self.subject, batch, outputs)
         check.truth = truth
-        values, grads = self._run(batch, [check.one], check.weights)
-        check.alone = grads
-        self._compare(batch, [check.one], outputs, values)
+        check.alone, values, sizes = self._run(batch, [check.one], check.weights)
+        self._compare(batch, [check.one], outputs, values, sizes)
         others = [i for i in range(len(batch)) if i != check.one]
         if len(others) > LEAST:
             others = others[check.one % 8 :: 8]
         if others:
-            self._compare(batch, others, outputs, self._outputs(batch, others))
+            self._compare(batch, others, outputs, *self._outputs(batch, others))
         self.alone += 1
         self.seconds += time.perf_counter() - began
 
@@ -178,30 +178,42 @@ class Auditor:
         index = torch.tensor(rows, device=batch.tensors()[0].device)
         return batch.map(lambda t: t[index.to(t.device)])
 
-    def _run(self, batch: Batch, rows: list[int], weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Outputs and weighted gradient sums of some of a batch, by plain autograd."""
+    def _run(self, batch: Batch, rows: list[int], weights: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Weighted gradient sums of some of a batch, by plain autograd; their heads and the sizes of those."""
+        seen: list[Tensor] = []
+
+        def heads(outputs: Tensor) -> Tensor:
+            seen.append(self.heads.sizes(outputs.detach()))
+            return self.heads(outputs)
+
         with _told(len(rows), len(batch)):
-            values, grads = pulled(self.subject, self._taken(batch, rows), self.heads, weights[rows])
-        return values, {
+            values, grads = pulled(self.subject, self._taken(batch, rows), heads, weights[rows])
+        sums = {
             name: dense(grad, leaf).to(_wide(leaf)) for (name, leaf), grad in zip(self.subject.leaves.items(), grads)
         }
+        return sums, values, seen[0]
 
-    def _outputs(self, batch: Batch, rows: list[int]) -> Tensor:
+    def _outputs(self, batch: Batch, rows: list[int]) -> tuple[Tensor, Tensor]:
+        """The heads of some of a batch, and the sizes of what they add up."""
         with _told(len(rows), len(batch)):
-            return self.heads(self.subject(self._taken(batch, rows))).detach()
+            outputs = self.subject(self._taken(batch, rows)).detach()
+            return self.heads(outputs), self.heads.sizes(outputs)
 
-    def _compare(self, batch: Batch, rows: list[int], outputs: Tensor, values: Tensor) -> None:
-        """Outputs of some samples, run apart, must be those they had in the block; if not, chance or mixing is named."""
+    def _compare(self, batch: Batch, rows: list[int], outputs: Tensor, values: Tensor, sizes: Tensor) -> None:
+        """Outputs of some samples, run apart, must be those they had in the block; if not, chance or mixing is named.
+
+        Up to rounding, which is a share of the terms of a sum (`sizes`), however little of them is left.
+        """
         if values.shape != (len(rows), outputs.shape[1]):
             what = f"gives outputs of shape {tuple(values.shape)} for {len(rows)} samples"
             raise UsageError(SHAPED.format(what=what))
         tolerance, names = self.narrowest(OUTPUTS), set(self.subject.leaves)
-        scale = outputs.abs().amax()
+        scale = torch.maximum(outputs.abs().amax(), sizes.amax())
         if _close(outputs[rows], values, tolerance, scale):
             return
         every = list(range(len(batch)))
-        plain = self._outputs(batch, every)
-        if not _close(plain, self._outputs(batch, every), tolerance, scale):
+        plain = self._outputs(batch, every)[0]
+        if not _close(plain, self._outputs(batch, every)[0], tolerance, scale):
             raise PathChanged(names, suspect=True, refusal=RANDOM)
         if not _close(plain[rows], values, tolerance, scale):
             raise PathChanged(names, suspect=True, refusal=MIXED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,6 +17,7 @@ from ntkscope.tangent.capture import Call, Tape, cotangents, watch
 from ntkscope.tangent.features import Feature, Formed, Near
 from ntkscope.tangent.guards import first_outputs
 from ntkscope.tangent.harvest import PLAIN, Way
+from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.precision import Precision
@@ -124,7 +126,7 @@ def capture(
     batch: Batch,
     findings: Findings,
     made: list[Piece],
-    heads: func_method.Heads,
+    heads: Heads,
     func: str,
     precision: Precision,
     weights: Tensor | None = None,
@@ -134,6 +136,9 @@ def capture(
 
     With `weights` (n, heads) one more backward pass gives `Σ_ic w_ic ∂f_c(x_i)/∂θ` of all chosen parameters (`truth`). `way`
     changes memory formats and how many heads share a backward pass, and no numbers but for rounding.
+
+    Where the head is a sum of outputs, which may cancel (the rows of a trained readout add up to nearly nothing), passes back
+    are made in full float32 whatever the precision: rounded first and summed then, little but the rounding would be left.
     """
     n = len(batch)
     calls: list[Call] = []
@@ -148,14 +153,21 @@ def capture(
         _same_path(tape.calls, tape.unruled, findings)
         headed = heads(outputs)
         together = 1 if tape.hooked or _hooked(subject) else way.together  # hooks are to see one gradient at a time
-        arrived = _arrived(subject, headed, tape.calls, findings, made, precision, together)
+        with _passes_back(heads):
+            arrived = _arrived(subject, headed, tape.calls, findings, made, precision, together)
         calls = [replace(call, edge=None) for call in tape.calls]
         del outputs, tape
     truth = {} if weights is None else _truth(subject, headed, weights)
     values = headed.detach()
     del headed  # and with it the graph
-    by_func = _func(subject, batch, made, heads, func)
+    with _passes_back(heads):
+        by_func = _func(subject, batch, made, heads, func)
     return Captured(n, calls, findings.layouts, arrived, values, by_func, truth, way=way)
+
+
+def _passes_back(heads: Heads) -> AbstractContextManager[None]:
+    """In full float32 for a sum of outputs; as the precision says for outputs themselves."""
+    return tensor_cores(False) if heads.summed else nullcontext()
 
 
 def _arrived(

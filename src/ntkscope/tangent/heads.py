@@ -56,6 +56,17 @@ class Heads:
             values = values.sum(1, keepdim=True)
         return values if self.group is None else values[:, slice(*self.group)]
 
+    def sizes(self, values: Tensor) -> Tensor:
+        """How large what each head adds up is, whether or not it cancels: rounding is a share of this, not of the head.
+
+        >>> Heads(summed=True).sizes(torch.tensor([[3.0, -2.0]])).tolist()
+        [[5.0]]
+        """
+        if self.sketch is not None:
+            shares = torch.full((values.shape[1], self.width(values.shape[1])), self.sketch.k**-0.5)
+            return values.abs() @ shares.to(values)
+        return self(values.abs())
+
     def count(self, width: int) -> int:
         """How many outputs are chosen of `width`; a wrong choice is refused."""
         chosen = list(range(width)) if self.outputs is None else list(self.outputs)

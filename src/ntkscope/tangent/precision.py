@@ -24,7 +24,8 @@ class Precision:
     | fp16 | float32 | TF32 | float16, scaled per sample, formed in TF32 | float16, float32 sums |
 
     The forward pass is never shortened: an activation that lands on the other side of a kink changes the gradient as a
-    whole, while the rounding of cotangents and features averages out in the products.
+    whole, while the rounding of cotangents and features averages out in the products. Backward passes of a *sum* of outputs
+    are not shortened either, since its terms may cancel (`captured`).
     """
 
     def __init__(self, name: str, dtype: torch.dtype) -> None:
