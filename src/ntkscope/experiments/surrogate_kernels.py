@@ -153,13 +153,14 @@ def kernels_of(run: Run, s: int, names: Sequence[str]) -> dict[str, Any]:
     x_test = split.test.x.to(run.device)
     common = chosen_points(split.train.y, config.common(s), seed)
     compared = Compared(network, y_test)
-    for points in sorted({config.points(k, s) for k in names}):
+    lacking = [k for k in names if any(key not in run.record.metrics for key in _results(config, s, k))]
+    for points in sorted({config.points(k, s) for k in lacking}):
         index = chosen_points(split.train.y, points, seed)
         part = split.train.take(torch.from_numpy(index))
         y, places = part.y.numpy(), np.searchsorted(index, common)
         for pair in with_cosine(
             kernel_pairs(
-                [k for k in names if config.points(k, s) == points],
+                [k for k in lacking if config.points(k, s) == points],
                 model,
                 part.x.to(run.device),
                 x_test,
@@ -174,6 +175,13 @@ def kernels_of(run: Run, s: int, names: Sequence[str]) -> dict[str, Any]:
             whole = Surrogate(pair, y, config.alpha, seed)
             _measured(run, s, whole, whole.restricted(places), compared, split.train.x[torch.from_numpy(common)])
     return {"kernels": list(names)}
+
+
+def _results(config: SurrogateKernels, s: int, name: str) -> list[str]:
+    """What the record has of a kernel once it is done; a leg that was killed computes the others alone."""
+    rows = ("", "/common", "/sgd", "/looks", *(("/ridges",) if config.ridges else ()))
+    found = [f"{s}/{k}{row}" for k in (name, *((COSINE,) if name == "ck" else ())) for row in rows]
+    return [*found, *((f"{s}/side by side",) if name == "trntk" else ())]
 
 
 def _measured(run: Run, s: int, whole: Surrogate, few: Surrogate, compared: Compared, x_train: Tensor) -> None:
