@@ -5,6 +5,7 @@ One leg per trigger and network, estimated 270 seconds on one H200 (150 without 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -20,8 +21,14 @@ from ntkscope.experiments._images import build_network, chosen_points, load_imag
 from ntkscope.experiments._kernel_pairs import COSINE, SIX, TITLES, kernel_pairs, with_cosine
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._network import logits_of, trained
-from ntkscope.experiments._published_measure import Compared, as_committed, shares_of_classes, stochastic_scores
-from ntkscope.experiments._results import once
+from ntkscope.experiments._published_measure import (
+    Compared,
+    as_committed,
+    shares_of_classes,
+    spread,
+    stochastic_scores,
+)
+from ntkscope.experiments._results import once, summary
 from ntkscope.experiments._surrogate import Surrogate, faithful
 from ntkscope.experiments._table3_claims import NAME, PUBLISHED, TABLE, judge
 from ntkscope.experiments.registry import experiment
@@ -226,24 +233,49 @@ def _cosine(pair: KernelPair) -> torch.Tensor:
 
 
 def draw(record: Record) -> dict[str, Any]:
-    """Filters and τ by kernel, for the paper's trigger and for the second one."""
-    kernels = list(record.config["kernels"])
-    figure, axes = drawing.canvas(1, 2, width=5.4)
+    """F1 of the filters for both triggers; with the paper's trigger, τ on clean and on stamped images, at the optimum and by SGD.
+
+    Bars: standard errors over networks."""
+    kernels, seeds = list(record.config["kernels"]), range(int(record.config["seeds"]))
     names = [TITLES[k] for k in kernels]
+    figure, (filters, clean, stamped) = drawing.canvas(1, 3, width=4.4)
+    whole = {
+        kind: [s for s in seeds if all(f"{kind}/{s}/{k}" in record.metrics for k in kernels)]
+        for kind in ("square", "random")
+    }
+
+    def bars(kind: str, value: Callable[[Any], float | None]) -> tuple[list[float | None], list[float]]:
+        rows = [[value(record.metrics[f"{kind}/{s}/{k}"]) for s in whole[kind]] for k in kernels]
+        found = [summary(one for one in row if one is not None) if any(row) else None for row in rows]
+        return [one["mean"] if one else None for one in found], [one["sem"] if one else 0.0 for one in found]
+
     shown = {"square": "yellow square", "random": "second trigger"}
-    f1: dict[str, Any] = {}
-    tau: dict[str, Any] = {}
-    for kind, title in shown.items():
-        if all(f"{kind}/0/{k}" in record.metrics for k in kernels):
-            rows = [record.metrics[f"{kind}/0/{k}"] for k in kernels]
-            f1[title] = ([row["filter"]["f1"] for row in rows], None)
-            tau[f"{title}, clean images"] = ([row["clean"]["tau"] for row in rows], None)
-            tau[f"{title}, stamped"] = ([row["poisoned"]["tau"] for row in rows], None)
-    tau["published, clean images"] = ([TABLE[k][2] for k in kernels], None)
+    f1: dict[str, Any] = {
+        title: bars(kind, lambda row: row["filter"]["f1"]) for kind, title in shown.items() if whole[kind]
+    }
     if f1:
-        drawing.compare_bars(axes[0], names, f1, label="F1 of the filter: 3 of 5 neighbours")
-    drawing.compare_bars(axes[1], names, tau, label="Kendall τ")
+        drawing.compare_bars(filters, names, f1, label="F1 of the filter: 3 of 5 neighbours")
+    for axis, side, column, label in (
+        (clean, "clean", 2, "Kendall τ, clean images"),
+        (stamped, "poisoned", 4, "Kendall τ, stamped images"),
+    ):
+        series: dict[str, Any] = {}
+        if whole["square"]:
+            series["at the optimum"] = bars("square", partial(_tau, side=side))
+            series["by SGD"] = bars("square", partial(_tau_by_sgd, side=side))
+        series["published"] = ([TABLE[k][column] for k in kernels], None)
+        drawing.compare_bars(axis, names, series, label=label)
     return {"table3": figure}
+
+
+def _tau(row: Any, side: str) -> float:
+    return float(row[side]["tau"])
+
+
+def _tau_by_sgd(row: Any, side: str) -> float | None:
+    """τ as published, its mean over the seeds of SGD."""
+    found = spread(row["sgd"][side], "unsaturated", "tau") if "sgd" in row else None
+    return found["mean"] if found else None
 
 
 experiment(

@@ -119,20 +119,23 @@ def judge(config: SurrogateDefinitions, record: Record, difference: str) -> Iter
 
 
 def draw(record: Record) -> dict[str, Any]:
-    """The pNTK's error by width; accuracy of networks and surrogates under attack."""
-    figure, (width, attacks) = drawing.canvas(1, 2, width=5.0)
+    """The pNTK's error by width; accuracy of networks and surrogates under attack, and τ of the surrogates."""
+    figure, (width, attacks, order) = drawing.canvas(1, 3, width=4.4)
     found = record.metrics.get(WIDTH)
     if found:
         width.loglog(found["widths"], found["error"], "o-", color=drawing.COLOURS[0], label="measured")
         drawing.power_law(width, found["widths"], found["error"][0], -0.5, "width^-1/2")
         drawing.log_widths(width, found["widths"], "|pNTK ⊗ I - eNTK| / |eNTK|")
     series: dict[str, Any] = {}
+    taus: dict[str, Any] = {}
     for name, one in under(record, f"{ATTACK}/").items():
         series[name] = ([one["svm"][a]["network_accuracy"] for a in ATTACKS], None)
         for kind in ("svm", "glm"):
             series[f"{name}, {kind}"] = ([one[kind][a]["surrogate_accuracy"] for a in ATTACKS], None)
+            taus[f"{name}, {kind}"] = ([one[kind][a]["tau"] for a in ATTACKS], None)
     if series:
         drawing.compare_bars(attacks, ATTACKS, series, label="accuracy")
+        drawing.compare_bars(order, ATTACKS, taus, label="Kendall τ")
     return {"definitions": figure}
 
 
