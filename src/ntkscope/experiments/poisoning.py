@@ -233,7 +233,7 @@ def _cosine(pair: KernelPair) -> torch.Tensor:
 
 
 def draw(record: Record) -> dict[str, Any]:
-    """F1 of the filters for both triggers; with the paper's trigger, τ on clean and on stamped images, at the optimum and by SGD.
+    """F1 of the filters for both triggers; with the paper's, τ on clean and on stamped images, at the optimum and by SGD.
 
     Bars: standard errors over networks."""
     kernels, seeds = list(record.config["kernels"]), range(int(record.config["seeds"]))

@@ -10,7 +10,7 @@ One leg per fine-tuned encoder, estimated 300 seconds on one H200.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,7 +49,7 @@ TABLE = Published(
     "surrogate-table2-bert",
     "Table 2",
     {"tau": TAU, "TAD points": TAD},
-    "trNTK's tau >= those of all but raw CK - 0.02, >= 3 networks",
+    "trNTK's tau >= those of all but raw CK - 0.02, at the optimum and by SGD, >= 3 networks",
     WHY,
     seeds=3,
 )
@@ -241,12 +241,17 @@ def judge(config: SurrogateText, record: Record, difference: str) -> Iterator[Cl
         "tau by SGD": {k: found for k, found in sgd.items() if found},
     }
     whole = set(TAU) <= set(taus)
-    order = (
-        whole and taus["trntk"]["mean"] >= max(v["mean"] for k, v in taus.items() if k not in ("ck", "trntk")) - 0.02
-    )
+    means = {k: v["mean"] for k, v in taus.items()}, {k: found[1] for k, found in sgd.items() if found}
+    order = whole and all(_first("trntk", one) for one in means)
     gap = round(taus["trntk"]["mean"] - taus["em"]["mean"], 4) if whole else None
     note = "; ".join(text for text in (f"gap of trNTK to Em {gap} (published 0.159)", more) if text)
     yield TABLE.judged(table, order if whole else None, difference=difference, note=note, seeds=len(seeds))
+
+
+def _first(kernel: str, taus: Mapping[str, float]) -> bool:
+    """Whether no kernel but the raw CK is more than 0.02 above it; nothing to compare does not speak against it."""
+    others = [tau for name, tau in taus.items() if name not in ("ck", kernel)]
+    return not taus or taus[kernel] >= max(others) - 0.02
 
 
 def _by_sgd(found: list[Any], measure: str) -> list[float] | None:
