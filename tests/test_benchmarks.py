@@ -87,7 +87,7 @@ def test_the_blocked_peer_of_a_gpu_computes_the_trace_ntk() -> None:
 @pytest.mark.guard
 @pytest.mark.parametrize("name", ["vit-tiny", "bert-base"])
 def test_the_gpu_comparisons_on_tiny_networks(name: str, tmp_path: Path) -> None:
-    from benchmarks import gpu_harvest, gpu_peers, gpu_roofline
+    from benchmarks import gpu_harvest, gpu_peers, gpu_profile, gpu_roofline
 
     assert gpu_peers.main([name], tmp_path / "peers", quick=True) == 0
     run = json.loads((tmp_path / "peers" / f"{name}.json").read_text())["runs"][0]
@@ -102,6 +102,9 @@ def test_the_gpu_comparisons_on_tiny_networks(name: str, tmp_path: Path) -> None
     record = json.loads((tmp_path / "harvest" / f"{name}-exact.json").read_text())
     assert [row["taken"] for row in record["ways"]] == ["as told"] * 4
     assert len(record["calls"]) == 4
+    assert gpu_profile.main([name], out=tmp_path / "profile", quick=True) == 0
+    record = json.loads((tmp_path / "profile" / f"{name}-5-exact.json").read_text())
+    assert "aten::mm" in {row["name"] for row in record["processor"]}
 
 
 def test_a_kernel_that_disagrees_is_not_timed() -> None:

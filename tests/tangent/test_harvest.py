@@ -430,7 +430,7 @@ def test_another_layout_that_changes_numbers_is_not_used_after_the_trial(
     x = torch.cat([x, x + 1, x - 1])
     K = ns.kernel("trntk0", model, x)
     assert_kernel_close(K.dense(), expected("trntk0", model, x), 1e-10)
-    assert ways.count(Way(True)) == 1  # on the probed samples
+    assert 1 <= ways.count(Way(True)) <= torch.get_num_threads()  # on the probed samples, by each thread
 
 
 class ByStrides(nn.Module):

@@ -327,9 +327,74 @@ def test_the_schedule_with_less_work_is_taken_and_said() -> None:
 
 
 def test_work_is_counted_as_it_is_done() -> None:
-    each = gpu(capture_cost=1.0, forming_cost=0.0, again_cost=0.0, pair_cost=0.0)
+    each = gpu(capture_cost=1.0, forming_cost=0.0, again_cost=0.0, pair_cost=0.0, cuda=False)
     assert work(4, None, each, Plan(2, 1, 0)) == work(4, None, each, Plan(2, 1, 0, 1, 2, 1)) == 4.0 * (4 + 2)
     assert work(4, 3, each, Plan(2, 1, 0)) == 4.0 * (4 + 2 * 3)
+    short, long = (work(4, None, gpu(capture_cost=1.0), Plan(4, block, 0)) for block in (2, 4))
+    assert short > long  # launches
+
+
+def everything(n: int, m: int | None, each: Footprint, plan: Plan) -> bool:
+    """Whether no sample is run twice."""
+    return plan.resident >= n and (m is None or plan.columns >= m)
+
+
+@pytest.mark.parametrize("passing", [100, 300])
+def test_shorter_blocks_where_all_factors_fit_beside_them(passing: int) -> None:
+    """A transformer of which 512 samples fit only if blocks and the gradients of a layer take less than usual."""
+    mib = 2**20
+    each = Footprint(
+        650 * mib, passing * mib, 4, pair_cost=3.7e8, cuda=True, worker=2**30, kept=117 * mib, formed=18 * mib,
+        check=835 * mib, capture_cost=5.4e10, forming_cost=2.2e10, again_cost=2.2e10,
+    )  # fmt: skip
+    memory = 100 * 2**30
+    plan = planned(512, None, each, memory, 1, 1)
+    assert plan.layered
+    assert everything(512, None, each, plan)
+    assert plan.held(each, 512, None) + 512**2 * 4 <= each.slack * memory
+    assert 16 <= plan.block < 256
+    roomy = planned(64, None, each, memory, 1, 1, "layers")
+    assert roomy.block == 64  # nothing is gained by shorter ones
+
+
+@pytest.mark.parametrize("longest", [256, 512, 1024])
+def test_longer_blocks_are_taken_whichever_schedule_they_lead_to(longest: int) -> None:
+    """A small network: both schedules hold everything, and the longest blocks that are asked for are used."""
+    kib = 2**10
+    each = Footprint(
+        120 * kib, 884 * kib, 4, pair_cost=5.9e4, cuda=True, worker=733 * kib, kept=93 * kib, formed=94 * kib,
+        check=482 * kib, capture_cost=5.5e6, forming_cost=3.6e6, again_cost=2.4e6, longest=longest,
+    )  # fmt: skip
+    plan = planned(2048, None, each, 100 * 2**30, 1, 1)
+    assert plan.block == longest
+    assert plan.resident == 2048
+
+
+@settings(deadline=None, max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    n=st.integers(1, 3000),
+    m=st.one_of(st.none(), st.integers(1, 3000)),
+    sizes=st.tuples(*[st.integers(1, 10**8)] * 4),
+    memory=st.integers(2**28, 2**37),
+    longest=st.sampled_from([0, 512, 1024]),
+)
+def test_plans_stay_inside_any_budget(
+    n: int, m: int | None, sizes: tuple[int, int, int, int], memory: int, longest: int
+) -> None:
+    kept, passing, formed, feature = sizes
+    each = gpu(kept=kept, passing=passing, formed=formed, feature=feature, check=kept // 3, longest=longest)
+    result = n * (m or n) * each.pairs * each.itemsize
+    try:
+        plan = planned(n, m, each, memory, 1, 1)
+    except MemoryBudgetError:
+        return
+    assert plan.held(each, min(n, m or n), m) + result <= each.slack * memory
+    assert 1 <= plan.block <= max(n, m or n)
+    try:
+        cut = cut_for(n, m, each, memory, 1)
+    except MemoryBudgetError:
+        return
+    assert cut.needs(each) <= each.slack * memory
 
 
 def test_refusals() -> None:

@@ -8,8 +8,10 @@ product of few columns waits for memory. On a CPU, where threads take blocks of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TypeVar
 
 from ntkscope.core import MemoryBudgetError, UsageError
 from ntkscope.core.budget import over_budget
@@ -34,7 +36,13 @@ SCHEDULES = ("auto", "blocks", "layers")
 CAPTURE, FORMING = 4.0, 3.0  # times as long as a multiply-add of a large product (ResNet-18 on an H200: 1.6 – 8, 1 – 6)
 RIDGE = 100.0  # multiply-adds while one number of what stays is read; a product with w columns takes 1 + RIDGE / w of its time
 GAIN = 0.95  # of the work of "blocks", which "layers" must stay below
-FORMED = 0.25  # of the budget: gradients of one layer, where not all fit
+FORMED = (
+    0.25,
+    0.05,
+)  # of the budget: least for gradients of one layer, where not all fit; the second where it saves work
+SHORT = 64.0  # samples that a block takes as long as besides its own, on a GPU: launches
+
+T = TypeVar("T")
 
 
 def check_schedule(schedule: str) -> None:
@@ -47,12 +55,14 @@ def planned(
 ) -> Plan:
     """The plan for (n, m) in memory; m None for one set of inputs with itself.
 
-    Longer blocks than usual (`each.longest`) are taken if as many samples stay as with usual ones.
+    Longer blocks than usual (`each.longest`) are taken if that is no more work than usual ones are.
     """
+    side, most = min(n, m or n), max(n, m or n)
     usual = _planned(n, m, replace(each, longest=0), memory, kept, threads, schedule)
+    least = work(side, None if m is None else most, each, usual)
     while each.longest and each.longest != usual.block:
         plan = _planned(n, m, each, memory, kept, threads, schedule)
-        if plan.block <= usual.block or (plan.resident >= usual.resident and plan.columns >= usual.columns):
+        if plan.block <= usual.block or work(side, None if m is None else most, each, plan) <= least / GAIN:
             return plan
         each = replace(each, longest=max(plan.block // 2, usual.block))
     return usual
@@ -75,29 +85,74 @@ def _planned(n: int, m: int | None, each: Footprint, memory: int, kept: int, thr
 
 
 def layers_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1) -> Plan:
-    """The largest tiles whose factors fit beside the result."""
+    """The tiles with the least work whose factors fit beside the result.
+
+    Shorter blocks, and less room for products, leave room for the factors of more samples, so that fewer are run twice.
+    """
     side, most = min(n, m or n), max(n, m or n)
     available = each.slack * memory - n * (m or n) * each.pairs * each.itemsize * kept
-    usual = 2**33 if each.cuda else 2**26
-    workspace = int(max(LEAST_WORKSPACE, min(available / 8, usual)))
-    block = _block(most, each, available - workspace)
-    while True:
-        if m is None and _fits(each, side, 0, block, workspace, available):
+    others = None if m is None else most
+
+    def tiles(trial: Trial) -> Plan | None:
+        block, workspace = trial.block, trial.workspace
+        if m is None and trial.fits(each, side, 0, available):
             rows, columns = side, 0
-            break
-        square = largest(most, _square(each, block, workspace, available))
-        rows = min(square, side)
-        columns = largest(most, _beside(each, rows, block, workspace, available)) if m is not None else rows
-        if min(rows, columns) >= min(block, side) or block == 1:
-            break
-        block = max(1, block // 2)
-    if rows < 1 or (columns < 1 and rows < side):
+        else:
+            rows = min(side, largest(most, lambda size: trial.fits(each, size, size, available)))
+            columns = largest(most, lambda size: trial.fits(each, rows, size, available)) if m is not None else rows
+        if rows < 1 or (columns < 1 and rows < side):
+            return None
+        block = max(1, min(block, max(rows, columns)))
+        return Plan(
+            rows, block, workspace, 1, columns or rows, _forming(each, rows, columns, block, workspace, available)
+        )
+
+    found = _least_work(
+        map(tiles, _trials(each, most, available, 2**33 if each.cuda else 2**26)),
+        lambda plan: work(side, others, each, plan),
+    )
+    if found is None:
         needed = n * (m or n) * each.pairs * each.itemsize * kept + _smallest(each)
         what = f"for a result of {n} × {m or n} samples and the factors of one"
         raise over_budget(memory, needed / each.slack * 1.01 + 1, what, 'raise memory=, or use schedule="blocks"')
-    block = max(1, min(block, max(rows, columns)))
-    forming = _forming(each, rows, columns, block, workspace, available)
-    return Plan(rows, block, workspace, 1, columns or rows, forming)
+    return found
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A length of blocks, bytes for products, and the least share of a budget for the gradients of one layer."""
+
+    block: int
+    workspace: int
+    share: float
+
+    def fits(self, each: Footprint, rows: int, columns: int, available: float) -> bool:
+        """Whether factors of so many samples do, with gradients of two blocks, of a share of the budget, or of all."""
+        block, size = max(1, min(self.block, rows)), max(1, each.formed)
+        forming = int(min((rows + columns) * size, max(2 * block * size, self.share * available)))
+        return each.shelf(rows, columns, block, forming, self.workspace) <= available
+
+
+def _trials(each: Footprint, most: int, available: float, usual: int) -> Iterator[Trial]:
+    """From the longest blocks and the most room for products and gradients on."""
+    largest_workspace = int(max(LEAST_WORKSPACE, min(available / 8, usual)))
+    workspaces = dict.fromkeys((largest_workspace, max(LEAST_WORKSPACE, largest_workspace // 4)))
+    for share, workspace in product(FORMED, workspaces):
+        block = max(1, min(each.largest_block, most, int((available - workspace) * 0.3 / each.passing)))
+        while True:
+            yield Trial(block, workspace, share)
+            if block == 1:
+                break
+            block //= 2
+
+
+def _least_work(trials: Iterable[T | None], cost: Callable[[T], float]) -> T | None:
+    """The first trial whose work no later one beats by more than little: short blocks cost more than is counted."""
+    best, least = None, float("inf")
+    for trial in trials:
+        if trial is not None and (found := cost(trial)) < GAIN * least:
+            best, least = trial, found
+    return best
 
 
 def cut_for(
@@ -114,63 +169,44 @@ def cut_for(
         layers = layers_cut(n, m, each, memory, rows)
     except MemoryBudgetError:
         return blocks
-    first, second = (
-        work(n, m, each, Plan(c.size, c.block, c.workspace, 1, c.size, c.forming)) for c in (blocks, layers)
-    )
+    first, second = (work(n, m, each, _as_plan(cut)) for cut in (blocks, layers))
     return layers if second <= GAIN * first else blocks
 
 
 def layers_cut(n: int, m: int | None, each: Footprint, memory: int, rows: int = 1) -> Cut:
-    """The largest square tiles whose factors, of rows and of columns, fit."""
+    """The square tiles with the least work whose factors, of rows and of columns, fit."""
     side, available = max(n, m or n), each.slack * memory
     wanted = max(1, min(side, (CUDA_LARGEST if each.cuda else LARGEST) // rows, work_side(each)))
-    workspace = int(max(LEAST_WORKSPACE, min(available / 8, CUDA_WORKSPACE if each.cuda else WORKSPACE)))
-    block = _block(wanted, each, available - workspace)
 
     def copies(size: int) -> int:
         return COPIES * size**2 * each.pairs * each.itemsize
 
-    def fits(size: int) -> bool:
-        return _fits(each, size, size, min(block, size), workspace, available - copies(size))
+    def tiles(trial: Trial) -> Cut | None:
+        size = largest(wanted, lambda size: trial.fits(each, size, size, available - copies(size)))
+        if size < 1:
+            return None
+        made = even(Cut(size, min(trial.block, size), trial.workspace), side)
+        forming = _forming(each, made.size, made.size, made.block, made.workspace, available - copies(made.size))
+        return replace(made, forming=forming)
 
-    size = largest(wanted, fits)
-    while size < min(block, wanted) and block > 1:
-        block //= 2
-        size = largest(wanted, fits)
-    if size < 1:
+    found = _least_work(
+        map(tiles, _trials(each, wanted, available, CUDA_WORKSPACE if each.cuda else WORKSPACE)),
+        lambda cut: work(n, m, each, _as_plan(cut)),
+    )
+    if found is None:
         needed = COPIES * each.pairs * each.itemsize + _smallest(each)
         what = "for the factors of two samples"
         raise over_budget(memory, needed / each.slack * 1.01 + 1, what, 'raise memory=, or use schedule="blocks"')
-    made = even(Cut(size, min(block, size), workspace), side)
-    forming = _forming(each, made.size, made.size, made.block, workspace, available - copies(made.size))
-    return replace(made, forming=forming)
+    return found
+
+
+def _as_plan(cut: Cut) -> Plan:
+    return Plan(cut.size, cut.block, cut.workspace, 1, cut.size, cut.forming)
 
 
 def _smallest(each: Footprint) -> float:
     """Bytes with which two samples fit, an eighth of them for products."""
     return each.shelf(1, 1, 1, 2 * max(1, each.formed), 0) * 8 / 7 + LEAST_WORKSPACE
-
-
-def _block(most: int, each: Footprint, room: float) -> int:
-    return max(1, min(each.largest_block, most, int(room * 0.3 / each.passing)))
-
-
-def _least(each: Footprint, rows: int, columns: int, block: int, available: float) -> int:
-    """Bytes for formed gradients without which a tile is not worth it: two blocks of them, a share of the budget, or all."""
-    whole = (rows + columns) * max(1, each.formed)
-    return int(min(whole, max(2 * block * max(1, each.formed), FORMED * available)))
-
-
-def _fits(each: Footprint, rows: int, columns: int, block: int, workspace: int, available: float) -> bool:
-    return each.shelf(rows, columns, block, _least(each, rows, columns, block, available), workspace) <= available
-
-
-def _square(each: Footprint, block: int, workspace: int, available: float) -> Callable[[int], bool]:
-    return lambda size: _fits(each, size, size, min(block, size), workspace, available)
-
-
-def _beside(each: Footprint, rows: int, block: int, workspace: int, available: float) -> Callable[[int], bool]:
-    return lambda size: _fits(each, rows, size, block, workspace, available)
 
 
 def _forming(each: Footprint, rows: int, columns: int, block: int, workspace: int, available: float) -> int:
@@ -182,7 +218,7 @@ def _forming(each: Footprint, rows: int, columns: int, block: int, workspace: in
 def work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
     """The cost of a plan, in multiply-adds of large products: samples run and formed, pairs multiplied.
 
-    n inputs with themselves, or n that stay with m others.
+    n inputs with themselves, or n that stay with m others. Short blocks on a GPU take longer for each sample.
     """
     size, others = plan.resident, n if m is None else m
     starts = range(0, n, size)
@@ -199,5 +235,6 @@ def work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
             min(size, n - at) * max(1, -(-(max(0, n - at - size) if m is None else others) // across)) for at in starts
         )
         formed, again = once, (captured + again) * each.again_cost
-    samples = captured * (CAPTURE * each.capture_cost + FORMING * formed) + FORMING * again
+    capture = CAPTURE * each.capture_cost * (1 + SHORT / plan.block if each.cuda else 1.0)
+    samples = captured * (capture + FORMING * formed) + FORMING * again
     return samples + pairs * each.pair_cost * (1 + RIDGE / width)
