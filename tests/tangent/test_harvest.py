@@ -385,13 +385,19 @@ def test_longer_blocks_than_those_compared_are_compared_again() -> None:
 def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ways are compared here, in blocks of four, by a clock that says what each costs."""
     monkeypatch.setattr(harvest, "BLOCK", 4)
-    original = Engine._captured
+    original, stop, last = Engine._run, Stopwatch.stop, [PLAIN]
 
-    def timed(self: Engine, batch: Any, check: Any, way: Way, fitting: Way) -> Any:
-        monkeypatch.setattr(Stopwatch, "seconds", lambda watch: COSTS[way])
-        return original(self, batch, check, way, fitting)
+    def run(self: Engine, batch: Any, way: Way, *rest: Any) -> Any:
+        last[0] = way
+        return original(self, batch, way, *rest)
 
-    monkeypatch.setattr(Engine, "_captured", timed)
+    def stopped(self: Any) -> None:
+        stop(self)
+        self.cost = COSTS[last[0]]
+
+    monkeypatch.setattr(Engine, "_run", run)
+    monkeypatch.setattr(Stopwatch, "stop", stopped)
+    monkeypatch.setattr(Stopwatch, "seconds", lambda watch: watch.cost)
     with compared():
         yield
 
@@ -431,6 +437,50 @@ def test_another_layout_that_changes_numbers_is_not_used_after_the_trial(
     K = ns.kernel("trntk0", model, x)
     assert_kernel_close(K.dense(), expected("trntk0", model, x), 1e-10)
     assert 1 <= ways.count(Way(True)) <= torch.get_num_threads()  # on the probed samples, by each thread
+
+
+def test_a_kept_engine_compares_ways_before_its_first_block(trial: None, ways: list[Way]) -> None:
+    model, x = convolutional()
+    tangent = ns.Tangent(model)
+    K = tangent.kernel("trntk0", x[:4])  # one block, which alone would not be worth a trial
+    assert_kernel_close(K.dense(), expected("trntk0", model, x[:4]), 1e-10)
+    assert K.coverage.harvest.startswith("channels last, one output per backward pass")
+    assert K.certificate.checked == K.certificate.blocks == 1
+    assert ways.count(PLAIN) >= USES
+    seen = len(ways)
+    tangent.kernel("trntk0", x[:4])
+    assert set(ways[seen:]) == {Way(True)}
+    ways.clear()
+    ns.kernel("trntk0", model, x[:4])  # a single call: nothing is tried that pays only later
+    assert ways == [PLAIN]
+
+
+def test_ways_that_fail_in_the_comparison_are_not_used(
+    trial: None, ways: list[Way], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = convolutional()
+    inner = Engine._run
+
+    def run(self: Engine, batch: Any, way: Way, *rest: Any) -> Any:
+        if way.channels_last and len(batch) > 3:
+            raise torch.OutOfMemoryError("made up")
+        return inner(self, batch, way, *rest)
+
+    monkeypatch.setattr(Engine, "_run", run)
+    tangent = ns.Tangent(model)
+    for _ in range(2):
+        K = tangent.kernel("trntk0", x)
+        assert_kernel_close(K.dense(), expected("trntk0", model, x), 1e-10)
+    assert not any(way.channels_last for way in ways[-2:])
+
+
+def test_no_comparison_where_memory_is_scarce(trial: None, ways: list[Way], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = convolutional()
+    inner = Engine.compare_ways
+    monkeypatch.setattr(Engine, "compare_ways", lambda self, x, room: inner(self, x, 7.9 * self.footprint.passing))
+    K = ns.Tangent(model).kernel("trntk0", x[:4])  # four samples in half of the room, as before each block
+    assert_kernel_close(K.dense(), expected("trntk0", model, x[:4]), 1e-10)
+    assert ways == [PLAIN]
 
 
 class ByStrides(nn.Module):

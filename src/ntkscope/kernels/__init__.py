@@ -72,4 +72,4 @@ def kernel(
     """
     KERNELS[name]  # an unknown name is refused before anything is looked at
     tangent = Tangent(model, outputs=outputs, params=params, dtype=dtype, device=device, memory=memory, certify=certify)
-    return tangent.kernel(name, x1, x2, store=store, executor=executor, progress=progress, seed=seed, **options)
+    return tangent._once().kernel(name, x1, x2, store=store, executor=executor, progress=progress, seed=seed, **options)

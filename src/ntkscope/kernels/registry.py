@@ -103,9 +103,13 @@ KERNELS = KernelRegistry("kernel")
 
 
 class Kept:
-    """What is kept of one model from call to call: the subjects made of it and what their probes found."""
+    """What is kept of one model from call to call: the subjects made of it and what their probes found.
 
-    def __init__(self) -> None:
+    `lasting`: whether there are to be further calls.
+    """
+
+    def __init__(self, lasting: bool = False) -> None:
+        self.lasting = lasting
         self._engines: Engines | None = None
         self._still: Subject | None = None
 
@@ -172,7 +176,7 @@ class Request:
             if isinstance(self.params, str) and self.params == "last":
                 everything = self.subject()
                 last = last_parameters(everything, self.placed(everything, self.x1[: min(3, len(self.x1))]))
-            return Engines(self.subject(self.params, last), certify=self.certify)
+            return Engines(self.subject(self.params, last), certify=self.certify, lasting=kept.lasting)
 
         engines = kept.engines(make)
         engines.certify = self.certify

@@ -72,11 +72,16 @@ class Tangent:
         self.outputs: list[int] | OutputSketch | None = outputs
         self.dtype, self.device, self.certify = dtype, device, certify
         self.memory = parse_bytes(memory)
-        self._kept = Kept()
+        self._kept = Kept(lasting=True)
         if sample is not None:
             request = self._request("trntk0", sample, None, {})
             with quiet(request.place()):
                 request.engines().probe(request.x1)
+
+    def _once(self) -> Tangent:
+        """This, for a single call: nothing is done that pays only later."""
+        self._kept.lasting = False
+        return self
 
     def kernel(
         self,

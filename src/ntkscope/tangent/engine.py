@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -114,6 +114,29 @@ class Engine:
             LOG.info("a block could not be run with %s; the next ones are run otherwise", fitting)
             self.harvest.refuse(way)
         return self._captured(batch, check, PLAIN, PLAIN)
+
+    def compare_ways(self, x: Batch, room: float) -> None:
+        """Where further calls are to come: time the ways of running samples on some of `x`, in `room` bytes."""
+        if not (self.harvest.patient and self.harvest.tries) or self.harvest.settled:
+            return
+        passing = self.footprint.passing
+        wanted = self.harvest.compared(len(x))
+        count = min(wanted, int(0.5 * room / passing))
+        if count < min(wanted, LEAST):
+            return
+        few, self.spare = self.subject.placed(x[:count]), room - count * passing
+
+        def run(way: Way) -> Callable[[], float] | None:
+            watch = Stopwatch(self.device)
+            try:
+                with self.clock("trial"):
+                    self._run(few, self._fitting(way, count))
+            except (PathChanged, torch.OutOfMemoryError):
+                return None
+            watch.stop()
+            return watch.seconds
+
+        self.harvest.compare(count, self._vet, run)
 
     def _captured(self, batch: Batch, check: Check | None, way: Way, fitting: Way) -> Captured:
         """A block, run in as much of a way as fits into the memory there is."""

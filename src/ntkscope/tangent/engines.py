@@ -16,10 +16,13 @@ Result = TypeVar("Result")
 
 
 class Engines:
-    """The engines of one subject: what a probe found is kept, until the model or its inputs show that it no longer holds."""
+    """The engines of one subject: what a probe found is kept, until the model or its inputs show that it no longer holds.
 
-    def __init__(self, subject: Subject, *, certify: str | bool = "every") -> None:
-        self.subject, self.certify = subject, certify
+    `lasting`: whether they are to answer further calls, so that what takes time once may pay.
+    """
+
+    def __init__(self, subject: Subject, *, certify: str | bool = "every", lasting: bool = False) -> None:
+        self.subject, self.certify, self.lasting = subject, certify, lasting
         self.kept: Probed | None = None
         self._plainly = False  # whether a check failed on blocks that were run in another way than the model's own
         self._made: dict[Any, Engine] = {}  # of what the probe found
@@ -37,6 +40,7 @@ class Engines:
             self._made[key].reset()
         else:
             self._made[key] = Engine(self.subject, found, heads, detour=detour, certify=self.certify, **options)
+            self._made[key].harvest.patient = self.lasting
             if self._plainly:
                 self._made[key].harvest.abandon()
         return self._made[key]

@@ -2,8 +2,9 @@
 
 A way is a memory format (the model's own, or channels innermost) and how many outputs share a backward pass. All of them give
 the same numbers up to rounding; which is fastest depends on the network and the GPU. So on CUDA the first blocks of a run are
-harvested in different ways and timed: that is work which had to be done anyway, and it is certified like all other work. A way
-that does not give the plain one's factors on the probed samples is never used. What was found stays with the engine.
+harvested in different ways and timed: that is work which had to be done anyway, and it is certified like all other work. An
+engine that is kept for further calls (`patient`) times them on some samples before its first block instead. A way that does not
+give the plain one's factors on the probed samples is never used. What was found stays with the engine.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ GAIN = 0.97  # of the plain way's time, which another must stay below
 LAUNCHES = (
     0.4  # of a block's time, which three samples alone take: from there on launches, not arithmetic, are what it costs
 )
-BLOCK, LONGEST = 256, 1024  # samples of a block while ways are compared, and once one was chosen
+BLOCK, LONGEST = 256, 4096  # samples of a block while ways are compared, and once one was chosen
+RUNS = 12  # of some samples before the first block, at most
 ALIKE = 1.5  # blocks whose lengths differ by less than this factor are compared
 
 
@@ -58,6 +60,7 @@ class Harvest:
     """
 
     tries: bool = False
+    patient: bool = False  # whether further calls are to come
     convolutions: bool = False
     heads: int = 1
     way: Way = PLAIN  # the best one so far
@@ -77,7 +80,7 @@ class Harvest:
     def of(cls, device: torch.device, convolutions: bool, heads: int, certified: bool) -> Harvest:
         """Ways are compared only where every block is certified: the probed samples alone cannot tell how a network that looks
         at the length of its batch, or at strides, takes another layout."""
-        made = cls(certified and device.type in DEVICES and FORCED is None, convolutions, heads)
+        made = cls(certified and device.type in DEVICES and FORCED is None, convolutions=convolutions, heads=heads)
         made.way = FORCED or PLAIN
         return made
 
@@ -95,6 +98,30 @@ class Harvest:
         known = self.seconds.get(self.way)
         worse = self.long_seconds is not None and known is not None and self.long_seconds > known / GAIN
         return BLOCK if worse else LONGEST
+
+    @staticmethod
+    def compared(samples: int) -> int:
+        """On how many of so many samples ways are compared before the first block."""
+        return min(samples, BLOCK)
+
+    def compare(
+        self, n: int, vet: Callable[[Way], float | None], run: Callable[[Way], Callable[[], float] | None]
+    ) -> None:
+        """Time every way worth it on the same n samples; `run(way)` says how long it took, or None where it failed."""
+        self.patient = False
+        for _ in range(RUNS):
+            if self.settled:
+                break
+            self.begin(AHEAD)
+            way = self.next(n, vet)
+            seconds = run(way)
+            if seconds is not None:
+                self.took(way, n, seconds)
+            elif way == PLAIN:
+                break
+            else:
+                self.refuse(way)
+        self.seen = 0
 
     def begin(self, blocks: int) -> None:
         """A call that is going to run so many blocks."""

@@ -154,7 +154,9 @@ def multiplied(
     kept = 1 + len(planes) + (SQUARES in planes)
     engines = [maker for maker in makers if isinstance(maker, Engine)]
     each = makers[0].footprint
+    result = n * (m or n) * each.pairs * each.itemsize * kept
     if engines:
+        engines[0].compare_ways(x1, each.slack * memory - result)
         each = replace(each, longest=engines[0].harvest.longest(n + (m or 0)))
     plan = planned(n, m, each, memory, kept, threads, schedule)
     across = (plan.columns if m is not None else None) if plan.layered else m or n
@@ -165,7 +167,6 @@ def multiplied(
         tiles.recut(plan.resident, plan.block, plan.workspace)
         tiles.staff(plan.workers)
     staffed(plan.workers)
-    result = n * (m or n) * each.pairs * each.itemsize * kept
     spare = max(0.0, each.slack * memory - result - plan.held(each, n, m)) / plan.workers
     for maker in tiles.makers:
         if isinstance(maker, Engine):
