@@ -1,4 +1,4 @@
-"""The pNTK of networks whose outputs add up to nearly nothing, as those of trained classifiers do: neither refused nor rounded."""
+"""The pNTK of networks whose outputs add up to nearly nothing, as those of trained classifiers: neither refused nor rounded."""
 
 from __future__ import annotations
 
