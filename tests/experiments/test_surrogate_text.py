@@ -1,7 +1,8 @@
-"""Sentences: the contract, the made-up language, and what is missing without the encoder."""
+"""Sentences: the contract, the made-up language, verdicts that can fail, and what is missing without the encoder."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import torch
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
+from ntkscope.experiments._kernel_pairs import COSINE, SIX
 from ntkscope.experiments._sentences import blocks_of, build_encoder, sentences
+from ntkscope.experiments.surrogate_text import SurrogateText, draw, judge
 
 pytest.importorskip("transformers")
 
@@ -36,6 +39,49 @@ def test_an_encoder_has_blocks_and_the_seed_is_its_weights() -> None:
     first = next(model.parameters())
     assert torch.equal(first, next(build_encoder("tiny", 0).parameters()))
     assert not torch.equal(first, next(build_encoder("tiny", 1).parameters()))
+
+
+def table2(folder: Path, optimum: dict[str, float], sgd: dict[str, float] | None) -> ns.Record:
+    """Three networks whose kernels have τ 0.8, but for these; without `sgd` not fitted by SGD, NaN is a fit without τ."""
+    config = dataclasses.asdict(SurrogateText.paper())
+    record = ns.Record.create(folder, kind="experiment", name="surrogate-text", config=config)
+    for s in range(3):
+        for k in (*SIX, COSINE):
+            row = {"tau": optimum.get(k, 0.8), "tad": 0.1, "network_accuracy": 0.73, "r2_before": 0.8, "r2": 0.9}
+            tau = {"tau": 0.8 if sgd is None else sgd.get(k, 0.8)}
+            fits = {"stochastic": {"seeds": {"0": {"unsaturated": tau, "fixed class": tau}}}}
+            record.put(**{f"{s}/{k}": row if sgd is None else {**row, **fits}})
+    return record
+
+
+NONE = dict.fromkeys((*SIX, COSINE), float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("optimum", "sgd", "holds"),
+    [
+        ({}, {}, True),
+        ({}, {"proj-pntk": 0.81}, True),
+        ({}, {"proj-pntk": 0.83}, False),
+        ({"proj-pntk": 0.83}, {}, False),
+        ({}, {COSINE: 0.83}, False),
+        ({"ck": 0.9}, {"ck": 0.9}, True),
+        ({}, None, True),
+        ({"em": 0.83}, None, False),
+        ({}, NONE, True),
+        ({}, {**NONE, "trntk": 0.8}, True),
+        ({}, {"trntk": float("nan")}, False),
+    ],
+)
+def test_the_trace_ntk_has_to_be_first_by_both_fits(
+    optimum: dict[str, float], sgd: dict[str, float] | None, holds: bool, tmp_path: Path
+) -> None:
+    """A kernel may be 0.02 above it, the raw CK anything; fits by SGD that are not there do not count."""
+    record = table2(tmp_path / "run", optimum, sgd)
+    found = {claim.id: claim for claim in judge(SurrogateText.paper(), record, "")}
+    assert found["surrogate-table2-bert"].holds == holds
+    assert found["surrogate-table1-bert-cola"].holds
+    assert set(draw(record)) == {"table2-bert"}
 
 
 @pytest.mark.data

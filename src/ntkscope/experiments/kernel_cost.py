@@ -362,7 +362,8 @@ def draw(record: Record) -> dict[str, Any]:
     axes[0].set_xlabel("points; dashed: carried on", fontsize=9)
     axes[0].set_yscale("log")
     axes[0].set_ylabel("seconds", fontsize=9)
-    axes[0].legend(fontsize=7, frameon=False)
+    if axes[0].lines:
+        axes[0].legend(fontsize=7, frameon=False)
     dims = [dim for dim in record.config["dims"] if f"residual-{dim}" in record.arrays]
     if not dims:
         return {"table4": figure}

@@ -245,8 +245,9 @@ def draw(record: Record) -> dict[str, Any]:
     }
 
     def bars(kind: str, value: Callable[[Any], float | None]) -> tuple[list[float | None], list[float]]:
-        rows = [[value(record.metrics[f"{kind}/{s}/{k}"]) for s in whole[kind]] for k in kernels]
-        found = [summary(one for one in row if one is not None) if any(row) else None for row in rows]
+        every = [[value(record.metrics[f"{kind}/{s}/{k}"]) for s in whole[kind]] for k in kernels]
+        rows = [[one for one in row if one is not None] for row in every]
+        found = [summary(row) if row else None for row in rows]
         return [one["mean"] if one else None for one in found], [one["sem"] if one else 0.0 for one in found]
 
     shown = {"square": "yellow square", "random": "second trigger"}

@@ -270,14 +270,15 @@ def draw(record: Record) -> dict[str, Any]:
     rows = {k: record.metrics[f"{k}/0"] for k in every if f"{k}/0" in record.metrics}
     names = list(rows)
     figure, axes = drawing.canvas(1, 2, width=4.8)
-    fits = [[one["unsaturated"]["tau"] for one in rows[k]["stochastic"]["seeds"].values()] for k in names]
+    fits = [_taus_by_sgd(rows[k]) for k in names]
     for axis, key, column, label in (
         (axes[0], "tau", 2, "Kendall τ"),
         (axes[1], "tad", 1, "accuracy differential, points"),
     ):
         series: dict[str, Any] = {"at the optimum": ([rows[k][key] for k in names], None)}
         if key == "tau":
-            series["by SGD"] = ([float(np.mean(one)) for one in fits], [float(np.std(one)) for one in fits])
+            means = [float(np.mean(one)) if one else None for one in fits]
+            series["by SGD"] = (means, [float(np.std(one)) if one else 0.0 for one in fits])
         series["published"] = ([TABLE[k][column] if k in TABLE else None for k in names], None)
         drawing.compare_bars(axis, names, series, label=label)
     shown = [k for k in names if f"log-odds-{k}-0" in record.arrays]
@@ -288,6 +289,12 @@ def draw(record: Record) -> dict[str, Any]:
         odds = record.arrays[f"log-odds-{k}-0"]
         drawing.scatter_log_odds(axis, odds[0], odds[1], f"{k}: τ = {rows[k]['tau']:.3f}")
     return {"table1": figure, "log-odds": scatter}
+
+
+def _taus_by_sgd(row: Mapping[str, Any]) -> list[float]:
+    """τ as published of one network for every seed of SGD that has one."""
+    seeds = row["stochastic"]["seeds"].values() if "stochastic" in row else ()
+    return [tau for one in seeds if np.isfinite(tau := float(one["unsaturated"]["tau"]))]
 
 
 experiment(

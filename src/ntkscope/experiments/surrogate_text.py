@@ -249,9 +249,13 @@ def judge(config: SurrogateText, record: Record, difference: str) -> Iterator[Cl
 
 
 def _first(kernel: str, taus: Mapping[str, float]) -> bool:
-    """Whether no kernel but the raw CK is more than 0.02 above it; nothing to compare does not speak against it."""
-    others = [tau for name, tau in taus.items() if name not in ("ck", kernel)]
-    return not taus or taus[kernel] >= max(others) - 0.02
+    """Whether no kernel but the raw CK is more than 0.02 above it; nothing to compare does not speak against it.
+
+    >>> _first("trntk", {"trntk": 0.8, "em": 0.81, "ck": 0.9}), _first("trntk", {}), _first("trntk", {"em": 0.5})
+    (True, True, False)
+    """
+    own = taus.get(kernel, float("-inf"))
+    return all(own >= tau - 0.02 for name, tau in taus.items() if name not in ("ck", kernel))
 
 
 def _by_sgd(found: list[Any], measure: str) -> list[float] | None:
