@@ -244,7 +244,7 @@ def judge(config: KernelCost, record: Record, difference: str) -> Iterator[Claim
     yield lacks("table4-ratio-equals-classes", *ratio, *times) or _ratio(claim, config, record, c)
     residuals = [f"residual/{dim}" for dim in config.dims]
     yield lacks("jl-preserves", *residuals) or _spread(claim, config, record)
-    yield lacks("projection-residual-exponential", residuals[-1]) or _tail(claim, config, record)
+    yield lacks("projection-residual-exponential", f"residual/{max(config.dims)}") or _tail(claim, config, record)
     counted = [f"outputs/{name}/{count}" for name in ("trntk", "proj-trntk") for count in config.outputs]
     yield lacks("cost-formulas", *counted) or _slopes(claim, config, record)
     grid = [(n, k) for n in (100, 8551, 50_000) for k in (64, 1024, 10_240, 40_000)]

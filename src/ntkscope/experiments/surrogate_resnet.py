@@ -250,8 +250,9 @@ def _of_all(
         return
     tau = {k: round(row["tau"], 4) for k, row in rows.items()}
     fits = {k: by_sgd(one) for k, one in found.items()}
-    sgd = {k: round(summary(fit["mean"] for fit in one)["mean"], 4) for k, one in fits.items() if one}
-    least = min([*tau.values(), *sgd.values()], default=0.0)
+    means = {k: summary(fit["mean"] for fit in one)["mean"] for k, one in fits.items() if one}
+    least = min([*(row["tau"] for row in rows.values()), *means.values()], default=0.0)
+    sgd = {k: round(mean, 4) for k, mean in means.items()}
     tad = {k: round(row["tad"], 3) for k, row in rows.items()}
     distance = {k: round(row["total_variation"], 4) for k, row in rows.items()}
     other = f"pretrained={config.pretrained!r} instead of {PRETRAINED!r}" if config.pretrained != PRETRAINED else ""
