@@ -91,6 +91,17 @@ def test_one_network_does_not_settle_an_order(tmp_path: Path) -> None:
     assert 'legs=["1", "2", "3", "4"]' in found["table2-trntk-best"].note
 
 
+def test_a_network_without_a_kernel_counts_where_that_is_not_needed(tmp_path: Path) -> None:
+    record = table2(tmp_path / "run", 2, AS_PUBLISHED)
+    third = {"tau": AS_PUBLISHED["trntk"] - 0.3, "tad": 0.0, "network_accuracy": 0.93}
+    record.put(**{f"2/{k}/common": third for k in ("trntk", "proj-trntk")})
+    found = verdicts("surrogate-kernels", record)
+    assert found["projection-close-to-exact"].verdict == "reproduced"
+    assert len(found["projection-close-to-exact"].measured["by network"]) == 3
+    assert found["embedding-inconsistent"].verdict == "stand-in"  # two networks have both
+    assert found["table2-trntk-best"].verdict == "stand-in"
+
+
 def table3(folder: Path, networks: int = 3, f1: float = 0.5, cosine: float = 0.5) -> Record:
     """A record as published, but for the F1 of the conjugate kernel."""
     record = Record.create(folder, kind="experiment", name="poisoning")
