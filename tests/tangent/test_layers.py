@@ -397,6 +397,14 @@ def test_plans_stay_inside_any_budget(
     assert cut.needs(each) <= each.slack * memory
 
 
+@pytest.mark.parametrize(("n", "m", "memory"), [(5, 1_000, 2**32), (60_000, 5, 2**36), (1, 30_000, 2**36)])
+@pytest.mark.parametrize("schedule", ["auto", "layers"])
+def test_few_samples_beside_many_stay_inside_the_budget(n: int, m: int, memory: int, schedule: str) -> None:
+    each = gpu(feature=600_000_000, passing=30_000_000, kept=3_000_000, formed=100_000, check=1_000_000)
+    plan = planned(n, m, each, memory, 1, 1, schedule)  # blocks are longer than the shorter side
+    assert plan.held(each, min(n, m), m) + n * m * each.itemsize <= each.slack * memory
+
+
 def test_refusals() -> None:
     model, x = convolutional()
     with pytest.raises(UsageError, match="schedule='sideways'"):

@@ -128,7 +128,7 @@ class Trial:
 
     def fits(self, each: Footprint, rows: int, columns: int, available: float) -> bool:
         """Whether factors of so many samples do, with gradients of two blocks, of a share of the budget, or of all."""
-        block, size = max(1, min(self.block, rows)), max(1, each.formed)
+        block, size = max(1, min(self.block, max(rows, columns))), max(1, each.formed)
         forming = int(min((rows + columns) * size, max(2 * block * size, self.share * available)))
         return each.shelf(rows, columns, block, forming, self.workspace) <= available
 
