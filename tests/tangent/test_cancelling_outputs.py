@@ -71,6 +71,66 @@ def test_samples_that_mix_are_refused_all_the_same(name: str) -> None:
         ns.kernel(name, Mixing(), noise(12, 6).float(), **options)
 
 
+class Hidden(nn.Module):
+    """Outputs b + g and -b, of which g, a small part of the first, sees the whole batch (or chance): the sum is g alone."""
+
+    def __init__(self, left: float, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.left, self.kind = left, kind
+        self.body, self.small, self.big = nn.Linear(6, 20), nn.Linear(20, 1), nn.Linear(6, 1)
+        self.big.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, b = torch.tanh(self.body(x)), self.big(x) + 3
+        if self.kind == "statistic":
+            factor = 1 + 0.1 * torch.tanh(3 * x.mean())
+        elif self.kind == "chance":
+            factor = 1 + 0.1 * torch.rand(len(x), 1, dtype=x.dtype) if len(x) > 3 else torch.ones((), dtype=x.dtype)
+        else:
+            factor = 1 + 0.1 * (x @ x.T).softmax(1) @ torch.tanh(x[:, :1])
+        g = self.left * self.small(h) * factor
+        return torch.cat([b + g, -b], 1)
+
+
+@pytest.mark.parametrize("left", [1e-2, 1e-3])
+@pytest.mark.parametrize("kind", ["statistic", "chance", "attention"])
+@pytest.mark.parametrize("name", ["pntk", "proj-pntk"])
+def test_what_mixes_in_the_small_sum_is_refused(name: str, kind: str, left: float) -> None:
+    """In float32 such a difference could be rounding; float64 tells."""
+    options = {"dim": 50} if name == "proj-pntk" else {}
+    with pytest.raises(UsageError, match=r"other samples|run again|other outputs"):
+        ns.kernel(name, Hidden(left, kind), noise(40, 6).float(), **options)
+
+
+class Single(nn.Module):
+    """Cancels, and computes in float32 whatever it is given, so that float64 cannot tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = cancelling(1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.float()
+        for layer in self.net:
+            h = (
+                nn.functional.linear(h, layer.weight.float(), layer.bias.float())
+                if isinstance(layer, nn.Linear)
+                else layer(h)
+            )
+        return h
+
+
+def test_where_float64_cannot_tell_it_is_refused_as_before() -> None:
+    with pytest.raises(UsageError, match="other samples"):
+        ns.kernel("pntk", Single(), noise(40, 6).float())
+
+
+def test_sizes_do_not_overflow() -> None:
+    for dtype, value in ((torch.float16, 4e4), (torch.float32, 2e38)):
+        assert torch.isfinite(Heads(summed=True).sizes(torch.tensor([[value, -value]], dtype=dtype))).all()
+
+
 def test_sizes_are_at_least_those_of_the_heads() -> None:
     values = noise(5, 8)
     for heads in (Heads(), Heads(outputs=(1, 3)), Heads(summed=True), Heads(sketch=OutputSketch(4))):

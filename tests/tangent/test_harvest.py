@@ -348,6 +348,17 @@ def test_few_blocks_are_not_tried_on_until_there_were_several_calls() -> None:
     assert calls.count(PLAIN) <= AHEAD + USES
 
 
+def test_what_few_samples_say_is_not_kept_for_long_blocks() -> None:
+    found, device = Harvest(True, convolutions=True, heads=5), Device(COSTS)
+    device.call(found, 12, n=2)
+    assert found.settled
+    assert device.call(found, 2, n=BLOCK) == [PLAIN] * 2  # compared again
+    device.call(found, 8, n=BLOCK)
+    assert found.length == BLOCK
+    assert found.settled
+    assert device.call(found, 1, n=4 * BLOCK) == [found.way]  # and that stays
+
+
 def test_a_way_that_is_hardly_faster_is_not_taken() -> None:
     found, device = Harvest(True, convolutions=True), Device({PLAIN: 1.0, Way(True): 0.99})
     device.call(found, 12)

@@ -334,6 +334,21 @@ def test_work_is_counted_as_it_is_done() -> None:
     assert short > long  # launches
 
 
+@given(st.integers(1, 60), st.one_of(st.none(), st.integers(1, 60)), st.integers(1, 60), st.booleans())
+def test_work_is_that_of_every_round(n: int, m: int | None, size: int, layered: bool) -> None:
+    """The closed form beside the rounds one by one."""
+    each = gpu(capture_cost=1.0, forming_cost=5.0, again_cost=2.0, pair_cost=0.0, cuda=False)
+    plan = Plan(size, 1, 0, 1, size, 1) if layered else Plan(size, 1, 0)
+    others, total = n if m is None else m, 0.0
+    for at in range(0, n, size):
+        here, rest = min(size, n - at), max(0, n - at - size) if m is None else others
+        once = 3.0 if layered else 5.0
+        total += (here + rest) * (4.0 * 1.0 + 3.0 * once)
+        if layered:
+            total += 3.0 * 2.0 * (here + rest + here * max(1, -(-rest // size)))
+    assert work(n, m, each, plan) == pytest.approx(total)
+
+
 def everything(n: int, m: int | None, each: Footprint, plan: Plan) -> bool:
     """Whether no sample is run twice."""
     return plan.resident >= n and (m is None or plan.columns >= m)

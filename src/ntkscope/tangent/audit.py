@@ -8,6 +8,7 @@ others, run once more without it, must be the same: batch statistics, chance, th
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from ntkscope.tangent.spot_check import Spot, Spots, settle
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Order
 
+LOG = logging.getLogger(__name__)
 CERTIFY = ("every", "sampled", False)
 SAMPLED = 8  # one block in so many is checked, and the first
 NOISE = 1e-3  # of the largest gradient: below this, differences are judged beside that one
@@ -202,14 +204,17 @@ class Auditor:
     def _compare(self, batch: Batch, rows: list[int], outputs: Tensor, values: Tensor, sizes: Tensor) -> None:
         """Outputs of some samples, run apart, must be those they had in the block; if not, chance or mixing is named.
 
-        Up to rounding, which is a share of the terms of a sum (`sizes`), however little of them is left.
+        A head that adds outputs up may be so small beside its terms (`sizes`) that a difference can be rounding. Then float64
+        decides, in which it cannot.
         """
         if values.shape != (len(rows), outputs.shape[1]):
             what = f"gives outputs of shape {tuple(values.shape)} for {len(rows)} samples"
             raise UsageError(SHAPED.format(what=what))
         tolerance, names = self.narrowest(OUTPUTS), set(self.subject.leaves)
-        scale = torch.maximum(outputs.abs().amax(), sizes.amax())
+        scale = outputs.abs().amax()
         if _close(outputs[rows], values, tolerance, scale):
+            return
+        if _close(outputs[rows], values, tolerance, sizes.amax()) and self._alone_in_double(batch, rows):
             return
         every = list(range(len(batch)))
         plain = self._outputs(batch, every)[0]
@@ -218,6 +223,20 @@ class Auditor:
         if not _close(plain[rows], values, tolerance, scale):
             raise PathChanged(names, suspect=True, refusal=MIXED)
         raise PathChanged(names, suspect=True)  # watching changed what the model computes
+
+    def _alone_in_double(self, batch: Batch, rows: list[int]) -> bool:
+        """Whether the heads of some of a batch are the same without the others in float64; a model that cannot says no."""
+        if self.subject.dtype == torch.float64:
+            return False
+        try:
+            double = Subject(self.subject.model, dtype=torch.float64, device=self.subject.device, still=True)
+            with torch.no_grad():
+                together, apart = (double(double.placed(part)).detach() for part in (batch, self._taken(batch, rows)))
+        except (NtkscopeError, RuntimeError, TypeError, ValueError, IndexError) as error:
+            LOG.info("the model cannot be run in float64 to tell rounding from samples that mix (%r)", error)
+            return False
+        scale = self.heads.sizes(together).amax()
+        return _close(self.heads(together)[rows], self.heads(apart), OUTPUTS[torch.float64], scale)
 
     def add(self, check: Check, piece: Piece, order: Order | None, feature: Feature) -> None:
         """What one piece's features give, beside what autograd says.

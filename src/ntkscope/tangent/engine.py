@@ -117,7 +117,8 @@ class Engine:
 
     def compare_ways(self, x: Batch, room: float) -> None:
         """Where further calls are to come: time the ways of running samples on some of `x`, in `room` bytes."""
-        if not (self.harvest.patient and self.harvest.tries) or self.harvest.settled:
+        watched = any(piece.members for piece in self.pieces)
+        if not (self.harvest.patient and self.harvest.tries and watched) or self.harvest.settled:
             return
         passing = self.footprint.passing
         wanted = self.harvest.compared(len(x))

@@ -134,10 +134,14 @@ class Harvest:
         """
         left, self.ahead = self.ahead, max(0, self.ahead - 1)
         self.seen += 1
+        if self.tries and n > ALIKE * self.length and (self.length < BLOCK or not self.settled):
+            self.length, self.uses, self.seconds = (
+                n,
+                {},
+                {},
+            )  # blocks compared so far were shorter than those that count
         if not self.tries or self.settled:
             return self.way
-        if n > ALIKE * self.length:  # the blocks compared so far were shorter than those that count
-            self.length, self.uses, self.seconds = n, {}, {}
         candidate = self._untried()
         if candidate is None or not self._comparable(n):
             return self.way

@@ -62,10 +62,11 @@ class Heads:
         >>> Heads(summed=True).sizes(torch.tensor([[3.0, -2.0]])).tolist()
         [[5.0]]
         """
+        terms = values.double().abs()  # in which no sum of shorter numbers overflows
         if self.sketch is not None:
-            shares = torch.full((values.shape[1], self.width(values.shape[1])), self.sketch.k**-0.5)
-            return values.abs() @ shares.to(values)
-        return self(values.abs())
+            shares = torch.full((terms.shape[1], self.width(terms.shape[1])), self.sketch.k**-0.5)
+            return terms @ shares.to(terms)
+        return self(terms)
 
     def count(self, width: int) -> int:
         """How many outputs are chosen of `width`; a wrong choice is refused."""

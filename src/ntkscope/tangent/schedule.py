@@ -221,8 +221,9 @@ def work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
     n inputs with themselves, or n that stay with m others. Short blocks on a GPU take longer for each sample.
     """
     size, others = plan.resident, n if m is None else m
-    starts = range(0, n, size)
-    captured = sum(min(size, n - at) + (max(0, n - at - size) if m is None else others) for at in starts)
+    rounds = -(-n // size)  # each with `size` samples that stay, and the last with the rest
+    earlier = size * rounds * (rounds - 1) // 2
+    captured = rounds * n - earlier if m is None else n + rounds * others
     pairs = n * (n + 1) / 2 if m is None else float(n) * others
     once = max(0.0, each.forming_cost - each.again_cost)
     if not plan.layered:
@@ -231,9 +232,8 @@ def work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
     else:
         across = plan.columns or size
         width = max(1, min(across, plan.forming // max(1, 2 * each.formed)))
-        again = sum(
-            min(size, n - at) * max(1, -(-(max(0, n - at - size) if m is None else others) // across)) for at in starts
-        )
+        times = max(1, -(-others // across))
+        again = earlier + n - (rounds - 1) * size if m is None and across == size else n * times
         formed, again = once, (captured + again) * each.again_cost
     capture = CAPTURE * each.capture_cost * (1 + SHORT / plan.block if each.cuda else 1.0)
     samples = captured * (capture + FORMING * formed) + FORMING * again
