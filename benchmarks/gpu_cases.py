@@ -6,7 +6,7 @@ other package is needed where they are measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -138,3 +138,10 @@ CASES = {
         GpuCase("bert-base", _bert, _ids, 64, 512, {(64, "exact"): 3.0, (512, "exact"): 4.0, (512, "bf16"): 10.0}),
     )
 }
+
+
+def check_names(only: Sequence[str] | None) -> None:
+    """Refuse networks that are not among the cases."""
+    unknown = [name for name in only or () if name not in CASES]
+    if unknown:
+        raise SystemExit(f"got --only {', '.join(unknown)}; expected {', '.join(CASES)}")

@@ -19,7 +19,7 @@ import typer
 
 import ntkscope as ns
 from benchmarks import machine
-from benchmarks.gpu_cases import CASES, GpuCase
+from benchmarks.gpu_cases import CASES, GpuCase, check_names
 from benchmarks.gpu_peers import timed
 from benchmarks.outcome import plain, table
 from ntkscope.core.peak import measured_peak
@@ -88,9 +88,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Tiny networks on the CPU: tries the machinery.")] = False,
 ) -> int:
     device, memory = ("cpu", "1GiB") if quick else (device, memory)
-    unknown = [name for name in only or () if name not in CASES]
-    if unknown:
-        raise SystemExit(f"got --only {', '.join(unknown)}; expected {', '.join(CASES)}")
+    check_names(only)
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
     for name in only or NAMES:

@@ -225,13 +225,15 @@ class Auditor:
         raise PathChanged(names, suspect=True)  # watching changed what the model computes
 
     def _alone_in_double(self, batch: Batch, rows: list[int]) -> bool:
-        """Whether the heads of some of a batch are the same without the others in float64; a model that cannot says no."""
+        """Whether the heads of some of a batch are the same without the others in float64; False where that fails."""
         if self.subject.dtype == torch.float64:
             return False
         try:
             double = Subject(self.subject.model, dtype=torch.float64, device=self.subject.device, still=True)
             with torch.no_grad():
                 together, apart = (double(double.placed(part)).detach() for part in (batch, self._taken(batch, rows)))
+        except torch.OutOfMemoryError:
+            raise
         except (NtkscopeError, RuntimeError, TypeError, ValueError, IndexError) as error:
             LOG.info("the model cannot be run in float64 to tell rounding from samples that mix (%r)", error)
             return False

@@ -222,6 +222,10 @@ class Engine:
     def footprint(self) -> Footprint:
         """What one sample takes."""
         checks = 0 if self.certify is False else 3 * self.subject.parameters * self.subject.dtype.itemsize
+        model = self.subject.model
+        added_up = (self.heads.summed or self.heads.sketch is not None) and self.dtype != torch.float64
+        # a copy in float64, which may have to tell rounding from samples that mix
+        double = 8 * sum(t.numel() for t in (*model.parameters(), *model.buffers())) if checks and added_up else 0
         return footprint(
             self.pieces,
             heads=self.width,
@@ -233,7 +237,7 @@ class Engine:
             storage=self.precision.storage.itemsize,
             factors=self.precision.factors.itemsize,
             cuda=self.subject.device.type == "cuda",
-            worker=flipped_bytes(self.subject.leaves.values(), self.subject.device) + checks,
+            worker=flipped_bytes(self.subject.leaves.values(), self.subject.device) + checks + double,
             deferral=self.deferral,
             check=checks * 2 // 3,  # of the block, and of one sample alone
         )

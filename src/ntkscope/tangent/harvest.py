@@ -121,7 +121,7 @@ class Harvest:
                 break
             else:
                 self.refuse(way)
-        self.seen = 0
+        self.seen = 0  # these were no blocks of a call
 
     def begin(self, blocks: int) -> None:
         """A call that is going to run so many blocks."""
@@ -134,12 +134,9 @@ class Harvest:
         """
         left, self.ahead = self.ahead, max(0, self.ahead - 1)
         self.seen += 1
+        # Blocks that were shorter than those that count now are compared again.
         if self.tries and n > ALIKE * self.length and (self.length < BLOCK or not self.settled):
-            self.length, self.uses, self.seconds = (
-                n,
-                {},
-                {},
-            )  # blocks compared so far were shorter than those that count
+            self.length, self.uses, self.seconds = n, {}, {}
         if not self.tries or self.settled:
             return self.way
         candidate = self._untried()

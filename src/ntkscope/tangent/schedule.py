@@ -36,11 +36,10 @@ SCHEDULES = ("auto", "blocks", "layers")
 CAPTURE, FORMING = 4.0, 3.0  # times as long as a multiply-add of a large product (ResNet-18 on an H200: 1.6 – 8, 1 – 6)
 RIDGE = 100.0  # multiply-adds while one number of what stays is read; a product with w columns takes 1 + RIDGE / w of its time
 GAIN = 0.95  # of the work of "blocks", which "layers" must stay below
-FORMED = (
-    0.25,
-    0.05,
-)  # of the budget: least for gradients of one layer, where not all fit; the second where it saves work
-SHORT = 64.0  # samples that a block takes as long as besides its own, on a GPU: launches
+# Of the budget: the least for gradients of one layer, where not all fit; the second where it saves work.
+FORMED = (0.25, 0.05)
+# On a GPU a block takes as long as its own samples and about so many more, for launches (an estimate).
+SHORT = 64.0
 
 T = TypeVar("T")
 
@@ -127,7 +126,7 @@ class Trial:
     share: float
 
     def fits(self, each: Footprint, rows: int, columns: int, available: float) -> bool:
-        """Whether factors of so many samples do, with gradients of two blocks, of a share of the budget, or of all."""
+        """Whether the factors of so many samples fit, with gradients of two blocks, of a share of the budget, or of all."""
         block, size = max(1, min(self.block, max(rows, columns))), max(1, each.formed)
         forming = int(min((rows + columns) * size, max(2 * block * size, self.share * available)))
         return each.shelf(rows, columns, block, forming, self.workspace) <= available
@@ -147,7 +146,7 @@ def _trials(each: Footprint, most: int, available: float, usual: int) -> Iterato
 
 
 def _least_work(trials: Iterable[T | None], cost: Callable[[T], float]) -> T | None:
-    """The first trial whose work no later one beats by more than little: short blocks cost more than is counted."""
+    """The first trial whose work no later one beats by more than a little: short blocks cost more than is counted."""
     best, least = None, float("inf")
     for trial in trials:
         if trial is not None and (found := cost(trial)) < GAIN * least:
