@@ -103,6 +103,7 @@ def made_up(config: KernelCost) -> dict[str, Any]:
     return {key: {"seconds": 1.0, "best": value} for key, value in best.items()} | residuals
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("lost", ["", "time/ck/10", "residual/16"])
 def test_a_network_is_trained_only_if_a_leg_needs_it(

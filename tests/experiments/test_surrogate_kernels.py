@@ -91,6 +91,7 @@ def watch(patched: pytest.MonkeyPatch, killed_at: str = "") -> list[str]:
     return asked
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize("group", list(GROUPS))
 def test_a_killed_leg_computes_only_the_kernel_that_is_missing(
     group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -120,6 +121,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(run.record.metrics)
 
 
+@pytest.mark.guard
 @pytest.mark.parametrize(
     ("lost", "kernel"),
     [(f"trntk{row}", "trntk") for row in ("", "/common", "/sgd", "/looks", "/ridges")]
