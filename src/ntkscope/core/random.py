@@ -34,13 +34,13 @@ def _whole(seed: object) -> int:
     raise UsageError(f"got seed={seed!r}; expected a whole number, such as 0")
 
 
-def generator(seed: int, *names: str | int) -> torch.Generator:
-    """A CPU `torch.Generator` for the named stream of `seed`.
+def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A `torch.Generator` for the named stream of `seed`; what a stream holds depends on the kind of device.
 
     >>> torch.equal(torch.rand(3, generator=generator(0, "a")), torch.rand(3, generator=generator(0, "a")))
     True
     """
-    return torch.Generator(device="cpu").manual_seed(derive_seed(seed, *names))
+    return torch.Generator(device=device).manual_seed(derive_seed(seed, *names))
 
 
 def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:

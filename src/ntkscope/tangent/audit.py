@@ -9,6 +9,7 @@ others, run once more without it, must be the same: batch statistics, chance, th
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +20,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Certificate, NtkscopeError, NumericalError, UsageError, generator
+from ntkscope.tangent.apart import Apart, Some
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.features import Feature, Formed, Near
+from ntkscope.tangent.features import Drawn, Feature, Formed, Near
 from ntkscope.tangent.guards import MIXED, OUTPUTS, RANDOM, SHAPED, check_finite
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece
@@ -40,7 +42,7 @@ DRAWS = 8  # of weights and vectors: the first is compared with autograd, all of
 # of the size that random sums have: what rounding may leave of one in which the samples cancel
 ROUNDED = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 SHORTENED = {"exact": 0.0, "tf32": 2e-3, "bf16": 1e-2, "fp16": 4e-3}
-LEAST = 16  # other samples up to which all are run again; of more, an eighth
+PENDING = 2**22  # numbers of sums that wait to be compared together, in few launches
 
 
 class PathChanged(NtkscopeError):
@@ -81,6 +83,20 @@ class Sizes(NamedTuple):
         return norms[0] * norms[0], norms[1] * norms[1], norms[2] * norms[2], max(means.values())
 
 
+class Pair(NamedTuple):
+    """Two sums of a parameter that are to be compared, ours and autograd's, and where their sizes are to be noted."""
+
+    name: str
+    ours: Tensor
+    theirs: Tensor
+    drawn: Sequence[Drawn]
+    into: list[Sizes]
+
+    @property
+    def numbers(self) -> int:
+        return 3 * self.theirs.numel() + sum(each.sums.numel() for each in self.drawn)
+
+
 @dataclass
 class Check:
     """One block under audit."""
@@ -93,6 +109,7 @@ class Check:
     block: list[Sizes] = field(default_factory=list)  # how the features compare, piece by piece
     own: list[Sizes] = field(default_factory=list)  # and those of the one
     covered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # rows that some piece answers for
+    pending: list[Pair] = field(default_factory=list)
     _cast: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
     def weights_for(self, feature: Feature) -> Tensor:
@@ -103,6 +120,21 @@ class Check:
         if dtype not in self._cast:
             self._cast[dtype] = self.draws.to(dtype)
         return self._cast[dtype]
+
+    def compare(self) -> None:
+        """Note the sizes of the sums that wait."""
+        pairs, self.pending = self.pending, []
+        if not pairs:
+            return
+        apart = torch._foreach_sub([pair.ours for pair in pairs], [pair.theirs for pair in pairs])
+        sides = [
+            [pair.ours, pair.theirs, difference, *(each.sums for each in pair.drawn)]
+            for pair, difference in zip(pairs, apart)
+        ]
+        norms = iter(torch._foreach_norm([side for several in sides for side in several], 2, torch.float64))
+        for pair, several in zip(pairs, sides):  # float64 holds the squares of any float32
+            shares = [(each.group, each.draws) for each in pair.drawn]
+            pair.into.append(Sizes(pair.name, list(islice(norms, len(several))), shares))
 
 
 @dataclass
@@ -149,38 +181,41 @@ class Auditor:
         self.blocks += 1
         if self.mode is False or (self.mode == "sampled" and number % SAMPLED):
             return None
+        device = self.subject.device
         drawn = generator(self.seed, "certificate", number)
         one = int(torch.randint(n, (1,), generator=drawn))
-        shape = (DRAWS, n, heads)
-        signs = torch.randint(0, 2, shape, generator=drawn, dtype=torch.float64) * 2 - 1
-        weights = signs * (0.5 + torch.rand(shape, generator=drawn, dtype=torch.float64))  # no two alike
+        if device.type == "cuda":  # where it is quicker to draw many numbers than to send them
+            drawn = generator(self.seed, "certificate", number, device=device)
+        how = {"generator": drawn, "dtype": torch.float64, "device": drawn.device}
+        signs = torch.randint(0, 2, (DRAWS, n, heads), **how) * 2 - 1
+        weights = signs * (0.5 + torch.rand((DRAWS, n, heads), **how))  # no two alike
         if (
             self.precision == "bf16"
         ):  # features are multiplied with bf16 numbers; of these, one pair in a hundred is alike
             weights = weights.bfloat16().double()
-        weights = weights.to(self.subject.device)
+        weights = weights.to(device)
         return Check(weights, weights[0], one)
 
     def begin(self, check: Check, batch: Batch, outputs: Tensor, truth: Mapping[str, Tensor]) -> None:
         """Take what autograd said of the block, and run the one alone and the others without it."""
         began = time.perf_counter()
-        check_finite(self.subject, batch, outputs)
         check.truth = truth
-        check.alone, values, sizes = self._run(batch, [check.one], check.weights)
-        self._compare(batch, [check.one], outputs, values, sizes)
-        others = [i for i in range(len(batch)) if i != check.one]
-        if len(others) > LEAST:
-            others = others[check.one % 8 :: 8]
-        if others:
-            self._compare(batch, others, outputs, *self._outputs(batch, others))
+        one = Some((slice(check.one, check.one + 1),))
+        check.alone, alone = self._run(batch, one, check.weights)
+        apart = [alone]
+        if len(batch) > 1:
+            apart.append(self._outputs(batch, Some.others(check.one, len(batch))))
+        scale = outputs.abs().amax()
+        same = [self._same(outputs, each, scale) for each in apart]
+        if not bool(torch.stack([torch.isfinite(outputs).all(), *same]).all()):  # waits once
+            check_finite(self.subject, batch, outputs)
+            for each, good in zip(apart, same):
+                if not good:
+                    self._explain(batch, outputs, each, scale)
         self.alone += 1
         self.seconds += time.perf_counter() - began
 
-    def _taken(self, batch: Batch, rows: list[int]) -> Batch:
-        index = torch.tensor(rows, device=batch.tensors()[0].device)
-        return batch.map(lambda t: t[index.to(t.device)])
-
-    def _run(self, batch: Batch, rows: list[int], weights: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    def _run(self, batch: Batch, rows: Some, weights: Tensor) -> tuple[dict[str, Tensor], Apart]:
         """Weighted gradient sums of some of a batch, by plain autograd; their heads and the sizes of those."""
         seen: list[Tensor] = []
 
@@ -188,57 +223,59 @@ class Auditor:
             seen.append(self.heads.sizes(outputs.detach()))
             return self.heads(outputs)
 
-        with _told(len(rows), len(batch)):
-            values, grads = pulled(self.subject, self._taken(batch, rows), heads, weights[rows])
+        with _told(rows.count(len(batch)), len(batch)):
+            values, grads = pulled(self.subject, batch.map(rows), heads, rows(weights))
         sums = {
             name: dense(grad, leaf).to(_wide(leaf)) for (name, leaf), grad in zip(self.subject.leaves.items(), grads)
         }
-        return sums, values, seen[0]
+        return sums, Apart(rows, values, seen[0])
 
-    def _outputs(self, batch: Batch, rows: list[int]) -> tuple[Tensor, Tensor]:
-        """The heads of some of a batch, and the sizes of what they add up."""
-        with _told(len(rows), len(batch)):
-            outputs = self.subject(self._taken(batch, rows)).detach()
-            return self.heads(outputs), self.heads.sizes(outputs)
+    def _outputs(self, batch: Batch, rows: Some | None = None) -> Apart:
+        """The heads of some of a batch, or of all, and the sizes of what they add up."""
+        some = rows or Some((slice(0, len(batch)),))
+        with _told(some.count(len(batch)), len(batch)):
+            outputs = self.subject(batch if rows is None else batch.map(some)).detach()
+            return Apart(some, self.heads(outputs), self.heads.sizes(outputs))
 
-    def _compare(self, batch: Batch, rows: list[int], outputs: Tensor, values: Tensor, sizes: Tensor) -> None:
-        """Outputs of some samples, run apart, must be those they had in the block; if not, chance or mixing is named.
+    def _same(self, outputs: Tensor, apart: Apart, scale: Tensor) -> Tensor:
+        """Whether outputs of some samples, run apart, are those they had in the block; not waited for."""
+        expected = (apart.rows.count(len(outputs)), outputs.shape[1])
+        if apart.values.shape != expected:
+            what = f"gives outputs of shape {tuple(apart.values.shape)} for {expected[0]} samples"
+            raise UsageError(SHAPED.format(what=what))
+        return _close(apart.rows(outputs), apart.values, self.narrowest(OUTPUTS), scale)
+
+    def _explain(self, batch: Batch, outputs: Tensor, apart: Apart, scale: Tensor) -> None:
+        """Outputs that differ where samples are run apart: chance or mixing is named.
 
         A head that adds outputs up may be so small beside its terms (`sizes`) that a difference can be rounding. Then float64
         decides, in which it cannot.
         """
-        if values.shape != (len(rows), outputs.shape[1]):
-            what = f"gives outputs of shape {tuple(values.shape)} for {len(rows)} samples"
-            raise UsageError(SHAPED.format(what=what))
         tolerance, names = self.narrowest(OUTPUTS), set(self.subject.leaves)
-        scale = outputs.abs().amax()
-        if _close(outputs[rows], values, tolerance, scale):
+        if self._same(outputs, apart, apart.sizes.amax()) and self._alone_in_double(batch, apart.rows):
             return
-        if _close(outputs[rows], values, tolerance, sizes.amax()) and self._alone_in_double(batch, rows):
-            return
-        every = list(range(len(batch)))
-        plain = self._outputs(batch, every)[0]
-        if not _close(plain, self._outputs(batch, every)[0], tolerance, scale):
+        plain, again = self._outputs(batch).values, self._outputs(batch).values
+        if plain.shape != again.shape or not _close(plain, again, tolerance, scale):
             raise PathChanged(names, suspect=True, refusal=RANDOM)
-        if not _close(plain[rows], values, tolerance, scale):
+        if plain.shape != outputs.shape or not self._same(plain, apart, scale):
             raise PathChanged(names, suspect=True, refusal=MIXED)
         raise PathChanged(names, suspect=True)  # watching changed what the model computes
 
-    def _alone_in_double(self, batch: Batch, rows: list[int]) -> bool:
+    def _alone_in_double(self, batch: Batch, rows: Some) -> bool:
         """Whether the heads of some of a batch are the same without the others in float64; False where that fails."""
         if self.subject.dtype == torch.float64:
             return False
         try:
             double = Subject(self.subject.model, dtype=torch.float64, device=self.subject.device, still=True)
             with torch.no_grad():
-                together, apart = (double(double.placed(part)).detach() for part in (batch, self._taken(batch, rows)))
+                together, apart = (double(double.placed(part)).detach() for part in (batch, batch.map(rows)))
         except torch.OutOfMemoryError:
             raise
         except (NtkscopeError, RuntimeError, TypeError, ValueError, IndexError) as error:
             LOG.info("the model cannot be run in float64 to tell rounding from samples that mix (%r)", error)
             return False
-        scale = self.heads.sizes(together).amax()
-        return _close(self.heads(together)[rows], self.heads(apart), OUTPUTS[torch.float64], scale)
+        scale, one, other = self.heads.sizes(together).amax(), rows(self.heads(together)), self.heads(apart)
+        return one.shape == other.shape and bool(_close(one, other, OUTPUTS[torch.float64], scale))
 
     def add(self, check: Check, piece: Piece, order: Order | None, feature: Feature) -> None:
         """What one piece's features give, beside what autograd says.
@@ -256,27 +293,29 @@ class Auditor:
             along = self._along(piece.inside, feature.a.device)
             inner = order.inner(along.T).T
         rows, one, weights = piece.stop - piece.start, slice(check.one, check.one + 1), check.weights_for(feature)
-        ours = (feature.combined(weights, rows, inner), feature[one].combined(weights[:, one], rows, inner))
-        sides: list[Tensor] = []
-        for (first, drawn), truth in zip(ours, (check.truth[piece.name], check.alone[piece.name])):
-            theirs = truth[piece.start : piece.stop] if truth.dim() else truth
+        for part, drawn_for, known, into in (
+            (feature, weights, check.truth, check.block),
+            (feature[one], weights[:, one], check.alone, check.own),
+        ):
+            first, drawn = part.combined(drawn_for, rows, inner)
+            theirs = known[piece.name][piece.start : piece.stop] if known[piece.name].dim() else known[piece.name]
             if order is not None and along is None:
                 first = order.arranged(first, piece.groups, piece.inside)
             elif order is not None and along is not None:
                 theirs = order.through(theirs, piece.groups, piece.inside, along[0].to(theirs.dtype))
             first = first.reshape(theirs.shape).to(theirs.dtype)
-            sides += [first, theirs, first - theirs, *(each.sums.to(theirs.dtype) for each in drawn)]
-        norms = torch._foreach_norm(sides, 2, torch.float64)  # which holds the squares of any float32
-        many = 3 + len(ours[0][1])
-        for sizes, part, (_, drawn) in zip((check.block, check.own), (norms[:many], norms[many:]), ours):
-            sizes.append(Sizes(piece.name, part, [(each.group, each.draws) for each in drawn]))
+            sums = [each._replace(sums=each.sums.to(theirs.dtype)) for each in drawn]
+            check.pending.append(Pair(piece.name, first, theirs, sums, into))
+        if sum(pair.numbers for pair in check.pending) > PENDING:
+            check.compare()
         self.seconds += time.perf_counter() - began
 
     def _along(self, size: int, device: torch.device) -> Tensor:
         """Random vectors (DRAWS, size), the same ones whenever they are asked for."""
         if size not in self.vectors:
-            drawn = generator(self.seed, "along", size)
-            self.vectors[size] = torch.randn(DRAWS, size, generator=drawn, dtype=torch.float64).to(device)
+            drawn = generator(self.seed, "along", size, device=device)
+            how = {"generator": drawn, "dtype": torch.float64, "device": device}
+            self.vectors[size] = torch.randn(DRAWS, size, **how)
         return self.vectors[size]
 
     def _unseen(self, check: Check) -> None:
@@ -296,10 +335,14 @@ class Auditor:
     def finish(self, check: Check, loop: bool) -> None:
         """Both sides side by side: parameters that differ need a slower method. `loop`: samples were run one by one."""
         began = time.perf_counter()
-        self._check_finite(check)
+        check.compare()
         self._unseen(check)
-        bad, worst = self.differing(check.block, self.kink if loop else self.tolerance)
-        apart, near = self.differing(check.own, self.kink)
+        numbers = _numbers([*check.block, *check.own])  # waits once
+        of_block = numbers[: len(check.block)]
+        if not all(math.isfinite(found[1]) for found in of_block):
+            self._check_finite(check)
+        bad, worst = self._judged(check.block, of_block, self.kink if loop else self.tolerance)
+        apart, near = self._judged(check.own, numbers[len(check.block) :], self.kink)
         self.seconds += time.perf_counter() - began
         if bad or apart:
             mixed = loop or (not bad and bool(apart))
@@ -325,6 +368,7 @@ class Auditor:
         if not relative <= self.tolerance:
             for piece, values in gradients():  # whose fault is it?
                 self.add(check, piece, None, Formed(values.unflatten(0, check.weights.shape)))
+            check.compare()
             self._unseen(check)
             bad = self.differing(check.block, self.kink if loop else self.tolerance)[0]
             if bad or not relative <= self.kink:
@@ -352,12 +396,16 @@ class Auditor:
 
     def differing(self, sizes: Sequence[Sizes], tolerance: float) -> tuple[set[str], float]:
         """The parameters that differ, and the largest relative difference of the others."""
+        return self._judged(sizes, _numbers(sizes), tolerance)
+
+    def _judged(
+        self, sizes: Sequence[Sizes], numbers: Sequence[Sequence[float]], tolerance: float
+    ) -> tuple[set[str], float]:
         if not sizes:
             return set(), 0.0
-        numbers = iter(_stacked([norm for each in sizes for norm in each.norms]).tolist())  # waits once
         squares: dict[str, list[float]] = {}
-        for each in sizes:
-            found = each.squared(list(islice(numbers, len(each.norms))))
+        for each, norms in zip(sizes, numbers, strict=True):
+            found = each.squared(norms)
             squares[each.name] = [a + b for a, b in zip(squares.get(each.name, [0.0] * 4), found)]
         names, total = list(squares), torch.tensor(list(squares.values()), dtype=torch.float64).sqrt()
         own, usual = total[:, :2].amax(1), total[:, 3]
@@ -396,6 +444,12 @@ class _told:
             raise UsageError(SHAPED.format(what=what)) from error
 
 
+def _numbers(sizes: Sequence[Sizes]) -> list[list[float]]:
+    """The norms of each as numbers; the device is waited for once."""
+    found = iter(_stacked([norm for each in sizes for norm in each.norms]).tolist() if sizes else [])
+    return [list(islice(found, len(each.norms))) for each in sizes]
+
+
 def _stacked(numbers: Sequence[Tensor]) -> Tensor:
     """Single numbers as one float64 tensor; of one dtype they are converted together, which is two launches for all."""
     if len({number.dtype for number in numbers}) == 1:
@@ -407,7 +461,5 @@ def _wide(leaf: Tensor) -> torch.dtype:
     return torch.promote_types(leaf.dtype, torch.float32)
 
 
-def _close(one: Tensor, other: Tensor, tolerance: float, scale: Tensor) -> bool:
-    if one.shape != other.shape:
-        return False
-    return bool(((one - other).abs() <= tolerance * scale.clamp_min(1e-30)).all())
+def _close(one: Tensor, other: Tensor, tolerance: float, scale: Tensor) -> Tensor:
+    return ((one - other).abs() <= tolerance * scale.clamp_min(1e-30)).all()

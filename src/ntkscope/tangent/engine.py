@@ -19,7 +19,8 @@ from ntkscope.core import Certificate, NumericalError, generator
 from ntkscope.core.peak import kind_of
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent import func_method
-from ntkscope.tangent.audit import LEAST, Auditor, Check, PathChanged
+from ntkscope.tangent.apart import LEAST
+from ntkscope.tangent.audit import Auditor, Check, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.captured import Captured, capture
 from ntkscope.tangent.clock import StageClock
