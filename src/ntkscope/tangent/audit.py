@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -186,7 +186,7 @@ class Auditor:
         one = int(torch.randint(n, (1,), generator=drawn))
         if device.type == "cuda":  # where it is quicker to draw many numbers than to send them
             drawn = generator(self.seed, "certificate", number, device=device)
-        how = {"generator": drawn, "dtype": torch.float64, "device": drawn.device}
+        how: dict[str, Any] = {"generator": drawn, "dtype": torch.float64, "device": drawn.device}
         signs = torch.randint(0, 2, (DRAWS, n, heads), **how) * 2 - 1
         weights = signs * (0.5 + torch.rand((DRAWS, n, heads), **how))  # no two alike
         if (
@@ -314,7 +314,7 @@ class Auditor:
         """Random vectors (DRAWS, size), the same ones whenever they are asked for."""
         if size not in self.vectors:
             drawn = generator(self.seed, "along", size, device=device)
-            how = {"generator": drawn, "dtype": torch.float64, "device": device}
+            how: dict[str, Any] = {"generator": drawn, "dtype": torch.float64, "device": device}
             self.vectors[size] = torch.randn(DRAWS, size, **how)
         return self.vectors[size]
 

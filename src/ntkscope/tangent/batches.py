@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -32,6 +33,10 @@ class Batch:
         return tensors((self.args, self.kwargs))
 
     def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def _count(self) -> int:
         return len(self.tensors()[0])
 
     def __getitem__(self, index: slice | Tensor) -> Batch:

@@ -42,12 +42,12 @@ class Captured:
     check: Check | None = None
     way: Way = PLAIN  # how it was run
 
-    def feature(self, piece: Piece, precision: Precision) -> Feature:
-        """The feature of every sample for one piece, on the piece's method."""
+    def feature(self, piece: Piece, precision: Precision, out: Tensor | None = None) -> Feature:
+        """The feature of every sample for one piece, on the piece's method; `out`: where a formed gradient may be written."""
         if piece.method == "func":
             return Formed(*precision.store(self.func[piece.name]))
         if piece.method == "direct":
-            return Formed(*precision.store(self.gradient(piece, ordered=self._mixed(piece))))
+            return Formed(*precision.store(self.gradient(piece, ordered=self._mixed(piece), out=out)))
         sides = [self.sides(k, t) for k, t in piece.members]
         looked_up = not sides[0][0].is_floating_point()
         a = torch.cat([a for a, _ in sides], dim=1 if looked_up else 2)
@@ -71,12 +71,12 @@ class Captured:
         terms = [self.calls[k].terms[t] for k, t in piece.members]
         return len({(type(term), term.order is None or term.order.reorder is None) for term in terms}) > 1
 
-    def gradient(self, piece: Piece, *, ordered: bool = True) -> Tensor:
+    def gradient(self, piece: Piece, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
         """The gradient of a piece, (n, heads, numbers), in the parameter's own order, or in any if not `ordered`."""
         total: Tensor | None = None
         for k, t in piece.members:
             term = self.calls[k].terms[t]
-            part = self._gradient(k, t, ordered)
+            part = self._gradient(k, t, ordered, out if len(piece.members) == 1 else None)
             if term.slot.start != piece.start or term.slot.stop != piece.stop:
                 width = piece.numbers // (piece.stop - piece.start)
                 whole = part.new_zeros(*part.shape[:2], piece.numbers)
@@ -87,9 +87,9 @@ class Captured:
         assert total is not None
         return total
 
-    def _gradient(self, k: int, t: int, ordered: bool) -> Tensor:
+    def _gradient(self, k: int, t: int, ordered: bool, out: Tensor | None) -> Tensor:
         term = self.calls[k].terms[t]
-        return term.gradient(self._input(k, term), self.arrived[k], ordered=ordered)
+        return term.gradient(self._input(k, term), self.arrived[k], ordered=ordered, out=out)
 
     def sides(self, k: int, t: int) -> tuple[Tensor, Tensor]:
         """Activations (n, g, s, i), or indices (n, s), and cotangents (n, g, s, heads, o)."""
@@ -139,6 +139,7 @@ def capture(
 
     Where the head is a sum of outputs, which may cancel (the rows of a trained readout add up to nearly nothing), passes back
     are made in full float32 whatever the precision: rounded first and summed then, little but the rounding would be left.
+    The pass that checks is made in full float32 too, except for bf16.
     """
     n = len(batch)
     calls: list[Call] = []
@@ -157,7 +158,8 @@ def capture(
             arrived = _arrived(subject, headed, tape.calls, findings, made, precision, together)
         calls = [replace(call, edge=None) for call in tape.calls]
         del outputs, tape
-    truth = {} if weights is None else _truth(subject, headed, weights)
+    short = precision.name == "bf16" and not heads.summed  # whose tolerance is far above what TF32 rounds
+    truth = {} if weights is None else _truth(subject, headed, weights, short=short)
     values = headed.detach()
     del headed  # and with it the graph
     with _passes_back(heads):
@@ -215,12 +217,15 @@ def _arrived(
     return arrived
 
 
-def _truth(subject: Subject, headed: Tensor, weights: Tensor) -> Params:
-    """What autograd says of a weighted sum of all heads; calls made in another, equal way give their weights' share too."""
+def _truth(subject: Subject, headed: Tensor, weights: Tensor, *, short: bool = False) -> Params:
+    """What autograd says of a weighted sum of all heads; calls made in another, equal way give their weights' share too.
+
+    In full float32 unless `short`.
+    """
     leaves = subject.leaves
     if not headed.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    with tensor_cores(False), weights_too():
+    with tensor_cores(short), weights_too():
         grads = pull(subject, headed, weights.to(headed), list(leaves.values()))
     wide = {name: torch.promote_types(leaf.dtype, torch.float32) for name, leaf in leaves.items()}
     return {name: dense(grad, leaf).to(wide[name]) for (name, leaf), grad in zip(leaves.items(), grads)}

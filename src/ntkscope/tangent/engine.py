@@ -127,12 +127,13 @@ class Engine:
         if count < min(wanted, LEAST):
             return
         few, self.spare = self.subject.placed(x[:count]), room - count * passing
+        weights = torch.ones(count, self.width, dtype=torch.float64, device=self.device)  # certified, as blocks are
 
         def run(way: Way) -> Callable[[], float] | None:
             watch = Stopwatch(self.device)
             try:
                 with self.clock("trial"):
-                    self._run(few, self._fitting(way, count))
+                    self._run(few, self._fitting(way, count), weights)
             except (PathChanged, torch.OutOfMemoryError):
                 return None
             watch.stop()
@@ -262,10 +263,10 @@ class Engine:
         other.chosen, other.harvest, other.spare = self.chosen, self.harvest, self.spare
         return other
 
-    def feature(self, captured: Captured, piece: Piece) -> Feature:
+    def feature(self, captured: Captured, piece: Piece, out: Tensor | None = None) -> Feature:
         with self.clock("features", piece):
             try:
-                made = captured.feature(piece, self.precision)
+                made = captured.feature(piece, self.precision, out)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, ValueError, IndexError) as error:  # an input that does not fall into n samples

@@ -142,6 +142,8 @@ Feature: TypeAlias = Formed | Near
 # numbers of random sums, or of their coefficients, that are held at once: 16 MiB, and 64 MiB where launches cost more
 _DRAWN = {"cpu": 2**22, "cuda": 2**24}
 
+FEW, PART = 128, 2**14  # rows and columns up to which the inner axis of a product is cut on a GPU, and into what
+
 # float64 numbers held while samples are multiplied with themselves: 8 MiB, and 256 MiB where a launch costs more than them
 _SELF_NUMBERS = {"cpu": 2**20, "cuda": 2**25}
 
@@ -189,8 +191,9 @@ def accumulate(
     if isinstance(left, Formed) and isinstance(right, Formed):
         for rows in _chunks(len(left), total.shape[1] * 8 * (total.shape[0] // len(left)), workspace):
             a, b = _rows(left[rows], full), _rows(right, full)
-            for at in range(0, a.shape[1], _inner(a)):
-                values = precision.product(a[:, at : at + _inner(a)], b[:, at : at + _inner(a)])
+            step = _inner(a, b)
+            for at in range(0, a.shape[1], step):
+                values = long_product(a[:, at : at + step], b[:, at : at + step], precision)
                 _add(total, rows, values, left[rows], right, full)
         return
     assert isinstance(left, Near)
@@ -217,11 +220,33 @@ def product_flops(left: Feature, right: Feature, full: bool) -> float:
     return pairs * g * s * right.positions * (inside + o * (c * c if full else c))
 
 
-def _inner(rows: Tensor) -> int:
+def _inner(rows: Tensor, columns: Tensor) -> int:
     """How long an inner axis one product may have; float32 sums of BLAS lose digits on long ones, the total does not."""
     if rows.dtype != torch.float32:
         return max(1, rows.shape[1])
-    return 2**13 if not rows.is_cuda else 2**19
+    if not rows.is_cuda:
+        return 2**13
+    return 2**22 if _few(rows, columns) else 2**19
+
+
+def _few(rows: Tensor, columns: Tensor) -> bool:
+    """Whether a product has so few numbers that a GPU's processors are not all busy unless its inner axis is cut."""
+    return rows.is_cuda and rows.dtype == torch.float32 and max(len(rows), len(columns)) <= FEW
+
+
+def long_product(
+    left: Float[Tensor, "rows k"], right: Float[Tensor, "columns k"], precision: Precision, parts: int | None = None
+) -> Float[Tensor, "rows columns"]:
+    """`left @ rightᵀ`; on a GPU that of few rows and columns in parts of the inner axis, side by side (`parts`: of so many)."""
+    if parts is None:
+        parts = left.shape[1] // PART if _few(left, right) else 1
+    if parts < 2:
+        return precision.product(left, right)
+    size = left.shape[1] // parts
+    a, b = (side[:, : parts * size].unflatten(1, (parts, size)).transpose(0, 1) for side in (left, right))
+    values = torch.bmm(a, b.transpose(1, 2)).sum(0, dtype=torch.float64)
+    rest = slice(parts * size, None)
+    return values + precision.product(left[:, rest], right[:, rest])
 
 
 def _near(left: Near, right: Near, full: bool, precision: Precision) -> Float[Tensor, "rows columns"]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -19,13 +19,13 @@ from torch import Tensor
 from ntkscope.tangent.audit import PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.captured import Captured
-from ntkscope.tangent.contraction import Features, Maker, place_feature, ranges
+from ntkscope.tangent.contraction import Features, Maker, mirror, place_feature, ranges, strips
 from ntkscope.tangent.deferred import Deferral, kept_factors
-from ntkscope.tangent.features import Feature, accumulate, product_flops, self_products
+from ntkscope.tangent.features import Feature, Formed, accumulate, product_flops, self_products
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.spot_check import Spot
 
-STRIPS = 8  # of the square on a diagonal: what lies below the last sample of a strip is left out
+NARROW = 512  # columns of a product, where not the gradients of all fit
 
 
 @runtime_checkable
@@ -34,6 +34,10 @@ class Deferring(Maker, Protocol):
 
     @property
     def deferral(self) -> Deferral: ...
+
+    def feature(self, captured: Any, piece: Any, out: Tensor | None = None) -> Feature:
+        """`out`: where a formed gradient may be written."""
+        ...
 
 
 @dataclass(eq=False)
@@ -79,10 +83,10 @@ class Shelf:
         if self.side is not None:
             self.side[at.start : at.stop] += self_products(feature)
 
-    def _form(self, maker: Deferring, piece: Piece, at: range) -> Feature:
+    def _form(self, maker: Deferring, piece: Piece, at: range, out: Tensor | None = None) -> Feature:
         """The gradients of one block; the first time, they are compared with autograd."""
         captured, first = self.blocks[at], (at, piece) not in self.formed
-        feature = maker.feature(captured if first else replace(captured, check=None), piece)
+        feature = maker.feature(captured if first else replace(captured, check=None), piece, out)
         if first:
             self.formed.add((at, piece))
             with maker.clock("features", piece):
@@ -96,6 +100,21 @@ class Shelf:
         blocks = [at for at in sorted(self.blocks, key=_start) if span.start <= at.start < span.stop]
         if len(blocks) == 1:
             return self._form(maker, piece, blocks[0])
+        precision = maker.precision
+        if precision.name == "fp16":  # which has scales besides
+            return self._joined(maker, piece, blocks, span)
+        shape = len(span), maker.width, piece.numbers
+        values = torch.empty(shape, dtype=precision.storage, device=maker.device)
+        for at in blocks:
+            place = values[at.start - span.start : at.stop - span.start]
+            made = self._form(maker, piece, at, place)
+            assert isinstance(made, Formed)  # as all that are formed later
+            if made.values.data_ptr() != place.data_ptr():
+                with maker.clock("features", piece):
+                    place.copy_(made.values)
+        return Formed(values)
+
+    def _joined(self, maker: Deferring, piece: Piece, blocks: Sequence[range], span: range) -> Feature:
         whole: Features = {}
         for at in blocks:
             made = self._form(maker, piece, at)
@@ -145,7 +164,7 @@ class Layered:
         return self.maker.width if self.maker.full else 1
 
     def total(self) -> Float[Tensor, "rows columns"]:
-        """Products of all pairs in float64; of a tile with itself those above the diagonal, and whole blocks on it."""
+        """Products of all pairs in float64."""
         maker, size = self.maker, self.size
         shape = self.rows.n * size, self.columns.n * size
         total = torch.zeros(shape, dtype=torch.float64, device=maker.device)
@@ -153,6 +172,8 @@ class Layered:
         for piece in maker.pieces:
             for left, right in self._spans(piece):
                 self._multiply(piece, left, right, total, spots)
+        if self.own:
+            mirror(total)
         self.rows.settle(maker)
         if not self.own:
             self.columns.settle(maker)
@@ -176,11 +197,16 @@ class Layered:
             or each * (self.rows.n + self.columns.n * (not self.own)) <= self.forming
         ):
             return [(range(self.rows.n), [range(self.columns.n)])]
-        long = max(1, self.forming // (2 * each * self.block)) * self.block
-        rows = list(ranges(0, self.rows.n, long))
+        fitting = max(2, self.forming // (each * self.block))  # blocks
         if self.own:
+            rows = list(ranges(0, self.rows.n, fitting // 2 * self.block))
             return [(left, rows[k:]) for k, left in enumerate(rows)]
-        return [(left, list(ranges(0, self.columns.n, long))) for left in rows]
+        # Columns are formed again for every span of rows, so these are long; columns few at a time, but enough for a product.
+        few = max(1, min(fitting // 2, -(-NARROW // self.block)))
+        spans = -(-self.rows.n // ((fitting - few) * self.block))
+        long = -(-self.rows.n // (spans * self.block)) * self.block
+        columns = list(ranges(0, self.columns.n, few * self.block))
+        return [(left, columns) for left in ranges(0, self.rows.n, long)]
 
     def _bytes(self, piece: Piece) -> int:
         return max(1, piece.feature_numbers(self.maker.width) * self.maker.precision.storage.itemsize)
@@ -197,7 +223,7 @@ class Layered:
                 with maker.clock("certificate"):
                     _meet(spots, left, right, rows, columns)
             with maker.clock("products", piece):
-                for strip in self._strips(right) if same else [right]:
+                for strip in strips(right, rows, columns, maker.full) if same else [right]:
                     height = strip.stop - left.start if same else len(left)
                     inner = slice(strip.start - right.start, strip.stop - right.start)
                     self._accumulate(total, left.start, strip, rows[:height], columns[inner])
@@ -208,11 +234,6 @@ class Layered:
         maker = self.maker
         maker.count("products", product_flops(rows, columns, maker.full))
         accumulate(into, rows, columns, full=maker.full, precision=maker.precision, workspace=self.workspace)
-
-    def _strips(self, square: range) -> Sequence[range]:
-        """Whole blocks each."""
-        blocks = -(-len(square) // self.block)
-        return list(ranges(square.start, square.stop, -(-blocks // STRIPS) * self.block))
 
 
 def _meet(spots: list[tuple[range, Spot]], left: range, right: range, rows: Feature, columns: Feature) -> None:

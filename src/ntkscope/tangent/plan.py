@@ -20,7 +20,7 @@ from ntkscope.tangent.deferred import Deferral, forming_cost
 from ntkscope.tangent.pieces import Piece
 
 SLACK, CUDA_SLACK = 0.8, 0.92  # of the budget: what allocators keep and libraries take for scratch is not ours to count
-CPU_BLOCK, CUDA_BLOCK = 128, 256
+CPU_BLOCK, CUDA_BLOCK, CUDA_LONGEST = 128, 256, 512  # samples of a block; the last, of a store
 CREW_BLOCK = 16  # samples of a block from which on a thread of its own is worth it
 CREW = 16  # threads at blocks of their own; what Python does between products is done by one at a time
 LARGEST, CUDA_LARGEST = 2048, 8192  # rows of a tile: what a run that is killed loses, and what a reader holds
@@ -28,6 +28,9 @@ WORK, CUDA_WORK = 2**40, 2**52  # multiply-adds of a tile: below a minute on two
 WORKSPACE, CUDA_WORKSPACE, LEAST_WORKSPACE = 2**24, 2**32, 2**21
 COPIES = 3  # of a tile while it is made and written
 FEW, FEW_STORED = 16, 4  # samples that stay, or of a tile, below which heads are taken in smaller groups
+
+
+WHOLE = (64, 8)  # samples: products of other lengths take several times longer on tensor cores
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Footprint:
     what each thread at blocks of its own takes besides them.
 
     Where gradients can be formed later (`deferred`): `kept` bytes while the factors stay, `formed` bytes of one layer's
-    gradient, `check` bytes for each block that is not compared with autograd yet. `capture_cost`, `forming_cost` and
+    gradient, `making` bytes besides while a block's are formed, `check` bytes for each block that is not compared with autograd
+    yet. `capture_cost`, `forming_cost` and
     `again_cost` are multiply-adds a sample: of running it, of forming its features, and of those that are formed later.
     """
 
@@ -51,6 +55,7 @@ class Footprint:
     worker: int = 0
     kept: int = 0
     formed: int = 0
+    making: int = 0
     check: int = 0
     capture_cost: float = 0.0
     forming_cost: float = 0.0
@@ -66,6 +71,13 @@ class Footprint:
     def largest_block(self) -> int:
         return self.longest or (CUDA_BLOCK if self.cuda else CPU_BLOCK)
 
+    def whole(self, block: int, most: int) -> int:
+        """A length of blocks of at most `most` samples; on a GPU, where the rest is slow, a multiple of what its products are
+        cut into."""
+        if self.cuda and block < most:
+            block -= block % next((part for part in WHOLE if part <= block), 1)
+        return max(1, block)
+
     def tile(self, rows: int, columns: int) -> int:
         """Bytes of the float64 tile between samples, and of the product that is added to it."""
         return 8 * rows * columns * self.pairs * 2
@@ -76,10 +88,17 @@ class Footprint:
         return resident * self.feature + workers * passing
 
     def shelf(self, rows: int, columns: int, block: int, forming: int, workspace: int) -> int:
-        """Bytes while the factors of `rows` and `columns` samples stay and `forming` bytes of gradients are formed of them."""
+        """Bytes while the factors of `rows` and `columns` samples stay: a block is captured, then gradients are formed in
+        `forming` bytes."""
         blocks = -(-rows // block) + -(-columns // block)
-        held = (rows + columns) * (self.kept or self.feature) + blocks * self.check + block * self.passing
-        return held + forming + workspace + self.worker + self.tile(rows, columns or rows)
+        held = (rows + columns) * (self.kept or self.feature) + blocks * self.check
+        held += workspace + self.worker + self.tile(rows, columns or rows)
+        return held + max(block * self.passing, forming + block * self.making)
+
+    def left_for_forming(self, rows: int, columns: int, block: int, workspace: int, available: float) -> float:
+        """What of `available` bytes may be taken for gradients."""
+        other = self.shelf(rows, columns, block, 0, workspace) - max(block * self.passing, block * self.making)
+        return available - other - block * self.making
 
 
 def footprint(
@@ -112,6 +131,7 @@ def footprint(
         plain,
         kept=deferral.kept,
         formed=deferral.largest,
+        making=forming,
         check=check,
         capture_cost=float(forward * (1 + heads + 2 * bool(check))),  # one more pass back that checks, for weights too
         forming_cost=sum(forming_cost(piece, heads) for piece in made),
@@ -197,7 +217,7 @@ def _fitted(side: int, most: int, each: Footprint, available: float, workers: in
         return largest(side, lambda count: each.held(count, block, workspace, workers) <= available)
 
     for share in (0.4,) if each.cuda else (0.4, 0.15):  # where not all can stay, smaller blocks leave room for more
-        block = max(1, min(longest, int(room * share / workers / each.passing)))
+        block = each.whole(min(longest, int(room * share / workers / each.passing)), most)
         staying = resident(block)
         if staying >= side:
             break
@@ -291,7 +311,8 @@ def make_cut(n: int, m: int | None, each: Footprint, memory: int, workers: int, 
     best.workers(each, memory, 1)  # an error where even this does not fit
     for count in range(max(1, workers), 0, -1):
         for share in (0.4, 0.15):
-            block = max(1, min(each.largest_block, side, int((available - workspace) * share / count / each.passing)))
+            fitting = int((available - workspace) * share / count / each.passing)
+            block = each.whole(min(each.largest_block, side, fitting), side)
             size = largest(wanted, _fitting(block, workspace, each, available, count))
             if size > best.size:
                 best = Cut(size, min(block, size), workspace)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from ntkscope.core.budget import over_budget
 from ntkscope.tangent.plan import (
     COPIES,
     CUDA_LARGEST,
+    CUDA_LONGEST,
     CUDA_WORKSPACE,
     LARGEST,
     LEAST_WORKSPACE,
@@ -49,6 +51,7 @@ def check_schedule(schedule: str) -> None:
         raise UsageError(f"got schedule={schedule!r}; expected one of {', '.join(SCHEDULES)}")
 
 
+@lru_cache(maxsize=64)
 def planned(
     n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str = "auto"
 ) -> Plan:
@@ -137,7 +140,7 @@ def _trials(each: Footprint, most: int, available: float, usual: int) -> Iterato
     largest_workspace = int(max(LEAST_WORKSPACE, min(available / 8, usual)))
     workspaces = dict.fromkeys((largest_workspace, max(LEAST_WORKSPACE, largest_workspace // 4)))
     for share, workspace in product(FORMED, workspaces):
-        block = max(1, min(each.largest_block, most, int((available - workspace) * 0.3 / each.passing)))
+        block = each.whole(min(each.largest_block, most, int((available - workspace) * 0.3 / each.passing)), most)
         while True:
             yield Trial(block, workspace, share)
             if block == 1:
@@ -159,6 +162,7 @@ def cut_for(
 ) -> Cut:
     """The cut of a new store: into the largest tiles of the schedule that takes less work; `rows` of the matrix a sample."""
     check_schedule(schedule)
+    each = replace(each, longest=each.longest or (CUDA_LONGEST if each.cuda else 0))
     if schedule == "layers":
         return layers_cut(n, m, each, memory, rows)
     blocks = make_cut(n, m, each, memory, workers, rows)
@@ -210,7 +214,7 @@ def _smallest(each: Footprint) -> float:
 
 def _forming(each: Footprint, rows: int, columns: int, block: int, workspace: int, available: float) -> int:
     """What is left for formed gradients, at most all of the largest layer's."""
-    left = available - each.shelf(rows, columns, block, 0, workspace)
+    left = each.left_for_forming(rows, columns, block, workspace, available)
     return int(max(1, min((rows + columns) * max(1, each.formed), left)))
 
 

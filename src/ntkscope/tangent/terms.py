@@ -89,8 +89,11 @@ class Term(ABC):
         return type(self), self.flipped
 
     @abstractmethod
-    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True) -> Tensor:
-        """(n, heads, numbers) for cotangents (n, heads, q, …); in the parameter's own order, or in any if not `ordered`."""
+    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
+        """(n, heads, numbers) for cotangents (n, heads, q, …); in the parameter's own order, or in any if not `ordered`.
+
+        `out`: where it may be written, contiguous and of its type; what is returned is it, or not.
+        """
 
     @abstractmethod
     def extent(self, x: Tensor | None, repeats: int) -> tuple[int, int, int]:
@@ -131,10 +134,11 @@ class Outer(Term):
     def flipped(self) -> bool:
         return self.transposed
 
-    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True) -> Tensor:
+    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
         assert x is not None
         a = self.activations(x.to(arrived.dtype))
-        return outer_gradient(a, self._canonical(arrived), self.transposed, self.reorder if ordered else None)
+        reorder = self.reorder if ordered else None
+        return outer_gradient(a, self._canonical(arrived), self.transposed, reorder, out)
 
     def extent(self, x: Tensor | None, repeats: int) -> tuple[int, int, int]:
         assert x is not None
@@ -168,7 +172,7 @@ class Vector(Term):
     prepare: Callable[[Tensor], Tensor] | None  # the raw input (n, q, …) -> x̂
     reduce: Callable[[Tensor], Tensor]  # b x̂ (n, q, …) -> (n, p), summed over positions
 
-    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True) -> Tensor:
+    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
         if x is not None and self.prepare is not None:
             arrived = arrived * self.prepare(x).unsqueeze(1)
         return self.reduce(arrived.flatten(0, 1)).unflatten(0, arrived.shape[:2])
@@ -192,7 +196,7 @@ class Lookup(Term):
     def flipped(self) -> bool:
         return True
 
-    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True) -> Tensor:
+    def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
         ids, b = self.sides(x, arrived)
         return lookup_gradient(ids, b[:, 0].permute(0, 2, 3, 1), self.rows)
 
@@ -215,15 +219,24 @@ class Lookup(Term):
 
 
 def outer_gradient(
-    a: Tensor, b: Tensor, transposed: bool, reorder: Callable[[Tensor], Tensor] | None = None
+    a: Tensor,
+    b: Tensor,
+    transposed: bool,
+    reorder: Callable[[Tensor], Tensor] | None = None,
+    out: Tensor | None = None,
 ) -> Inexact[Tensor, "n c numbers"]:
     """(n, g, s, i) and (n, c, g, o, s) to the gradient, (n, c, g·o·i), in the parameter's own order given `reorder`.
+
+    Written to `out` where it is a single product of its type.
 
     One matrix product per sample and group, operands laid out along its inner axis (the other way round costs several
     times more on some BLAS): 2·c·g·i·o·s flops.
     """
     n, c, g, o, s = b.shape
     i = a.shape[3]
+    if out is not None and g == 1 and reorder is None and not transposed and out.dtype == b.dtype:
+        torch.bmm(b.reshape(n, c * o, s), a.reshape(n, s, i), out=out.view(n, c * o, i))
+        return out
     if g == 1:
         formed = torch.bmm(b.reshape(n, c * o, s), a.reshape(n, s, i)).view(n, c, 1, o, i)
     else:

@@ -246,9 +246,8 @@ class Tiles:
         def keep(piece: Piece, part: Tensor) -> None:
             write(place.planes[SHARE + piece.name], part, 0, start, inside, add=True)
 
-        total = block_products(
-            maker, row.held, column, height, len(at), self.workspace, keep if shares else None, by_head
-        )
+        kept = keep if shares else None
+        total = block_products(maker, row.held, column, height, len(at), self.workspace, kept, by_head, inside)
         with maker.clock("writing"):
             write(place.values, total, 0, start, inside, add=row.group > 0)
             if by_head is not None:
