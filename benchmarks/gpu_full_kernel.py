@@ -83,6 +83,7 @@ def kernel(options: dict[str, Any], rows: str) -> dict[str, Any]:
         None if x2 is None else x2.to(device()),
         precision=options["precision"],
         memory=options["memory"],
+        schedule=options["schedule"],
         store=store,
         progress=True,
     )
@@ -209,6 +210,7 @@ def main(
     test: Annotated[int, typer.Option(help="Test images.")] = TEST,
     precision: Annotated[Literal["exact", "tf32", "bf16", "fp16"], typer.Option(help="Of the products.")] = "bf16",
     memory: Annotated[str, typer.Option(help="Most memory besides model and data.")] = "128GiB",
+    schedule: Annotated[Literal["auto", "blocks", "layers"], typer.Option(help="Of a tile's work.")] = "auto",
     epochs: Annotated[int, typer.Option(help="Of training, without weights; 0: the recipe's.")] = 0,
     surrogate: Annotated[bool, typer.Option(help="Whether a kernel GLM is fitted.")] = True,
     out: Annotated[Path, typer.Option(help="File for the record.")] = Path("results/gpu/gpu_full_kernel.json"),
@@ -220,6 +222,7 @@ def main(
         "precision": precision,
         "memory": memory,
         "epochs": epochs,
+        "schedule": schedule,
         "data_root": None if data_root is None else str(Path(data_root).resolve()),
         "folder": str(folder),
         "weights": str(Path(weights).resolve() if weights else folder / "resnet18.safetensors"),

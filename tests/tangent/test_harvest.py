@@ -610,7 +610,9 @@ def test_a_kept_engine_settles_on_cuda(precision: str, ways: list[Way]) -> None:
         assert float((K.dense() - kernels[0].dense()).norm() / kernels[0].dense().norm()) <= 1e-3
         assert "ms per sample" in K.coverage.harvest
     blocks = kernels[-1].certificate.blocks
-    assert len(set(ways[-blocks:])) == 1
+    settled = ways[-blocks:]
+    assert len({way.channels_last for way in settled}) == 1
+    assert len({way.together > 1 for way in settled}) == 1  # how many share a pass is a matter of a block's length, too
 
 
 @on_cuda

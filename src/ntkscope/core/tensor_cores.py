@@ -1,4 +1,4 @@
-"""Whether CUDA may round float32 products to TF32, for the length of a block."""
+"""Whether CUDA may round float32 products to TF32, and choose sums in any order, for the length of a block."""
 
 from __future__ import annotations
 
@@ -21,3 +21,14 @@ def tensor_cores(allowed: bool) -> Iterator[None]:
         yield
     finally:
         matmul.fp32_precision, conv.fp32_precision = before
+
+
+@contextlib.contextmanager
+def any_order() -> Iterator[None]:
+    """Let CUDA choose convolutions that do not repeat their sums bit by bit: for what is compared and then dropped."""
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before

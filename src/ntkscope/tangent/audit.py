@@ -22,7 +22,7 @@ from torch import Tensor
 from ntkscope.core import Certificate, NtkscopeError, NumericalError, UsageError, generator
 from ntkscope.tangent.apart import Apart, Some
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.features import Drawn, Feature, Formed, Near
+from ntkscope.tangent.features import Drawn, Feature, Formed, Near, bundle, joined, small
 from ntkscope.tangent.guards import MIXED, OUTPUTS, RANDOM, SHAPED, check_finite
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece
@@ -109,7 +109,10 @@ class Check:
     block: list[Sizes] = field(default_factory=list)  # how the features compare, piece by piece
     own: list[Sizes] = field(default_factory=list)  # and those of the one
     covered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # rows that some piece answers for
+    small: list[tuple[Piece, Formed]] = field(default_factory=list)  # that wait for others
+    together: int = 0  # numbers of those
     pending: list[Pair] = field(default_factory=list)
+    waiting: int = 0  # numbers of those
     _cast: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
     def weights_for(self, feature: Feature) -> Tensor:
@@ -121,9 +124,18 @@ class Check:
             self._cast[dtype] = self.draws.to(dtype)
         return self._cast[dtype]
 
+    def wait(self, name: str, ours: Tensor, theirs: Tensor, drawn: Sequence[Drawn], into: list[Sizes]) -> None:
+        """Two sums that are to be compared, with others."""
+        sums = [each._replace(sums=each.sums.to(theirs.dtype)) for each in drawn]
+        pair = Pair(name, ours.reshape(theirs.shape).to(theirs.dtype), theirs, sums, into)
+        self.pending.append(pair)
+        self.waiting += pair.numbers
+        if self.waiting > PENDING:
+            self.compare()
+
     def compare(self) -> None:
         """Note the sizes of the sums that wait."""
-        pairs, self.pending = self.pending, []
+        pairs, self.pending, self.waiting = self.pending, [], 0
         if not pairs:
             return
         apart = torch._foreach_sub([pair.ours for pair in pairs], [pair.theirs for pair in pairs])
@@ -287,6 +299,13 @@ class Auditor:
         """
         began = time.perf_counter()
         check.covered.setdefault(piece.name, []).append((piece.start, piece.stop))
+        if isinstance(feature, Formed) and small(feature) and (order is None or order.reorder is None):
+            check.small.append((piece, feature))
+            check.together += feature.values.numel()
+            if check.together > bundle(feature):
+                self._add_small(check)
+            self.seconds += time.perf_counter() - began
+            return
         along = inner = None
         if isinstance(feature, Near) and feature.a.is_floating_point():
             assert order is not None
@@ -298,17 +317,29 @@ class Auditor:
             (feature[one], weights[:, one], check.alone, check.own),
         ):
             first, drawn = part.combined(drawn_for, rows, inner)
-            theirs = known[piece.name][piece.start : piece.stop] if known[piece.name].dim() else known[piece.name]
+            theirs = piece.rows_of(known[piece.name])
             if order is not None and along is None:
                 first = order.arranged(first, piece.groups, piece.inside)
             elif order is not None and along is not None:
                 theirs = order.through(theirs, piece.groups, piece.inside, along[0].to(theirs.dtype))
-            first = first.reshape(theirs.shape).to(theirs.dtype)
-            sums = [each._replace(sums=each.sums.to(theirs.dtype)) for each in drawn]
-            check.pending.append(Pair(piece.name, first, theirs, sums, into))
-        if sum(pair.numbers for pair in check.pending) > PENDING:
-            check.compare()
+            check.wait(piece.name, first, theirs, drawn, into)
         self.seconds += time.perf_counter() - began
+
+    def _add_small(self, check: Check) -> None:
+        """The same for small features, in their own order, all of them side by side."""
+        several, check.small, check.together = check.small, [], 0
+        if not several:
+            return
+        whole, one = joined([feature for _, feature in several]), slice(check.one, check.one + 1)
+        sizes, weights = [feature.values.shape[2] for _, feature in several], check.weights_for(whole)
+        for part, drawn_for, known, into in (
+            (whole, weights, check.truth, check.block),
+            (whole[one], weights[:, one], check.alone, check.own),
+        ):
+            sums = part.sums(drawn_for).split(sizes, 1)
+            for (piece, _), each in zip(several, sums):
+                drawn = [Drawn(each, 0, len(each))]
+                check.wait(piece.name, each[0], piece.rows_of(known[piece.name]), drawn, into)
 
     def _along(self, size: int, device: torch.device) -> Tensor:
         """Random vectors (DRAWS, size), the same ones whenever they are asked for."""
@@ -335,6 +366,7 @@ class Auditor:
     def finish(self, check: Check, loop: bool) -> None:
         """Both sides side by side: parameters that differ need a slower method. `loop`: samples were run one by one."""
         began = time.perf_counter()
+        self._add_small(check)
         check.compare()
         self._unseen(check)
         numbers = _numbers([*check.block, *check.own])  # waits once
@@ -368,6 +400,7 @@ class Auditor:
         if not relative <= self.tolerance:
             for piece, values in gradients():  # whose fault is it?
                 self.add(check, piece, None, Formed(values.unflatten(0, check.weights.shape)))
+            self._add_small(check)
             check.compare()
             self._unseen(check)
             bad = self.differing(check.block, self.kink if loop else self.tolerance)[0]

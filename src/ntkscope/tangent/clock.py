@@ -27,6 +27,7 @@ class StageClock:
     seconds: dict[str, float] = field(default_factory=dict)
     flops: dict[str, float] = field(default_factory=dict)
     _marks: list[tuple[str, str | None, Any, Any]] = field(default_factory=list)
+    _stream: Any = None  # asked for once: a run has thousands of marks
 
     @contextlib.contextmanager
     def __call__(self, stage: str, name: str | None = None) -> Iterator[None]:
@@ -62,8 +63,10 @@ class StageClock:
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
     def _mark(self) -> Any:
+        if self._stream is None:
+            self._stream = torch.cuda.current_stream(self.device)
         event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self.device))
+        event.record(self._stream)
         return event
 
     def _now(self) -> float:

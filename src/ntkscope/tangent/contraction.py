@@ -17,7 +17,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.features import Feature, Formed, Near, accumulate, product_flops, self_products
+from ntkscope.tangent.features import (
+    Feature,
+    Formed,
+    Near,
+    accumulate,
+    bundle,
+    joined,
+    product_flops,
+    self_products,
+    small,
+)
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.spot_check import Spot
 
@@ -186,6 +196,25 @@ def block_products(
     size = maker.width if maker.full else 1
     total = torch.zeros(height * size, width * size, dtype=torch.float64, device=maker.device)
     spot = maker.spot(height, width)
+    first = height - width
+
+    def multiply(into: Tensor, left: Feature, right: Feature, piece: Any = None) -> None:
+        with maker.clock("products", piece):
+            for at in strips(range(width), left, right, maker.full) if own else [range(width)]:
+                rows, columns = left[: first + at.stop if own else height], right[at.start : at.stop]
+                maker.count("products", product_flops(rows, columns, maker.full))
+                part = into[: len(rows) * size, at.start * size : at.stop * size]
+                accumulate(part, rows, columns, full=maker.full, precision=maker.precision, workspace=workspace)
+
+    waiting: list[tuple[Formed, Formed]] = []  # small ones
+    numbers = 0
+
+    def multiply_waiting() -> None:
+        if waiting:
+            left, right = (joined(side) for side in zip(*waiting))
+            waiting.clear()
+            multiply(total, left, right)
+
     for piece in maker.pieces:
         left, right = held[piece][:height], column.feature(piece)
         if spot is not None:
@@ -199,21 +228,24 @@ def block_products(
                         into, left.head(k), right.head(k), full=False, precision=maker.precision, workspace=workspace
                     )
             continue
-        with maker.clock("products", piece):
-            into = torch.zeros_like(total) if keep is not None else total
-            first = height - width
-            for at in strips(range(width), left, right, maker.full) if own else [range(width)]:
-                rows, columns = left[: first + at.stop if own else height], right[at.start : at.stop]
-                maker.count("products", product_flops(rows, columns, maker.full))
-                part = into[: len(rows) * size, at.start * size : at.stop * size]
-                accumulate(part, rows, columns, full=maker.full, precision=maker.precision, workspace=workspace)
-            if own and keep is not None:
-                mirror(into[first * size :])
         if keep is not None:
+            into = torch.zeros_like(total)
+            multiply(into, left, right, piece)
+            if own:
+                mirror(into[first * size :])
             total += into
             keep(piece, into)
+        elif isinstance(left, Formed) and isinstance(right, Formed) and small(left) and small(right):
+            waiting.append((left, right))
+            numbers += left.values.numel() + right.values.numel()
+            if numbers > bundle(left):
+                multiply_waiting()
+                numbers = 0
+        else:
+            multiply(total, left, right, piece)
+    multiply_waiting()
     if own and by_head is None and keep is None:
-        mirror(total[(height - width) * size :])
+        mirror(total[first * size :])
     column.settle()
     total = total if by_head is None else by_head.sum(0)
     if spot is not None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError, generator
 from ntkscope.core.peak import kind_of
-from ntkscope.core.tensor_cores import tensor_cores
+from ntkscope.core.tensor_cores import any_order, tensor_cores
 from ntkscope.tangent import func_method
 from ntkscope.tangent.apart import LEAST
 from ntkscope.tangent.audit import Auditor, Check, PathChanged
@@ -151,7 +151,7 @@ class Engine:
         self.count("capture", 2.0 * self.forward_cost * n * (1 + self.width + 2 * (check is not None)))
         if check is not None:
             self.count("certificate", 2.0 * self.forward_cost * (3 + n / (8 if n > LEAST else 1)))
-            with self.clock("certificate"), tensor_cores(False):
+            with self.clock("certificate"), tensor_cores(False), any_order():
                 self.auditor.begin(check, batch, captured.outputs, captured.truth)
             captured.check, captured.truth = check, {}
         if self.spare:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -46,18 +46,23 @@ class Formed:
 
         Each number is read once for all draws.
         """
+        k, step = len(weights), max(1, _drawn(self.values) // len(weights))
+        if self.values.shape[2] <= step:
+            sums = self.sums(weights)
+            return sums[0], [Drawn(sums, 0, k)]
         weights, unit = _fitted(weights, self.scale, self.values.dtype)
         drawn, values = weights.flatten(1), self.values.flatten(0, 1)
-        k, step = len(drawn), max(1, _drawn(values) // len(drawn))
-        if values.shape[1] <= step:
-            sums = _times(drawn @ values, unit)
-            return sums[0], [Drawn(sums, 0, k)]
         first, norms = [], []
         for at in range(0, values.shape[1], step):
             sums = _times(drawn @ values[:, at : at + step], unit)
             first.append(sums[0].clone())
             norms.append(Drawn(_norm(sums), 0, k))
         return torch.cat(first), norms
+
+    def sums(self, weights: Tensor) -> Tensor:
+        """`Σ_ic w_ic g_ic` (k, numbers) for every draw of weights (k, n, heads)."""
+        weights, unit = _fitted(weights, self.scale, self.values.dtype)
+        return _times(weights.flatten(1) @ self.values.flatten(0, 1), unit)
 
     def head(self, k: int) -> Formed:
         """The same for one head alone."""
@@ -138,6 +143,29 @@ class Near:
 
 
 Feature: TypeAlias = Formed | Near
+
+# Numbers of a feature, all samples and heads, up to which it is handled together with others: biases and norms are many, and
+# each would cost as many launches as a large matrix.
+SMALL = {"cpu": 2**17, "cuda": 2**21}
+TOGETHER = 8  # times as many in all
+
+
+def small(feature: Feature) -> bool:
+    """Whether a feature is better handled together with others."""
+    if not isinstance(feature, Formed) or feature.scale is not None:
+        return False
+    return feature.values.numel() <= SMALL.get(feature.values.device.type, SMALL["cpu"])
+
+
+def bundle(feature: Formed) -> int:
+    """Numbers of small features that may be together with one like this."""
+    return TOGETHER * SMALL.get(feature.values.device.type, SMALL["cpu"])
+
+
+def joined(features: Sequence[Formed]) -> Formed:
+    """The numbers of several features side by side."""
+    return features[0] if len(features) == 1 else Formed(torch.cat([feature.values for feature in features], 2))
+
 
 # numbers of random sums, or of their coefficients, that are held at once: 16 MiB, and 64 MiB where launches cost more
 _DRAWN = {"cpu": 2**22, "cuda": 2**24}

@@ -45,8 +45,9 @@ class Way:
     def within(self, spare: float, weights: int, each: int) -> Way:
         """What of this fits into `spare` bytes: `weights` for converted kernels, `each` for another output's pass."""
         channels_last = self.channels_last and weights <= spare
-        left = spare - weights * channels_last
-        return Way(channels_last, max(1, min(self.together, 1 + int(left // max(1, each)))))
+        fitting = 1 + int((spare - weights * channels_last) // max(1, each))
+        passes = -(-self.together // max(1, min(self.together, fitting)))
+        return Way(channels_last, -(-self.together // passes))  # as many in each
 
 
 PLAIN = Way()

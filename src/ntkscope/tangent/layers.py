@@ -8,6 +8,7 @@ block of columns of a new shape, and of one in eight others, computed again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -23,9 +24,10 @@ from ntkscope.tangent.contraction import Features, Maker, mirror, place_feature,
 from ntkscope.tangent.deferred import Deferral, kept_factors
 from ntkscope.tangent.features import Feature, Formed, accumulate, product_flops, self_products
 from ntkscope.tangent.pieces import Piece
+from ntkscope.tangent.schedule import NARROW
 from ntkscope.tangent.spot_check import Spot
 
-NARROW = 512  # columns of a product, where not the gradients of all fit
+ALIGNED = 512  # bytes, at which the columns' gradients begin
 
 
 @runtime_checkable
@@ -93,18 +95,15 @@ class Shelf:
                 self._meet(feature, at)
         return feature
 
-    def feature(self, maker: Deferring, piece: Piece, span: range) -> Feature:
-        """The features of some consecutive blocks."""
+    def feature(self, maker: Deferring, piece: Piece, span: range, room: Tensor | None = None) -> Feature:
+        """The features of some consecutive blocks; `room`: bytes that they may be formed in."""
         if piece not in maker.deferral.pieces:
             return self.features[piece][span.start : span.stop]
         blocks = [at for at in sorted(self.blocks, key=_start) if span.start <= at.start < span.stop]
-        if len(blocks) == 1:
-            return self._form(maker, piece, blocks[0])
         precision = maker.precision
         if precision.name == "fp16":  # which has scales besides
             return self._joined(maker, piece, blocks, span)
-        shape = len(span), maker.width, piece.numbers
-        values = torch.empty(shape, dtype=precision.storage, device=maker.device)
+        values = _placed(room, (len(span), maker.width, piece.numbers), precision.storage, maker.device)
         for at in blocks:
             place = values[at.start - span.start : at.stop - span.start]
             made = self._form(maker, piece, at, place)
@@ -115,6 +114,8 @@ class Shelf:
         return Formed(values)
 
     def _joined(self, maker: Deferring, piece: Piece, blocks: Sequence[range], span: range) -> Feature:
+        if len(blocks) == 1:
+            return self._form(maker, piece, blocks[0])
         whole: Features = {}
         for at in blocks:
             made = self._form(maker, piece, at)
@@ -140,11 +141,20 @@ def _start(at: range) -> int:
     return at.start
 
 
+def _placed(room: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Space for numbers: the first bytes of a room, or of their own where there is none or it is too small."""
+    size = math.prod(shape) * dtype.itemsize
+    if room is None or len(room) < size:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return room[:size].view(dtype).view(shape)
+
+
 @dataclass(frozen=True, eq=False)
 class Layered:
     """One tile between two shelves, or of one with itself: `block` samples were run at once.
 
-    `forming` bytes for the gradients of both sides at a time, `workspace` bytes for products.
+    `forming` bytes for the gradients of both sides at a time, `workspace` bytes for products. `room`: the former, where they
+    are kept from tile to tile; taken and given back for each layer, such large pieces of memory are broken up by what stays.
     """
 
     maker: Deferring
@@ -153,6 +163,7 @@ class Layered:
     block: int
     forming: int
     workspace: int
+    room: Tensor | None = None
 
     @property
     def own(self) -> bool:
@@ -215,10 +226,12 @@ class Layered:
         self, piece: Piece, left: range, others: Sequence[range], total: Tensor, spots: list[tuple[range, Spot]]
     ) -> None:
         maker = self.maker
-        rows = self.rows.feature(maker, piece, left)
+        rows = self.rows.feature(maker, piece, left, self.room)
+        taken = -(-len(left) * self._bytes(piece) // ALIGNED) * ALIGNED
+        rest = None if self.room is None else self.room[taken:]
         for right in others:
             same = self.own and left == right
-            columns = rows if same else self.columns.feature(maker, piece, right)
+            columns = rows if same else self.columns.feature(maker, piece, right, rest)
             if spots:
                 with maker.clock("certificate"):
                     _meet(spots, left, right, rows, columns)

@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from torch import Tensor
+
 from ntkscope.tangent.capture import Call
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.probe import Findings
@@ -53,6 +55,10 @@ class Piece:
     def forming_numbers(self, heads: int) -> int:
         """How many more a sample needs while its feature is made: patches, rearranged cotangents."""
         return self.groups * self.positions * (2 * self.inside + 2 * heads * self.outside)
+
+    def rows_of(self, whole: Tensor) -> Tensor:
+        """Its part of what belongs to the whole parameter."""
+        return whole[self.start : self.stop] if whole.dim() else whole
 
     @property
     def forward_cost(self) -> int:

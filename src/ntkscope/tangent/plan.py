@@ -41,9 +41,9 @@ class Footprint:
     what each thread at blocks of its own takes besides them.
 
     Where gradients can be formed later (`deferred`): `kept` bytes while the factors stay, `formed` bytes of one layer's
-    gradient, `making` bytes besides while a block's are formed, `check` bytes for each block that is not compared with autograd
-    yet. `capture_cost`, `forming_cost` and
+    gradient, `check` bytes for each block that is not compared with autograd yet. `capture_cost`, `forming_cost` and
     `again_cost` are multiply-adds a sample: of running it, of forming its features, and of those that are formed later.
+    `short`: features are of 16 bits, whose products are quick beside everything else.
     """
 
     feature: int
@@ -55,8 +55,8 @@ class Footprint:
     worker: int = 0
     kept: int = 0
     formed: int = 0
-    making: int = 0
     check: int = 0
+    short: bool = False
     capture_cost: float = 0.0
     forming_cost: float = 0.0
     again_cost: float = 0.0
@@ -88,17 +88,10 @@ class Footprint:
         return resident * self.feature + workers * passing
 
     def shelf(self, rows: int, columns: int, block: int, forming: int, workspace: int) -> int:
-        """Bytes while the factors of `rows` and `columns` samples stay: a block is captured, then gradients are formed in
-        `forming` bytes."""
+        """Bytes while the factors of `rows` and `columns` samples stay and `forming` bytes of gradients are formed of them."""
         blocks = -(-rows // block) + -(-columns // block)
-        held = (rows + columns) * (self.kept or self.feature) + blocks * self.check
-        held += workspace + self.worker + self.tile(rows, columns or rows)
-        return held + max(block * self.passing, forming + block * self.making)
-
-    def left_for_forming(self, rows: int, columns: int, block: int, workspace: int, available: float) -> float:
-        """What of `available` bytes may be taken for gradients."""
-        other = self.shelf(rows, columns, block, 0, workspace) - max(block * self.passing, block * self.making)
-        return available - other - block * self.making
+        held = (rows + columns) * (self.kept or self.feature) + blocks * self.check + block * self.passing
+        return held + forming + workspace + self.worker + self.tile(rows, columns or rows)
 
 
 def footprint(
@@ -131,7 +124,7 @@ def footprint(
         plain,
         kept=deferral.kept,
         formed=deferral.largest,
-        making=forming,
+        short=storage == 2,
         check=check,
         capture_cost=float(forward * (1 + heads + 2 * bool(check))),  # one more pass back that checks, for weights too
         forming_cost=sum(forming_cost(piece, heads) for piece in made),

@@ -35,11 +35,14 @@ from ntkscope.tangent.plan import (
 )
 
 SCHEDULES = ("auto", "blocks", "layers")
-CAPTURE, FORMING = 4.0, 3.0  # times as long as a multiply-add of a large product (ResNet-18 on an H200: 1.6 – 8, 1 – 6)
+# Times as long as a multiply-add of a large product, checks included: ResNet-18 on an H200, features of 32 and of 16 bits.
+CAPTURE, FORMING = (4.0, 24.0), (3.0, 12.0)
+LARGE = 0.5  # of the work of forming: what layers about as large as the largest take
 RIDGE = 100.0  # multiply-adds while one number of what stays is read; a product with w columns takes 1 + RIDGE / w of its time
 GAIN = 0.95  # of the work of "blocks", which "layers" must stay below
 # Of the budget: the least for gradients of one layer, where not all fit; the second where it saves work.
 FORMED = (0.25, 0.05)
+NARROW = 512  # columns that meet them
 # On a GPU a block takes as long as its own samples and about so many more, for launches (an estimate).
 SHORT = 64.0
 
@@ -214,7 +217,7 @@ def _smallest(each: Footprint) -> float:
 
 def _forming(each: Footprint, rows: int, columns: int, block: int, workspace: int, available: float) -> int:
     """What is left for formed gradients, at most all of the largest layer's."""
-    left = each.left_for_forming(rows, columns, block, workspace, available)
+    left = available - each.shelf(rows, columns, block, 0, workspace)
     return int(max(1, min((rows + columns) * max(1, each.formed), left)))
 
 
@@ -237,7 +240,11 @@ def work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
         width = max(1, min(across, plan.forming // max(1, 2 * each.formed)))
         times = max(1, -(-others // across))
         again = earlier + n - (rounds - 1) * size if m is None and across == size else n * times
-        formed, again = once, (captured + again) * each.again_cost
-    capture = CAPTURE * each.capture_cost * (1 + SHORT / plan.block if each.cuda else 1.0)
-    samples = captured * (capture + FORMING * formed) + FORMING * again
+        rows = max(
+            plan.block, plan.forming // max(1, each.formed) - NARROW
+        )  # whose gradients fit, beside some columns'
+        over = LARGE * (captured - n) * (-(-min(n, size) // rows) - 1) if each.cuda else 0.0
+        formed, again = once, (captured + again + over) * each.again_cost
+    capture = CAPTURE[each.short] * each.capture_cost * (1 + SHORT / plan.block if each.cuda else 1.0)
+    samples = captured * (capture + FORMING[each.short] * formed) + FORMING[each.short] * again
     return samples + pairs * each.pair_cost * (1 + RIDGE / width)

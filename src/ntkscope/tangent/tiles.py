@@ -35,7 +35,7 @@ from ntkscope.tangent.contraction import (
 )
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.engine import Engine
-from ntkscope.tangent.layers import Layered, Shelf
+from ntkscope.tangent.layers import ALIGNED, Layered, Shelf
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import Footprint
 
@@ -100,7 +100,8 @@ class Tiles:
         self.dtype: torch.dtype = first.dtype
         self.device = first.device
         self.threads = 1
-        self._row: Row | None = None
+        self._row: Row | None
+        self._room: Tensor | None  # on a GPU, for gradients that are formed layer by layer
         self.recut(rows, block, workspace)
 
     def recut(self, rows: int, block: int, workspace: int) -> None:
@@ -163,6 +164,8 @@ class Tiles:
         """The features of row i, which are kept until another row, or group of heads, is asked for."""
         if self._row is None or (self._row.number, self._row.group) != (i, group):
             self.forget()
+            if self.forming and self._room is None and self.device.type == "cuda":
+                self._room = torch.empty(self.forming + ALIGNED, dtype=torch.uint8, device=self.device)
             makers = self.groups[group]
             rows = _samples(self.grid.rows(i), self.heads)
             x = self.x1[rows.start : rows.stop]
@@ -191,7 +194,7 @@ class Tiles:
 
     def forget(self) -> None:
         """Make room: the features of the row are computed again when they are asked for."""
-        self._row = None
+        self._row = self._room = None
 
     def _contract(self, row: Row, rows: range, columns: range, place: Place, side: Tensor | None) -> None:
         """Add one group of heads to a tile; of its own inputs only the rows up to a block's end, the rest by symmetry."""
@@ -223,7 +226,7 @@ class Tiles:
 
         def work(maker: TileMaker, _: range) -> None:
             assert isinstance(maker, Engine)
-            total = Layered(maker, shelf, columns, self.block, self.forming, self.workspace).total()
+            total = Layered(maker, shelf, columns, self.block, self.forming, self.workspace, self._room).total()
             with maker.clock("writing"):
                 for at in ranges(0, columns.n, self.block):
                     height, start = at.stop if own else shelf.n, at.start * self.heads
