@@ -33,8 +33,8 @@ class Some:
 
 
 class Apart(NamedTuple):
-    """Some samples that were run without the others: their heads, and the sizes of what those add up."""
+    """Some samples that were run without the others: their heads, and the outputs those are made of."""
 
     rows: Some
     values: Tensor
-    sizes: Tensor
+    outputs: Tensor

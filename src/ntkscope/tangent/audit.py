@@ -13,8 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from torch import Tensor
 from ntkscope.core import Certificate, NtkscopeError, NumericalError, UsageError, generator
 from ntkscope.tangent.apart import Apart, Some
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.check import Check, Pending, Sizes, numbers, stacked
 from ntkscope.tangent.features import Drawn, Feature, Formed, Near, bundle, joined, small
 from ntkscope.tangent.guards import MIXED, OUTPUTS, RANDOM, SHAPED, check_finite
 from ntkscope.tangent.heads import Heads
@@ -42,7 +42,6 @@ DRAWS = 8  # of weights and vectors: the first is compared with autograd, all of
 # of the size that random sums have: what rounding may leave of one in which the samples cancel
 ROUNDED = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 SHORTENED = {"exact": 0.0, "tf32": 2e-3, "bf16": 1e-2, "fp16": 4e-3}
-PENDING = 2**22  # numbers of sums that wait to be compared together, in few launches
 
 
 class PathChanged(NtkscopeError):
@@ -61,92 +60,13 @@ class PathChanged(NtkscopeError):
         )
 
 
-class Sizes(NamedTuple):
-    """The norms of a parameter's sums: ours, autograd's, their difference, and those of several draws, which say how large such
-    sums usually are. `shares`: for each of the latter its group and how many draws that has; the largest mean square counts."""
-
-    name: str
-    norms: Sequence[Tensor]
-    shares: Sequence[tuple[int, int]] = ((0, 1),)
-
-    @classmethod
-    def of(cls, name: str, ours: Tensor, theirs: Tensor) -> Sizes:
-        """Of two sums."""
-        norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in (ours, theirs, ours - theirs)]
-        return cls(name, [*norms, norms[1]])
-
-    def squared(self, norms: Sequence[float]) -> tuple[float, float, float, float]:
-        """The squares, given the norms as numbers."""
-        means: dict[int, float] = {}
-        for (group, count), norm in zip(self.shares, norms[3:], strict=True):
-            means[group] = means.get(group, 0.0) + norm * norm / max(1, count)
-        return norms[0] * norms[0], norms[1] * norms[1], norms[2] * norms[2], max(means.values())
-
-
-class Pair(NamedTuple):
-    """Two sums of a parameter that are to be compared, ours and autograd's, and where their sizes are to be noted."""
-
-    name: str
-    ours: Tensor
-    theirs: Tensor
-    drawn: Sequence[Drawn]
-    into: list[Sizes]
-
-    @property
-    def numbers(self) -> int:
-        return 3 * self.theirs.numel() + sum(each.sums.numel() for each in self.drawn)
-
-
 @dataclass
-class Check:
-    """One block under audit."""
+class Small:
+    """Small features of one block, which are compared together."""
 
-    draws: Tensor  # (DRAWS, n, heads)
-    weights: Tensor  # (n, heads): the first draw
-    one: int  # the sample that is run alone
-    truth: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives
-    alone: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives for the one alone
-    block: list[Sizes] = field(default_factory=list)  # how the features compare, piece by piece
-    own: list[Sizes] = field(default_factory=list)  # and those of the one
-    covered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # rows that some piece answers for
-    small: list[tuple[Piece, Formed]] = field(default_factory=list)  # that wait for others
-    together: int = 0  # numbers of those
-    pending: list[Pair] = field(default_factory=list)
-    waiting: int = 0  # numbers of those
-    _cast: dict[torch.dtype, Tensor] = field(default_factory=dict)
-
-    def weights_for(self, feature: Feature) -> Tensor:
-        """All draws in the numbers of a feature, converted once for all pieces; its own scales are applied before."""
-        if feature.scale is not None:
-            return self.draws
-        dtype = (feature.values if isinstance(feature, Formed) else feature.b).dtype
-        if dtype not in self._cast:
-            self._cast[dtype] = self.draws.to(dtype)
-        return self._cast[dtype]
-
-    def wait(self, name: str, ours: Tensor, theirs: Tensor, drawn: Sequence[Drawn], into: list[Sizes]) -> None:
-        """Two sums that are to be compared, with others."""
-        sums = [each._replace(sums=each.sums.to(theirs.dtype)) for each in drawn]
-        pair = Pair(name, ours.reshape(theirs.shape).to(theirs.dtype), theirs, sums, into)
-        self.pending.append(pair)
-        self.waiting += pair.numbers
-        if self.waiting > PENDING:
-            self.compare()
-
-    def compare(self) -> None:
-        """Note the sizes of the sums that wait."""
-        pairs, self.pending, self.waiting = self.pending, [], 0
-        if not pairs:
-            return
-        apart = torch._foreach_sub([pair.ours for pair in pairs], [pair.theirs for pair in pairs])
-        sides = [
-            [pair.ours, pair.theirs, difference, *(each.sums for each in pair.drawn)]
-            for pair, difference in zip(pairs, apart)
-        ]
-        norms = iter(torch._foreach_norm([side for several in sides for side in several], 2, torch.float64))
-        for pair, several in zip(pairs, sides):  # float64 holds the squares of any float32
-            shares = [(each.group, each.draws) for each in pair.drawn]
-            pair.into.append(Sizes(pair.name, list(islice(norms, len(several))), shares))
+    check: Check
+    features: list[tuple[Piece, Formed]] = field(default_factory=list)
+    numbers: int = 0
 
 
 @dataclass
@@ -165,6 +85,8 @@ class Auditor:
     seconds: float = 0.0
     fell_back: list[str] = field(default_factory=list)
     vectors: dict[int, Tensor] = field(default_factory=dict)
+    pending: Pending = field(default_factory=Pending)
+    small: Small | None = None
 
     def __post_init__(self) -> None:
         self.spots = Spots(self.mode is not False, self.seed)
@@ -228,11 +150,11 @@ class Auditor:
         self.seconds += time.perf_counter() - began
 
     def _run(self, batch: Batch, rows: Some, weights: Tensor) -> tuple[dict[str, Tensor], Apart]:
-        """Weighted gradient sums of some of a batch, by plain autograd; their heads and the sizes of those."""
+        """Weighted gradient sums of some of a batch, by plain autograd, and what was computed for them."""
         seen: list[Tensor] = []
 
         def heads(outputs: Tensor) -> Tensor:
-            seen.append(self.heads.sizes(outputs.detach()))
+            seen.append(outputs.detach())
             return self.heads(outputs)
 
         with _told(rows.count(len(batch)), len(batch)):
@@ -243,11 +165,11 @@ class Auditor:
         return sums, Apart(rows, values, seen[0])
 
     def _outputs(self, batch: Batch, rows: Some | None = None) -> Apart:
-        """The heads of some of a batch, or of all, and the sizes of what they add up."""
+        """The heads of some of a batch, or of all."""
         some = rows or Some((slice(0, len(batch)),))
         with _told(some.count(len(batch)), len(batch)):
             outputs = self.subject(batch if rows is None else batch.map(some)).detach()
-            return Apart(some, self.heads(outputs), self.heads.sizes(outputs))
+            return Apart(some, self.heads(outputs), outputs)
 
     def _same(self, outputs: Tensor, apart: Apart, scale: Tensor) -> Tensor:
         """Whether outputs of some samples, run apart, are those they had in the block; not waited for."""
@@ -260,11 +182,13 @@ class Auditor:
     def _explain(self, batch: Batch, outputs: Tensor, apart: Apart, scale: Tensor) -> None:
         """Outputs that differ where samples are run apart: chance or mixing is named.
 
-        A head that adds outputs up may be so small beside its terms (`sizes`) that a difference can be rounding. Then float64
-        decides, in which it cannot.
+        A head that adds outputs up may be so small beside its terms (`Heads.sizes`) that a difference can be rounding. Then
+        float64 decides, in which it cannot.
         """
         tolerance, names = self.narrowest(OUTPUTS), set(self.subject.leaves)
-        if self._same(outputs, apart, apart.sizes.amax()) and self._alone_in_double(batch, apart.rows):
+        if self._same(outputs, apart, self.heads.sizes(apart.outputs).amax()) and self._alone_in_double(
+            batch, apart.rows
+        ):
             return
         plain, again = self._outputs(batch).values, self._outputs(batch).values
         if plain.shape != again.shape or not _close(plain, again, tolerance, scale):
@@ -300,10 +224,7 @@ class Auditor:
         began = time.perf_counter()
         check.covered.setdefault(piece.name, []).append((piece.start, piece.stop))
         if isinstance(feature, Formed) and small(feature) and (order is None or order.reorder is None):
-            check.small.append((piece, feature))
-            check.together += feature.values.numel()
-            if check.together > bundle(feature):
-                self._add_small(check)
+            self._wait(check, piece, feature)
             self.seconds += time.perf_counter() - began
             return
         along = inner = None
@@ -322,14 +243,25 @@ class Auditor:
                 first = order.arranged(first, piece.groups, piece.inside)
             elif order is not None and along is not None:
                 theirs = order.through(theirs, piece.groups, piece.inside, along[0].to(theirs.dtype))
-            check.wait(piece.name, first, theirs, drawn, into)
+            self.pending.add(piece.name, first, theirs, drawn, into)
         self.seconds += time.perf_counter() - began
 
-    def _add_small(self, check: Check) -> None:
+    def _wait(self, check: Check, piece: Piece, feature: Formed) -> None:
+        """Keep a small feature until others of its block have come."""
+        if self.small is not None and self.small.check is not check:
+            self._add_small()
+        if self.small is None:
+            self.small = Small(check)
+        self.small.features.append((piece, feature))
+        self.small.numbers += feature.values.numel()
+        if self.small.numbers > bundle(feature):
+            self._add_small()
+
+    def _add_small(self) -> None:
         """The same for small features, in their own order, all of them side by side."""
-        several, check.small, check.together = check.small, [], 0
-        if not several:
+        if self.small is None:
             return
+        check, several, self.small = self.small.check, self.small.features, None
         whole, one = joined([feature for _, feature in several]), slice(check.one, check.one + 1)
         sizes, weights = [feature.values.shape[2] for _, feature in several], check.weights_for(whole)
         for part, drawn_for, known, into in (
@@ -339,7 +271,7 @@ class Auditor:
             sums = part.sums(drawn_for).split(sizes, 1)
             for (piece, _), each in zip(several, sums):
                 drawn = [Drawn(each, 0, len(each))]
-                check.wait(piece.name, each[0], piece.rows_of(known[piece.name]), drawn, into)
+                self.pending.add(piece.name, each[0], piece.rows_of(known[piece.name]), drawn, into)
 
     def _along(self, size: int, device: torch.device) -> Tensor:
         """Random vectors (DRAWS, size), the same ones whenever they are asked for."""
@@ -366,15 +298,15 @@ class Auditor:
     def finish(self, check: Check, loop: bool) -> None:
         """Both sides side by side: parameters that differ need a slower method. `loop`: samples were run one by one."""
         began = time.perf_counter()
-        self._add_small(check)
-        check.compare()
+        self._add_small()
+        self.pending.compare()
         self._unseen(check)
-        numbers = _numbers([*check.block, *check.own])  # waits once
-        of_block = numbers[: len(check.block)]
-        if not all(math.isfinite(found[1]) for found in of_block):
+        found = numbers([*check.block, *check.own])  # waits once
+        of_block = found[: len(check.block)]
+        if not all(math.isfinite(norms[1]) for norms in of_block):
             self._check_finite(check)
         bad, worst = self._judged(check.block, of_block, self.kink if loop else self.tolerance)
-        apart, near = self._judged(check.own, numbers[len(check.block) :], self.kink)
+        apart, near = self._judged(check.own, found[len(check.block) :], self.kink)
         self.seconds += time.perf_counter() - began
         if bad or apart:
             mixed = loop or (not bad and bool(apart))
@@ -400,8 +332,8 @@ class Auditor:
         if not relative <= self.tolerance:
             for piece, values in gradients():  # whose fault is it?
                 self.add(check, piece, None, Formed(values.unflatten(0, check.weights.shape)))
-            self._add_small(check)
-            check.compare()
+            self._add_small()
+            self.pending.compare()
             self._unseen(check)
             bad = self.differing(check.block, self.kink if loop else self.tolerance)[0]
             if bad or not relative <= self.kink:
@@ -418,7 +350,7 @@ class Auditor:
     def _check_finite(self, check: Check) -> None:
         if not check.truth:
             return
-        finite = torch.isfinite(_stacked([value.sum() for value in check.truth.values()])).tolist()  # waits once
+        finite = torch.isfinite(stacked([value.sum() for value in check.truth.values()])).tolist()  # waits once
         infinite = [name for name, good in zip(check.truth, finite) if not good]
         if infinite:
             layers = ", ".join(dict.fromkeys(map(self.subject.layer_of, infinite)))
@@ -429,7 +361,7 @@ class Auditor:
 
     def differing(self, sizes: Sequence[Sizes], tolerance: float) -> tuple[set[str], float]:
         """The parameters that differ, and the largest relative difference of the others."""
-        return self._judged(sizes, _numbers(sizes), tolerance)
+        return self._judged(sizes, numbers(sizes), tolerance)
 
     def _judged(
         self, sizes: Sequence[Sizes], numbers: Sequence[Sequence[float]], tolerance: float
@@ -475,19 +407,6 @@ class _told:
         if isinstance(error, RuntimeError | ValueError | IndexError) and self.few < self.all_of:
             what = f"cannot be run on {self.few} of {self.all_of} samples it was given together ({error})"
             raise UsageError(SHAPED.format(what=what)) from error
-
-
-def _numbers(sizes: Sequence[Sizes]) -> list[list[float]]:
-    """The norms of each as numbers; the device is waited for once."""
-    found = iter(_stacked([norm for each in sizes for norm in each.norms]).tolist() if sizes else [])
-    return [list(islice(found, len(each.norms))) for each in sizes]
-
-
-def _stacked(numbers: Sequence[Tensor]) -> Tensor:
-    """Single numbers as one float64 tensor; of one dtype they are converted together, which is two launches for all."""
-    if len({number.dtype for number in numbers}) == 1:
-        return torch.stack(list(numbers)).double()
-    return torch.stack([number.double() for number in numbers])
 
 
 def _wide(leaf: Tensor) -> torch.dtype:

@@ -11,9 +11,10 @@ from torch import Tensor
 from ntkscope.core import NtkscopeError, Params
 from ntkscope.core.tensor_cores import any_order, tensor_cores
 from ntkscope.tangent import func_method
-from ntkscope.tangent.audit import NOISE, Check, PathChanged
+from ntkscope.tangent.audit import NOISE, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, Tape, cotangents, watch
+from ntkscope.tangent.check import Check
 from ntkscope.tangent.features import Feature, Formed, Near
 from ntkscope.tangent.guards import first_outputs
 from ntkscope.tangent.harvest import PLAIN, Way
@@ -225,7 +226,7 @@ def _truth(subject: Subject, headed: Tensor, weights: Tensor, *, short: bool = F
     leaves = subject.leaves
     if not headed.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    with tensor_cores(short), any_order(), weights_too():
+    with tensor_cores(short), any_order(subject.device), weights_too():
         grads = pull(subject, headed, weights.to(headed), list(leaves.values()))
     wide = {name: torch.promote_types(leaf.dtype, torch.float32) for name, leaf in leaves.items()}
     return {name: dense(grad, leaf).to(wide[name]) for (name, leaf), grad in zip(leaves.items(), grads)}

@@ -20,9 +20,10 @@ from ntkscope.core.peak import kind_of
 from ntkscope.core.tensor_cores import any_order, tensor_cores
 from ntkscope.tangent import func_method
 from ntkscope.tangent.apart import LEAST
-from ntkscope.tangent.audit import Auditor, Check, PathChanged
+from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.captured import Captured, capture
+from ntkscope.tangent.check import Check
 from ntkscope.tangent.clock import StageClock
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.deferred import deferral, forming_cost
@@ -151,7 +152,7 @@ class Engine:
         self.count("capture", 2.0 * self.forward_cost * n * (1 + self.width + 2 * (check is not None)))
         if check is not None:
             self.count("certificate", 2.0 * self.forward_cost * (3 + n / (8 if n > LEAST else 1)))
-            with self.clock("certificate"), tensor_cores(False), any_order():
+            with self.clock("certificate"), tensor_cores(False), any_order(self.device):
                 self.auditor.begin(check, batch, captured.outputs, captured.truth)
             captured.check, captured.truth = check, {}
         if self.spare:

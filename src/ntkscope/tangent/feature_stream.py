@@ -18,10 +18,11 @@ from torch.autograd.graph import get_gradient_edge
 
 from ntkscope.core import Certificate, UsageError, generator
 from ntkscope.core.tensor_cores import tensor_cores
-from ntkscope.tangent.audit import Auditor, Check, PathChanged, Sizes
+from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call
 from ntkscope.tangent.captured import _cotangents, _same_path, _truth, _watched
+from ntkscope.tangent.check import Check, Sizes
 from ntkscope.tangent.feature_sites import INPUT, Site
 from ntkscope.tangent.guards import MIXED
 from ntkscope.tangent.heads import Heads

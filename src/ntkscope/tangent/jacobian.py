@@ -17,8 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ntkscope.core import Certificate, Params, UsageError, generator
 from ntkscope.linalg import OperatorGram
 from ntkscope.tangent import guards
-from ntkscope.tangent.audit import Auditor, PathChanged, Sizes
+from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch, as_batch
+from ntkscope.tangent.check import Sizes
 from ntkscope.tangent.forward_mode import jvp
 from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.reference import dense, pulled

@@ -1,0 +1,122 @@
+"""What a block under audit is compared by: random sums of its gradients, ours and autograd's, and the sizes of both.
+
+Sums wait until there are enough of them to be compared in few launches, and are read once: a GPU is not waited for in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ntkscope.tangent.features import Drawn, Feature, Formed
+
+PENDING = {"cpu": 2**18, "cuda": 2**22}  # numbers of sums that wait to be compared together
+
+
+class Sizes(NamedTuple):
+    """The norms of a parameter's sums: ours, autograd's, their difference, and those of several draws, which say how large such
+    sums usually are. `shares`: for each of the latter its group and how many draws that has; the largest mean square counts."""
+
+    name: str
+    norms: Sequence[Tensor]
+    shares: Sequence[tuple[int, int]] = ((0, 1),)
+
+    @classmethod
+    def of(cls, name: str, ours: Tensor, theirs: Tensor) -> Sizes:
+        """Of two sums."""
+        norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in (ours, theirs, ours - theirs)]
+        return cls(name, [*norms, norms[1]])
+
+    def squared(self, norms: Sequence[float]) -> tuple[float, float, float, float]:
+        """The squares, given the norms as numbers."""
+        means: dict[int, float] = {}
+        for (group, count), norm in zip(self.shares, norms[3:], strict=True):
+            means[group] = means.get(group, 0.0) + norm * norm / max(1, count)
+        return norms[0] * norms[0], norms[1] * norms[1], norms[2] * norms[2], max(means.values())
+
+
+class Pair(NamedTuple):
+    """Two sums of a parameter that are to be compared, ours and autograd's, and where their sizes are to be noted."""
+
+    name: str
+    ours: Tensor
+    theirs: Tensor
+    drawn: Sequence[Drawn]
+    into: list[Sizes]
+
+    @property
+    def numbers(self) -> int:
+        return 3 * self.theirs.numel() + sum(each.sums.numel() for each in self.drawn)
+
+
+@dataclass
+class Pending:
+    """Sums that wait to be compared, of all blocks under audit: however many those are, few numbers wait."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    numbers: int = 0
+
+    def add(self, name: str, ours: Tensor, theirs: Tensor, drawn: Sequence[Drawn], into: list[Sizes]) -> None:
+        sums = [each._replace(sums=each.sums.to(theirs.dtype)) for each in drawn]
+        pair = Pair(name, ours.reshape(theirs.shape).to(theirs.dtype), theirs, sums, into)
+        self.pairs.append(pair)
+        self.numbers += pair.numbers
+        if self.numbers > PENDING.get(theirs.device.type, 0):
+            self.compare()
+
+    def compare(self) -> None:
+        """Note their sizes."""
+        pairs, self.pairs, self.numbers = self.pairs, [], 0
+        if not pairs:
+            return
+        apart = torch._foreach_sub([pair.ours for pair in pairs], [pair.theirs for pair in pairs])
+        sides = [
+            [pair.ours, pair.theirs, difference, *(each.sums for each in pair.drawn)]
+            for pair, difference in zip(pairs, apart)
+        ]
+        norms = iter(torch._foreach_norm([side for several in sides for side in several], 2, torch.float64))
+        for pair, several in zip(pairs, sides):  # float64 holds the squares of any float32
+            shares = [(each.group, each.draws) for each in pair.drawn]
+            pair.into.append(Sizes(pair.name, list(islice(norms, len(several))), shares))
+
+
+@dataclass
+class Check:
+    """One block under audit."""
+
+    draws: Tensor  # (DRAWS, n, heads)
+    weights: Tensor  # (n, heads): the first draw
+    one: int  # the sample that is run alone
+    truth: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives
+    alone: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives for the one alone
+    block: list[Sizes] = field(default_factory=list)  # how the features compare, piece by piece
+    own: list[Sizes] = field(default_factory=list)  # and those of the one
+    covered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # rows that some piece answers for
+    _cast: dict[torch.dtype, Tensor] = field(default_factory=dict)
+
+    def weights_for(self, feature: Feature) -> Tensor:
+        """All draws in the numbers of a feature, converted once for all pieces; its own scales are applied before."""
+        if feature.scale is not None:
+            return self.draws
+        dtype = (feature.values if isinstance(feature, Formed) else feature.b).dtype
+        if dtype not in self._cast:
+            self._cast[dtype] = self.draws.to(dtype)
+        return self._cast[dtype]
+
+
+def numbers(sizes: Sequence[Sizes]) -> list[list[float]]:
+    """The norms of each as numbers; the device is waited for once."""
+    found = iter(stacked([norm for each in sizes for norm in each.norms]).tolist() if sizes else [])
+    return [list(islice(found, len(each.norms))) for each in sizes]
+
+
+def stacked(numbers: Sequence[Tensor]) -> Tensor:
+    """Single numbers as one float64 tensor; of one dtype they are converted together, which is two launches for all."""
+    if len({number.dtype for number in numbers}) == 1:
+        return torch.stack(list(numbers)).double()
+    return torch.stack([number.double() for number in numbers])
