@@ -178,7 +178,7 @@ def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1
     """
     result = n * (n if m is None else m) * each.pairs * each.itemsize * kept
     available = each.slack * memory - result
-    one = each.feature + each.passing + each.worker + 4 * 2**20
+    one = each.held(1, 1, 2 * LEAST_WORKSPACE)
     if available < one:
         what = f"for a result of {n} × {n if m is None else m} samples and the features of one"
         remedy = "raise memory=, choose fewer params=, outputs= or layers=, or keep the result on disk with store="
@@ -191,7 +191,7 @@ def make_plan(n: int, m: int | None, each: Footprint, memory: int, kept: int = 1
             continue
         if together.resident >= 0.8 * alone.resident and (m is None or _groups(side, together) == _groups(side, alone)):
             return together
-    return replace(alone, resident=max(1, alone.resident))
+    return alone if alone.resident else Plan(1, 1, LEAST_WORKSPACE)
 
 
 def _groups(side: int, plan: Plan) -> int:
@@ -202,7 +202,7 @@ def _groups(side: int, plan: Plan) -> int:
 def _fitted(side: int, most: int, each: Footprint, available: float, workers: int) -> Plan:
     """The plan for so many workers, without residents where none fit; blocks are short enough that each worker has one."""
     usual = 2**33 if each.cuda else 2**26 if workers == 1 else 2**24
-    workspace = int(max(2**21, min(available / 8 / workers, usual)))
+    workspace = int(max(LEAST_WORKSPACE, min(available / 8 / workers, usual)))
     room = available - workers * (workspace + each.worker)
     longest = min(each.largest_block, most if workers == 1 else -(-most // workers))
 
