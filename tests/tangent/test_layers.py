@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +20,12 @@ import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
 from ntkscope.tangent import features, layers
 from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.contraction import ranges
+from ntkscope.tangent.deferred import Deferral
 from ntkscope.tangent.detour import Detour
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.heads import Heads
+from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import Cut, Footprint, Plan
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.schedule import cut_for, layers_cut, layers_plan, planned, work
@@ -28,6 +35,7 @@ from oracles.against import expected, smallest_budget
 from oracles.closeness import assert_kernel_close
 from oracles.snapshots import assert_unchanged, state
 from strategies.architectures import convolutional_networks, sequence_networks, vector_networks
+from strategies.layers import Conv1D
 from strategies.networks import Case, Net, noise, randomize
 from strategies.schedules import everything_deferred, planned_as
 
@@ -161,6 +169,100 @@ def test_a_model_that_writes_to_a_tensor_of_its_own_in_every_pass() -> None:
     with everything_deferred(), planned_as(N, N, 4, 2**30):
         found = ns.kernel("trntk0", model, x, **certified)
     assert_kernel_close(found.dense(), blocks, SAME)
+
+
+# -- formed again and again ----------------------------------------------------------------------------------------------
+
+
+def kinds() -> dict[str, Case]:
+    """Layers whose gradients are formed where they are multiplied, and some that must be copied there."""
+
+    def tied(m: Any, x: Tensor) -> Tensor:
+        return m.head(torch.tanh(m.a(torch.tanh(m.a(x)))).mean(1))
+
+    flat, image, sequence = nn.Flatten(), noise(N, 4, 5, 5), noise(N, 4, 6)
+    return {
+        "linear": (Net(lambda m, x: m.head(torch.tanh(m.a(x)).mean(1)), a=nn.Linear(6, 9), head=nn.Linear(9, 3)), sequence),
+        "tied": (Net(tied, a=nn.Linear(6, 6), head=nn.Linear(6, 3)), sequence),
+        "transposed": (Net(lambda m, x: m.head(torch.tanh(m.a(x)).mean(1)), a=Conv1D(9, 6), head=Conv1D(3, 9)), sequence),
+        "convolution": (nn.Sequential(nn.Conv2d(4, 5, 3), nn.Tanh(), flat, nn.Linear(45, 3)), image),
+        "grouped": (nn.Sequential(nn.Conv2d(4, 6, 3, groups=2), nn.Tanh(), flat, nn.Linear(54, 3)), image),
+        "upward": (nn.Sequential(nn.ConvTranspose2d(4, 3, 2), nn.Tanh(), flat, nn.Linear(108, 3)), image),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"), [*product(kinds(), ["exact", "bf16"]), ("convolution", "fp16"), ("tied", "fp16")]
+)
+def test_gradients_of_several_blocks_are_those_of_each(kind: str, precision: str) -> None:
+    """Written in their places, whatever of the shelf is asked for: the same bits; and the kernel of the other schedule."""
+    model, x = kinds()[kind]
+    model, dtype = randomize(model), torch.float64 if precision == "exact" else torch.float32
+    model, x = model.to(dtype), x.to(dtype)
+    block = 3
+    with everything_deferred():
+        engine = Engine(
+            Subject(model), Batch((x,), {}), Heads(), full=False, precision=Precision(precision, dtype), certify=False
+        )
+        late = engine.deferral.pieces
+        assert late
+        shelf = layers.Shelf(N)
+        for at in ranges(0, N, block):
+            shelf.put(engine, Batch((x,), {}), at, check=False)
+        for piece in late:
+            each = [
+                engine.feature(engine.capture(Batch((x[at.start : at.stop],), {})), piece) for at in ranges(0, N, block)
+            ]
+            for span in (range(N), range(3, 9), range(6, 9), range(9, N)):
+                found = shelf.feature(engine, piece, span)
+                parts = each[span.start // block : -(-span.stop // block)]
+                assert isinstance(found, features.Formed)
+                assert torch.equal(found.values, torch.cat([part.values for part in parts]))
+                assert found.values.dtype == engine.precision.storage
+                if precision == "fp16":
+                    assert torch.equal(found.scale, torch.cat([part.scale for part in parts]))
+        right = None if precision == "exact" else x[:5] + 0.5
+        asked = {"precision": precision, "certify": False}
+        blocks = ns.kernel("trntk0", model, x, right, schedule="blocks", **asked).dense()
+        with planned_as(N, 7, block, 2**30):
+            found = ns.kernel("trntk0", model, x, right, **asked)
+        assert found.meta["plan"].layered
+        assert_kernel_close(found.dense(), blocks, SAME if precision == "exact" else 1e-5)
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(
+    n=st.integers(1, 100),
+    m=st.one_of(st.none(), st.integers(1, 100)),
+    block=st.integers(1, 30),
+    numbers=st.integers(1, 50),
+    room=st.integers(1, 100_000),
+    late=st.booleans(),
+)
+def test_spans_meet_every_pair_once_inside_their_room(
+    n: int, m: int | None, block: int, numbers: int, room: int, late: bool
+) -> None:
+    piece = Piece("weight", 0, 1, numbers, ((0, 0),), "direct")
+    deferral = Deferral(frozenset([piece] if late else []), 0, 0, 0.0)
+    maker: Any = SimpleNamespace(width=3, precision=Precision("exact", torch.float64), deferral=deferral)
+    rows = layers.Shelf(n)
+    columns = rows if m is None else layers.Shelf(m)
+    met = torch.zeros(n, m or n, dtype=torch.int64)
+    formed = []
+    for left, others in layers.Layered(maker, rows, columns, block, room, 2**21)._spans(piece):
+        assert left.start % block == 0  # whole blocks: others are not there
+        formed += left
+        for right in others:
+            same = m is None and left == right
+            assert right.start % block == 0
+            assert same or m is not None or left.stop <= right.start  # above the diagonal
+            met[left.start : left.stop, right.start : right.stop] += 1
+            if late:
+                both = (len(left) + len(right) * (not same)) * numbers * 3 * 8
+                assert both <= max(room, 2 * block * numbers * 3 * 8)
+    assert formed == list(range(n))  # rows once
+    assert bool((met.triu() if m is None else met).eq(torch.ones_like(met).triu() if m is None else 1).all())
+    assert int(met.max()) == 1
 
 
 # -- stores --------------------------------------------------------------------------------------------------------------
@@ -410,6 +512,85 @@ def test_plans_stay_inside_any_budget(
     except MemoryBudgetError:
         return
     assert cut.needs(each) <= each.slack * memory
+
+
+@given(st.integers(-3, 2000), st.integers(1, 2000), st.booleans())
+def test_blocks_are_whole_multiples_on_a_gpu(block: int, most: int, cuda: bool) -> None:
+    block = min(block, most)  # as all callers do
+    found = gpu(cuda=cuda).whole(block, most)
+    if not cuda or block == most:
+        assert found == max(1, block)
+        return
+    assert 1 <= found <= max(1, block)
+    part = 64 if block >= 64 else 8 if block >= 8 else 1
+    assert found % part == 0
+    assert block < found + part or block < 1  # no shorter than it must be
+
+
+sizes = st.integers(0, 40).flatmap(lambda power: st.integers(0, 2**power))
+
+
+@given(
+    st.integers(1, 500), st.integers(0, 500), st.integers(1, 300),
+    st.tuples(sizes, sizes, sizes, sizes, sizes, sizes), st.integers(0, 10**12), st.integers(0, 10**12),
+)  # fmt: skip
+def test_what_is_left_for_gradients_fits_to_the_byte(
+    rows: int, columns: int, block: int, parts: tuple[int, ...], workspace: int, more: int
+) -> None:
+    kept, passing, formed, making, check, worker = parts
+    each = gpu(kept=kept, passing=passing, formed=formed, making=making, check=check, worker=worker, pairs=9)
+    available = each.shelf(rows, columns, block, 0, workspace) + more
+    left = each.left_for_forming(rows, columns, block, workspace, available)
+    assert left >= more
+    assert each.shelf(rows, columns, block, int(left), workspace) == available
+    assert each.shelf(rows, columns, block, int(left) + 1, workspace) > available
+    assert each.shelf(rows, columns, block, 0, workspace) >= block * max(passing, making)  # captured, or formed
+
+
+footprints = st.builds(
+    Footprint,
+    cuda=st.just(True),
+    itemsize=st.sampled_from([4, 8]),
+    pairs=st.sampled_from([1, 9, 10**4, 10**6]),
+    pair_cost=st.floats(1, 1e12),
+    longest=st.sampled_from([0, 100, 512, 1024]),
+    **{name: st.floats(0, 30).map(lambda power: int(2**power)) for name in ("feature", "passing", "worker", "kept")},
+    **{name: st.floats(-1, 28).map(lambda power: int(2**power)) for name in ("formed", "making", "check")},
+    **{name: st.floats(0, 1e12) for name in ("capture_cost", "forming_cost")},
+)
+
+
+@settings(quick, max_examples=25)
+@given(
+    each=footprints,
+    n=st.floats(0, 13).map(lambda power: int(2**power)),
+    m=st.one_of(st.none(), st.floats(0, 13).map(lambda power: int(2**power))),
+    threads=st.sampled_from([1, 4]),
+    again=st.floats(0, 1),
+    scarce=st.floats(1, 2),
+    power=st.floats(22, 40),
+)
+def test_plans_of_any_network_stay_inside_any_budget(
+    each: Footprint, n: int, m: int | None, threads: int, again: float, scarce: float, power: float
+) -> None:
+    """Also just above the least budget that is stated, where little fits."""
+    each = replace(each, again_cost=again * each.forming_cost)
+    result = n * (m or n) * each.pairs * each.itemsize
+    for schedule in ("auto", "blocks", "layers"):
+
+        def plan(memory: int, schedule: str = schedule) -> Plan:
+            return planned(n, m, each, memory, 1, threads, schedule)
+
+        def cut(memory: int, schedule: str = schedule) -> Cut:
+            return cut_for(n, m, each, memory, threads, 1, schedule)
+
+        for memory in (int(2**power), int(scarce * smallest_budget(plan)), smallest_budget(plan)):
+            with contextlib.suppress(MemoryBudgetError):
+                made = plan(memory)
+                assert made.held(each, min(n, m or n), m) + result <= each.slack * memory
+        for memory in (int(2**power), int(scarce * smallest_budget(cut)), smallest_budget(cut)):
+            with contextlib.suppress(MemoryBudgetError):
+                assert cut(memory).needs(each) <= each.slack * memory
 
 
 @pytest.mark.parametrize(("n", "m", "memory"), [(5, 1_000, 2**32), (60_000, 5, 2**36), (1, 30_000, 2**36)])

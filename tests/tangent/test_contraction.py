@@ -1,0 +1,157 @@
+"""Products of samples with themselves, of which half are made, in strips and mirrored; products with a long inner axis."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ntkscope.tangent import contraction
+from ntkscope.tangent.contraction import STRIPS, block_products, cut, mirror, strips
+from ntkscope.tangent.features import Feature, Formed, Near, long_product, product_flops
+from ntkscope.tangent.precision import Precision
+from oracles.closeness import assert_kernel_close
+
+EXACT = Precision("exact", torch.float64)
+few = settings(max_examples=15, suppress_health_check=list(HealthCheck))
+some = settings(max_examples=40)
+seeds = st.integers(0, 10**6)
+
+
+def drawn(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def feature(kind: str, n: int, heads: int, draw: torch.Generator) -> Feature:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=draw, dtype=torch.float64)
+
+    g, s, i, o = (int(torch.randint(1, 4, (1,), generator=draw)) for _ in range(4))
+    if kind == "formed":
+        return Formed(normal(n, heads, i * o))
+    if kind == "scaled":
+        return Formed(normal(n, heads, i * o), 0.5 + torch.rand(n, generator=draw, dtype=torch.float64))
+    if kind == "table":
+        return Near(torch.randint(3, (1, n, s), generator=draw), normal(1, n, s, heads, o))
+    return Near(normal(g, n, s, i), normal(g, n, s, heads, o))
+
+
+@contextlib.contextmanager
+def narrow(columns: int, flops: float) -> Iterator[None]:
+    """Strips of so few columns and products as a test can make."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(contraction, "STRIP", {"cpu": columns})
+        patch.setattr(contraction, "STRIP_FLOPS", {"cpu": flops})
+        yield
+
+
+@given(st.integers(0, 500), st.integers(1, 900), st.integers(0, 50), st.integers(1, 200), st.floats(0, 4))
+@some
+def test_strips_cover_the_square_once_and_in_order(start: int, n: int, above: int, columns: int, each: float) -> None:
+    left = Formed(torch.zeros(above + n, 2, 3))
+    right = left[above:]
+    flops = product_flops(right, right, False)
+    with narrow(columns, flops / (8.0**each)):
+        found = strips(range(start, start + n), left, right, False)
+    assert [at for strip in found for at in strip] == list(range(start, start + n))
+    assert all(len(strip) for strip in found)
+    assert len(found) <= STRIPS
+    if len(found) > 1:
+        assert len(found) <= n // columns  # not narrower, on average, than is worth it
+        assert len(found) <= 8.0**each * (1 + 1e-9)  # and of products that are
+
+
+def test_small_squares_are_not_cut() -> None:
+    small = Formed(torch.zeros(512, 1, 2))
+    assert strips(range(512), small, small, False) == [range(512)]
+    large = Formed(torch.zeros(1, 1, 1).expand(2048, 3, 10**6))
+    assert len(strips(range(2048), large, large, False)) == STRIPS  # however much is to be done
+
+
+@given(st.integers(0, 40), st.integers(1, 50), seeds)
+@some
+def test_the_mirror_image(n: int, step: int, seed: int) -> None:
+    values = torch.randn(n, n, generator=drawn(seed), dtype=torch.float64)
+    square = torch.full((n + 2, n + 3), 7.0, dtype=torch.float64)
+    inner = square[1 : n + 1, 2 : n + 2]  # a view of a larger matrix, as tiles are
+    inner.copy_(values)
+    mirror(inner, step)
+    assert torch.equal(inner, values.triu() + values.triu(1).T)
+    square[1 : n + 1, 2 : n + 2] = 7.0
+    assert bool((square == 7.0).all())
+
+
+class Fake:
+    """What makes features that are there already."""
+
+    precision, device, dtype = EXACT, torch.device("cpu"), torch.float64
+
+    def __init__(self, held: dict[str, Feature], heads: int, full: bool) -> None:
+        self.pieces, self.width, self.full, self.flops = list(held), heads, full, 0.0
+
+    def spot(self, height: int, width: int) -> None:
+        return None
+
+    def clock(self, stage: str, piece: Any = None) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def count(self, stage: str, flops: float) -> None:
+        self.flops += flops
+
+
+@given(
+    n=st.sampled_from([1, 7, 64, 65, 128, 150]),
+    share=st.sampled_from([1.0, 1.0, 0.9, 0.5, 0.0]),
+    heads=st.integers(1, 2),
+    full=st.booleans(),
+    keeping=st.booleans(),
+    strip=st.sampled_from([1, 32, 80]),
+    workspace=st.sampled_from([2**16, 2**24]),
+    seed=seeds,
+)
+@few
+def test_half_of_the_products_of_a_block_with_itself_are_enough(
+    n: int, share: float, heads: int, full: bool, keeping: bool, strip: int, workspace: int, seed: int
+) -> None:
+    draw = drawn(seed)
+    held = {kind: feature(kind, n, heads, draw) for kind in ("formed", "scaled", "table", "near")}
+    width = max(1, round(share * n))
+    whole, half = Fake(held, heads, full), Fake(held, heads, full)
+    planes: list[dict[str, Tensor]] = [{}, {}]
+    totals = []
+    for maker, own, seen in ((whole, False, planes[0]), (half, True, planes[1])):
+
+        def keep(piece: Any, part: Tensor, seen: dict[str, Tensor] = seen) -> None:
+            seen[piece] = part.clone()
+
+        with narrow(strip, 1e-9):
+            column = cut(held, range(n - width, n))
+            totals.append(block_products(maker, held, column, n, width, workspace, keep if keeping else None, own=own))  # type: ignore[arg-type]
+    assert_kernel_close(totals[1], totals[0], 1e-12)
+    square = totals[1][len(totals[1]) - totals[1].shape[1] :]
+    assert torch.equal(square, square.T)
+    assert planes[0].keys() == planes[1].keys() == (set(held) if keeping else set())
+    for kind, plane in planes[1].items():
+        assert_kernel_close(plane, planes[0][kind], 1e-12)
+    assert half.flops <= whole.flops
+    if width >= 65 and strip <= 32:
+        assert half.flops < whole.flops  # something was left out
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 200), st.integers(1, 250), seeds)
+@some
+def test_an_inner_axis_cut_into_any_parts(n: int, m: int, k: int, parts: int, seed: int) -> None:
+    draw = drawn(seed)
+    left, right = (torch.randn(rows, k, generator=draw) for rows in (n, m))
+    found = long_product(left, right, Precision("exact", torch.float32), parts)
+    expected = left.double() @ right.double().T
+    size = left.double().abs() @ right.double().abs().T  # of what is added up
+    assert found.shape == expected.shape
+    assert bool(((found.double() - expected).abs() <= 1e-6 * size).all())
+    assert_kernel_close(long_product(left.double(), right.double(), EXACT, parts), expected, 1e-13)
