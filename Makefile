@@ -63,10 +63,11 @@ lint: $(VENV)/installed-test
 	$(BIN)/lint-imports
 
 # One thread a worker: workers that each start two threads only wait for each other. Three on two cores: browsers make them wait.
+# Each takes tests that lie beside each other, and then some of the slowest's: what a file's tests share is made once, not by all.
 # Lint runs beside the tests, on what they leave of the cores; either failing fails the whole.
 test: $(VENV)/installed-test
 	@$(MAKE) --no-print-directory lint & lint=$$!; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS); tests=$$?; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal; tests=$$?; \
 	wait $$lint && exit $$tests
 
 # Shapes and types of what is passed are checked at run time in the second run of nightly: that makes the engine three times slower.
