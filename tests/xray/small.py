@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +74,17 @@ def xrayed(folder: Path, **options: Any) -> Record:
     train, test = blobs()
     initial, model = trained(train)
     return ns.xray(model, train, test, folder, **{"initial": initial, "progress": False, **options})
+
+
+_MADE: list[Path] = []
+
+
+def copied(folder: Path, made_in: pytest.TempPathFactory) -> Record:
+    """The X-ray with the conjugate kernel alone: made once in a process, and copied."""
+    if not _MADE:
+        _MADE.append(xrayed(made_in.mktemp("small") / "ck", kernels=["ck"]).folder)
+    shutil.copytree(_MADE[0], folder)
+    return Record.open(folder)
 
 
 @contextmanager

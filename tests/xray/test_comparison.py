@@ -12,12 +12,15 @@ from ntkscope.cli import main
 from ntkscope.core import Record, UsageError
 from ntkscope.report import Page
 from ntkscope.xray.comparison import Comparison, compare, comparison
-from xray.small import blobs, network, trained, xrayed
+from ntkscope.xray.sections import explain, problems, summary
+from xray.small import blobs, copied, network, only, trained
+
+COMPARED = (summary.SECTION, explain.SECTION, problems.SECTION)  # what a comparison reads
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    return xrayed(tmp_path_factory.mktemp("compared") / "a", kernels=["ck"])
+    return copied(tmp_path_factory.mktemp("compared") / "a", tmp_path_factory)
 
 
 def test_against_itself_nothing_changed(first: Record) -> None:
@@ -36,7 +39,8 @@ def test_against_itself_nothing_changed(first: Record) -> None:
 def test_another_network_on_the_same_data(first: Record, tmp_path: Path) -> None:
     train, test = blobs()
     _, model = trained(train, seed=5)
-    second = ns.xray(model, train, test, tmp_path / "b", kernels=["ck"], untrained=True, progress=False)
+    with only(*COMPARED):
+        second = ns.xray(model, train, test, tmp_path / "b", kernels=["ck"], untrained=True, progress=False)
     record = compare(first, second, tmp_path / "both")
     found = Comparison.from_record(record.metrics["comparison"])
     assert found == comparison(first, second)
@@ -56,7 +60,8 @@ def test_another_network_on_the_same_data(first: Record, tmp_path: Path) -> None
 
 def test_other_data_are_compared_by_figures_alone(first: Record, tmp_path: Path) -> None:
     train, test = blobs(seed=3)
-    second = ns.xray(network(), train, test, tmp_path / "b", kernels=["ck"], untrained=True, progress=False)
+    with only(*COMPARED):
+        second = ns.xray(network(), train, test, tmp_path / "b", kernels=["ck"], untrained=True, progress=False)
     found = comparison(first, second)
     assert found.predictions is None
     assert [*found.kernels, *found.overlaps, *found.doubtful_new, *found.doubtful_gone] == []

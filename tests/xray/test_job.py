@@ -22,9 +22,9 @@ from ntkscope.linalg import DenseGram
 from ntkscope.machines import KernelPair
 from ntkscope.report.certificates import Checks
 from ntkscope.xray.registry import SECTIONS, in_order, on_the_page
-from ntkscope.xray.sections import kernel, surrogates
+from ntkscope.xray.sections import kernel, summary, surrogates
 from ntkscope.xray.task import TASKS
-from xray.small import blobs, network, trained, xrayed
+from xray.small import blobs, network, only, trained, xrayed
 
 NAMES = [
     "summary",
@@ -234,7 +234,8 @@ def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_without_the_initial_weights_there_is_no_verdict(tmp_path: Path) -> None:
-    record = xrayed(tmp_path, initial=None, kernels=["ck"])
+    with only(summary.SECTION, kernel.SECTION):
+        record = xrayed(tmp_path, initial=None, kernels=["ck"])
     found = data(record, "summary")
     assert (found["verdict"], found["score"]) == ("not enough evidence", None)
     assert data(record, "kernel")["initial"] is None
@@ -247,12 +248,17 @@ def test_a_section_that_fails_does_not_take_the_others_with_it(tmp_path: Path, m
         raise RuntimeError("out of luck")
 
     monkeypatch.setitem(SECTIONS._entries, "layers", type(broken)(**{**vars(broken), "run": fail}))
-    record = xrayed(tmp_path, kernels=["ck"])
+    few = [SECTIONS[name] for name in ("summary", "layers", "weight_spectra", "computed")]
+    with only(*few):
+        record = xrayed(tmp_path, kernels=["ck"])
     assert record.metrics["section:layers"]["status"] == "failed"
     assert "out of luck" in record.metrics["section:layers"]["why"]
-    assert record.metrics["section:computed"]["status"] == "done"
+    others = set(record.metrics["sections"]) - {"layers"}
+    assert others >= {"summary", "weight_spectra", "computed"}
+    assert {record.metrics[f"section:{name}"]["status"] for name in others} == {"done"}
     monkeypatch.undo()
-    mended = xrayed(tmp_path, kernels=["ck"])  # a record with a failed section is gone on with
+    with only(*few):
+        mended = xrayed(tmp_path, kernels=["ck"])  # a record with a failed section is gone on with
     assert mended.metrics["section:layers"]["status"] == "done"
 
 
@@ -337,7 +343,8 @@ def test_images_have_thumbnails(tmp_path: Path) -> None:
     train, test = split.train.take(range(60)), split.test.take(range(20))
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     options = {"kernels": ["ck"], "classes": split.classes, "untrained": True}
-    record = ns.xray(model, train, test, tmp_path, **options, progress=False)
+    with only(kernel.SECTION):
+        record = ns.xray(model, train, test, tmp_path, **options, progress=False)
     assert record.metrics["data"]["kind"] == "image"
     assert record.arrays["thumbs.train"].shape == (60, 8, 8, 1)
     expected = (train.x[:, 0] * 255).round().numpy()
@@ -347,7 +354,8 @@ def test_images_have_thumbnails(tmp_path: Path) -> None:
 def test_one_output_is_two_classes(tmp_path: Path) -> None:
     train, test = blobs(classes=2)
     model = nn.Linear(5, 1)
-    record = ns.xray(model, train, test, tmp_path, kernels=["ck"], untrained=True, progress=False)
+    with only(summary.SECTION):
+        record = ns.xray(model, train, test, tmp_path, kernels=["ck"], untrained=True, progress=False)
     z = model(test.x)[:, 0].detach().double()
     np.testing.assert_allclose(record.arrays["network.test_probabilities"][:, 1], torch.sigmoid(z), atol=1e-6)
 

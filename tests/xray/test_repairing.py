@@ -11,12 +11,12 @@ import pytest
 from ntkscope.core import Record, RecordError
 from ntkscope.core.soundness import DamageWarning
 from ntkscope.xray.repairing import check_metrics
-from xray.small import xrayed
+from xray.small import copied, xrayed
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return xrayed(tmp_path_factory.mktemp("xray") / "run", kernels=["ck"]).folder
+    return copied(tmp_path_factory.mktemp("xray") / "run", tmp_path_factory).folder
 
 
 QUICK = [("kernels.trntk0.test_diagonal", "gone")]

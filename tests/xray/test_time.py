@@ -14,7 +14,8 @@ from ntkscope.machines import kernel_seconds
 from ntkscope.xray import job
 from ntkscope.xray.budget import Budget, Clock
 from ntkscope.xray.plan import EXACT, LEAST_TRAIN, fewer_items, kernel_step, make_plan, section_step
-from xray.small import blobs, trained
+from ntkscope.xray.registry import SECTIONS
+from xray.small import blobs, only, trained
 
 
 def states(record: ns.Record) -> dict[str, str]:
@@ -48,7 +49,9 @@ def test_what_does_not_fit_is_skipped_and_computed_by_the_next_attempt(
     monkeypatch.setattr(job, "make_plan", planned)
     said: list[str] = []
     options: dict[str, Any] = {"kernels": ["ck", "pntk"], "budget": "60s", "progress": False, "say": said.append}
-    record = ns.xray(model, train, test, tmp_path, **options)
+    few = [SECTIONS[name] for name in ("summary", "layers", "weight_spectra", "computed")]
+    with only(*few):
+        record = ns.xray(model, train, test, tmp_path, **options)
     assert states(record)["layers"] == "skipped"
     assert "were left" in record.metrics["section:layers"]["why"]
     assert "however often" in record.metrics["section:layers"]["why"]  # 1e6 s do not fit a minute
@@ -59,7 +62,8 @@ def test_what_does_not_fit_is_skipped_and_computed_by_the_next_attempt(
     assert any(line.startswith("left out, since the time") and "pntk" in line for line in said)
     assert "were left" in ns.report.write_page(tmp_path).read_text()
     monkeypatch.setattr(Clock, "left", lambda clock: 1e9)
-    assert states(ns.xray(model, train, test, tmp_path, **options))["layers"] == "done"
+    with only(*few):
+        assert states(ns.xray(model, train, test, tmp_path, **options))["layers"] == "done"
 
 
 def test_without_time_for_the_main_kernel_everything_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

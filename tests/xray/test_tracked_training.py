@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,20 @@ from torch import nn
 import ntkscope as ns
 from ntkscope.cli import main
 from ntkscope.core import Part, Record, RecordError, UsageError
-from ntkscope.xray.sections import tracked_training
+from ntkscope.xray.sections import computed, tracked_training, weight_spectra
 from ntkscope.xray.sections.tracked_training import thinned
 from ntkscope.xray.tracked import tracked_training as opened
 from report.fixtures.tracking import write_tracking
-from xray.small import blobs, network, trained
+from xray.small import blobs, network, only, trained
 
 OPTIONS: dict[str, Any] = {"kernels": ["ck"], "progress": False, "untrained": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    """The section, its neighbours on the page, and nothing that takes longer."""
+    with only(weight_spectra.SECTION, tracked_training.SECTION, computed.SECTION):
+        yield
 
 
 def tracked(model: nn.Module, part: Part, folder: Path, steps: int = 12) -> Path:
