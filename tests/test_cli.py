@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -168,11 +169,14 @@ def test_show_of_a_broken_record_is_a_message(run: Run, tmp_path: Path) -> None:
     assert run("show", str(tmp_path))[0] == 2
 
 
-def test_the_module_is_the_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ntkscope", "show", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+def test_the_module_is_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["ntkscope", "show", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module("ntkscope", run_name="__main__", alter_sys=True)  # as `python -m ntkscope` does
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("ntkscope: no record in")
 
 
 STORED = (

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from contracts.full_disk import full_beyond
 from ntkscope.core import Claim, Record, RecordError, UsageError
 from ntkscope.core import record as record_module
 
@@ -236,39 +237,21 @@ def test_advance_writes_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 # -- a full disk: real errors of the operating system, not mocked ones --------------------------------------------
 
-FULL = """
-    import resource, signal, sys
-    import numpy as np
-    from ntkscope.core import Record, RecordError
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # write() then fails with an OSError, as on a full disk
-    record = Record.resume(sys.argv[1])
-    record.array("kernel", np.arange(10.0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-    for attempt in (
-        lambda: record.put(text="x" * 100_000),
-        lambda: record.array("kernel", np.zeros(100_000)),
-        lambda: record.array("other", np.zeros(100_000)),
-    ):
-        try:
-            attempt()
-        except RecordError as error:
-            assert "is unchanged: make room" in str(error), error
-        else:
-            sys.exit("the write went through")
-    assert record.metrics == {"before": 1}, record.metrics
-    record.put(after=2)
-"""
-
-
-def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
 
 def test_a_write_that_fails_leaves_the_old_record(tmp_path: Path) -> None:
     create(tmp_path).put(before=1)
-    done = run(FULL, str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    record = Record.resume(tmp_path)
+    record.array("kernel", np.arange(10.0))
+    with full_beyond(4096):
+        for attempt in (
+            lambda: record.put(text="x" * 100_000),
+            lambda: record.array("kernel", np.zeros(100_000)),
+            lambda: record.array("other", np.zeros(100_000)),
+        ):
+            with pytest.raises(RecordError, match="is unchanged: make room"):
+                attempt()
+        assert record.metrics == {"before": 1}
+        record.put(after=2)
     record = Record.open(tmp_path)
     assert record.metrics == {"before": 1, "after": 2}
     np.testing.assert_array_equal(record.arrays["kernel"], np.arange(10.0))

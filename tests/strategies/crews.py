@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from ntkscope.tangent import plan
+from ntkscope.tangent.schedule import planned
 
 
 @contextmanager
@@ -16,8 +17,10 @@ def crew_of(threads: int) -> Iterator[None]:
     before, worth = torch.get_num_threads(), plan.CREW_BLOCK
     torch.set_num_threads(threads)
     plan.CREW_BLOCK = 1 if threads > 1 else worth
+    planned.cache_clear()  # plans that were made for longer blocks
     try:
         yield
     finally:
         torch.set_num_threads(before)
         plan.CREW_BLOCK = worth
+        planned.cache_clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -30,12 +31,18 @@ def convolutional() -> Case:
     return randomize(nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 3))), noise(N, 2, 6, 6)
 
 
+@lru_cache
+def by_one_thread(name: str) -> list[tuple[Tensor | None, Any]]:
+    """Other inputs, or none, and the kernel with them."""
+    model, x = convolutional()
+    return [(other, ns.kernel(name, model, x, other)) for other in (None, x[:5], torch.cat([x, x + 1]))]
+
+
 @pytest.mark.parametrize("threads", [2, 3, 5])
 @pytest.mark.parametrize("name", ["entk", "trntk", "trntk0", "pntk"])
 def test_the_same_kernel(name: str, threads: int) -> None:
     model, x = convolutional()
-    for other in (None, x[:5], torch.cat([x, x + 1])):
-        alone = ns.kernel(name, model, x, other)
+    for other, alone in by_one_thread(name):
         with crew_of(threads):
             together = ns.kernel(name, model, x, other)
         assert alone.meta["plan"].workers == 1
