@@ -28,7 +28,7 @@ from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import Cut, Footprint, Plan
 from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.schedule import cut_for, layers_cut, layers_plan, planned, work
+from ntkscope.tangent.schedule import _forming, cut_for, layers_cut, layers_plan, planned, work
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.tile_source import FeatureTiles, TangentRecipe
 from oracles.against import expected, smallest_budget
@@ -532,19 +532,18 @@ sizes = st.integers(0, 40).flatmap(lambda power: st.integers(0, 2**power))
 
 @given(
     st.integers(1, 500), st.integers(0, 500), st.integers(1, 300),
-    st.tuples(sizes, sizes, sizes, sizes, sizes, sizes), st.integers(0, 10**12), st.integers(0, 10**12),
+    st.tuples(sizes, sizes, st.integers(1, 10**9), sizes, sizes), st.integers(0, 10**12), st.integers(1, 10**12),
 )  # fmt: skip
 def test_what_is_left_for_gradients_fits_to_the_byte(
     rows: int, columns: int, block: int, parts: tuple[int, ...], workspace: int, more: int
 ) -> None:
-    kept, passing, formed, making, check, worker = parts
-    each = gpu(kept=kept, passing=passing, formed=formed, making=making, check=check, worker=worker, pairs=9)
+    kept, passing, formed, check, worker = parts
+    each = gpu(kept=kept, passing=passing, formed=formed, check=check, worker=worker, pairs=9)
     available = each.shelf(rows, columns, block, 0, workspace) + more
-    left = each.left_for_forming(rows, columns, block, workspace, available)
-    assert left >= more
-    assert each.shelf(rows, columns, block, int(left), workspace) == available
-    assert each.shelf(rows, columns, block, int(left) + 1, workspace) > available
-    assert each.shelf(rows, columns, block, 0, workspace) >= block * max(passing, making)  # captured, or formed
+    left = _forming(each, rows, columns, block, workspace, available)
+    assert each.shelf(rows, columns, block, left, workspace) <= available
+    assert left in (more, (rows + columns) * formed)  # all that is left, or all that is needed
+    assert each.shelf(rows, columns, block, 0, workspace) >= block * passing
 
 
 footprints = st.builds(
@@ -555,7 +554,7 @@ footprints = st.builds(
     pair_cost=st.floats(1, 1e12),
     longest=st.sampled_from([0, 100, 512, 1024]),
     **{name: st.floats(0, 30).map(lambda power: int(2**power)) for name in ("feature", "passing", "worker", "kept")},
-    **{name: st.floats(-1, 28).map(lambda power: int(2**power)) for name in ("formed", "making", "check")},
+    **{name: st.floats(-1, 28).map(lambda power: int(2**power)) for name in ("formed", "check")},
     **{name: st.floats(0, 1e12) for name in ("capture_cost", "forming_cost")},
 )
 
