@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -18,12 +19,13 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
-from ntkscope.tangent import features, layers
+from ntkscope.tangent import audit, features, layers
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.contraction import ranges
 from ntkscope.tangent.deferred import Deferral
 from ntkscope.tangent.detour import Detour
 from ntkscope.tangent.engine import Engine
+from ntkscope.tangent.features import Formed
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import Cut, Footprint, Plan
@@ -624,3 +626,43 @@ def test_factors_are_kept_where_they_are_smaller() -> None:
     assert each.kept < each.feature
     assert each.formed == 3 * model[2].weight.numel() * 8
     assert each.again_cost == 3 * (36 * model[0].weight.numel() + 16 * model[2].weight.numel())
+
+
+def test_few_sums_wait_however_many_blocks_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = convolutional()
+    alive: list[weakref.ref[Tensor]] = []
+    waiting: list[int] = []
+    combined = Formed.combined
+
+    def noted(feature: Formed, *args: Any) -> Any:
+        waiting.append(sum(sums.numel() for sums in (ref() for ref in alive) if sums is not None))
+        first, drawn = combined(feature, *args)
+        alive.extend(weakref.ref(each.sums) for each in drawn)
+        return first, drawn
+
+    monkeypatch.setattr(Formed, "combined", noted)
+    monkeypatch.setattr(audit, "PENDING", {"cpu": 80_000})
+    with everything_deferred(), planned_as(N, N, 1, 1):
+        found = ns.kernel("trntk0", model, x)
+    assert found.meta["plan"].layered
+    assert found.certificate.checked == N
+    largest = 8 * max(p.numel() for p in model.parameters())  # one parameter's, of eight draws
+    assert max(waiting) <= 80_000 + 2 * largest
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_numbers_are_made_longer_a_few_at_a_time(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = (Formed(noise(n, 2, 30_000).to(dtype)) for n in (48, 32))
+    workspace = 2**21
+    product, held = Precision.product, []
+
+    def noted(precision: Precision, a: Tensor, b: Tensor) -> Tensor:
+        held.append(4 * (a.numel() + b.numel()))
+        return product(precision, a, b)
+
+    monkeypatch.setattr(Precision, "product", noted)
+    total = torch.zeros(48, 32, dtype=torch.float64)
+    precision = Precision("bf16" if dtype == torch.bfloat16 else "fp16", torch.float32)
+    features.accumulate(total, left, right, full=False, precision=precision, workspace=workspace)
+    assert max(held) <= workspace
+    assert_kernel_close(total, left.values.double().flatten(1) @ right.values.double().flatten(1).T, 1e-6)

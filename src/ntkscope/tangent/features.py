@@ -219,7 +219,7 @@ def accumulate(
     if isinstance(left, Formed) and isinstance(right, Formed):
         for rows in _chunks(len(left), total.shape[1] * 8 * (total.shape[0] // len(left)), workspace):
             a, b = _rows(left[rows], full), _rows(right, full)
-            step = _inner(a, b)
+            step = _inner(a, b, workspace)
             for at in range(0, a.shape[1], step):
                 values = long_product(a[:, at : at + step], b[:, at : at + step], precision)
                 _add(total, rows, values, left[rows], right, full)
@@ -248,8 +248,13 @@ def product_flops(left: Feature, right: Feature, full: bool) -> float:
     return pairs * g * s * right.positions * (inside + o * (c * c if full else c))
 
 
-def _inner(rows: Tensor, columns: Tensor) -> int:
-    """How long an inner axis one product may have; float32 sums of BLAS lose digits on long ones, the total does not."""
+def _inner(rows: Tensor, columns: Tensor, workspace: int) -> int:
+    """How long an inner axis one product may have; float32 sums of BLAS lose digits on long ones, the total does not.
+
+    A CPU multiplies shorter numbers as float32, of which `workspace` bytes hold so many.
+    """
+    if not rows.is_cuda and rows.dtype.itemsize < 4:
+        return max(2**8, min(2**13, workspace // (4 * (len(rows) + len(columns)))))
     if rows.dtype != torch.float32:
         return max(1, rows.shape[1])
     if not rows.is_cuda:
