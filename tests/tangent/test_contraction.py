@@ -132,7 +132,7 @@ def test_half_of_the_products_of_a_block_with_itself_are_enough(
 
         with narrow(strip, 1e-9):
             column = cut(held, range(n - width, n))
-            totals.append(block_products(maker, held, column, n, width, workspace, keep if keeping else None, own=own))  # type: ignore[arg-type]
+            totals.append(block_products(maker, held, column, n, width, workspace, keep if keeping else None, own=own))
     assert_kernel_close(totals[1], totals[0], 1e-12)
     square = totals[1][len(totals[1]) - totals[1].shape[1] :]
     assert torch.equal(square, square.T)

@@ -40,6 +40,7 @@ from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import Footprint
 
 SQUARES = "squares"  # the plane of the squares of every head's products, summed over heads
+ROOMY = ("cuda",)  # devices whose allocators break up large pieces of memory that are given back and taken again
 SHARE = "share "  # before a parameter's name: the plane of the products of its gradients
 
 
@@ -164,7 +165,7 @@ class Tiles:
         """The features of row i, which are kept until another row, or group of heads, is asked for."""
         if self._row is None or (self._row.number, self._row.group) != (i, group):
             self.forget()
-            if self.forming and self._room is None and self.device.type == "cuda":
+            if self.forming and self._room is None and self.device.type in ROOMY:
                 self._room = torch.empty(self.forming + ALIGNED, dtype=torch.uint8, device=self.device)
             makers = self.groups[group]
             rows = _samples(self.grid.rows(i), self.heads)
