@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ntkscope.tangent.apart import LEAST, Some
 
-blocks = st.integers(2, 300).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n)))
+lengths = st.sampled_from([2, 3, LEAST, LEAST + 1, LEAST + 2]) | st.integers(2, 300)
+blocks = lengths.flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n)))
 
 
 @given(blocks)

@@ -596,6 +596,16 @@ def test_plans_of_any_network_stay_inside_any_budget(
                 assert cut(memory).needs(each) <= each.slack * memory
 
 
+@pytest.mark.parametrize(
+    "each", [gpu(pairs=10**6, feature=1, passing=1), gpu(feature=10**8, passing=10**8), gpu(cuda=False)]
+)
+def test_a_plan_for_the_smallest_budget_keeps_it(each: Footprint) -> None:
+    for n, m in ((1, None), (10, 30)):
+        memory = smallest_budget(lambda memory: planned(n, m, each, memory, 1, 4, "blocks"))  # noqa: B023
+        held = planned(n, m, each, memory, 1, 4, "blocks").held(each, min(n, m or n), m)
+        assert held + n * (m or n) * each.pairs * each.itemsize <= each.slack * memory
+
+
 @pytest.mark.parametrize(("n", "m", "memory"), [(5, 1_000, 2**32), (60_000, 5, 2**36), (1, 30_000, 2**36)])
 @pytest.mark.parametrize("schedule", ["auto", "layers"])
 def test_few_samples_beside_many_stay_inside_the_budget(n: int, m: int, memory: int, schedule: str) -> None:
