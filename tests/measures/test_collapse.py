@@ -96,7 +96,7 @@ def test_measures_equal_their_definitions(n: int, p: int, classes: int) -> None:
 
 
 def test_the_usual_cut_off_of_a_pseudo_inverse_would_return_noise() -> None:
-    """Why it is taken from the class means: NumPy's `pinv` of Σ_B inverts rounding errors (here float32's, in any arithmetic)."""
+    """Why it is taken from the class means: NumPy's `pinv` of Σ_B inverts rounding errors, here float32's."""
     H, y = clusters(0, 60, 200, 5)
     within, between, _ = oracle.covariances(H, y)
     usual = float(np.trace(within @ np.linalg.pinv(between.astype(np.float32).astype(float)))) / 5
