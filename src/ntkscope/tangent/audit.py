@@ -213,8 +213,8 @@ class Auditor:
         scale, one, other = self.heads.sizes(together).amax(), rows(self.heads(together)), self.heads(apart)
         return one.shape == other.shape and bool(_close(one, other, OUTPUTS[torch.float64], scale))
 
-    def add(self, check: Check, piece: Piece, order: Order | None, feature: Feature) -> None:
-        """What one piece's features give, beside what autograd says.
+    def add(self, check: Check, piece: Piece, order: Order | None, feature: Feature, *, stays: bool = True) -> None:
+        """What one piece's features give, beside what autograd says. `stays`: nothing else is written in its place.
 
         Where a feature keeps the two sides of an outer product apart, both matrices are compared by what they do to a random
         vector: that costs in + out instead of in · out per position. Gradients that nearly cancel in a random sum, or lie at
@@ -223,7 +223,7 @@ class Auditor:
         """
         began = time.perf_counter()
         check.covered.setdefault(piece.name, []).append((piece.start, piece.stop))
-        if isinstance(feature, Formed) and small(feature) and (order is None or order.reorder is None):
+        if stays and isinstance(feature, Formed) and small(feature) and (order is None or order.reorder is None):
             self._wait(check, piece, feature)
             self.seconds += time.perf_counter() - began
             return

@@ -275,7 +275,7 @@ class Engine:
         self.count("features", 2.0 * captured.n * forming_cost(piece, self.width))
         if captured.check is not None:
             with self.clock("certificate"):
-                self.auditor.add(captured.check, piece, captured.own_order(piece), made)
+                self.auditor.add(captured.check, piece, captured.own_order(piece), made, stays=out is None)
         return made
 
     def _new_clock(self) -> StageClock:
