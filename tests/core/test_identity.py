@@ -73,9 +73,9 @@ from ntkscope.core.identity import identity, network_identity
 from contracts.training_problems import small_net
 large = ns.models.build("resnet18", classes=10)
 def seconds():
-    start = time.perf_counter()
+    start = time.process_time()
     network_identity(large)
-    return time.perf_counter() - start
+    return time.process_time() - start
 print(min(seconds() for _ in range(3)), file=sys.stderr)
 print(network_identity(resumed.made()), network_identity(small_net()), identity({{"b", "a", "c"}}, {{1: {{"x", "yy"}}}}))
 """
