@@ -123,9 +123,7 @@ class Auditor:
         how: dict[str, Any] = {"generator": drawn, "dtype": torch.float64, "device": drawn.device}
         signs = torch.randint(0, 2, (DRAWS, n, heads), **how) * 2 - 1
         weights = signs * (0.5 + torch.rand((DRAWS, n, heads), **how))  # no two alike
-        if (
-            self.precision == "bf16"
-        ):  # features are multiplied with bf16 numbers; of these, one pair in a hundred is alike
+        if self.precision == "bf16":  # as the numbers they are multiplied with; one pair in a hundred is alike then
             weights = weights.bfloat16().double()
         weights = weights.to(device)
         return Check(weights, weights[0], one)
