@@ -75,6 +75,22 @@ class Grid:
         down, across = self.shape
         return ((i, j) for i in range(down) for j in range(self._first(i), across))
 
+    def path(self) -> Iterator[tuple[int, int]]:
+        """All tiles, row after row, in an order in which a row begins where the last one ended: the columns of one tile are rows
+        or columns of the next, which need not be computed again.
+
+        >>> list(Grid(3, 3, 1, symmetric=True).path()), list(Grid(2, 2, 1).path())
+        ([(0, 0), (0, 2), (0, 1), (1, 1), (1, 2), (2, 2)], [(0, 0), (0, 1), (1, 1), (1, 0)])
+        """
+        down, across = self.shape
+        for i in range(down):
+            first = self._first(i)
+            if self.symmetric:
+                yield i, first
+                yield from ((i, j) for j in range(across - 1, first, -1))
+            else:
+                yield from ((i, j) for j in (range(across) if i % 2 == 0 else range(across - 1, -1, -1)))
+
     def __len__(self) -> int:
         down, across = self.shape
         return sum(across - self._first(i) for i in range(down)) if self.symmetric else down * across
@@ -128,7 +144,7 @@ class TileSource(Computing, Protocol):
     """Computes any tile of one kernel for a store: the same bits for the same tile, in any order, in any process.
 
     It is pickled to other processes, so what it builds for its work (engines, features of the current row) is
-    left out of the pickle and rebuilt when first needed. Consecutive tiles of one row are the fastest order.
+    left out of the pickle and rebuilt when first needed. `Grid.path` is the fastest order.
     """
 
     @property
@@ -159,11 +175,15 @@ def run(
 ) -> int:
     """Compute every missing tile of `todo` (true: even if present) and keep each immediately; returns how many there were.
 
-    A sink with a `place` for a tile has it written there. `after` is called after every tile, with whether it was computed.
+    Tiles come in the grid's quick order (`Grid.path`). A sink with a `place` for a tile has it written there. `after` is called
+    after every tile, with whether it was computed.
     """
     device, place = getattr(source, "device", "cpu"), getattr(sink, "place", None)
     count = 0
-    for (i, j), again in todo.items():
+    for i, j in source.grid.path():
+        if (i, j) not in todo:
+            continue
+        again = todo[i, j]
         computed = again or not sink.has(i, j)  # another process may have written it meanwhile
         if computed:
             tile = source.tile(i, j) if place is None else source.tile(i, j, place(i, j))  # type: ignore[call-arg]

@@ -26,7 +26,7 @@ from ntkscope.tangent.probe import Findings
 from ntkscope.tangent.quick_convolution import weights_too
 from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Order, Term
+from ntkscope.tangent.terms import Order, Outer, Term
 
 
 @dataclass
@@ -77,7 +77,10 @@ class Captured:
         total: Tensor | None = None
         for k, t in piece.members:
             term = self.calls[k].terms[t]
-            part = self._gradient(k, t, ordered, out if len(piece.members) == 1 else None)
+            if isinstance(term, Outer) and (term.slot.start < piece.start or piece.stop < term.slot.stop):
+                term = term.part(piece.start, piece.stop)
+            into = out if len(piece.members) == 1 else None
+            part = term.gradient(self._input(k, term), self.arrived[k], ordered=ordered, out=into)
             if term.slot.start != piece.start or term.slot.stop != piece.stop:
                 width = piece.numbers // (piece.stop - piece.start)
                 whole = part.new_zeros(*part.shape[:2], piece.numbers)
@@ -87,10 +90,6 @@ class Captured:
             total = part if total is None else total.add_(part)
         assert total is not None
         return total
-
-    def _gradient(self, k: int, t: int, ordered: bool, out: Tensor | None) -> Tensor:
-        term = self.calls[k].terms[t]
-        return term.gradient(self._input(k, term), self.arrived[k], ordered=ordered, out=out)
 
     def sides(self, k: int, t: int) -> tuple[Tensor, Tensor]:
         """Activations (n, g, s, i), or indices (n, s), and cotangents (n, g, s, heads, o)."""

@@ -17,9 +17,10 @@ from ntkscope.tangent.capture import Call
 from ntkscope.tangent.captured import Captured
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.terms import Outer
+from ntkscope.tangent.terms import Outer, Term
 
 WORTH = 1.0  # of a gradient's bytes, below which its factors are kept instead
+LEAST = 2**15  # numbers of a gradient, for each head, that are formed at a time at least
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,23 @@ class Deferral:
     """The pieces whose factors are kept, and what a sample then takes.
 
     `kept`: bytes of a sample that stays: factors, and features of all other pieces. `largest`: bytes of the largest gradient
-    among those formed later. `again`: multiply-adds of forming all of them once.
+    among those formed later. `again`: multiply-adds of forming all of them once. `divided`: those of which some rows can be
+    formed without the others; `placed`: those that can be formed where they are wanted. `least`: bytes of the largest gradient
+    that is formed at a time, if as few rows are as may be.
     """
 
     pieces: frozenset[Piece]
     kept: int
     largest: int
     again: float
+    divided: frozenset[Piece] = frozenset()
+    placed: frozenset[Piece] = frozenset()
+    least: int = 0
+
+    def least_rows(self, piece: Piece) -> int:
+        """Rows of a piece that are formed at a time at least."""
+        rows = piece.stop - piece.start
+        return min(rows, -(-LEAST * rows // max(1, piece.numbers))) if piece in self.divided else rows
 
 
 def deferral(made: Sequence[Piece], calls: Sequence[Call], heads: int, n: int, precision: Precision) -> Deferral:
@@ -54,7 +65,39 @@ def deferral(made: Sequence[Piece], calls: Sequence[Call], heads: int, n: int, p
     deferred = frozenset(chosen)
     rest = sum(piece.feature_numbers(heads) * storage for piece in made if piece not in deferred)
     largest = max((piece.feature_numbers(heads) * storage for piece in chosen), default=0)
-    return Deferral(deferred, rest + sum(seen.values()), largest, sum(forming_cost(p, heads) for p in chosen))
+    divided = frozenset(piece for piece in chosen if _divides(piece, calls))
+    placed = frozenset(
+        piece
+        for piece in divided
+        if len(piece.members) == 1 and not _term(piece, calls).flipped and precision.storage == precision.factors
+    )
+    again = sum(forming_cost(piece, heads) for piece in chosen)
+    made = Deferral(deferred, rest + sum(seen.values()), largest, again, divided, placed)
+    each = (made.least_rows(piece) * _row_numbers(piece) * heads * storage for piece in chosen)
+    return replace(made, least=max(each, default=0))
+
+
+def _term(piece: Piece, calls: Sequence[Call]) -> Term:
+    k, t = piece.members[0]
+    return calls[k].terms[t]
+
+
+def _row_numbers(piece: Piece) -> int:
+    return -(-piece.numbers // max(1, piece.stop - piece.start))
+
+
+def _divides(piece: Piece, calls: Sequence[Call]) -> bool:
+    """Whether the rows of a piece are one side of all the products that make its gradient."""
+    terms = [calls[k].terms[t] for k, t in piece.members]
+    if piece.groups != 1 or len({term.kind for term in terms}) > 1:
+        return False
+    rows = piece.stop - piece.start
+    return all(
+        isinstance(term, Outer)
+        and (term.slot.start, term.slot.stop) == (piece.start, piece.stop)
+        and term.divides(rows, piece.inside, piece.outside)
+        for term in terms
+    )
 
 
 def forming_cost(piece: Piece, heads: int) -> float:

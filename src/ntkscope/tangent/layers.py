@@ -2,8 +2,9 @@
 
 Samples are run through the model once a tile, as in `contraction`, where formed gradients of all layers stay while blocks pass
 by. Factors are smaller, so tiles are larger and samples are run less often; and one layer's gradients of many samples meet in
-few large products. Only the order of sums differs. Checks are the same: every block against autograd, an entry of every
-block of columns of a new shape, and of one in eight others, computed again.
+few large products. Where those of all samples do not fit, some rows of the parameter are formed at a time for all of them, or,
+where rows cannot be told apart, all rows for some samples. Only the order of sums differs. Checks are the same: every block
+against autograd, an entry of every block of columns of a new shape, and of one in eight others, computed again.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ class Shelf:
     features: Features = field(default_factory=dict)
     blocks: dict[range, Captured] = field(default_factory=dict)
     formed: set[tuple[range, Piece]] = field(default_factory=set)  # and checked
+    done: set[range] = field(default_factory=set)  # blocks of which everything was
 
-    def put(self, maker: Deferring, x: Batch, at: range, *, check: bool) -> None:
-        """Run one block of `x`. `check`: form everything once and compare it now, not when it is used first."""
+    def put(self, maker: Deferring, x: Batch, at: range, *, check: bool, room: Tensor | None = None) -> None:
+        """Run one block of `x`. `check`: form everything once, in `room` where there is one, and compare it now, not when it is
+        used first."""
         captured = maker.capture(x[at.start : at.stop])
         deferred = maker.deferral.pieces
         for piece in maker.pieces:
@@ -70,9 +73,10 @@ class Shelf:
         del captured
         if check:
             for piece in maker.pieces:
-                if piece in deferred:
-                    self._form(maker, piece, at)
+                for part in parts(maker, piece, len(at), 0 if room is None else len(room)) if piece in deferred else []:
+                    self._form(maker, part, at, None if room is None else _space(maker, part, len(at), room))
             maker.settle(self.blocks[at])
+            self.done.add(at)
 
     def _keep(self, piece: Piece, feature: Feature, at: range) -> None:
         if self.n == len(at):
@@ -87,7 +91,7 @@ class Shelf:
 
     def _form(self, maker: Deferring, piece: Piece, at: range, out: Tensor | None = None) -> Feature:
         """The gradients of one block; the first time, they are compared with autograd."""
-        captured, first = self.blocks[at], (at, piece) not in self.formed
+        captured, first = self.blocks[at], at not in self.done and (at, piece) not in self.formed
         feature = maker.feature(captured if first else replace(captured, check=None), piece, out)
         if first:
             self.formed.add((at, piece))
@@ -97,13 +101,12 @@ class Shelf:
 
     def feature(self, maker: Deferring, piece: Piece, span: range, room: Tensor | None = None) -> Feature:
         """The features of some consecutive blocks; `room`: bytes that they may be formed in."""
-        if piece not in maker.deferral.pieces:
+        if piece in self.features:
             return self.features[piece][span.start : span.stop]
         blocks = [at for at in sorted(self.blocks, key=_start) if span.start <= at.start < span.stop]
-        precision = maker.precision
-        if precision.name == "fp16":  # which has scales besides
+        values = _space(maker, piece, len(span), room)
+        if values is None:
             return self._joined(maker, piece, blocks, span)
-        values = _placed(room, (len(span), maker.width, piece.numbers), precision.storage, maker.device)
         for at in blocks:
             place = values[at.start - span.start : at.stop - span.start]
             made = self._form(maker, piece, at, place)
@@ -135,10 +138,34 @@ class Shelf:
             names = {name for change in changed for name in change.names}
             suspect = all(change.suspect for change in changed)
             raise PathChanged(names, suspect=suspect, refusal=changed[0].refusal)
+        self.done = set(self.blocks)
+
+
+def parts(maker: Deferring, piece: Piece, samples: int, forming: int) -> list[Piece]:
+    """A piece that is formed later, or as many of its rows at a time as fit into `forming` bytes for so many samples; all of
+    them where that would be fewer than are worth it, or nothing can be told apart."""
+    rows, least = piece.stop - piece.start, maker.deferral.least_rows(piece)
+    fitting = rows * forming // max(1, _bytes(maker, piece) * samples)
+    if fitting >= rows or fitting < least or least >= rows:
+        return [piece]
+    size = -(-rows // -(-rows // fitting))
+    return [piece.part(at.start, at.stop) for at in ranges(piece.start, piece.stop, size)]
+
+
+def _bytes(maker: Deferring, piece: Piece) -> int:
+    """Bytes of one sample's gradient."""
+    return max(1, piece.feature_numbers(maker.width) * maker.precision.storage.itemsize)
 
 
 def _start(at: range) -> int:
     return at.start
+
+
+def _space(maker: Deferring, piece: Piece, samples: int, room: Tensor | None) -> Tensor | None:
+    """Where gradients are formed; None for fp16, which has scales besides."""
+    if maker.precision.name == "fp16":
+        return None
+    return _placed(room, (samples, maker.width, piece.numbers), maker.precision.storage, maker.device)
 
 
 def _placed(room: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -181,8 +208,10 @@ class Layered:
         total = torch.zeros(shape, dtype=torch.float64, device=maker.device)
         spots = self._spots()
         for piece in maker.pieces:
-            for left, right in self._spans(piece):
-                self._multiply(piece, left, right, total, spots)
+            late = piece in maker.deferral.pieces
+            for part in parts(maker, piece, self._samples, self.forming) if late else [piece]:
+                for left, right in self._spans(part, late):
+                    self._multiply(part, left, right, total, spots)
         if self.own:
             mirror(total)
         self.rows.settle(maker)
@@ -200,13 +229,15 @@ class Layered:
         drawn = ((at, self.maker.spot(self._height(at), len(at))) for at in ranges(0, self.columns.n, self.block))
         return [(at, spot) for at, spot in drawn if spot is not None]
 
-    def _spans(self, piece: Piece) -> list[tuple[range, list[range]]]:
-        """Samples whose gradients are formed together: rows, and all columns that meet them."""
-        each = self._bytes(piece)
-        if (
-            piece not in self.maker.deferral.pieces
-            or each * (self.rows.n + self.columns.n * (not self.own)) <= self.forming
-        ):
+    @property
+    def _samples(self) -> int:
+        """Those of both sides."""
+        return self.rows.n + self.columns.n * (not self.own)
+
+    def _spans(self, piece: Piece, late: bool = True) -> list[tuple[range, list[range]]]:
+        """Samples whose gradients are formed together: rows, and all columns that meet them; all, unless they are formed late."""
+        each = _bytes(self.maker, piece)
+        if not late or each * self._samples <= self.forming:
             return [(range(self.rows.n), [range(self.columns.n)])]
         fitting = max(2, self.forming // (each * self.block))  # blocks
         if self.own:
@@ -219,15 +250,12 @@ class Layered:
         columns = list(ranges(0, self.columns.n, few * self.block))
         return [(left, columns) for left in ranges(0, self.rows.n, long)]
 
-    def _bytes(self, piece: Piece) -> int:
-        return max(1, piece.feature_numbers(self.maker.width) * self.maker.precision.storage.itemsize)
-
     def _multiply(
         self, piece: Piece, left: range, others: Sequence[range], total: Tensor, spots: list[tuple[range, Spot]]
     ) -> None:
         maker = self.maker
         rows = self.rows.feature(maker, piece, left, self.room)
-        taken = -(-len(left) * self._bytes(piece) // ALIGNED) * ALIGNED
+        taken = -(-len(left) * _bytes(maker, piece) // ALIGNED) * ALIGNED
         rest = None if self.room is None else self.room[taken:]
         for right in others:
             same = self.own and left == right

@@ -56,6 +56,12 @@ class Piece:
         """How many more a sample needs while its feature is made: patches, rearranged cotangents."""
         return self.groups * self.positions * (2 * self.inside + 2 * heads * self.outside)
 
+    def part(self, start: int, stop: int) -> Piece:
+        """Rows [start, stop) of it alone, where they are one side of an outer product."""
+        some, rows = stop - start, self.stop - self.start
+        side = {"outside": some} if self.outside == rows else {"inside": some}
+        return replace(self, start=start, stop=stop, numbers=self.numbers // rows * some, **side)
+
     def rows_of(self, whole: Tensor) -> Tensor:
         """Its part of what belongs to the whole parameter."""
         return whole[self.start : self.stop] if whole.dim() else whole

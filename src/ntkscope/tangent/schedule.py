@@ -38,10 +38,11 @@ SCHEDULES = ("auto", "blocks", "layers")
 # Times as long as a multiply-add of a large product, checks included: ResNet-18 on an H200, features of 32 and of 16 bits.
 CAPTURE, FORMING = (4.0, 24.0), (3.0, 12.0)
 LARGE = 0.5  # of the work of forming: what layers about as large as the largest take
+AGAIN = 0.015  # of the work of forming: patches, made again for every part of the rows that are formed at a time
 RIDGE = 100.0  # multiply-adds while one number of what stays is read; a product with w columns takes 1 + RIDGE / w of its time
 GAIN = 0.95  # of the work of "blocks", which "layers" must stay below
-# Of the budget: the least for gradients of one layer, where not all fit; the second where it saves work.
-FORMED = (0.25, 0.05)
+# Of the budget: the least for gradients of one layer, where not all fit; the others where they save work.
+FORMED = (0.25, 0.1, 0.05)
 NARROW = 512  # columns that meet them
 # On a GPU a block takes as long as its own samples and about so many more, for launches (an estimate).
 SHORT = 64.0
@@ -132,10 +133,17 @@ class Trial:
     share: float
 
     def fits(self, each: Footprint, rows: int, columns: int, available: float) -> bool:
-        """Whether the factors of so many samples fit, with gradients of two blocks, of a share of the budget, or of all."""
+        """Whether the factors of so many samples fit, with gradients of all, or of a share of the budget, enough for some rows
+        of the parameter or for two blocks."""
         block, size = max(1, min(self.block, max(rows, columns))), max(1, each.formed)
-        forming = int(min((rows + columns) * size, max(2 * block * size, self.share * available)))
+        some = (rows + columns) * each.least if _divided(each) else 2 * block * size
+        forming = int(min((rows + columns) * size, max(some, self.share * available)))
         return each.shelf(rows, columns, block, forming, self.workspace) <= available
+
+
+def _divided(each: Footprint) -> bool:
+    """Whether some rows of every large gradient can be formed without the others."""
+    return 0 < each.least < each.formed
 
 
 def _trials(each: Footprint, most: int, available: float, usual: int) -> Iterator[Trial]:
@@ -229,7 +237,7 @@ def work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
     size, others = plan.resident, n if m is None else m
     rounds = -(-n // size)  # each with `size` samples that stay, and the last with the rest
     earlier = size * rounds * (rounds - 1) // 2
-    captured = rounds * n - earlier if m is None else n + rounds * others
+    met = captured = rounds * n - earlier if m is None else n + rounds * others  # rows and columns of all tiles
     pairs = n * (n + 1) / 2 if m is None else float(n) * others
     once = max(0.0, each.forming_cost - each.again_cost)
     if not plan.layered:
@@ -237,14 +245,27 @@ def work(n: int, m: int | None, each: Footprint, plan: Plan) -> float:
         formed, again = each.forming_cost, 0.0
     else:
         across = plan.columns or size
-        width = max(1, min(across, plan.forming // max(1, 2 * each.formed)))
         times = max(1, -(-others // across))
         again = earlier + n - (rounds - 1) * size if m is None and across == size else n * times
-        rows = max(
-            plan.block, plan.forming // max(1, each.formed) - NARROW
-        )  # whose gradients fit, beside some columns'
-        over = LARGE * (captured - n) * (-(-min(n, size) // rows) - 1) if each.cuda else 0.0
-        formed, again = once, (captured + again + over) * each.again_cost
+        captured -= _passed(n, m, size, across, rounds)
+        samples = min(n, size) + (0 if m is None and size >= n else across)
+        if _divided(each) and samples * each.least <= plan.forming:
+            width = across
+            over = AGAIN * (met + again) * (-(-samples * each.formed // plan.forming) - 1)
+        else:
+            width = max(1, min(across, plan.forming // max(1, 2 * each.formed)))
+            rows = max(plan.block, plan.forming // max(1, each.formed) - NARROW)  # that fit beside some columns
+            over = LARGE * (met - n) * (-(-min(n, size) // rows) - 1) if each.cuda else 0.0
+        formed, again = once, (met + again + over) * each.again_cost
     capture = CAPTURE[each.short] * each.capture_cost * (1 + SHORT / plan.block if each.cuda else 1.0)
-    samples = captured * (capture + FORMING[each.short] * formed) + FORMING[each.short] * again
-    return samples + pairs * each.pair_cost * (1 + RIDGE / width)
+    work = captured * (capture + FORMING[each.short] * formed) + FORMING[each.short] * again
+    return work + pairs * each.pair_cost * (1 + RIDGE / width)
+
+
+def _passed(n: int, m: int | None, size: int, across: int, rounds: int) -> int:
+    """Samples that need not be run again in the order of `Grid.path`: the rows of all rounds but the first are columns of the
+    tile before; of two sets, the columns where a round begins are those where the last one ended."""
+    if m is None:
+        return n - size if across == size and rounds > 1 else 0
+    last = m - (-(-m // across) - 1) * across
+    return rounds // 2 * last + (rounds - 1) // 2 * min(across, m)

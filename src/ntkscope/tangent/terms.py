@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -157,6 +157,17 @@ class Outer(Term):
         places = torch.empty_like(inside)
         places[own] = others
         return places, self.slot.start + torch.arange(o, device=others.device)
+
+    def divides(self, rows: int, inside: int, outside: int) -> bool:
+        """Whether the rows of the parameter are one side of the product, so that some can be formed without the others."""
+        return (rows == inside and self.reorder is None) if self.transposed else rows == outside
+
+    def part(self, start: int, stop: int) -> Outer:
+        """The same for rows [start, stop) of the parameter alone, where it divides."""
+        slot, own = replace(self.slot, start=start, stop=stop), slice(start - self.slot.start, stop - self.slot.start)
+        if self.transposed:
+            return replace(self, slot=slot, activations=lambda x: self.activations(x)[..., own])
+        return replace(self, slot=slot, cotangents=lambda value: self.cotangents(value)[:, :, own])
 
     def _canonical(self, arrived: Tensor) -> Tensor:
         """(n, heads, q, …) to the canonical (n, heads, g, o, s)."""

@@ -71,12 +71,21 @@ class Row:
     shelf: Shelf | None = None  # instead of features, where gradients are formed layer by layer
 
 
+@dataclass(frozen=True, eq=False)
+class Passed:
+    """The factors of the columns of the last tile: of the next one's too, or of its rows, where tiles come in a good order."""
+
+    columns: range
+    group: int
+    shelf: Shelf
+
+
 class Tiles:
     """Tiles between `x1` and `x2` (None: `x1` with itself) from makers of features, one for each group of heads.
 
     A tile is `rows` samples by `columns` (None: as many); blocks of `block` samples pass by, with `workspace` bytes for
     products. `repeatable`: one thread makes every sum and all blocks of a tile are tried, so that its bits, and what is said of
-    parameters used in new ways, are a matter of the tile alone. Consecutive tiles of one row are the quick order.
+    parameters used in new ways, are a matter of the tile alone. `Grid.path` is the quick order.
     `forming`: bytes for gradients formed layer by layer (`layers`); 0: features of the rows stay, blocks pass by.
     """
 
@@ -102,6 +111,7 @@ class Tiles:
         self.device = first.device
         self.threads = 1
         self._row: Row | None
+        self._passed: Passed | None
         self._room: Tensor | None  # on a GPU, for gradients that are formed layer by layer
         self.recut(rows, block, workspace)
 
@@ -164,7 +174,7 @@ class Tiles:
     def hold(self, i: int, group: int = 0) -> Row:
         """The features of row i, which are kept until another row, or group of heads, is asked for."""
         if self._row is None or (self._row.number, self._row.group) != (i, group):
-            self.forget()
+            self._row = None
             if self.forming and self._room is None and self.device.type in ROOMY:
                 self._room = torch.empty(self.forming + ALIGNED, dtype=torch.uint8, device=self.device)
             makers = self.groups[group]
@@ -175,7 +185,10 @@ class Tiles:
             if self.x2 is not None:
                 side = torch.zeros(len(x), makers[0].width, dtype=torch.float64, device=self.device)
             if self.forming:
-                self._row = Row(i, group, held, side, self._shelf(makers, x, side, check=self.repeatable))
+                shelf = None if self.x2 is not None else self._again(rows, group)
+                self._passed = None if shelf is not None else self._passed
+                shelf = shelf or self._shelf(makers, x, side, check=self.repeatable)
+                self._row = Row(i, group, held, side, shelf)
                 return self._row
             blocks = ranges(0, len(x), self.block)
             self._share(makers, blocks, lambda maker, at: hold_block(maker, held, x, at, side))
@@ -188,21 +201,26 @@ class Tiles:
 
         def put(maker: TileMaker, at: range) -> None:
             assert isinstance(maker, Engine)
-            shelf.put(maker, x, at, check=check)
+            shelf.put(maker, x, at, check=check, room=self._room)
 
         self._share(makers[:1], ranges(0, len(x), self.block), put)
         return shelf
 
     def forget(self) -> None:
         """Make room: the features of the row are computed again when they are asked for."""
-        self._row = self._room = None
+        self._row = self._room = self._passed = None
+
+    def _again(self, columns: range, group: int, side: Tensor | None = None) -> Shelf | None:
+        """The factors of the last tile's columns, if they are those asked for and their self products are not."""
+        last = self._passed
+        return last.shelf if last is not None and side is None and (last.columns, last.group) == (columns, group) else None
 
     def _contract(self, row: Row, rows: range, columns: range, place: Place, side: Tensor | None) -> None:
         """Add one group of heads to a tile; of its own inputs only the rows up to a block's end, the rest by symmetry."""
         others = (self.x1 if self.x2 is None else self.x2)[columns.start : columns.stop]
         own = len(rows) if self.x2 is None and columns.start == rows.start else 0
         if row.shelf is not None:
-            self._layers(row, row.shelf, others, own, place, side)
+            self._layers(row, row.shelf, columns, others, own, place, side)
             return
         lock = threading.Lock()
 
@@ -216,14 +234,19 @@ class Tiles:
         blocks = list(ranges(0, own, self.block))[::-1]  # of its own, the last are the longest
         self._share(self.groups[row.group], [*blocks, *ranges(own, len(columns), self.block)], work)
 
-    def _layers(self, row: Row, shelf: Shelf, others: Batch, own: int, place: Place, side: Tensor | None) -> None:
+    def _layers(
+        self, row: Row, shelf: Shelf, at: range, others: Batch, own: int, place: Place, side: Tensor | None
+    ) -> None:
         """One group of heads, layer by layer; a tile is its own inputs, or none of them."""
         if own not in (0, len(others)):
             raise NtkscopeError(
                 f"a tile of {len(others)} columns, {own} of them its own rows, cannot be made layer by layer"
             )
         makers = self.groups[row.group]
-        columns = shelf if own else self._shelf(makers, others, side, check=False)
+        columns = shelf if own else self._again(at, row.group, side)
+        if columns is None:
+            self._passed = None  # before there are others
+            columns = self._shelf(makers, others, side, check=False)
 
         def work(maker: TileMaker, _: range) -> None:
             assert isinstance(maker, Engine)
@@ -236,6 +259,8 @@ class Tiles:
             place.advance(shelf.n * columns.n)
 
         self._share(makers[:1], [range(1)], work)
+        if not own:
+            self._passed = Passed(at, row.group, columns)
 
     def _block(
         self, maker: TileMaker, row: Row, at: range, height: int, column: Column, place: Place, inside: bool
