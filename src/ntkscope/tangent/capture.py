@@ -23,7 +23,7 @@ from ntkscope.tangent.quick_convolution import quick
 from ntkscope.tangent.rules import REWRITES, RULES
 from ntkscope.tangent.rules.registry import bind
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Slot, Term
+from ntkscope.tangent.terms import Slot, Term, Vector
 
 LOG = logging.getLogger(__name__)
 
@@ -39,8 +39,13 @@ class Call:
 
     @property
     def outer(self) -> bool:
-        """Whether only products use the cotangent, so that it may be kept short where the precision says so."""
-        return all(term.only_multiplied for term in self.terms)
+        """Whether only products use what is kept of the cotangent, so that it may be short where the precision says so."""
+        return all(term.only_multiplied for term in self.terms if not isinstance(term, Vector))
+
+    @property
+    def kept(self) -> bool:
+        """Whether the cotangent is kept: what vectors make of it is made when it arrives."""
+        return any(not isinstance(term, Vector) for term in self.terms)
 
     @property
     def signature(self) -> tuple[Any, ...]:

@@ -26,18 +26,22 @@ from ntkscope.tangent.probe import Findings
 from ntkscope.tangent.quick_convolution import weights_too
 from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Order, Outer, Term
+from ntkscope.tangent.terms import Order, Outer, Term, Vector
 
 
 @dataclass
 class Captured:
-    """The tape of one block with the cotangents of every head: (n, heads, q, …) for each call that is needed."""
+    """The tape of one block with the cotangents of every head: (n, heads, q, …) for each call that is needed.
+
+    Of biases and norms (`Vector`) the gradients are there instead: `vectors`, (n, heads, numbers) by call and term.
+    """
 
     n: int
     calls: list[Call]
     layouts: list[Layout]
     arrived: dict[int, Tensor]
     outputs: Tensor  # (n, heads)
+    vectors: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     func: Params = field(default_factory=dict)
     truth: Params = field(default_factory=dict)  # `Σ_ic w_ic ∂f_c(x_i)/∂θ` for the weights that were asked for
     check: Check | None = None
@@ -79,8 +83,12 @@ class Captured:
             term = self.calls[k].terms[t]
             if isinstance(term, Outer) and (term.slot.start < piece.start or piece.stop < term.slot.stop):
                 term = term.part(piece.start, piece.stop)
-            into = out if len(piece.members) == 1 else None
-            part = term.gradient(self._input(k, term), self.arrived[k], ordered=ordered, out=into)
+            if (k, t) in self.vectors:
+                part = self.vectors[k, t]
+                part = part if len(piece.members) == 1 else part.clone()  # others are added to it
+            else:
+                into = out if len(piece.members) == 1 else None
+                part = term.gradient(self._input(k, term), self.arrived[k], ordered=ordered, out=into)
             if term.slot.start != piece.start or term.slot.stop != piece.stop:
                 width = piece.numbers // (piece.stop - piece.start)
                 whole = part.new_zeros(*part.shape[:2], piece.numbers)
@@ -101,14 +109,15 @@ class Captured:
 
     def agrees(self, other: Captured, tolerance: float) -> bool:
         """Whether outputs, inputs of calls and cotangents are those of the same samples run in another way, up to rounding."""
-        if self.arrived.keys() != other.arrived.keys() or len(self.calls) != len(other.calls):
+        mine, theirs = ({**one.arrived, **one.vectors} for one in (self, other))
+        if mine.keys() != theirs.keys() or len(self.calls) != len(other.calls):
             return False
-        pairs = [(self.outputs, other.outputs), *((self.arrived[k], other.arrived[k]) for k in self.arrived)]
-        largest = max((float(value.double().norm()) for value in other.arrived.values()), default=0.0)
-        for mine, theirs in zip(self.calls, other.calls):
-            if len(mine.terms) != len(theirs.terms):
+        pairs = [(self.outputs, other.outputs), *((mine[k], theirs[k]) for k in mine)]
+        largest = max((float(value.double().norm()) for value in theirs.values()), default=0.0)
+        for one, same in zip(self.calls, other.calls):
+            if len(one.terms) != len(same.terms):
                 return False
-            pairs += [(a.x, b.x) for a, b in zip(mine.terms, theirs.terms) if a.x is not None and b.x is not None]
+            pairs += [(a.x, b.x) for a, b in zip(one.terms, same.terms) if a.x is not None and b.x is not None]
         return all(_near(a, b, tolerance, largest) for a, b in pairs)
 
 
@@ -144,6 +153,7 @@ def capture(
     n = len(batch)
     calls: list[Call] = []
     arrived: dict[int, Tensor] = {}
+    vectors: dict[tuple[int, int], Tensor] = {}
     if not any(piece.members for piece in made):  # nothing to watch for
         headed = heads(subject(batch))
     else:
@@ -155,7 +165,7 @@ def capture(
         headed = heads(outputs)
         together = 1 if tape.hooked or _hooked(subject) else way.together  # hooks are to see one gradient at a time
         with _passes_back(heads):
-            arrived = _arrived(subject, headed, tape.calls, findings, made, precision, together)
+            arrived, vectors = _arrived(subject, headed, tape.calls, findings, made, precision, together)
         calls = [replace(call, edge=None) for call in tape.calls]
         del outputs, tape
     short = precision.name == "bf16" and not heads.summed  # whose tolerance is far above what TF32 rounds
@@ -164,7 +174,7 @@ def capture(
     del headed  # and with it the graph
     with _passes_back(heads):
         by_func = _func(subject, batch, made, heads, func)
-    return Captured(n, calls, findings.layouts, arrived, values, by_func, truth, way=way)
+    return Captured(n, calls, findings.layouts, arrived, values, vectors, by_func, truth, way=way)
 
 
 def _passes_back(heads: Heads) -> AbstractContextManager[None]:
@@ -180,10 +190,14 @@ def _arrived(
     made: list[Piece],
     precision: Precision,
     together: int,
-) -> dict[int, Tensor]:
-    """The cotangents of every call that a piece needs, (n, heads, q, …); `together` heads share a pass."""
+) -> tuple[dict[int, Tensor], dict[tuple[int, int], Tensor]]:
+    """The cotangents of every call that a piece needs, (n, heads, q, …), and the gradients of biases and norms, which need them
+    once; `together` heads share a pass."""
     n = len(headed)
-    used = sorted({k for piece in made for k, _ in piece.members})
+    members = {member for piece in made for member in piece.members}
+    used = sorted({k for k, _ in members})
+    vectors = _Vectors(calls, findings.layouts, members, n, headed.shape[1])
+    kept = {k for k, t in members if (k, t) not in vectors.terms}
     arrived: dict[int, Tensor] = {}
     reached: set[int] = set()
     count = headed.shape[1]
@@ -205,6 +219,9 @@ def _arrived(
                 value = read.movedim(2, 1)  # (n, heads, q, …)
             except (RuntimeError, ValueError) as error:  # so many positions do not fall into n samples
                 raise PathChanged({term.slot.name for term in call.terms}) from error
+            vectors.take(k, heads, value)
+            if k not in kept:
+                continue
             if k not in arrived:
                 dtype = precision.factors if call.outer else value.dtype
                 arrived[k] = torch.empty(n, count, *value.shape[2:], dtype=dtype, device=value.device)
@@ -214,7 +231,43 @@ def _arrived(
     lost = {term.slot.name for k in set(used) & findings.reached - reached for term in calls[k].terms}
     if lost:  # the probe's cotangents came there
         raise PathChanged(lost)
-    return arrived
+    return arrived, vectors.made
+
+
+class _Vectors:
+    """The gradients of biases and norms, made of cotangents as these arrive."""
+
+    def __init__(
+        self, calls: list[Call], layouts: list[Layout], members: set[tuple[int, int]], n: int, heads: int
+    ) -> None:
+        self.n, self.heads = n, heads
+        self.made: dict[tuple[int, int], Tensor] = {}
+        self.terms = {(k, t): calls[k].terms[t] for k, t in members if isinstance(calls[k].terms[t], Vector)}
+        self.by_call: dict[int, list[int]] = {}
+        for k, t in sorted(self.terms):
+            self.by_call.setdefault(k, []).append(t)
+        self.layouts = layouts
+        self.prepared: dict[tuple[int, int], Tensor | None] = {}
+
+    def take(self, k: int, heads: slice, value: Tensor) -> None:
+        """The cotangents (n, some heads, q, …) of one call."""
+        for t in self.by_call.get(k, ()):
+            term = self.terms[k, t]
+            assert isinstance(term, Vector)
+            try:
+                if (k, t) not in self.prepared:
+                    x = None if term.x is None else self.layouts[k].read(term.x, term.lead_x, self.n)
+                    self.prepared[k, t] = term.prepared(x)
+                part = term.reduced(self.prepared[k, t], value)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ValueError, IndexError) as error:  # an input that does not fall into n samples
+                raise PathChanged({term.slot.name}) from error
+            if (k, t) not in self.made:
+                self.made[k, t] = part.new_empty(self.n, self.heads, *part.shape[2:])
+            if self.made[k, t][:, heads].shape != part.shape:
+                raise PathChanged({term.slot.name})
+            self.made[k, t][:, heads] = part
 
 
 def _truth(subject: Subject, headed: Tensor, weights: Tensor, *, short: bool = False) -> Params:

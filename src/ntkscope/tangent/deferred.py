@@ -145,7 +145,7 @@ def kept_factors(captured: Captured, deferred: Iterable[Piece]) -> Captured:
             terms.append(replace(term, x=x))
         calls.append(replace(call, terms=terms))
     arrived = {k: captured.arrived[k] for k in needed}
-    return replace(captured, calls=calls, arrived=arrived, func={}, truth={})
+    return replace(captured, calls=calls, arrived=arrived, vectors={}, func={}, truth={})
 
 
 def _copied(x: Tensor, dtype: torch.dtype, copies: dict[tuple[object, ...], Tensor]) -> Tensor:

@@ -40,6 +40,7 @@ from ntkscope.tangent.quick_convolution import flipped_bytes
 from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.spot_check import Spot, Spots
 from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.terms import Slot, Vector
 
 LOG = logging.getLogger(__name__)
 LIVE = 6  # cotangents of the largest call's size that a backward pass holds at a time
@@ -72,8 +73,16 @@ class Engine:
         self.arrived_bytes = sum(
             call.shape.numel() // len(few) * (precision.factors if call.outer else subject.dtype).itemsize
             for call in self.probed.calls
-            if any(term.slot.name not in self.findings.func for term in call.terms)
+            if call.kept and any(term.slot.name not in self.findings.func for term in call.terms)
         )
+        vectors = [term for call in self.probed.calls for term in call.terms if isinstance(term, Vector)]
+        self.arrived_bytes += sum(_slot_numbers(subject, term.slot) for term in vectors) * subject.dtype.itemsize
+        norms = [  # what cotangents of every head are multiplied with
+            call.shape.numel() // len(few) * subject.dtype.itemsize
+            for call in self.probed.calls
+            if any(isinstance(term, Vector) and term.prepare is not None for term in call.terms)
+        ]
+        self.prepared_bytes = sum(norms) + max(norms, default=0)  # and one such product
         self.pieces = pieces(subject, self.probed.calls, self.findings, self.width, full, len(few))
         self.forward_cost = sum(piece.forward_cost for piece in self.pieces)
         self.deferral = deferral(self.pieces, self.probed.calls, self.width, len(few), precision)
@@ -234,7 +243,7 @@ class Engine:
             heads=self.width,
             full=self.full,
             graph_bytes=self.probed.graph_bytes,
-            input_bytes=self.input_bytes,
+            input_bytes=self.input_bytes + self.prepared_bytes,
             arrived_bytes=self.arrived_bytes,
             itemsize=self.subject.dtype.itemsize,
             storage=self.precision.storage.itemsize,
@@ -336,6 +345,11 @@ class Engine:
             kind=kind_of(self.precision.name, self.dtype),
             harvest=str(self.harvest),
         )
+
+
+def _slot_numbers(subject: Subject, slot: Slot) -> int:
+    leaf = subject.leaves[slot.name]
+    return leaf.numel() // max(1, len(leaf) if leaf.dim() else 1) * (slot.stop - slot.start)
 
 
 def _answer(subject: Subject, batch: Batch) -> list[Tensor | None]:

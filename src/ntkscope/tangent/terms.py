@@ -184,9 +184,20 @@ class Vector(Term):
     reduce: Callable[[Tensor], Tensor]  # b x̂ (n, q, …) -> (n, p), summed over positions
 
     def gradient(self, x: Tensor | None, arrived: Tensor, *, ordered: bool = True, out: Tensor | None = None) -> Tensor:
-        if x is not None and self.prepare is not None:
-            arrived = arrived * self.prepare(x).unsqueeze(1)
-        return self.reduce(arrived.flatten(0, 1)).unflatten(0, arrived.shape[:2])
+        return self.reduced(self.prepared(x), arrived)
+
+    def prepared(self, x: Tensor | None) -> Tensor | None:
+        """What cotangents are multiplied with, the same for every head."""
+        return None if x is None or self.prepare is None else self.prepare(x)
+
+    def reduced(self, prepared: Tensor | None, arrived: Tensor) -> Tensor:
+        """The gradient, given what cotangents are multiplied with; heads that lie outermost in memory are not copied."""
+        if arrived.stride(1) > arrived.stride(0):
+            whole = arrived.transpose(0, 1)
+            whole = whole if prepared is None else whole * prepared
+            return self.reduce(whole.flatten(0, 1)).unflatten(0, whole.shape[:2]).transpose(0, 1)
+        whole = arrived if prepared is None else arrived * prepared.unsqueeze(1)
+        return self.reduce(whole.flatten(0, 1)).unflatten(0, whole.shape[:2])
 
     def extent(self, x: Tensor | None, repeats: int) -> tuple[int, int, int]:
         return max(1, repeats), 1, 1
