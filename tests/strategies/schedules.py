@@ -12,13 +12,14 @@ from ntkscope.tangent.plan import Plan
 
 @contextmanager
 def everything_deferred() -> Iterator[None]:
-    """Every layer's gradient that can be formed is formed, and formed late, whatever takes fewer bytes or sums."""
-    before = deferred.WORTH, pieces.ELEMENTWISE
-    deferred.WORTH, pieces.ELEMENTWISE = float("inf"), 10**9
+    """Every layer's gradient that can be formed is formed, and formed late, whatever takes fewer bytes or sums, in parts of as
+    few rows as need be."""
+    before = deferred.WORTH, deferred.LEAST, pieces.ELEMENTWISE
+    deferred.WORTH, deferred.LEAST, pieces.ELEMENTWISE = float("inf"), 1, 10**9
     try:
         yield
     finally:
-        deferred.WORTH, pieces.ELEMENTWISE = before
+        deferred.WORTH, deferred.LEAST, pieces.ELEMENTWISE = before
 
 
 @contextmanager

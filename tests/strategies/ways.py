@@ -14,6 +14,8 @@ WAYS = {
     "together": Way(together=16),
     "two together": Way(together=2),
     "channels last, together": Way(channels_last=True, together=16),
+    "flipped": Way(flipped=True),
+    "all": Way(channels_last=True, together=16, flipped=True),
 }
 
 

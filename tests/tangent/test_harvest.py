@@ -291,7 +291,9 @@ def test_a_wrong_pass_back_of_several_outputs_is_found_when_its_block_is_finishe
 
 # -- which one is chosen -------------------------------------------------------------------------------------------
 
-COSTS = {PLAIN: 1.0, Way(True): 0.4, Way(together=5): 1.2, Way(True, 5): 0.5}
+FLIPPED, BOTH = Way(flipped=True), Way(True, flipped=True)
+COSTS = {PLAIN: 1.0, Way(True): 0.4, FLIPPED: 0.9, BOTH: 0.6, Way(together=5): 1.2, Way(True, 5): 0.5}
+COSTS[Way(together=5, flipped=True)] = 1.1
 
 
 class Device:
@@ -321,28 +323,38 @@ class Device:
 
 def test_the_first_blocks_are_the_trial_and_the_fastest_stays() -> None:
     found, device = Harvest(True, convolutions=True, heads=5), Device(COSTS)
-    assert device.call(found, 8) == [PLAIN] * USES + [Way(True)] * (8 - USES)
+    tried = [way for way in (PLAIN, Way(True), FLIPPED, BOTH) for _ in range(USES)]
+    assert device.call(found, 11) == [*tried, *[Way(True)] * (11 - len(tried))]
     assert found.settled
     assert device.call(found, 3) == [Way(True)] * 3
-    assert device.vetted == [Way(True)]  # what it measured shows that launches are not what a block costs
+    assert device.vetted == [Way(True), FLIPPED, BOTH]  # what it measured shows that launches are not what a block costs
     assert "channels last" in str(found)
     assert "400 ms per sample" in str(found)
 
 
 def test_outputs_share_passes_where_launches_rule() -> None:
-    costs = {PLAIN: 1.0, Way(True): 0.9, Way(together=5): 0.2, Way(True, 5): 0.3}
+    costs = {PLAIN: 1.0, Way(True): 0.9, FLIPPED: 1.1, BOTH: 1.0, Way(together=5): 0.2, Way(True, 5): 0.3}
     found, device = Harvest(True, convolutions=True, heads=5), Device(costs, floor=0.8 * 256)
-    device.call(found, 12)
+    device.call(found, 16)
     assert found.way == Way(together=5)
     assert found.settled
     assert {way: device.ran.count(way) for way in costs if way != found.way} == dict.fromkeys(
-        (PLAIN, Way(True), Way(True, 5)), USES
+        (PLAIN, Way(True), FLIPPED, BOTH, Way(True, 5)), USES
     )
+
+
+def test_flipped_kernels_are_taken_where_they_are_faster() -> None:
+    costs = {PLAIN: 1.0, Way(True): 1.5, FLIPPED: 0.7, Way(together=5): 0.6, Way(together=5, flipped=True): 0.5}
+    found, device = Harvest(True, convolutions=True, heads=5), Device(costs, floor=0.8 * 256)
+    device.call(found, 16)
+    assert found.way == Way(together=5, flipped=True)
+    assert BOTH not in device.vetted  # that layout is far slower
+    assert "flipped kernels, 5 outputs per backward pass" in str(found)
 
 
 def test_few_blocks_are_not_tried_on_until_there_were_several_calls() -> None:
     found, device = Harvest(True, convolutions=True, heads=1), Device(COSTS)
-    calls = [device.call(found, 1)[0] for _ in range(12)]
+    calls = [device.call(found, 1)[0] for _ in range(16)]
     assert calls[:AHEAD] == [PLAIN] * AHEAD
     assert calls[-1] == Way(True)
     assert calls.count(PLAIN) <= AHEAD + USES
@@ -350,10 +362,10 @@ def test_few_blocks_are_not_tried_on_until_there_were_several_calls() -> None:
 
 def test_what_few_samples_say_is_not_kept_for_long_blocks() -> None:
     found, device = Harvest(True, convolutions=True, heads=5), Device(COSTS)
-    device.call(found, 12, n=2)
+    device.call(found, 16, n=2)
     assert found.settled
     assert device.call(found, 2, n=BLOCK) == [PLAIN] * 2  # compared again
-    device.call(found, 8, n=BLOCK)
+    device.call(found, 12, n=BLOCK)
     assert found.length == BLOCK
     assert found.settled
     assert device.call(found, 1, n=4 * BLOCK) == [found.way]  # and that stays
@@ -369,7 +381,7 @@ def test_a_way_that_is_hardly_faster_is_not_taken() -> None:
 def test_a_way_with_other_numbers_is_not_taken() -> None:
     found, device = Harvest(True, convolutions=True), Device({PLAIN: 1.0})
     assert device.call(found, 12) == [PLAIN] * 12
-    assert device.vetted == [Way(True)]
+    assert device.vetted == [Way(True), FLIPPED]
 
 
 def test_blocks_get_longer_once_a_way_is_chosen_unless_that_is_slower() -> None:
@@ -377,7 +389,7 @@ def test_blocks_get_longer_once_a_way_is_chosen_unless_that_is_slower() -> None:
         found, device = Harvest(True, convolutions=True), Device(dict(COSTS))
         assert found.longest(2048) == BLOCK
         assert found.longest(50_000) == LONGEST
-        device.call(found, 8)
+        device.call(found, 12)
         assert found.longest(2048) == LONGEST
         if slower:
             device.costs[Way(True)] = 0.6
@@ -534,6 +546,11 @@ def test_what_does_not_fit_is_not_done() -> None:
     assert way.within(999, 100, 100) == Way(True, 5)  # two passes, as many in each
     assert way.within(99, 100, 100) == Way(False, 1)
     assert way.within(0, 100, 100) == PLAIN
+    assert Way(False, 10, True).within(1000, 100, 100) == Way(False, 10, True)
+    assert Way(False, 10, True).within(999, 100, 100) == Way(False, 5, True)
+    assert Way(True, 1, True).within(300, 100, 100) == Way(True, 1, True)  # kernels, flipped ones, both innermost
+    assert Way(True, 1, True).within(299, 100, 100) == Way(True)
+    assert Way(False, 1, True).within(99, 100, 100) == PLAIN
 
 
 def test_the_smallest_budget_is_that_of_the_plain_way(ways: list[Way]) -> None:
@@ -611,7 +628,7 @@ def test_a_kept_engine_settles_on_cuda(precision: str, ways: list[Way]) -> None:
         assert "ms per sample" in K.coverage.harvest
     blocks = kernels[-1].certificate.blocks
     settled = ways[-blocks:]
-    assert len({way.channels_last for way in settled}) == 1
+    assert len({(way.channels_last, way.flipped) for way in settled}) == 1
     assert len({way.together > 1 for way in settled}) == 1  # how many share a pass is a matter of a block's length, too
 
 

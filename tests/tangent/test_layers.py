@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, NumericalError, UsageError
-from ntkscope.tangent import check, features, layers, tiles
+from ntkscope.tangent import captured, check, features, layers, tiles
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.check import Pending
 from ntkscope.tangent.contraction import ranges
@@ -32,6 +32,7 @@ from ntkscope.tangent.plan import Cut, Footprint, Plan
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.schedule import _forming, cut_for, layers_cut, layers_plan, planned, work
 from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.terms import Outer
 from ntkscope.tangent.tile_source import FeatureTiles, TangentRecipe
 from oracles.against import expected, smallest_budget
 from oracles.closeness import assert_kernel_close
@@ -232,6 +233,70 @@ def test_gradients_of_several_blocks_are_those_of_each(kind: str, precision: str
             layered = ns.kernel("trntk0", model, x, right, **asked)
         assert layered.meta["plan"].layered
         assert_kernel_close(layered.dense(), blocks, SAME if precision == "exact" else 1e-5)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["", "heads side by side"])
+@pytest.mark.parametrize("kind", kinds())
+def test_some_rows_are_those_of_the_whole_gradient(kind: str, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = kinds()[kind]
+    model = randomize(model)
+    monkeypatch.setattr(captured, "SIDE_BY_SIDE", ("cpu",) if inside else ())
+    with everything_deferred():
+        how: dict[str, Any] = {"full": False, "precision": Precision("exact", torch.float64), "certify": False}
+        engine = Engine(Subject(model), Batch((x,), {}), Heads(), **how)
+    block = engine.capture(Batch((x,), {}))
+    divided = {piece.name for piece in engine.deferral.divided}
+    assert divided == (set() if kind == "grouped" else {piece.name for piece in engine.deferral.pieces})
+    for piece in engine.deferral.divided:
+        whole = block.feature(piece, engine.precision)
+        assert isinstance(whole, Formed)
+        rows = whole.values.unflatten(2, (piece.stop - piece.start, -1))
+        for start, stop in ((0, 1), (1, 3), (piece.stop - 2, piece.stop), (0, piece.stop)):
+            part = block.feature(piece.part(start, stop), engine.precision)
+            assert isinstance(part, Formed)
+            assert_kernel_close(part.values.flatten(1), rows[:, :, start:stop].flatten(1), 1e-14)
+
+
+@given(
+    rows=st.integers(1, 60),
+    each=st.integers(1, 50),
+    samples=st.integers(1, 100),
+    forming=st.integers(0, 10**6),
+    least=st.integers(1, 70),
+    start=st.integers(0, 5),
+)
+def test_parts_are_all_rows_once_and_fit(
+    rows: int, each: int, samples: int, forming: int, least: int, start: int
+) -> None:
+    piece = Piece("weight", start, start + rows, rows * each, ((0, 0),), "direct", 1, 1, each, rows)
+    deferral = SimpleNamespace(least_rows=lambda piece: min(rows, least))
+    maker: Any = SimpleNamespace(width=3, precision=Precision("exact", torch.float64), deferral=deferral)
+    found = layers.parts(maker, piece, samples, forming)
+    assert [row for part in found for row in range(part.start, part.stop)] == list(range(start, start + rows))
+    assert all(part.numbers == (part.stop - part.start) * each for part in found)
+    if len(found) > 1:
+        assert max(part.numbers for part in found) * 3 * 8 * samples <= forming
+        assert found[0].stop - found[0].start >= min(least, rows) / 2  # as many in each
+    else:
+        assert found == [piece]
+
+
+def test_a_wrong_part_of_a_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = convolutional()
+    true = ns.kernel("trntk0", model, x).dense()
+    part = Outer.part
+
+    def spoiled(term: Outer, start: int, stop: int) -> Outer:
+        made = part(term, start, stop)
+        return made if start == 0 else replace(made, cotangents=lambda value: made.cotangents(value) * 1.01)
+
+    monkeypatch.setattr(Outer, "part", spoiled)
+    with everything_deferred(), planned_as(N, N, 4, 20_000):
+        found = ns.kernel("trntk0", model, x)
+        assert found.certificate.fell_back
+        assert_kernel_close(found.dense(), true, 1e-10)
+        wrong = ns.kernel("trntk0", model, x, certify=False)
+    assert float((wrong.dense() - true).abs().max()) > 1e-6 * float(true.abs().max())
 
 
 @settings(deadline=None, derandomize=True, max_examples=50)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ntkscope.tangent.quick_convolution import quick, weights_too
+from ntkscope.tangent import quick_convolution
+from ntkscope.tangent.quick_convolution import patches_multiplied, quick, weights_too
 
 FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 THROUGH = st.booleans()
@@ -46,6 +47,29 @@ def test_gradients_are_those_of_the_plain_call(data: st.DataObject) -> None:
         onward, of_weight = torch.autograd.grad(made, [x, weight], cotangent, allow_unused=True)
         assert of_weight is None
         torch.testing.assert_close(onward, ours[0], rtol=0, atol=0)
+
+
+@given(st.data())
+def test_patches_multiplied_are_a_convolution(data: st.DataObject) -> None:
+    kernel, dilation, padding, more = (
+        [data.draw(st.integers(least, most), label=label) for _ in range(2)]
+        for label, least, most in (("kernel", 1, 3), ("dilation", 1, 2), ("padding", 0, 3), ("size", 0, 4))
+    )
+    size = [d * (k - 1) + 1 + extra for d, k, extra in zip(dilation, kernel, more)]
+    n, i, o = (data.draw(st.integers(1, 4), label=name) for name in ("samples", "in", "out"))
+    draw = torch.Generator().manual_seed(data.draw(st.integers(0, 10**6), label="seed"))
+    x = torch.randn(n, i, *size, generator=draw, dtype=torch.float64)
+    weight = torch.randn(o, i, *kernel, generator=draw, dtype=torch.float64)
+    found = patches_multiplied(x, weight, None, 1, padding, dilation)
+    torch.testing.assert_close(found, F.conv2d(x, weight, None, 1, padding, dilation))
+
+
+def test_weights_are_asked_for_until_the_last_one_closes() -> None:
+    with weights_too():
+        with weights_too():
+            assert quick_convolution._OPEN == 2
+        assert quick_convolution._OPEN == 1
+    assert quick_convolution._OPEN == 0
 
 
 @pytest.mark.parametrize("more", [{"stride": 2}, {"groups": 2}, {"padding": "same"}])

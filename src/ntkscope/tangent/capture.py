@@ -23,7 +23,7 @@ from ntkscope.tangent.quick_convolution import quick
 from ntkscope.tangent.rules import REWRITES, RULES
 from ntkscope.tangent.rules.registry import bind
 from ntkscope.tangent.subject import Subject
-from ntkscope.tangent.terms import Slot, Term, Vector
+from ntkscope.tangent.terms import Outer, Slot, Term, Vector
 
 LOG = logging.getLogger(__name__)
 
@@ -41,6 +41,11 @@ class Call:
     def outer(self) -> bool:
         """Whether only products use what is kept of the cotangent, so that it may be short where the precision says so."""
         return all(term.only_multiplied for term in self.terms if not isinstance(term, Vector))
+
+    @property
+    def leading(self) -> bool:
+        """Whether all that is kept of the cotangent is for terms that take heads wherever they are in memory."""
+        return all(isinstance(term, Outer) and term.leading for term in self.terms if not isinstance(term, Vector))
 
     @property
     def kept(self) -> bool:
@@ -64,7 +69,8 @@ class Tape:
 class Watch(TorchFunctionMode):
     """Fills a `Tape` while it is active. `layouts`, by call, widens outputs that do not depend on the sample.
 
-    `channels_last`: convolutions are made with their channels innermost.
+    `channels_last`: convolutions are made with their channels innermost; `flipped`: on a GPU too, those are made whose passes
+    back are convolutions.
     """
 
     def __init__(
@@ -74,10 +80,11 @@ class Watch(TorchFunctionMode):
         layouts: list[Layout] | None = None,
         quickly: bool = False,
         channels_last: bool = False,
+        flipped: bool = False,
     ) -> None:
         super().__init__()
-        self.quickly = quickly and not channels_last
-        self.channels_last = channels_last
+        self.quickly = quickly and (flipped or not channels_last)
+        self.channels_last, self.flipped = channels_last, flipped
         self.tape = Tape()
         self.n = n
         self.layouts = layouts
@@ -106,7 +113,7 @@ class Watch(TorchFunctionMode):
             return output
         rule, names = RULES[func]
         arguments = bind(names, args, kwargs)
-        output = quick(func, arguments) if self.quickly else None
+        output = quick(func, arguments, self.flipped, self.channels_last) if self.quickly else None
         if output is None:
             output = self._call(func, args, kwargs)
         if not isinstance(output, Tensor) or not output.requires_grad:
@@ -185,14 +192,20 @@ def _flat(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def watch(
-    subject: Subject, batch: Batch, layouts: list[Layout] | None = None, *, quickly: bool = False, inner: bool = False
+    subject: Subject,
+    batch: Batch,
+    layouts: list[Layout] | None = None,
+    *,
+    quickly: bool = False,
+    inner: bool = False,
+    flipped: bool = False,
 ) -> tuple[Tensor, Tape]:
     """One forward pass: the outputs (n, c), with their graph, and the tape.
 
     `quickly`: the graph serves cotangents alone, so calls may be made whose weights get no gradient. `inner`: convolutions have
-    their channels innermost.
+    their channels innermost; `flipped`: such calls are made on a GPU too.
     """
-    mode = Watch(subject.leaves, len(batch), layouts, quickly and subject.quickly, inner)
+    mode = Watch(subject.leaves, len(batch), layouts, quickly and subject.quickly, inner, flipped)
     with mode:
         outputs = subject(batch)
     return outputs, mode.tape

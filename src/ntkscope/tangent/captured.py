@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ from ntkscope.tangent.quick_convolution import weights_too
 from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Order, Outer, Term, Vector
+
+
+SIDE_BY_SIDE: tuple[str, ...] = ("cuda",)  # devices where the cotangents of all heads of one position lie side by side
 
 
 @dataclass
@@ -223,8 +227,7 @@ def _arrived(
             if k not in kept:
                 continue
             if k not in arrived:
-                dtype = precision.factors if call.outer else value.dtype
-                arrived[k] = torch.empty(n, count, *value.shape[2:], dtype=dtype, device=value.device)
+                arrived[k] = _space(call, value, count, precision)
             if arrived[k][:, heads].shape != value.shape:
                 raise PathChanged({term.slot.name for term in call.terms})
             arrived[k][:, heads] = value
@@ -232,6 +235,18 @@ def _arrived(
     if lost:  # the probe's cotangents came there
         raise PathChanged(lost)
     return arrived, vectors.made
+
+
+def _space(call: Call, value: Tensor, heads: int, precision: Precision) -> Tensor:
+    """Room for the cotangents (n, heads, q, …) of a call of which those of some heads have arrived.
+
+    Where gradients are products of matrices on a GPU, heads and outputs lie side by side, as those products read them.
+    """
+    n, _, *rest = value.shape
+    how: Any = {"dtype": precision.factors if call.outer else value.dtype, "device": value.device}
+    if value.device.type in SIDE_BY_SIDE and call.leading and len(rest) == 2:
+        return torch.empty(n, rest[0], heads, rest[1], **how).transpose(1, 2)
+    return torch.empty(n, heads, *rest, **how)
 
 
 class _Vectors:
@@ -319,7 +334,8 @@ def _hooked(subject: Subject) -> bool:
 def _watched(subject: Subject, batch: Batch, findings: Findings, way: Way = PLAIN) -> tuple[Tensor, Tape]:
     """The watched pass; where it fails and a plain one does not, no rule can be used."""
     try:
-        return watch(subject, batch, findings.layouts, quickly=True, inner=way.channels_last)
+        how = {"inner": way.channels_last, "flipped": way.flipped}
+        return watch(subject, batch, findings.layouts, quickly=True, **how)
     except NtkscopeError:
         raise
     except torch.OutOfMemoryError:

@@ -1,6 +1,7 @@
 """The harvest: how a block of samples is run through the network and back, and which way of doing so is the fastest here.
 
-A way is a memory format (the model's own, or channels innermost) and how many outputs share a backward pass. All of them give
+A way is a memory format (the model's own, or channels innermost), how passes back through a convolution are made (by the
+library, or as convolutions: `quick_convolution`) and how many outputs share a backward pass. All of them give
 the same numbers up to rounding; which is fastest depends on the network and the GPU. So on CUDA the first blocks of a run are
 harvested in different ways and timed: that is work which had to be done anyway, and it is certified like all other work. An
 engine that is kept for further calls (`patient`) times them on some samples before its first block instead. A way that does not
@@ -9,9 +10,10 @@ give the plain one's factors on the probed samples is never used. What was found
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,27 +29,33 @@ LAUNCHES = (
     0.4  # of a block's time, which three samples alone take: from there on launches, not arithmetic, are what it costs
 )
 BLOCK, LONGEST = 256, 4096  # samples of a block while ways are compared, and once one was chosen
-RUNS = 12  # of some samples before the first block, at most
+RUNS = 14  # of some samples before the first block, at most
+SLOWER = 1.3  # times the plain way's time, beyond which nothing more is tried with that layout
 ALIKE = 1.5  # blocks whose lengths differ by less than this factor are compared
 
 
 @dataclass(frozen=True)
 class Way:
-    """`channels_last`: convolutions with their channels innermost; `together`: how many outputs share a backward pass."""
+    """`channels_last`: convolutions with their channels innermost; `together`: how many outputs share a backward pass;
+    `flipped`: passes back through convolutions of stride 1 are convolutions with flipped kernels."""
 
     channels_last: bool = False
     together: int = 1
+    flipped: bool = False
 
     def __str__(self) -> str:
         layout = "channels last" if self.channels_last else "the model's own layout"
+        layout += ", flipped kernels" * self.flipped
         return f"{layout}, {self.together if self.together > 1 else 'one'} output{'s' * (self.together > 1)} per backward pass"
 
     def within(self, spare: float, weights: int, each: int) -> Way:
         """What of this fits into `spare` bytes: `weights` for converted kernels, `each` for another output's pass."""
         channels_last = self.channels_last and weights <= spare
-        fitting = 1 + int((spare - weights * channels_last) // max(1, each))
+        left = spare - weights * channels_last
+        flipped = self.flipped and weights * (1 + channels_last) <= left
+        fitting = 1 + int((left - weights * (1 + channels_last) * flipped) // max(1, each))
         passes = -(-self.together // max(1, min(self.together, fitting)))
-        return Way(channels_last, -(-self.together // passes))  # as many in each
+        return Way(channels_last, -(-self.together // passes), flipped)  # as many in each
 
 
 PLAIN = Way()
@@ -202,12 +210,15 @@ class Harvest:
         block = min(self.seconds.values()) * self.length
         launches = together > 1 and (self.floor is None or self.floor >= LAUNCHES * block)
         if self.convolutions:
-            found.append(Way(True))
+            found += [Way(True), Way(flipped=True)]
+            if self.seconds.get(Way(True), math.inf) < SLOWER * self.seconds[PLAIN]:
+                found.append(Way(True, flipped=True))
         if launches:
             found.append(Way(together=together))
-        faster = Way(True) in self.seconds and self.seconds[Way(True)] < self.seconds[PLAIN]
-        if launches and faster and Way(together=together) in self.seconds:
-            found.append(Way(True, together))
+            known = [way for way in found if way in self.seconds and way.together == 1]
+            best = replace(min(known, key=self.seconds.__getitem__), together=together)
+            if Way(together=together) in self.seconds and best not in found:
+                found.append(best)
         return found
 
     def _best(self) -> Way:

@@ -122,6 +122,7 @@ class Outer(Term):
     cotangents: Callable[[Tensor], Tensor]  # (n, q, …) -> (n, g, o, s)
     transposed: bool = False
     reorder: Callable[[Tensor], Tensor] | None = None  # the axis i as computed -> as the parameter has it
+    leading: bool = False  # whether `cotangents` takes further axes before its own
 
     factors = True
     only_multiplied = True
@@ -167,10 +168,12 @@ class Outer(Term):
         slot, own = replace(self.slot, start=start, stop=stop), slice(start - self.slot.start, stop - self.slot.start)
         if self.transposed:
             return replace(self, slot=slot, activations=lambda x: self.activations(x)[..., own])
-        return replace(self, slot=slot, cotangents=lambda value: self.cotangents(value)[:, :, own])
+        return replace(self, slot=slot, cotangents=lambda value: self.cotangents(value)[..., own, :])
 
     def _canonical(self, arrived: Tensor) -> Tensor:
         """(n, heads, q, …) to the canonical (n, heads, g, o, s)."""
+        if self.leading:
+            return self.cotangents(arrived)
         n, heads = arrived.shape[:2]
         return self.cotangents(arrived.flatten(0, 1)).unflatten(0, (n, heads))
 

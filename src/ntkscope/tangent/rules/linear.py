@@ -18,8 +18,8 @@ def one_group(value: Tensor) -> Tensor:
 
 
 def features_first(value: Tensor) -> Tensor:
-    """(n, s, o) to the canonical cotangent (n, 1, o, s)."""
-    return value.transpose(1, 2).unsqueeze(1)
+    """(…, s, o) to the canonical cotangent (…, 1, o, s)."""
+    return value.transpose(-1, -2).unsqueeze(-3)
 
 
 def summed(cotangent: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def affine(x: Tensor, weight: Slot | None, bias: Slot | None, *, transposed: boo
     terms: list[Term] = []
     if weight is not None:
         flipped = transposed != weight.transposed
-        terms.append(Outer(weight, raw(x), lead, lead, one_group, features_first, transposed=flipped))
+        terms.append(Outer(weight, raw(x), lead, lead, one_group, features_first, transposed=flipped, leading=True))
     if bias is not None and not bias.transposed:
         terms.append(Vector(bias, None, lead, lead, None, summed))
     return terms
