@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import ntkscope as ns
-from ntkscope.tangent import captured, channels_last, harvest
+from ntkscope.tangent import captured, channels_last, harvest, quick_convolution
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.harvest import AHEAD, BLOCK, LONGEST, PLAIN, USES, Harvest, Stopwatch, Way
 from ntkscope.tangent.plan import Footprint
@@ -116,6 +117,27 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[Way]:
 
 
 # -- the same numbers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS.values() if way.flipped], ids=str)
+@pytest.mark.parametrize("case", [residual, tied], ids=lambda case: case.__name__)
+def test_patches_are_multiplied_where_images_are_small(
+    case: Callable[[], Case], way: Way, ways: list[Way], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quick_convolution, "MULTIPLIED", ("cpu",))
+    used, multiplied = [], quick_convolution.patches_multiplied
+
+    def noted(*args: Any) -> Tensor:
+        used.append(1)
+        return multiplied(*args)
+
+    monkeypatch.setattr(quick_convolution, "patches_multiplied", noted)
+    model, x = case()
+    with harvested(way, 4):
+        found = ns.kernel("trntk0", model, x)
+    assert_kernel_close(found.dense(), expected("trntk0", model, x), 1e-10)
+    assert used
+    assert set(ways) == {way}
 
 
 @everywhere
@@ -327,7 +349,11 @@ def test_the_first_blocks_are_the_trial_and_the_fastest_stays() -> None:
     assert device.call(found, 11) == [*tried, *[Way(True)] * (11 - len(tried))]
     assert found.settled
     assert device.call(found, 3) == [Way(True)] * 3
-    assert device.vetted == [Way(True), FLIPPED, BOTH]  # what it measured shows that launches are not what a block costs
+    assert device.vetted == [
+        Way(True),
+        FLIPPED,
+        BOTH,
+    ]  # what it measured shows that launches are not what a block costs
     assert "channels last" in str(found)
     assert "400 ms per sample" in str(found)
 
@@ -588,13 +614,25 @@ def test_longer_blocks_stay_inside_the_budget_and_keep_as_many_samples(memory: i
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
+@functools.cache
+def truths(case: Callable[[], Case]) -> Tensor:
+    return expected("trntk0", *case())
+
+
+@functools.cache
+def a_network() -> tuple[nn.Module, Tensor, Tensor]:
+    """ResNet-20 on the device, some images, and their kernel in float64."""
+    torch.manual_seed(0)
+    model, x = ns.models.build("resnet20").eval().cuda(), torch.randn(24, 3, 32, 32).cuda()
+    return model, x, ns.kernel("trntk0", model, x, dtype=torch.float64).dense()
+
+
 @on_cuda
 @everywhere
 @every_way
 def test_the_numbers_of_the_oracle_on_cuda(case: Callable[[], Case], way: Way, ways: list[Way]) -> None:
-    model, x = case()
-    truth = expected("trntk0", model, x)
-    model, x = model.cuda(), x.cuda()
+    truth = truths(case)
+    model, x = (part.cuda() for part in case())
     formats = [p.stride() for p in model.parameters()]
     for block in (0, 4):
         with harvested(way, block):
@@ -608,9 +646,7 @@ def test_the_numbers_of_the_oracle_on_cuda(case: Callable[[], Case], way: Way, w
 @pytest.mark.parametrize("precision", ["exact", "tf32", "bf16", "fp16"])
 @every_way
 def test_precisions_on_cuda(precision: str, way: Way) -> None:
-    torch.manual_seed(0)
-    model, x = ns.models.build("resnet20").eval().cuda(), torch.randn(24, 3, 32, 32).cuda()
-    true = ns.kernel("trntk0", model, x, dtype=torch.float64).dense()
+    model, x, true = a_network()
     with harvested(way, 10):
         found = ns.kernel("trntk0", model, x, precision=precision).dense()
     assert float((found - true).norm() / true.norm()) <= 2e-3

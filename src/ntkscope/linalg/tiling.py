@@ -76,8 +76,8 @@ class Grid:
         return ((i, j) for i in range(down) for j in range(self._first(i), across))
 
     def path(self) -> Iterator[tuple[int, int]]:
-        """All tiles, row after row, in an order in which a row begins where the last one ended: the columns of one tile are rows
-        or columns of the next, which need not be computed again.
+        """All tiles, row after row, each row beginning where the last one ended: the columns of one tile are rows or columns of
+        the next, which need not be computed again.
 
         >>> list(Grid(3, 3, 1, symmetric=True).path()), list(Grid(2, 2, 1).path())
         ([(0, 0), (0, 2), (0, 1), (1, 1), (1, 2), (2, 2)], [(0, 0), (0, 1), (1, 1), (1, 0)])

@@ -29,7 +29,6 @@ from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Order, Outer, Term, Vector
 
-
 SIDE_BY_SIDE: tuple[str, ...] = ("cuda",)  # devices where the cotangents of all heads of one position lie side by side
 
 

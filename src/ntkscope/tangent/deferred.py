@@ -72,9 +72,9 @@ def deferral(made: Sequence[Piece], calls: Sequence[Call], heads: int, n: int, p
         if len(piece.members) == 1 and not _term(piece, calls).flipped and precision.storage == precision.factors
     )
     again = sum(forming_cost(piece, heads) for piece in chosen)
-    made = Deferral(deferred, rest + sum(seen.values()), largest, again, divided, placed)
-    each = (made.least_rows(piece) * _row_numbers(piece) * heads * storage for piece in chosen)
-    return replace(made, least=max(each, default=0))
+    found = Deferral(deferred, rest + sum(seen.values()), largest, again, divided, placed)
+    each = (found.least_rows(piece) * _row_numbers(piece) * heads * storage for piece in chosen)
+    return replace(found, least=max(each, default=0))
 
 
 def _term(piece: Piece, calls: Sequence[Call]) -> Term:

@@ -235,7 +235,7 @@ class Layered:
         return self.rows.n + self.columns.n * (not self.own)
 
     def _spans(self, piece: Piece, late: bool = True) -> list[tuple[range, list[range]]]:
-        """Samples whose gradients are formed together: rows, and all columns that meet them; all, unless they are formed late."""
+        """Samples whose gradients are formed together: rows, and all columns that meet them; all, unless formed late."""
         each = _bytes(self.maker, piece)
         if not late or each * self._samples <= self.forming:
             return [(range(self.rows.n), [range(self.columns.n)])]

@@ -59,8 +59,9 @@ class Piece:
     def part(self, start: int, stop: int) -> Piece:
         """Rows [start, stop) of it alone, where they are one side of an outer product."""
         some, rows = stop - start, self.stop - self.start
-        side = {"outside": some} if self.outside == rows else {"inside": some}
-        return replace(self, start=start, stop=stop, numbers=self.numbers // rows * some, **side)
+        inside, outside = (self.inside, some) if self.outside == rows else (some, self.outside)
+        numbers = self.numbers // rows * some
+        return replace(self, start=start, stop=stop, numbers=numbers, inside=inside, outside=outside)
 
     def rows_of(self, whole: Tensor) -> Tensor:
         """Its part of what belongs to the whole parameter."""

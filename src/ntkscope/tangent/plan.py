@@ -41,9 +41,9 @@ class Footprint:
     what each thread at blocks of its own takes besides them.
 
     Where gradients can be formed later (`deferred`): `kept` bytes while the factors stay, `formed` bytes of one layer's
-    gradient, `least` bytes of as few of its rows as are formed at a time (0: of all), `shelving` bytes while a block is captured
-    whose gradients have room of their own (0: as `passing`), `check` bytes for each block that is not compared with autograd
-    yet. `capture_cost`, `forming_cost` and
+    gradient, `least` bytes of as few of its rows as are formed at a time (0: of all), `shelving` bytes while a block is
+    captured whose gradients have room of their own (0: as `passing`), `check` bytes for each block that is not compared with
+    autograd yet. `capture_cost`, `forming_cost` and
     `again_cost` are multiply-adds a sample: of running it, of forming its features, and of those that are formed later.
     `short`: features are of 16 bits, whose products are quick beside everything else.
     """

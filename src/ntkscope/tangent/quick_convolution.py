@@ -29,6 +29,7 @@ GROWTH = 1.3  # positions the flipped convolution may compute for each one that 
 # Positions of an image up to which the patches of cotangents are multiplied on a GPU. H200, float32, 512 channels, 4 × 4:
 # 0.5 ms for 256 images; 1.9 ms as a convolution, 1.1 ms by cuDNN's own input gradient.
 SMALL = 32
+MULTIPLIED: tuple[str, ...] = ("cuda",)  # devices where that is done
 
 
 _ASKED = threading.local()
@@ -38,8 +39,8 @@ _OPEN = 0
 
 @contextlib.contextmanager
 def weights_too() -> Iterator[None]:
-    """While open, backward passes of this thread also give the gradients of weights and biases; on a GPU those of any thread, since
-    PyTorch makes them in a thread of its own."""
+    """While open, backward passes of this thread also give the gradients of weights and biases; on a GPU those of any thread,
+    since PyTorch makes them in a thread of its own."""
     _count(1)
     _ASKED.weights = True
     try:
@@ -76,7 +77,9 @@ class _Flipped(Function):
         onward = of_weight = of_bias = None
         if ctx.needs_input_grad[0] and ctx.flip:
             reach = [d * (k - 1) - p for d, k, p in zip(ctx.dilation, weight.shape[2:], ctx.padding)]
-            small = x.is_cuda and dims == 2 and prod(x.shape[2:]) <= SMALL
+            small = (
+                dims == 2 and x.device.type in MULTIPLIED and prod(x.shape[2:]) <= SMALL and set(ctx.dilation) == {1}
+            )
             convolve = patches_multiplied if small else BY_DIMENSION[dims]
             onward = convolve(cotangent, ctx.flipped, None, 1, reach, ctx.dilation)
         elif ctx.needs_input_grad[0]:
@@ -93,19 +96,15 @@ class _Flipped(Function):
 def patches_multiplied(
     x: Tensor, weight: Tensor, bias: None, stride: int, padding: Sequence[int], dilation: Sequence[int]
 ) -> Tensor:
-    """`F.conv2d` with stride 1 as one product of matrices, (n · positions, in · taps) with (in · taps, out)."""
+    """`F.conv2d` with stride 1, not dilated, as one product of matrices, (n · positions, in · taps) with (in · taps, out)."""
     x = F.pad(x, [padding[1], padding[1], padding[0], padding[0]])
-    for axis in (0, 1):
-        taps = weight.shape[2 + axis]
-        x = x.unfold(2 + axis, dilation[axis] * (taps - 1) + 1, 1)[..., :: dilation[axis]]
+    x = x.unfold(2, weight.shape[2], 1).unfold(3, weight.shape[3], 1)
     n, _, height, width = x.shape[:4]
     rows = x.permute(0, 2, 3, 1, 4, 5).reshape(n * height * width, -1)
     return (rows @ weight.flatten(1).T).view(n, height, width, -1).permute(0, 3, 1, 2)
 
 
-def of_weights(
-    x: Tensor, weight: Tensor, cotangent: Tensor, padding: Sequence[int], dilation: Sequence[int]
-) -> Tensor:
+def of_weights(x: Tensor, weight: Tensor, cotangent: Tensor, padding: Sequence[int], dilation: Sequence[int]) -> Tensor:
     """The gradient of the weights, (out, in, *kernel): inputs (in, n, …) convolved with cotangents (out, n, …)."""
     if x.is_cuda:
         dims = x.dim() - 2

@@ -36,7 +36,7 @@ from ntkscope.tangent.plan import (
 
 SCHEDULES = ("auto", "blocks", "layers")
 # Times as long as a multiply-add of a large product, checks included: ResNet-18 on an H200, features of 32 and of 16 bits.
-CAPTURE, FORMING = (4.0, 24.0), (3.0, 12.0)
+CAPTURE, FORMING = (4.0, 13.0), (3.0, 8.0)
 LARGE = 0.5  # of the work of forming: what layers about as large as the largest take
 AGAIN = 0.015  # of the work of forming: patches, made again for every part of the rows that are formed at a time
 RIDGE = 100.0  # multiply-adds while one number of what stays is read; a product with w columns takes 1 + RIDGE / w of its time

@@ -213,7 +213,9 @@ class Tiles:
     def _again(self, columns: range, group: int, side: Tensor | None = None) -> Shelf | None:
         """The factors of the last tile's columns, if they are those asked for and their self products are not."""
         last = self._passed
-        return last.shelf if last is not None and side is None and (last.columns, last.group) == (columns, group) else None
+        return (
+            last.shelf if last is not None and side is None and (last.columns, last.group) == (columns, group) else None
+        )
 
     def _contract(self, row: Row, rows: range, columns: range, place: Place, side: Tensor | None) -> None:
         """Add one group of heads to a tile; of its own inputs only the rows up to a block's end, the rest by symmetry."""
