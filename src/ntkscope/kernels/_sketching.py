@@ -185,9 +185,7 @@ def _structured(engine: Engine, captured: Captured, sketch: Sketch, room: Room) 
     for piece in engine.pieces:
         if piece.name not in sketch.kronecker:
             with engine.clock("gradients", piece):
-                values = _with_truth(
-                    _gradient(engine, captured, piece), _truth(engine, captured, piece, innermost=True)
-                )
+                values = _gradient_and_truth(engine, captured, piece)
             with engine.clock("projection", piece):
                 blocks.add(piece, values)
     with engine.clock("projection"):
@@ -264,7 +262,8 @@ def _kronecker(
     drawn = _drawn(engine, piece, sketch)
     terms = [captured.calls[k].terms[t] for k, t in piece.members]
     if not terms or piece.groups > 1 or not all(term.factors for term in terms):
-        _kronecker_formed(engine, piece, _gradient(engine, captured, piece), drawn, held, total)
+        values = _gradient(engine, captured, piece).to(engine.subject.dtype)
+        _kronecker_formed(engine, piece, values, drawn, held, total)
         return
     kept = engine.precision.storage if engine.precision.name == "bf16" else engine.subject.dtype
     for (k, t), term in zip(piece.members, terms):
@@ -308,20 +307,41 @@ def _kronecker_formed(
         total[:, :, columns] += right.mul_(left).sum(1).view(*total.shape[:2], -1)
 
 
-def _gradient(engine: Engine, captured: Captured, piece: Piece) -> Float[Tensor, "rows numbers"]:
-    """The gradients of a piece, (n · heads, numbers), second axis innermost."""
+def _gradient_and_truth(engine: Engine, captured: Captured, piece: Piece) -> Float[Tensor, "rows numbers"]:
+    """The gradients of a piece, and in one row more what autograd says of their sum, where that is asked; formed where that row
+    is beside them, since copies of all gradients cost as much as making them."""
+    truth = _truth(engine, captured, piece, innermost=True)
+    if truth is None:
+        return _gradient(engine, captured, piece)
+    rows = captured.n * engine.width
+    storage, device = engine.precision.storage, engine.subject.device
+    room = torch.empty(rows + 1, piece.numbers, dtype=storage, device=device)
+    values = _gradient(engine, captured, piece, room[:rows])
+    if values.data_ptr() != room.data_ptr():
+        del room
+        return _with_truth(values, truth)
+    room[rows] = truth[0]
+    return room
+
+
+def _gradient(
+    engine: Engine, captured: Captured, piece: Piece, room: Float[Tensor, "rows numbers"] | None = None
+) -> Float[Tensor, "rows numbers"]:
+    """The gradients of a piece, (n · heads, numbers), second axis innermost, in the numbers that are projected or in the model's
+    own. `room`: where they may be written."""
     leaf = engine.subject.leaves[piece.name]
+    asis = False  # whether its own order is that one
     if piece.method == "func":
         values = captured.func[piece.name]
     else:
         terms = [captured.calls[k].terms[t] for k, t in piece.members]
         asis = leaf.dim() > 2 and all(_is_innermost(term, leaf) for term in terms)
-        values = captured.gradient(piece, ordered=not asis)
-        if asis:
-            return values.flatten(0, 1).to(engine.subject.dtype)
-    if leaf.dim() > 2:
+        out = None if room is None else room.view(captured.n, engine.width, piece.numbers)
+        values = captured.gradient(piece, ordered=not asis, out=out)
+    if leaf.dim() > 2 and not asis:
         values = values.unflatten(2, (piece.stop - piece.start, *leaf.shape[1:])).movedim(3, -1).flatten(2)
-    return values.flatten(0, 1).to(engine.subject.dtype)
+    values = values.flatten(0, 1)
+    return values if values.dtype == engine.precision.storage else values.to(engine.subject.dtype)
 
 
 def _is_innermost(term: Term, leaf: Tensor) -> bool:
