@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 NUMERICS: Mapping[str, int] = MappingProxyType(
     {
-        "tangent": 1,  # the engine: gradients and their products
+        "tangent": 2,  # the engine: gradients and their products
         "projection": 1,  # random projections of gradients: the maps and their streams
         "infinite": 1,
         "training": 1,
@@ -29,7 +29,7 @@ def numerics(*names: str) -> str:
     """The versions of some rooms and kernels, in words; 1 for one that was never raised.
 
     >>> numerics("tangent", "mine")
-    'numerics of tangent 1, mine 1'
+    'numerics of tangent 2, mine 1'
     """
     return f"numerics of {', '.join(f'{name} {NUMERICS.get(name, 1)}' for name in names)}"
 

@@ -327,7 +327,7 @@ def _gradient_and_truth(engine: Engine, captured: Captured, piece: Piece) -> Flo
 def _gradient(
     engine: Engine, captured: Captured, piece: Piece, room: Float[Tensor, "rows numbers"] | None = None
 ) -> Float[Tensor, "rows numbers"]:
-    """The gradients of a piece, (n · heads, numbers), second axis innermost, in the numbers that are projected or in the model's
+    """The gradients of a piece, (n · heads, numbers), second axis innermost, in the numbers that are projected or the model's
     own. `room`: where they may be written."""
     leaf = engine.subject.leaves[piece.name]
     asis = False  # whether its own order is that one
