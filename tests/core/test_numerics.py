@@ -215,8 +215,9 @@ def test_a_raised_version_is_refused_by_name(name: str, tmp_path: Path, monkeypa
     make(tmp_path / "k")
     for room in rooms:
         with monkeypatch.context() as patch:
-            patch.setattr("ntkscope.core.numerics.NUMERICS", {**NUMERICS, room: 2})
-            with pytest.raises((StoreError, RecordError), match=f"{room} 2"):
+            raised = NUMERICS.get(room, 1) + 1
+            patch.setattr("ntkscope.core.numerics.NUMERICS", {**NUMERICS, room: raised})
+            with pytest.raises((StoreError, RecordError), match=f"{room} {raised}"):
                 make(tmp_path / "k")
     with monkeypatch.context() as patch:
         patch.setattr("ntkscope.core.numerics.NUMERICS", {**NUMERICS, "another": 2})
