@@ -122,3 +122,13 @@ def test_a_tolerance_on_the_device(tmp_path: Path) -> None:
     torch.testing.assert_close(kept.dense(), plain.dense().cpu(), rtol=1e-4, atol=1e-4)
     new = ns.kernels.extend(tmp_path, model, x[:2])
     torch.testing.assert_close(new.dense(), plain.dense()[:2].cpu(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["exact", "tf32", "bf16"])
+def test_what_no_rule_knows_is_vectorised_in_every_precision(precision: str) -> None:
+    torch.manual_seed(0)
+    body = [nn.Linear(64, 64), nn.PReLU(64), nn.Linear(64, 64), nn.PReLU(64), nn.Linear(64, 5)]
+    model, x = nn.Sequential(*body).cuda(), torch.randn(300, 64).cuda()
+    found = ns.kernel("trntk0", model, x, precision=precision)
+    assert found.coverage.share("func") > 0
+    assert found.coverage.func_method == "vmap"

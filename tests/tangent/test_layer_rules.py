@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
 
+from ntkscope.tangent import func_method
 from oracles.against import compare
 from strategies.layers import LAYERS
-from strategies.networks import noise, randomize
+from strategies.networks import Net, noise, randomize
 
 WITHOUT_A_RULE = ("bilinear", "prelu", "bag of embeddings", "lstm", "bidirectional gru", "rnn")
 # the gradient by a key's bias is zero but for rounding ("attention across widths"): nothing a rule could be held to
@@ -63,3 +69,59 @@ def test_the_transposed_linear_layer_of_hugging_face() -> None:
     model = randomize(torch.nn.Sequential(*layers))
     gram = compare("entk", model, noise(3, 5, 4))
     assert gram.coverage.share("func") == 0
+
+
+WIDE = 4
+EXPANDED: dict[str, tuple[Callable[[Any, Tensor], Tensor], tuple[int, ...]]] = {
+    "class token": (lambda m, x: torch.cat([m.p.expand(len(x), -1, -1), x], 1), (1, 1, WIDE)),
+    "by broadcast_to": (lambda m, x: torch.cat([torch.broadcast_to(m.p, (len(x), 1, WIDE)), x], 1), (1, 1, WIDE)),
+    "its own broadcast_to": (lambda m, x: torch.cat([m.p.broadcast_to(len(x), 1, WIDE), x], 1), (1, 1, WIDE)),
+    "a size by name": (lambda m, x: torch.cat([m.p.expand(size=(len(x), 1, WIDE)), x], 1), (1, 1, WIDE)),
+    "two tokens": (lambda m, x: torch.cat([m.p.expand((len(x), 2, WIDE)), x], 1), (2, WIDE)),
+    "rows of a table": (
+        lambda m, x: torch.cat([m.p[1:2].expand(len(x), 1, WIDE), m.p[:1].expand(len(x), 1, WIDE), x], 1),
+        (3, WIDE),
+    ),
+    "as an activation": (lambda m, x: x * m.p.expand_as(x), (WIDE,)),
+    "one number a position": (lambda m, x: x * m.p.expand_as(x), (3, 1)),
+    "one number": (lambda m, x: x * m.p.expand(len(x), 1, 1), (1,)),
+    "a matrix a sample": (lambda m, x: torch.bmm(x, m.p.expand(len(x), WIDE, WIDE)), (WIDE, WIDE)),
+    "a view and no more": (lambda m, x: nn.functional.linear(x, m.p.expand(WIDE, -1)), (WIDE, WIDE)),
+    "inside alone": (lambda m, x: x + m.p.expand(3, WIDE), (1, WIDE)),
+    "and added": (lambda m, x: torch.cat([m.p.expand(len(x), -1, -1), x + m.p], 1), (1, 1, WIDE)),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_parameters_spread_over_the_samples(name: str) -> None:
+    used, shape = EXPANDED[name]
+    parts = {"p": nn.Parameter(torch.zeros(shape)), "head": nn.Linear(WIDE, 3)}
+    model = randomize(Net(lambda m, x: m.head(torch.tanh(used(m, x)).mean(1)), **parts))
+    x = noise(5, 3, WIDE)
+    coverage = compare("entk", model, x).coverage
+    assert coverage.share("func") == 0
+    compare("trntk0", model, x, x[1:], memory="smallest")
+
+
+def test_ways_of_the_func_method_are_compared_in_full_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded to TF32 one sample and several differ by more than two methods may, and samples would be run one by one."""
+    allowed: list[bool] = []
+    inside: list[list[bool]] = []
+    vectorised = func_method.vectorised
+
+    @contextmanager
+    def cores(allow: bool) -> Iterator[None]:
+        allowed.append(allow)
+        yield
+        allowed.pop()
+
+    def noted(*args: Any) -> Any:
+        inside.append(list(allowed))
+        return vectorised(*args)
+
+    monkeypatch.setattr(func_method, "tensor_cores", cores)
+    monkeypatch.setattr(func_method, "vectorised", noted)
+    model, x = LAYERS["prelu"]()
+    found = compare("entk", model, x)
+    assert found.coverage.share("func") > 0
+    assert inside[0] == [False]

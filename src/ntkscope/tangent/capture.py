@@ -106,11 +106,7 @@ class Watch(TorchFunctionMode):
             finally:
                 self._rewriting.discard(func)
         if func not in RULES:
-            output = self._call(func, args, kwargs)
-            made = [v for v in _flat((output,), {}) if isinstance(v, Tensor)]
-            if _writes(func, kwargs) or any(v.requires_grad and self._name(v) is None for v in made):
-                self.tape.unruled |= used
-            return output
+            return self._unruled(func, kwargs, used, self._call(func, args, kwargs))
         rule, names = RULES[func]
         arguments = bind(names, args, kwargs)
         output = quick(func, arguments, self.flipped, self.channels_last) if self.quickly else None
@@ -123,8 +119,17 @@ class Watch(TorchFunctionMode):
         except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
             LOG.info("%s was called in a way its rule does not know (%r)", getattr(func, "__name__", func), error)
             terms = []
+        if terms is None:
+            return self._unruled(func, kwargs, used, output)
         self.tape.unruled |= used - {term.slot.name for term in terms}
         return self._record(terms, output) if terms else output
+
+    def _unruled(self, func: Any, kwargs: Any, used: set[str], output: Any) -> Any:
+        """A call without a rule: parameters are lost sight of, unless what it returned is still one of them."""
+        made = [v for v in _flat((output,), {}) if isinstance(v, Tensor)]
+        if _writes(func, kwargs) or any(v.requires_grad and self._name(v) is None for v in made):
+            self.tape.unruled |= used
+        return output
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         return channels_last.called(func, args, kwargs) if self.channels_last else func(*args, **kwargs)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from ntkscope.core import Params
+from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
@@ -56,8 +57,14 @@ def one_by_one(subject: Subject, batch: Batch, names: Sequence[str], heads: Head
 def choose(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> tuple[str, Params]:
     """Which of the two works on this model, tried on the probe: the quick one, if it gives what autograd gives.
 
-    It is tried on all samples and on one less: some batching rules of PyTorch only work with as many samples as heads.
+    It is tried on all samples and on one less: some batching rules of PyTorch only work with as many samples as heads. In full
+    float32, whatever the precision: rounded to TF32, products of one sample and of several differ by more than methods may.
     """
+    with tensor_cores(False):
+        return _chosen(subject, batch, names, heads)
+
+
+def _chosen(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> tuple[str, Params]:
     exact = one_by_one(subject, batch, names, heads)
     if subject.casts:  # replaced parameters cannot be cast
         return "loop", exact

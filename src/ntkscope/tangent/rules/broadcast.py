@@ -1,4 +1,5 @@
-"""A parameter multiplied with, or added to, an activation: layer scales, norms written by hand, positional embeddings."""
+"""A parameter multiplied with, added to, or spread over activations: layer scales, norms written by hand, positions, class
+tokens."""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ from ntkscope.tangent.terms import Term, Vector
 
 PRODUCTS = dict.fromkeys((torch.mul, torch.multiply, Tensor.mul, Tensor.__mul__, Tensor.__rmul__))
 SUMS = dict.fromkeys((torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__))
+
+
+EXPANSIONS = dict.fromkeys((Tensor.expand, Tensor.expand_as, Tensor.broadcast_to, torch.broadcast_to))
 
 
 def summed_over(value: Tensor, kept: tuple[bool, ...]) -> Tensor:
@@ -47,6 +51,27 @@ def _broadcast(arguments: Mapping[str, Any], find: Find, *, product: bool) -> li
     if product:
         return [Vector(slot, raw(x), lead, lead, unchanged, reduce)]
     return [Vector(slot, None, lead, lead, None, reduce)]
+
+
+@rule("input a b c d e f g h", *EXPANSIONS)
+def expansion(arguments: Mapping[str, Any], find: Find) -> list[Term] | None:
+    """`y = w` for every sample: `∂/∂w = Σ ȳ`. None where no leading axis is new: that is a view, not a use."""
+    weight, *sizes = (arguments[name] for name in ("input", *"abcdefgh") if name in arguments)
+    sizes += [arguments[name] for name in ("size", "other") if name in arguments]
+    shape = sizes[0].shape if isinstance(sizes[0], Tensor) else sizes if isinstance(sizes[0], int) else sizes[0]
+    slot = find(weight)
+    if slot is None:
+        return None
+    trailing = list(weight.shape)
+    while trailing and trailing[0] == 1:
+        trailing.pop(0)
+    lead = len(shape) - len(trailing)
+    if lead < 1 or list(shape[-weight.dim() :]) == list(weight.shape) == list(shape):
+        return None
+    if slot.transposed or len(weight) != slot.stop - slot.start:
+        return []
+    kept = tuple(size in (own, -1) for own, size in zip(trailing, shape[lead:]))
+    return [Vector(slot, None, lead, lead, None, partial(summed_over, kept=kept))]
 
 
 @rule("input other", *PRODUCTS)

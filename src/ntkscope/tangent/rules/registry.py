@@ -1,8 +1,9 @@
 """The registry of rules: for a function of PyTorch, what its parameters see of one input.
 
 A rule is asked with the arguments of a call, bound by name, and answers with the terms it adds to the gradients of the
-parameters among them. A parameter that appears in a call without a rule, or where the rule has no answer, takes the
-`func` method: exact, slower, named in the coverage.
+parameters among them. A parameter that appears in a call without a rule, or where the rule has no terms, takes the
+`func` method: exact, slower, named in the coverage. A rule that answers with None says that the call only looks at a parameter
+in another way, and its result is still that parameter.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ntkscope.tangent.terms import Slot, Term
 Find = Callable[[Any], Slot | None]  # which parameter, or slice of one, an argument is
 
 
-Rule = Callable[[Mapping[str, Any], Find], list[Term]]  # the arguments by name -> the terms of the call
+Rule = Callable[[Mapping[str, Any], Find], list[Term] | None]  # the arguments by name -> the terms of the call
 
 RULES: dict[Any, tuple[Rule, tuple[str, ...]]] = {}
 REWRITES: dict[Any, Callable[..., Any]] = {}
