@@ -14,6 +14,7 @@ from ntkscope.tangent import func_method
 from oracles.against import compare
 from strategies.layers import LAYERS
 from strategies.networks import Net, noise, randomize
+from strategies.ways import PLAIN, harvested
 
 WITHOUT_A_RULE = ("bilinear", "prelu", "bag of embeddings", "lstm", "bidirectional gru", "rnn")
 # the gradient by a key's bias is zero but for rounding ("attention across widths"): nothing a rule could be held to
@@ -87,6 +88,7 @@ EXPANDED: dict[str, tuple[Callable[[Any, Tensor], Tensor], tuple[int, ...]]] = {
     "one number": (lambda m, x: x * m.p.expand(len(x), 1, 1), (1,)),
     "a matrix a sample": (lambda m, x: torch.bmm(x, m.p.expand(len(x), WIDE, WIDE)), (WIDE, WIDE)),
     "a view and no more": (lambda m, x: nn.functional.linear(x, m.p.expand(WIDE, -1)), (WIDE, WIDE)),
+    "a view of all axes": (lambda m, x: nn.functional.linear(x, m.p.expand(-1, -1)), (1, WIDE)),
     "inside alone": (lambda m, x: x + m.p.expand(3, WIDE), (1, WIDE)),
     "and added": (lambda m, x: torch.cat([m.p.expand(len(x), -1, -1), x + m.p], 1), (1, 1, WIDE)),
 }
@@ -95,12 +97,15 @@ EXPANDED: dict[str, tuple[Callable[[Any, Tensor], Tensor], tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", EXPANDED)
 def test_parameters_spread_over_the_samples(name: str) -> None:
     used, shape = EXPANDED[name]
-    parts = {"p": nn.Parameter(torch.zeros(shape)), "head": nn.Linear(WIDE, 3)}
+    parts = {"p": nn.Parameter(torch.zeros(shape)), "head": nn.Linear(1 if "all axes" in name else WIDE, 3)}
     model = randomize(Net(lambda m, x: m.head(torch.tanh(used(m, x)).mean(1)), **parts))
     x = noise(5, 3, WIDE)
     coverage = compare("entk", model, x).coverage
     assert coverage.share("func") == 0
     compare("trntk0", model, x, x[1:], memory="smallest")
+    with harvested(PLAIN, 4):  # a block of one sample, in which sizes may be what they were
+        found = compare("trntk0", model, x)
+    assert found.coverage.share("func") == 0
 
 
 def test_ways_of_the_func_method_are_compared_in_full_float32(monkeypatch: pytest.MonkeyPatch) -> None:

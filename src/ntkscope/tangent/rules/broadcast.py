@@ -55,7 +55,10 @@ def _broadcast(arguments: Mapping[str, Any], find: Find, *, product: bool) -> li
 
 @rule("input a b c d e f g h", *EXPANSIONS)
 def expansion(arguments: Mapping[str, Any], find: Find) -> list[Term] | None:
-    """`y = w` for every sample: `∂/∂w = Σ ȳ`. None where no leading axis is new: that is a view, not a use."""
+    """`y = w` for every sample: `∂/∂w = Σ ȳ`. None where leading axes stay as they are: that is a view, not a use.
+
+    That must not depend on how many samples there are: of one sample, `expand(len(x), 1, d)` changes no shape.
+    """
     weight, *sizes = (arguments[name] for name in ("input", *"abcdefgh") if name in arguments)
     sizes += [arguments[name] for name in ("size", "other") if name in arguments]
     shape = sizes[0].shape if isinstance(sizes[0], Tensor) else sizes if isinstance(sizes[0], int) else sizes[0]
@@ -66,7 +69,7 @@ def expansion(arguments: Mapping[str, Any], find: Find) -> list[Term] | None:
     while trailing and trailing[0] == 1:
         trailing.pop(0)
     lead = len(shape) - len(trailing)
-    if lead < 1 or list(shape[-weight.dim() :]) == list(weight.shape) == list(shape):
+    if lead < 1 or (len(shape) == weight.dim() and all(size == -1 for size in shape[:lead])):
         return None
     if slot.transposed or len(weight) != slot.stop - slot.start:
         return []
