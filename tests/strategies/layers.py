@@ -19,6 +19,20 @@ N, C = 3, 3
 LAYERS: dict[str, Callable[[], Case]] = {}
 
 
+class Spread(nn.Module):
+    """Parameters that are spread over the samples, in every way to say so."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList(torch.zeros(1, 1, width) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b, c, d = self.parts
+        size = (len(x), 1, x.shape[2])
+        tokens = [a.expand(len(x), -1, -1), b.broadcast_to(size), torch.broadcast_to(c, size)]
+        return torch.cat([*tokens, x * d.expand_as(x)], 1)
+
+
 class Conv1D(nn.Module):
     """The transposed linear layer of GPT-2: y = x W + b with W (in, out)."""
 
@@ -146,6 +160,7 @@ entry("transposed linear", pooled, 30, S, layer=partial(Conv1D, 6, 4))
 
 entry("scaled", pooled, 20, S, layer=partial(Scaled, 4))
 entry("shifted", pooled, 20, S, layer=partial(Shifted, 4))
+entry("spread", pooled, 32, S, layer=partial(Spread, 4))
 entry("multiplied", pooled, 4, V, layer=partial(Multiplied, 4))
 entry("multiplied sequences", pooled, 20, S, layer=partial(Multiplied, 4))
 
