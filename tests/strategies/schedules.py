@@ -25,15 +25,15 @@ def everything_deferred() -> Iterator[None]:
 @contextmanager
 def planned_as(rows: int, columns: int, block: int, forming: int) -> Iterator[None]:
     """Kernels in memory are made in tiles of `rows` by `columns` samples, however few; of one set of inputs in squares."""
-    before: Any = products.planned
+    before: Any = products.roomy
 
     def planned(n: int, m: int | None, *rest: Any) -> Plan:
         side, most = min(n, m or n), max(n, m or n)
         across = min(columns, most) if m is not None else min(rows, side)
         return Plan(min(rows, side), block, 2**21, 1, across, forming)
 
-    products.planned = planned  # type: ignore[assignment]
+    products.roomy = planned  # type: ignore[assignment]
     try:
         yield
     finally:
-        products.planned = before
+        products.roomy = before

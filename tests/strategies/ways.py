@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ntkscope.tangent import harvest
+from ntkscope.tangent import harvest, quick_norm
 from ntkscope.tangent.harvest import PLAIN, Way
 
 WAYS = {
@@ -21,13 +21,14 @@ WAYS = {
 
 @contextmanager
 def harvested(way: Way, block: int = 0) -> Iterator[None]:
-    """Every engine made inside runs its blocks this way, in blocks of at most so many samples (0: as planned)."""
-    before = harvest.FORCED, harvest.FORCED_BLOCK
-    harvest.FORCED, harvest.FORCED_BLOCK = way, block
+    """Every engine made inside runs its blocks this way, in blocks of at most so many samples (0: as planned), and norms as on
+    a GPU."""
+    before = harvest.FORCED, harvest.FORCED_BLOCK, quick_norm.DEVICES
+    harvest.FORCED, harvest.FORCED_BLOCK, quick_norm.DEVICES = way, block, ("cpu", "cuda")
     try:
         yield
     finally:
-        harvest.FORCED, harvest.FORCED_BLOCK = before
+        harvest.FORCED, harvest.FORCED_BLOCK, quick_norm.DEVICES = before
 
 
 @contextmanager

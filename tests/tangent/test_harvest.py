@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,14 +12,18 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 import ntkscope as ns
 from ntkscope.tangent import captured, channels_last, harvest, quick_convolution
+from ntkscope.tangent.batches import Batch
+from ntkscope.tangent.capture import cotangents, watch
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.harvest import AHEAD, BLOCK, LONGEST, PLAIN, USES, Harvest, Stopwatch, Way
 from ntkscope.tangent.plan import Footprint
 from ntkscope.tangent.probed import Probed
 from ntkscope.tangent.schedule import planned
+from ntkscope.tangent.subject import Subject
 from oracles.against import expected, smallest_budget
 from oracles.closeness import assert_kernel_close
 from oracles.snapshots import assert_unchanged, state
@@ -153,6 +158,28 @@ def test_the_numbers_of_the_oracle(case: Callable[[], Case], way: Way, ways: lis
     assert set(ways) == {way}  # none was refused
     assert_unchanged(model, before)
     assert [p.stride() for p in model.parameters()] == formats
+
+
+@pytest.mark.parametrize("case", [convolutional, residual, mlp, attention], ids=lambda case: case.__name__)
+def test_heads_share_every_operation_of_a_pass(case: Callable[[], Case]) -> None:
+    """None is made for one head after another, but for fused attention, for which PyTorch has nothing else; nobody is warned."""
+    model, x = case()
+    outputs, tape = watch(Subject(model), Batch((x,), {}))
+    weights = torch.eye(outputs.shape[1]).to(outputs)[:, None].expand(-1, len(x), -1)
+    calls = []
+    for several in (False, True):
+        with warnings.catch_warnings(), profile(activities=[ProfilerActivity.CPU]) as watched:
+            warnings.simplefilter("error")
+            found = cotangents(outputs, weights if several else weights[0], tape.calls, several=several)
+        calls.append({event.key: event.count for event in watched.key_averages() if "_backward" in event.key})
+    assert calls[0]
+    for name, count in calls[1].items():
+        fused = "scaled_dot_product" in name
+        assert fused or count <= 2 * calls[0].get(name, 0), name  # itself, and what it is made of
+    for position, each in enumerate(found):
+        one = cotangents(outputs, weights[1], tape.calls)[position]
+        if one is not None:
+            torch.testing.assert_close(each[1], one, rtol=1e-10, atol=1e-12)
 
 
 @everywhere

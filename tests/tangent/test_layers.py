@@ -30,7 +30,7 @@ from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import Cut, Footprint, Plan
 from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.schedule import _forming, cut_for, layers_cut, layers_plan, planned, work
+from ntkscope.tangent.schedule import ROOMY, _forming, cut_for, layers_cut, layers_plan, planned, roomy, work
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Outer
 from ntkscope.tangent.tile_source import FeatureTiles, TangentRecipe
@@ -675,6 +675,42 @@ def test_a_plan_for_the_smallest_budget_keeps_it(each: Footprint) -> None:
         memory = smallest_budget(lambda memory: planned(n, m, each, memory, 1, 4, "blocks"))  # noqa: B023
         held = planned(n, m, each, memory, 1, 4, "blocks").held(each, min(n, m or n), m)
         assert held + n * (m or n) * each.pairs * each.itemsize <= each.slack * memory
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.floats(0, 13).map(lambda power: int(2**power)),
+    m=st.one_of(st.none(), st.floats(0, 13).map(lambda power: int(2**power))),
+    power=st.floats(30, 38),
+    extra=st.integers(0, 10**8),
+    shelving=st.integers(1, 6 * 10**7),
+)
+def test_room_for_heads_that_share_a_pass(n: int, m: int | None, power: float, extra: int, shelving: int) -> None:
+    """It is there besides the rest, or the plan is the one without."""
+    each, memory = gpu(shelving=shelving), int(2**power)
+    result = n * (m or n) * each.itemsize
+    try:
+        usual = planned(n, m, each, memory, 1, 1, "auto")
+    except MemoryBudgetError:
+        with pytest.raises(MemoryBudgetError):
+            roomy(n, m, each, memory, 1, 1, "auto", extra)
+        return
+    made = roomy(n, m, each, memory, 1, 1, "auto", extra)
+    held = made.held(each, min(n, m or n), m) + result
+    assert held <= each.slack * memory
+    if made != usual:
+        assert held + made.block * extra <= each.slack * memory
+        side, most = min(n, m or n), max(n, m or n)
+        first, second = (work(side, None if m is None else most, each, plan) for plan in (usual, made))
+        assert second <= ROOMY * first
+
+
+def test_room_for_heads_is_made_where_it_costs_little() -> None:
+    each = gpu(shelving=50_000_000)
+    usual = planned(2_048, None, each, 2**36, 1, 1, "auto")
+    made = roomy(2_048, None, each, 2**36, 1, 1, "auto", 40_000_000)
+    assert made.held(each, 2_048, None) + made.block * 40_000_000 <= each.slack * 2**36
+    assert usual.held(each, 2_048, None) + usual.block * 40_000_000 > each.slack * 2**36
 
 
 @pytest.mark.parametrize(("n", "m", "memory"), [(5, 1_000, 2**32), (60_000, 5, 2**36), (1, 30_000, 2**36)])

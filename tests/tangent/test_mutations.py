@@ -32,11 +32,13 @@ from ntkscope.tangent import (
     pristine,
     probe,
     probed,
+    quick_norm,
     readout,
 )
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.quick_convolution import _Flipped
+from ntkscope.tangent.quick_norm import _Still
 from ntkscope.tangent.rules import REWRITES, RULES
 from ntkscope.tangent.rules.attention import SIGNATURE, multi_head_attention
 from ntkscope.tangent.terms import Lookup, Outer, Term, Vector
@@ -383,6 +385,21 @@ def quick_convolution_backward_wrong_by_a_factor(patch: pytest.MonkeyPatch) -> C
 
     patch.setattr(_Flipped, "backward", staticmethod(backward))
     return images(padding=1)
+
+
+@mutant(ends="refused")
+def quick_norm_backward_wrong_by_a_factor(patch: pytest.MonkeyPatch) -> Case:
+    """The same of a norm; with gradients of its weights, which the graph is asked for besides."""
+    original = _Still.backward
+
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        onward, *rest = original(ctx, *cotangents)
+        return (None if onward is None else onward * 1.5, *rest)
+
+    patch.setattr(_Still, "backward", staticmethod(backward))
+    patch.setattr(quick_norm, "DEVICES", ("cpu",))
+    body = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)]
+    return randomize(nn.Sequential(*body)), noise(5, 2, 6, 6)
 
 
 @mutant()

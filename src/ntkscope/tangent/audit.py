@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -21,8 +22,8 @@ from torch import Tensor
 from ntkscope.core import Certificate, NtkscopeError, NumericalError, UsageError, generator
 from ntkscope.tangent.apart import Apart, Some
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.check import Check, Pending, Sizes, numbers, stacked
-from ntkscope.tangent.features import Drawn, Feature, Formed, Near, bundle, joined, small
+from ntkscope.tangent.check import Check, Pending, Sizes, Squares, Table, squares, stacked
+from ntkscope.tangent.features import Feature, Formed, Near, bundle, joined, small
 from ntkscope.tangent.guards import MIXED, OUTPUTS, RANDOM, SHAPED, check_finite
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece
@@ -251,7 +252,7 @@ class Auditor:
         if self.small is None:
             self.small = Small(check)
         self.small.features.append((piece, feature))
-        self.small.numbers += feature.values.numel()
+        self.small.numbers += max(feature.values.numel(), 2 * DRAWS * feature.values.shape[2])  # sums are numbers too
         if self.small.numbers > bundle(feature):
             self._add_small()
 
@@ -261,15 +262,13 @@ class Auditor:
             return
         check, several, self.small = self.small.check, self.small.features, None
         whole, one = joined([feature for _, feature in several]), slice(check.one, check.one + 1)
-        sizes, weights = [feature.values.shape[2] for _, feature in several], check.weights_for(whole)
+        names, weights = [piece.name for piece, _ in several], check.weights_for(whole)
         for part, drawn_for, known, into in (
             (whole, weights, check.truth, check.block),
             (whole[one], weights[:, one], check.alone, check.own),
         ):
-            sums = part.sums(drawn_for).split(sizes, 1)
-            for (piece, _), each in zip(several, sums):
-                drawn = [Drawn(each, 0, len(each))]
-                self.pending.add(piece.name, each[0], piece.rows_of(known[piece.name]), drawn, into)
+            theirs = [piece.rows_of(known[piece.name]) for piece, _ in several]
+            into.append(Table.of(names, part.sums(drawn_for), theirs))
 
     def _along(self, size: int, device: torch.device) -> Tensor:
         """Random vectors (DRAWS, size), the same ones whenever they are asked for."""
@@ -299,12 +298,12 @@ class Auditor:
         self._add_small()
         self.pending.compare()
         self._unseen(check)
-        found = numbers([*check.block, *check.own])  # waits once
-        of_block = found[: len(check.block)]
-        if not all(math.isfinite(norms[1]) for norms in of_block):
+        found = squares([*check.block, *check.own])  # waits once
+        of_block, of_one = list(chain(*found[: len(check.block)])), chain(*found[len(check.block) :])
+        if not all(math.isfinite(theirs) for _, (_, theirs, *_) in of_block):
             self._check_finite(check)
-        bad, worst = self._judged(check.block, of_block, self.kink if loop else self.tolerance)
-        apart, near = self._judged(check.own, found[len(check.block) :], self.kink)
+        bad, worst = self._judged(of_block, self.kink if loop else self.tolerance)
+        apart, near = self._judged(of_one, self.kink)
         self.seconds += time.perf_counter() - began
         if bad or apart:
             mixed = loop or (not bad and bool(apart))
@@ -357,20 +356,17 @@ class Auditor:
                 f" (layers: {layers}); use dtype=torch.float64 or look at those layers"
             )
 
-    def differing(self, sizes: Sequence[Sizes], tolerance: float) -> tuple[set[str], float]:
+    def differing(self, sizes: Sequence[Sizes | Table], tolerance: float) -> tuple[set[str], float]:
         """The parameters that differ, and the largest relative difference of the others."""
-        return self._judged(sizes, numbers(sizes), tolerance)
+        return self._judged(chain(*squares(sizes)), tolerance)
 
-    def _judged(
-        self, sizes: Sequence[Sizes], numbers: Sequence[Sequence[float]], tolerance: float
-    ) -> tuple[set[str], float]:
-        if not sizes:
+    def _judged(self, found: Iterable[tuple[str, Squares]], tolerance: float) -> tuple[set[str], float]:
+        sums: dict[str, list[float]] = {}
+        for name, each in found:
+            sums[name] = [a + b for a, b in zip(sums.get(name, [0.0] * 4), each)]
+        if not sums:
             return set(), 0.0
-        squares: dict[str, list[float]] = {}
-        for each, norms in zip(sizes, numbers, strict=True):
-            found = each.squared(norms)
-            squares[each.name] = [a + b for a, b in zip(squares.get(each.name, [0.0] * 4), found)]
-        names, total = list(squares), torch.tensor(list(squares.values()), dtype=torch.float64).sqrt()
+        names, total = list(sums), torch.tensor(list(sums.values()), dtype=torch.float64).sqrt()
         own, usual = total[:, :2].amax(1), total[:, 3]
         floor = NOISE * float(total[:, [0, 1, 3]].max())
         scale = (own.clamp_min(floor) + self.rounding / tolerance * usual).clamp_min(1e-300)

@@ -7,6 +7,7 @@ module, in another one (tied), through `F.linear(x, self.other.weight)`, or in a
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from ntkscope.tangent import channels_last
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.quick_convolution import quick
+from ntkscope.tangent.quick_norm import still
 from ntkscope.tangent.rules import REWRITES, RULES
 from ntkscope.tangent.rules.registry import bind
 from ntkscope.tangent.subject import Subject
@@ -83,6 +86,7 @@ class Watch(TorchFunctionMode):
         flipped: bool = False,
     ) -> None:
         super().__init__()
+        self.stills = quickly
         self.quickly = quickly and (flipped or not channels_last)
         self.channels_last, self.flipped = channels_last, flipped
         self.tape = Tape()
@@ -109,7 +113,9 @@ class Watch(TorchFunctionMode):
             return self._unruled(func, kwargs, used, self._call(func, args, kwargs))
         rule, names = RULES[func]
         arguments = bind(names, args, kwargs)
-        output = quick(func, arguments, self.flipped, self.channels_last) if self.quickly else None
+        output = still(func, arguments) if self.stills else None
+        if output is None and self.quickly:
+            output = quick(func, arguments, self.flipped, self.channels_last)
         if output is None:
             output = self._call(func, args, kwargs)
         if not isinstance(output, Tensor) or not output.requires_grad:
@@ -227,5 +233,22 @@ def cotangents(
     edges = [call.edge for call in calls if call.edge is not None]
     if not edges:
         return []
-    how = {"retain_graph": True, "allow_unused": True, "is_grads_batched": several}
-    return list(torch.autograd.grad(outputs, edges, grad_outputs=weights, **how))
+
+    def passed_back(some: Tensor) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(outputs, edges, grad_outputs=some, retain_graph=True, allow_unused=True)
+
+    if not several:
+        return list(passed_back(weights))
+    reached: list[bool] = []
+
+    def those_reached(some: Tensor) -> tuple[Tensor, ...]:  # vmap takes tensors alone
+        found = passed_back(some)
+        reached[:] = [cotangent is not None for cotangent in found]
+        return tuple(cotangent for cotangent in found if cotangent is not None)
+
+    with (
+        warnings.catch_warnings()
+    ):  # of operations that are made for one head after another after all, such as fused attention
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        made = iter(vmap(those_reached)(weights))  # `is_grads_batched` would make most operations so
+    return [next(made) if there else None for there in reached]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ntkscope.tangent.features import Drawn, Feature, Formed
 
+Squares = tuple[float, float, float, float]
 PENDING = {"cpu": 2**18, "cuda": 2**22}  # numbers of sums that wait to be compared together
 
 
@@ -32,12 +34,44 @@ class Sizes(NamedTuple):
         norms = [torch.linalg.vector_norm(each, dtype=torch.float64) for each in (ours, theirs, ours - theirs)]
         return cls(name, [*norms, norms[1]])
 
-    def squared(self, norms: Sequence[float]) -> tuple[float, float, float, float]:
+    def squared(self, norms: Sequence[float]) -> Squares:
         """The squares, given the norms as numbers."""
         means: dict[int, float] = {}
         for (group, count), norm in zip(self.shares, norms[3:], strict=True):
             means[group] = means.get(group, 0.0) + norm * norm / max(1, count)
         return norms[0] * norms[0], norms[1] * norms[1], norms[2] * norms[2], max(means.values())
+
+
+class Table(NamedTuple):
+    """The same norms (4, names) of many parameters at once: ours, autograd's, their difference, the mean of several draws."""
+
+    names: Sequence[str]
+    norms: Tensor
+
+    @classmethod
+    def of(cls, names: Sequence[str], sums: Tensor, theirs: Sequence[Tensor]) -> Table:
+        """Of all draws (k, numbers) of our sums, parameter after parameter, the first of which are to be `theirs`."""
+        which, whole = (
+            _owners(tuple(value.numel() for value in theirs), sums.device),
+            torch.cat([*map(torch.flatten, theirs)]),
+        )
+        usual = torch.linalg.vector_norm(sums, dim=0, dtype=_double(sums)) / len(sums) ** 0.5
+        squares = torch.stack([_squared(each) for each in (sums[0], whole, sums[0].to(_double(sums)) - whole, usual)])
+        return cls(names, squares.new_zeros(4, len(theirs)).index_add_(1, which, squares).sqrt_())
+
+
+@lru_cache(maxsize=64)
+def _owners(lengths: tuple[int, ...], device: torch.device) -> Tensor:
+    """Whose each number is, of so many of each: sent to a device once, since blocks are alike."""
+    return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(device)
+
+
+def _double(values: Tensor) -> torch.dtype:
+    return torch.complex128 if values.is_complex() else torch.float64
+
+
+def _squared(values: Tensor) -> Tensor:
+    return torch.view_as_real(values).double().square().sum(-1) if values.is_complex() else values.double().square()
 
 
 class Pair(NamedTuple):
@@ -47,7 +81,7 @@ class Pair(NamedTuple):
     ours: Tensor
     theirs: Tensor
     drawn: Sequence[Drawn]
-    into: list[Sizes]
+    into: list[Sizes | Table]
 
     @property
     def numbers(self) -> int:
@@ -61,7 +95,7 @@ class Pending:
     pairs: list[Pair] = field(default_factory=list)
     numbers: int = 0
 
-    def add(self, name: str, ours: Tensor, theirs: Tensor, drawn: Sequence[Drawn], into: list[Sizes]) -> None:
+    def add(self, name: str, ours: Tensor, theirs: Tensor, drawn: Sequence[Drawn], into: list[Sizes | Table]) -> None:
         sums = [each._replace(sums=each.sums.to(theirs.dtype)) for each in drawn]
         pair = Pair(name, ours.reshape(theirs.shape).to(theirs.dtype), theirs, sums, into)
         self.pairs.append(pair)
@@ -94,8 +128,8 @@ class Check:
     one: int  # the sample that is run alone
     truth: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives
     alone: Mapping[str, Tensor] = field(default_factory=dict)  # what autograd gives for the one alone
-    block: list[Sizes] = field(default_factory=list)  # how the features compare, piece by piece
-    own: list[Sizes] = field(default_factory=list)  # and those of the one
+    block: list[Sizes | Table] = field(default_factory=list)  # how the features compare, piece by piece
+    own: list[Sizes | Table] = field(default_factory=list)  # and those of the one
     covered: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # rows that some piece answers for
     _cast: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
@@ -109,10 +143,21 @@ class Check:
         return self._cast[dtype]
 
 
-def numbers(sizes: Sequence[Sizes]) -> list[list[float]]:
-    """The norms of each as numbers; the device is waited for once."""
-    found = iter(stacked([norm for each in sizes for norm in each.norms]).tolist() if sizes else [])
-    return [list(islice(found, len(each.norms))) for each in sizes]
+def squares(sizes: Sequence[Sizes | Table]) -> list[list[tuple[str, Squares]]]:
+    """The squared norms of every parameter in each of `sizes`; the device is waited for once."""
+    single = [norm for each in sizes if isinstance(each, Sizes) for norm in each.norms]
+    tables = [each.norms.flatten() for each in sizes if isinstance(each, Table)]
+    several = [*([stacked(single)] if single else []), *tables]
+    read = torch.cat(several).tolist() if several else []
+    apart, rest = iter(read[: len(single)]), iter(read[len(single) :])
+    found: list[list[tuple[str, Squares]]] = []
+    for each in sizes:
+        if isinstance(each, Sizes):
+            found.append([(each.name, each.squared(list(islice(apart, len(each.norms)))))])
+        else:
+            rows = [[norm * norm for norm in islice(rest, len(each.names))] for _ in range(4)]
+            found.append([(name, (a, b, c, d)) for name, a, b, c, d in zip(each.names, *rows, strict=True)])
+    return found
 
 
 def stacked(numbers: Sequence[Tensor]) -> Tensor:

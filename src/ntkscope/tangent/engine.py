@@ -193,8 +193,18 @@ class Engine:
     def _fitting(self, way: Way, n: int) -> Way:
         """As much of a way as the memory besides the plan's allows: converted kernels, passes back of several heads."""
         kernels = sum(kernel.numel() * kernel.element_size() for kernel in self._kernels)
+        return way.within(self.spare, kernels, n * self._another)
+
+    @property
+    def _another(self) -> int:
+        """Bytes a sample that one more head of a pass back takes."""
         sizes = [call.shape.numel() // len(self.probed.few) * self.dtype.itemsize for call in self.probed.calls]
-        return way.within(self.spare, kernels, n * (sum(sizes) + LIVE * max(sizes, default=0)))
+        return sum(sizes) + LIVE * max(sizes, default=0)
+
+    @property
+    def sharing(self) -> int:
+        """Bytes a sample that the way of running samples takes besides, once it was chosen: several heads that share a pass."""
+        return (self.harvest.way.together - 1) * self._another if self.harvest.settled else 0
 
     @property
     def loops(self) -> bool:

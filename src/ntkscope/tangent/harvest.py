@@ -26,7 +26,7 @@ USES = 2  # blocks of each way: the first makes libraries choose their kernels, 
 AHEAD = 4  # blocks to come, or of earlier calls, from which on another way is tried: fewer could not pay for it
 GAIN = 0.97  # of the plain way's time, which another must stay below
 LAUNCHES = (
-    0.4  # of a block's time, which three samples alone take: from there on launches, not arithmetic, are what it costs
+    0.2  # of a block's time, which three samples alone take: from there on launches, not arithmetic, are what it costs
 )
 BLOCK, LONGEST = 256, 4096  # samples of a block while ways are compared, and once one was chosen
 RUNS = 14  # of some samples before the first block, at most

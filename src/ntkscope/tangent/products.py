@@ -25,7 +25,7 @@ from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.plan import FEW, Plan, heads_at_once, make_plan
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.probed import probed
-from ntkscope.tangent.schedule import check_schedule, planned
+from ntkscope.tangent.schedule import check_schedule, roomy
 from ntkscope.tangent.tiles import SHARE, SQUARES, TileMaker, Tiles, group_footprint, groups_of
 
 
@@ -158,7 +158,7 @@ def multiplied(
     if engines:
         engines[0].compare_ways(x1, each.slack * memory - result)
         each = replace(each, longest=engines[0].harvest.longest(n + (m or 0)))
-    plan = planned(n, m, each, memory, kept, threads, schedule)
+    plan = roomy(n, m, each, memory, kept, threads, schedule, engines[0].sharing if engines else 0)
     across = (plan.columns if m is not None else None) if plan.layered else m or n
     cut = {"block": plan.block, "workspace": plan.workspace, "forming": plan.forming}
     tiles = Tiles(makers, x1, x2, plan.resident, across, **cut, repeatable=False)

@@ -50,6 +50,11 @@ def weights_too() -> Iterator[None]:
         _count(-1)
 
 
+def weights_asked(device: torch.device) -> bool:
+    """Whether a backward pass on `device` is to give the gradients of weights and biases."""
+    return _OPEN > 0 if device.type == "cuda" else getattr(_ASKED, "weights", False)
+
+
 def _count(change: int) -> None:
     global _OPEN
     with _LOCK:
@@ -85,7 +90,7 @@ class _Flipped(Function):
         elif ctx.needs_input_grad[0]:
             how = ([1] * dims, ctx.padding, ctx.dilation, False, [0] * dims, 1)
             onward = torch.ops.aten.convolution_backward(cotangent, x, weight, None, *how, [True, False, False])[0]
-        if _OPEN > 0 if x.is_cuda else getattr(_ASKED, "weights", False):
+        if weights_asked(x.device):
             if ctx.needs_input_grad[1]:
                 of_weight = of_weights(x, weight, cotangent, ctx.padding, ctx.dilation)
             if ctx.needs_input_grad[2]:

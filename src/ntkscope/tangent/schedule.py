@@ -41,6 +41,7 @@ LARGE = 0.5  # of the work of forming: what layers about as large as the largest
 AGAIN = 0.015  # of the work of forming: patches, made again for every part of the rows that are formed at a time
 RIDGE = 100.0  # multiply-adds while one number of what stays is read; a product with w columns takes 1 + RIDGE / w of its time
 GAIN = 0.95  # of the work of "blocks", which "layers" must stay below
+ROOMY = 1.15  # times the work otherwise, up to which there is room for passes back of several heads
 # Of the budget: the least for gradients of one layer, where not all fit; the others where they save work.
 FORMED = (0.25, 0.1, 0.05)
 NARROW = 512  # columns that meet them
@@ -72,6 +73,24 @@ def planned(
             return plan
         each = replace(each, longest=max(plan.block // 2, usual.block))
     return usual
+
+
+def roomy(
+    n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str, extra: int
+) -> Plan:
+    """The same with `extra` bytes besides for each sample of a block, which running them otherwise takes; without, where that
+    would be much more work."""
+    usual = planned(n, m, each, memory, kept, threads, schedule)
+    if not extra:
+        return usual
+    larger = replace(each, passing=each.passing + extra, shelving=each.shelving + extra if each.shelving else 0)
+    try:
+        found = planned(n, m, larger, memory, kept, threads, schedule)
+    except MemoryBudgetError:
+        return usual
+    side, most = min(n, m or n), max(n, m or n)
+    first, second = (work(side, None if m is None else most, each, plan) for plan in (usual, found))
+    return found if second <= ROOMY * first else usual
 
 
 def _planned(n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str) -> Plan:
