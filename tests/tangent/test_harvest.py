@@ -162,7 +162,7 @@ def test_the_numbers_of_the_oracle(case: Callable[[], Case], way: Way, ways: lis
 
 @pytest.mark.parametrize("case", [convolutional, residual, mlp, attention], ids=lambda case: case.__name__)
 def test_heads_share_every_operation_of_a_pass(case: Callable[[], Case]) -> None:
-    """None is made for one head after another, but for fused attention, for which PyTorch has nothing else; nobody is warned."""
+    """None is made for one head after another, but for fused attention, which PyTorch cannot batch; nobody is warned."""
     model, x = case()
     outputs, tape = watch(Subject(model), Batch((x,), {}))
     weights = torch.eye(outputs.shape[1]).to(outputs)[:, None].expand(-1, len(x), -1)

@@ -81,7 +81,7 @@ def roomy(
     """The same with `extra` bytes besides for each sample of a block, which running them otherwise takes; without, where that
     would be much more work."""
     usual = planned(n, m, each, memory, kept, threads, schedule)
-    if not extra:
+    if not (extra and usual.layered):  # where features stay, shorter blocks cost more than passes that several heads share gain
         return usual
     larger = replace(each, passing=each.passing + extra, shelving=each.shelving + extra if each.shelving else 0)
     try:
