@@ -75,67 +75,67 @@ def of_training(**settings: Any) -> list[float]:
 # The versions, how it is computed, and what comes out.
 PINNED: dict[str, tuple[str, Any, list[float]]] = {
     "entk": (
-        "numerics of tangent 2, entk 1",
+        "numerics of tangent 3, entk 1",
         partial(of_kernel, "entk"),
         [0.5504730482188422, 5.05149489354903, -2.3118331462003003, 45.901486550067574],
     ),
     "trntk": (
-        "numerics of tangent 2, trntk 1",
+        "numerics of tangent 3, trntk 1",
         partial(of_kernel, "trntk"),
         [1.0, 0.23366827161661374, 0.7661438387931733, 4.982419491983274],
     ),
     "trntk0": (
-        "numerics of tangent 2, trntk0 1",
+        "numerics of tangent 3, trntk0 1",
         partial(of_kernel, "trntk0"),
         [12.71668781304948, 2.852615936568417, 10.277533136392375, 64.62590195899497],
     ),
     "pntk": (
-        "numerics of tangent 2, pntk 1",
+        "numerics of tangent 3, pntk 1",
         partial(of_kernel, "pntk"),
         [3.487794105652023, 1.8487119494334538, 2.8143596026199598, 22.950743275033787],
     ),
     "ck": (
-        "numerics of tangent 2, ck 1",
+        "numerics of tangent 3, ck 1",
         partial(of_kernel, "ck"),
         [2.167333513557575, 2.1453625727686547, 2.137335552774885, 19.230312804780517],
     ),
     "em": (
-        "numerics of tangent 2, em 1",
+        "numerics of tangent 3, em 1",
         partial(of_kernel, "em"),
         [25.360404745479972, -15.28914396860702, 27.582098664958508, 82.99434229196672],
     ),
     "ptk": (
-        "numerics of tangent 2, ptk 1",
+        "numerics of tangent 3, ptk 1",
         partial(of_kernel, "ptk"),
         [1.052478632417718, 0.9939885862411493, 1.0894515789570187, 9.42604697229669],
     ),
     "trntk0, one output and the last layer": (
-        "numerics of tangent 2, trntk0 1",
+        "numerics of tangent 3, trntk0 1",
         partial(of_kernel, "trntk0", outputs=[1], params="last"),
         [2.1673335135575753, 2.1453625727686547, 2.137335552774885, 19.230312804780517],
     ),
     "proj-trntk, rademacher": (
-        "numerics of tangent 2, projection 1, proj-trntk 1",
+        "numerics of tangent 3, projection 1, proj-trntk 2",
         partial(of_kernel, "proj-trntk", kind="rademacher", **WIDE),
         [14.379859963917836, 0.9759059807977593, 12.499874778081763, 63.26411210637495],
     ),
     "proj-trntk, gaussian": (
-        "numerics of tangent 2, projection 1, proj-trntk 1",
+        "numerics of tangent 3, projection 1, proj-trntk 2",
         partial(of_kernel, "proj-trntk", kind="gaussian", **WIDE),
         [11.449961138947751, 4.51825634806005, 9.470640549555686, 72.9154933120036],
     ),
     "proj-trntk, sparse": (
-        "numerics of tangent 2, projection 1, proj-trntk 1",
+        "numerics of tangent 3, projection 1, proj-trntk 2",
         partial(of_kernel, "proj-trntk", kind="sparse", **WIDE),
         [12.938292908685641, 2.697139517259922, 10.151559528836477, 63.199033477853405],
     ),
     "proj-trntk, kronecker": (
-        "numerics of tangent 2, projection 1, proj-trntk 1",
+        "numerics of tangent 3, projection 1, proj-trntk 2",
         partial(of_kernel, "proj-trntk", kind="kronecker", **WIDE),
         [13.3979303647563, 4.3751665604856935, 9.430700399642193, 66.61378551525135],
     ),
     "proj-pntk, rademacher": (
-        "numerics of tangent 2, projection 1, proj-pntk 1",
+        "numerics of tangent 3, projection 1, proj-pntk 2",
         partial(of_kernel, "proj-pntk", kind="rademacher", **WIDE),
         [4.137823541135925, 1.8220036008506186, 2.953224489315834, 22.66448822498809],
     ),

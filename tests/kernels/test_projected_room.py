@@ -14,10 +14,14 @@ import ntkscope as ns
 from ntkscope.core import MemoryBudgetError, StoreError
 from ntkscope.kernels import _projected_store, _projecting, _sketching
 from ntkscope.kernels._sketching import Room
+from ntkscope.linalg.sparse_sketch import SparseSketch
 from ntkscope.storage._zarr import attributes_checksum
 from ntkscope.storage.feature_store import FeatureStore
+from ntkscope.tangent import captured, engine
+from ntkscope.tangent.harvest import Way
 from oracles import against
 from oracles.closeness import relative_error
+from strategies.ways import harvested
 
 pytestmark = pytest.mark.guard  # minutes in all
 
@@ -37,9 +41,9 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> list[Room]:
     found: list[Room] = []
     made = _sketching.project_block
 
-    def project_block(engine: Any, captured: Any, sketch: Any, room: Room) -> Tensor:
+    def project_block(engine: Any, captured: Any, sketch: Any, room: Room, *rest: Any) -> Tensor:
         found.append(room)
-        return made(engine, captured, sketch, room)
+        return made(engine, captured, sketch, room, *rest)
 
     monkeypatch.setattr(_projecting, "project_block", project_block)
     monkeypatch.setattr(_projected_store, "project_block", project_block)
@@ -140,3 +144,70 @@ def test_a_store_that_does_not_say_its_steps_is_refused(tmp_path: Path) -> None:
     said.write_text(json.dumps(document))
     with pytest.raises(StoreError, match="in what steps"):
         ns.kernel("proj-trntk", model, x, **options)
+
+
+@both
+def test_places_and_signs_are_drawn_once_where_they_fit(
+    kind: str, rooms: list[Room], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several blocks, with the same bits as drawn for each; where they do not fit, some are."""
+    monkeypatch.setitem(_projecting.BLOCK, "cpu", 2)
+    model, x = lenet()
+    options: dict[str, Any] = {"kind": kind, "dim": 256, "normalize": False}
+    drawn: list[str] = []
+    parts = SparseSketch.parts
+
+    def noted(self: SparseSketch, *args: Any) -> Any:
+        drawn.append(self.name)
+        return parts(self, *args)
+
+    monkeypatch.setattr(SparseSketch, "parts", noted)
+    found = {}
+    for share in (1 / 16, 1e-4, 0.0):
+        drawn.clear()
+        monkeypatch.setattr(_projecting, "TABLES", share)
+        found[share] = ns.kernel("proj-trntk", model, x, memory="1GiB", **options).left, len(drawn)
+    (kept, once), (some, between), (none, often) = (found[share] for share in found)
+    assert torch.equal(kept, none)
+    assert torch.equal(some, none)
+    assert often == 3 * once
+    assert once < between < often
+
+
+@both
+@pytest.mark.parametrize("way", [Way(together=16), Way(channels_last=True, together=2), Way(flipped=True)], ids=str)
+def test_blocks_are_projected_whichever_way_they_are_run(kind: str, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_projecting.BLOCK, "cpu", 2)
+    model, x = lenet(torch.float64)
+    options: dict[str, Any] = {"kind": kind, "dim": 256, "normalize": False}
+    plain: Any = ns.kernel("proj-trntk", model, x, **options)
+    used: list[Way] = []
+    made = engine.capture
+
+    def noted(*args: Any) -> Any:
+        used.append(args[-1])
+        return made(*args)
+
+    monkeypatch.setattr(engine, "capture", noted)
+    with harvested(way):
+        found: Any = ns.kernel("proj-trntk", model, x, **options)
+    assert set(used) == {way}
+    assert found.meta["certificate"].checked == 3
+    assert relative_error(found.left, plain.left) <= 1e-12
+
+
+def test_a_way_whose_gradients_are_others_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block is projected again as the model itself runs."""
+    model, x = lenet(torch.float64)
+    options: dict[str, Any] = {"kind": "sparse", "dim": 256, "normalize": False}
+    plain: Any = ns.kernel("proj-trntk", model, x, **options)
+    made = captured.cotangents
+
+    def wrong(*args: Any, several: bool = False) -> Any:
+        found = made(*args, several=several)
+        return [None if each is None else 1.1 * each for each in found] if several else found
+
+    monkeypatch.setattr(captured, "cotangents", wrong)
+    with harvested(Way(together=16)):
+        found: Any = ns.kernel("proj-trntk", model, x, **options)
+    assert relative_error(found.left, plain.left) <= 1e-12

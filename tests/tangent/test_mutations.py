@@ -398,8 +398,21 @@ def quick_norm_backward_wrong_by_a_factor(patch: pytest.MonkeyPatch) -> Case:
 
     patch.setattr(_Still, "backward", staticmethod(backward))
     patch.setattr(quick_norm, "DEVICES", ("cpu",))
-    body = [nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)]
+    norm = nn.BatchNorm2d(3, eps=1.0)  # statistics are set to zero
+    body = [nn.Conv2d(2, 3, 3), norm, nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)]
     return randomize(nn.Sequential(*body)), noise(5, 2, 6, 6)
+
+
+@mutant("proj-trntk", ends="refused", options={"dim": 64, "normalize": False})
+def the_same_before_a_projection(patch: pytest.MonkeyPatch) -> Case:
+    """Gradients and what they are compared with come from one graph; the sample that is run alone does not."""
+    return quick_convolution_backward_wrong_by_a_factor(patch)
+
+
+@mutant("proj-trntk", ends="refused", options={"dim": 64, "normalize": False})
+def the_same_of_a_norm_before_a_projection(patch: pytest.MonkeyPatch) -> Case:
+    """The same of a norm, as on a GPU."""
+    return quick_norm_backward_wrong_by_a_factor(patch)
 
 
 @mutant()

@@ -16,11 +16,12 @@ from types import MappingProxyType
 
 NUMERICS: Mapping[str, int] = MappingProxyType(
     {
-        "tangent": 2,  # the engine: gradients and their products
+        "tangent": 3,  # the engine: gradients and their products
         "projection": 1,  # random projections of gradients: the maps and their streams
         "infinite": 1,
         "training": 1,
-        **dict.fromkeys(("entk", "trntk", "trntk0", "pntk", "proj-trntk", "proj-pntk", "ck", "em", "ptk"), 1),
+        **dict.fromkeys(("entk", "trntk", "trntk0", "pntk", "ck", "em", "ptk"), 1),
+        **dict.fromkeys(("proj-trntk", "proj-pntk"), 2),
     }
 )
 
@@ -29,7 +30,7 @@ def numerics(*names: str) -> str:
     """The versions of some rooms and kernels, in words; 1 for one that was never raised.
 
     >>> numerics("tangent", "mine")
-    'numerics of tangent 2, mine 1'
+    'numerics of tangent 3, mine 1'
     """
     return f"numerics of {', '.join(f'{name} {NUMERICS.get(name, 1)}' for name in names)}"
 

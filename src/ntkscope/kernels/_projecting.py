@@ -5,7 +5,16 @@ from __future__ import annotations
 from torch import Tensor
 
 from ntkscope.core.budget import over_budget
-from ntkscope.kernels._sketching import Room, Sketch, product_numbers, project_block, structured_room, table_bytes
+from ntkscope.kernels._sketching import (
+    Room,
+    Sketch,
+    Tables,
+    all_tables,
+    product_numbers,
+    project_block,
+    structured_room,
+    table_bytes,
+)
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg.assembly import RowBlocks
 from ntkscope.tangent.batches import Batch
@@ -13,6 +22,7 @@ from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.plan import SLACK
 
+TABLES = 1 / 16  # of what is left besides one sample: for a projection that is kept from block to block
 BLOCK = {"cpu": 256, "cuda": 512}  # samples projected together; a projection is drawn once per block
 
 
@@ -20,9 +30,12 @@ def project(engine: Engine, request: Request, x: Batch, sketch: Sketch) -> Tenso
     """The projected gradients of every sample, (n, heads, dim)."""
     n, width = len(x), engine.width * sketch.dim
     room = blocks(engine, request.memory, sketch, n)
+    tables = Tables(room.tables)
+    engine.spare = max(0.0, _left(engine, request.memory, sketch, n, room))
+    engine.harvest.begin(-(-n // room.block))
 
     def compute(rows: slice) -> Tensor:
-        return project_block(engine, engine.capture(x[rows]), sketch, room).flatten(1)
+        return project_block(engine, engine.capture(x[rows]), sketch, room, tables).flatten(1)
 
     made = RowBlocks(compute, n, width, room.block, engine.dtype, engine.device)
     return made.stacked("projection", request.progress).unflatten(1, (engine.width, sketch.dim))
@@ -45,8 +58,18 @@ def blocks(engine: Engine, memory: int, sketch: Sketch, kept: int) -> Room:
     if not sketch.dense:
         held, inner = structured_room(engine, sketch, (room - least) / 3)  # and a third for more samples
     fixed = _fixed(engine, sketch, rows, held, inner)
-    block = max(1, min(BLOCK.get(engine.subject.device.type, 256), int((room - fixed) / each)))
-    return Room(block, rows, held, inner)
+    tables = 0
+    if not sketch.dense and kept > 1:
+        tables = int(min(all_tables(engine, sketch), max(0, room - fixed - each) * TABLES))
+    block = max(1, min(BLOCK.get(engine.subject.device.type, 256), int((room - fixed - tables) / each)))
+    return Room(block, rows, held, inner, tables if kept > block else 0)
+
+
+def _left(engine: Engine, memory: int, sketch: Sketch, kept: int, room: Room) -> float:
+    """Bytes that nothing else takes while blocks are projected."""
+    features = kept * engine.width * sketch.dim * engine.subject.dtype.itemsize
+    fixed = _fixed(engine, sketch, room.rows, room.held, room.inner) + room.tables
+    return (memory - features) * SLACK - fixed - room.block * _each(engine, sketch)
 
 
 def check_room(engine: Engine, sketch: Sketch, room: Room, memory: int) -> None:

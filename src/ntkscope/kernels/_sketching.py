@@ -7,7 +7,7 @@ its second axis innermost, as the patches of a convolution are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import NamedTuple
@@ -29,7 +29,42 @@ INNER = {"cpu": 1024, "cuda": 4096}  # coordinates of a block that are multiplie
 HELD = {"cpu": 1 << 23, "cuda": 1 << 28}  # numbers of factored products held at a time, at most
 LEAST_INNER, LEAST_HELD = 64, 1 << 18  # where the room is little
 HELD_COPIES = 3  # of them, their signs and scratch included
+ALONE = (
+    4  # times the sparsity: parts as long are multiplied by themselves, which is less than copying them beside others
+)
+WHOLE = 8
 NARROWEST = 64  # columns of a factored projection are made at least so many at a time
+
+
+Parts = list[tuple[Tensor, Tensor]]  # places and signs of a sparse projection
+
+
+class Tables:
+    """Places and signs of sparse projections, kept from block to block as long as they fit into so many bytes."""
+
+    def __init__(self, room: int) -> None:
+        self.left = room
+        self._kept: dict[tuple[SparseSketch, int, int], Parts] = {}
+
+    def parts(
+        self, drawn: SparseSketch, start: int, stop: int, width: int, dtype: torch.dtype, device: torch.device
+    ) -> Iterable[tuple[Tensor, Tensor]]:
+        """`drawn.parts`; always for one width, dtype and device."""
+        key = drawn, start, stop
+        if key in self._kept:
+            return self._kept[key]
+        parts = drawn.parts(start, stop, width, dtype, device)
+        needed = sparse_bytes(drawn, stop - start, dtype.itemsize)
+        if needed > self.left:
+            return parts
+        self.left -= needed
+        self._kept[key] = list(parts)
+        return self._kept[key]
+
+
+def sparse_bytes(drawn: SparseSketch, numbers: int, itemsize: int) -> int:
+    """What places and signs of so many coordinates take; the first and last round of runs may be part of others."""
+    return (numbers + 2 * drawn.blocks * drawn.run) * (drawn.sparsity * itemsize + 8)
 
 
 class Room(NamedTuple):
@@ -39,6 +74,7 @@ class Room(NamedTuple):
     rows: int  # of a dense projection
     held: int  # numbers of factored products
     inner: int  # coordinates of a block of a sparse projection
+    tables: int = 0  # bytes of a sparse projection that are kept from block to block
 
 
 @dataclass(frozen=True)
@@ -90,20 +126,24 @@ def _factored(engine: Engine, dim: int, sparsity: int) -> frozenset[str]:
     return frozenset(name for name in factored if factored[name] < formed[name])
 
 
-def project_block(engine: Engine, captured: Captured, sketch: Sketch, room: Room) -> Float[Tensor, "n heads dim"]:
-    """The projected gradients (n, heads, dim) of captured samples, however many they are.
+def project_block(
+    engine: Engine, captured: Captured, sketch: Sketch, room: Room, tables: Tables | None = None
+) -> Float[Tensor, "n heads dim"]:
+    """The projected gradients (n, heads, dim) of captured samples, however many they are; `tables` serve all blocks.
 
-    Where the block is under audit, what autograd says of a random sum of them is projected beside them, as one row more: the
-    projection is linear, so the same sum of projected gradients must come out.
+    Where the block is under audit, what autograd says of random sums of them, and of one sample alone, is projected beside
+    them, as two rows more: the projection is linear, so the same sums of projected gradients must come out.
     """
     rows = captured.n * engine.width
-    made = _dense(engine, captured, sketch, room.rows) if sketch.dense else _structured(engine, captured, sketch, room)
+    if sketch.dense:
+        made = _dense(engine, captured, sketch, room.rows)
+    else:
+        made = _structured(engine, captured, sketch, room, tables or Tables(0))
     if captured.check is not None:
-        with engine.clock("certificate"):
+        with engine.judging(captured):
             engine.auditor.finish_projected(
-                captured.check, made[:rows], made[rows], lambda: _each_gradient(engine, captured), engine.loops
+                captured.check, made[:rows], made[rows:], lambda: _each_gradient(engine, captured), engine.loops
             )
-        captured.check = None
     return made[:rows].unflatten(0, (captured.n, engine.width))
 
 
@@ -113,28 +153,34 @@ def _each_gradient(engine: Engine, captured: Captured) -> Iterator[tuple[Piece, 
         yield piece, (captured.func[piece.name] if piece.method == "func" else captured.gradient(piece)).flatten(0, 1)
 
 
-def _truth(engine: Engine, captured: Captured, piece: Piece, *, innermost: bool) -> Float[Tensor, "1 numbers"] | None:
-    """What autograd says of the sum of the block's gradients, (1, numbers) of a piece; None where it was not asked."""
+def _truth(engine: Engine, captured: Captured, piece: Piece, *, innermost: bool) -> Float[Tensor, "2 numbers"] | None:
+    """What autograd says of the sum of the block's gradients, and of one sample's alone, (2, numbers) of a piece; None where it
+    was not asked."""
     if captured.check is None:
         return None
-    whole = captured.check.truth[piece.name]
-    rows = whole[piece.start : piece.stop] if whole.dim() else whole.reshape(1)
-    if innermost and rows.dim() > 2:
-        rows = rows.movedim(1, -1)
-    return rows.reshape(1, -1).to(engine.subject.dtype)
+    both = []
+    for known in (captured.check.truth, captured.check.alone):
+        whole = known[piece.name]
+        rows = whole[piece.start : piece.stop] if whole.dim() else whole.reshape(1)
+        both.append((rows.movedim(1, -1) if innermost and rows.dim() > 2 else rows).reshape(-1))
+    return torch.stack(both).to(engine.subject.dtype)
 
 
 def _with_truth(
-    values: Float[Tensor, "rows numbers"], truth: Float[Tensor, "1 numbers"] | None
+    values: Float[Tensor, "rows numbers"], truth: Float[Tensor, "2 numbers"] | None
 ) -> Float[Tensor, "more numbers"]:
     return values if truth is None else torch.cat([values, truth.to(values.dtype)])
+
+
+def _rows(engine: Engine, captured: Captured) -> int:
+    """Of projected gradients, and of what they are compared with."""
+    return captured.n * engine.width + (0 if captured.check is None else 2)
 
 
 def _dense(engine: Engine, captured: Captured, sketch: Sketch, rows: int) -> Float[Tensor, "rows dim"]:
     """2 n · heads · parameters · dim flops; the projection is drawn `rows` rows at a time."""
     subject, rounding, dim = engine.subject, engine.precision, sketch.dim
-    rows_all = captured.n * engine.width + (captured.check is not None)
-    total = torch.zeros(rows_all, dim, dtype=subject.dtype, device=subject.device)
+    total = torch.zeros(_rows(engine, captured), dim, dtype=subject.dtype, device=subject.device)
     unit = torch.tensor(dim**-0.5, dtype=rounding.storage).double().item()  # all signs are rounded by one factor
     rounded = dim**-0.5 / unit if sketch.kind == "rademacher" and rounding.storage != subject.dtype else 1.0
     for piece in engine.pieces:
@@ -167,10 +213,12 @@ def _dense(engine: Engine, captured: Captured, sketch: Sketch, rows: int) -> Flo
     return total
 
 
-def _structured(engine: Engine, captured: Captured, sketch: Sketch, room: Room) -> Float[Tensor, "rows dim"]:
+def _structured(
+    engine: Engine, captured: Captured, sketch: Sketch, room: Room, tables: Tables
+) -> Float[Tensor, "rows dim"]:
     """2 n · heads · parameters · sparsity flops for what is formed, and what `_factored` counts for the rest."""
     subject, rows = engine.subject, captured.n * engine.width
-    total = torch.zeros(rows + (captured.check is not None), sketch.dim, dtype=subject.dtype, device=subject.device)
+    total = torch.zeros(_rows(engine, captured), sketch.dim, dtype=subject.dtype, device=subject.device)
     if any(piece.name in sketch.kronecker for piece in engine.pieces):
         for piece in engine.pieces:
             if piece.name in sketch.kronecker:
@@ -181,7 +229,7 @@ def _structured(engine: Engine, captured: Captured, sketch: Sketch, room: Room) 
                         drawn = _drawn(engine, piece, sketch)
                         _kronecker_formed(engine, piece, truth, drawn, room.held, total[rows:].unsqueeze(0))
         total *= sketch.dim**-0.5
-    blocks = _Blocks(engine, len(total), sketch, room.inner)
+    blocks = _Blocks(engine, len(total), sketch, room.inner, tables)
     for piece in engine.pieces:
         if piece.name not in sketch.kronecker:
             with engine.clock("gradients", piece):
@@ -193,14 +241,15 @@ def _structured(engine: Engine, captured: Captured, sketch: Sketch, room: Room) 
 
 
 class _Blocks:
-    """The sparse part of a projection, block by block; parts of several parameters are multiplied in one product."""
+    """The sparse part of a projection, block by block; short parts of several parameters are multiplied in one product."""
 
-    def __init__(self, engine: Engine, rows: int, sketch: Sketch, width: int) -> None:
-        self._engine, self._sketch, self._rows, self._width = engine, sketch, rows, width
+    def __init__(self, engine: Engine, rows: int, sketch: Sketch, width: int, tables: Tables) -> None:
+        self._engine, self._sketch, self._rows, self._width, self._tables = engine, sketch, rows, width, tables
         self._blocks = sketch.dim // sketch.sparsity
         device, dtype = engine.subject.device, engine.subject.dtype
         self._total = torch.zeros(self._blocks, rows, sketch.sparsity, dtype=dtype, device=device)
-        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._waiting: Parts = []
+        self._alone = ALONE * sketch.sparsity
 
     def add(self, piece: Piece, values: Tensor) -> None:
         """Add the gradients (rows, numbers) of a piece."""
@@ -209,13 +258,14 @@ class _Blocks:
         drawn = SparseSketch(sketch.seed, piece.name, leaf.numel(), sketch.dim, sketch.sparsity)
         stored, scale = engine.precision.store(values)
         start = _offset(piece)
-        for index, signs in drawn.parts(start, start + piece.numbers, self._width, stored.dtype, leaf.device):
+        stop, how = start + piece.numbers, (self._width, stored.dtype, leaf.device)
+        for index, signs in self._tables.parts(drawn, start, stop, *how):
             gathered = _columns(stored, index.flatten(), gcd(drawn.run, start)).view(self._rows, self._blocks, -1)
-            if scale is not None:  # each piece has its own
+            if scale is not None or signs.shape[1] >= self._alone:  # each piece has its own scale
                 self._multiply([(gathered, signs)], scale)
                 continue
             self._waiting.append((gathered, signs))
-            if sum(part.shape[1] for _, part in self._waiting) >= self._width // 2:
+            if sum(part.shape[1] for _, part in self._waiting) >= self._alone:
                 self._multiply(self._waiting)
                 self._waiting = []
 
@@ -226,9 +276,8 @@ class _Blocks:
             self._waiting = []
         return self._total.transpose(0, 1).reshape(self._rows, -1)
 
-    def _multiply(self, parts: list[tuple[Tensor, Tensor]], scale: Tensor | None = None) -> None:
-        values = parts[0][0] if len(parts) == 1 else torch.cat([v for v, _ in parts], dim=2)
-        signs = parts[0][1] if len(parts) == 1 else torch.cat([s for _, s in parts], dim=1)
+    def _multiply(self, parts: Parts, scale: Tensor | None = None) -> None:
+        values, signs = _side_by_side([v for v, _ in parts], 2), _side_by_side([s for _, s in parts], 1)
         values = values.transpose(0, 1)
         if values.dtype == self._total.dtype:
             self._total.baddbmm_(values, signs)
@@ -238,6 +287,18 @@ class _Blocks:
         else:
             made = torch.bmm(values.float(), signs.float())
         self._total += made if scale is None else made * scale[None, :, None]
+
+
+def _side_by_side(parts: list[Tensor], axis: int) -> Tensor:
+    """Several parts as one; on a GPU with zeros up to a multiple of what its products are cut into, which others take three
+    times longer than."""
+    length = sum(part.shape[axis] for part in parts)
+    more = -length % WHOLE if parts[0].is_cuda else 0
+    if more:
+        shape = list(parts[0].shape)
+        shape[axis] = more
+        parts = [*parts, parts[0].new_zeros(shape)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
 def _columns(values: Float[Tensor, "rows numbers"], index: Int[Tensor, " k"], run: int) -> Float[Tensor, "rows k"]:
@@ -308,19 +369,19 @@ def _kronecker_formed(
 
 
 def _gradient_and_truth(engine: Engine, captured: Captured, piece: Piece) -> Float[Tensor, "rows numbers"]:
-    """The gradients of a piece, and in one row more what autograd says of their sum, where that is asked; formed where that row
-    is beside them, since copies of all gradients cost as much as making them."""
+    """The gradients of a piece, and in two rows more what autograd says, where that is asked; formed where those rows stand
+    beside them, since copies of all gradients cost as much as making them."""
     truth = _truth(engine, captured, piece, innermost=True)
     if truth is None:
         return _gradient(engine, captured, piece)
     rows = captured.n * engine.width
     storage, device = engine.precision.storage, engine.subject.device
-    room = torch.empty(rows + 1, piece.numbers, dtype=storage, device=device)
+    room = torch.empty(rows + 2, piece.numbers, dtype=storage, device=device)
     values = _gradient(engine, captured, piece, room[:rows])
     if values.data_ptr() != room.data_ptr():
         del room
         return _with_truth(values, truth)
-    room[rows] = truth[0]
+    room[rows:] = truth
     return room
 
 
@@ -377,6 +438,17 @@ def structured_room(engine: Engine, sketch: Sketch, share: float = 0) -> tuple[i
     more = int(share / (HELD_COPIES * size)), int(share / _inner_bytes(engine, sketch))
     most = HELD.get(device, HELD["cpu"]), INNER.get(device, INNER["cpu"])
     return max(held, min(most[0], held + more[0])), max(inner, min(most[1], inner + more[1]))
+
+
+def all_tables(engine: Engine, sketch: Sketch) -> int:
+    """Bytes of all places and signs of a sparse projection."""
+    size, leaves = engine.precision.storage.itemsize, engine.subject.leaves
+    pieces = (piece for piece in engine.pieces if piece.name not in sketch.kronecker)
+    drawn = ((piece, leaves[piece.name].numel()) for piece in pieces)
+    return sum(
+        sparse_bytes(SparseSketch(sketch.seed, piece.name, numel, sketch.dim, sketch.sparsity), piece.numbers, size)
+        for piece, numel in drawn
+    )
 
 
 def table_bytes(engine: Engine, sketch: Sketch, held: int, inner: int) -> int:

@@ -319,24 +319,35 @@ class Auditor:
         gradients: Callable[[], Iterable[tuple[Piece, Tensor]]],
         loop: bool,
     ) -> None:
-        """The same for projected gradients (n · heads, dim): their sum must be the projection of what autograd says."""
+        """The same for projected gradients (n · heads, dim): their sum, and that of the one, must be the projections of what
+        autograd says of the block and of the one alone, `truth` (2, dim)."""
         self._check_finite(check)
-        sums = check.draws.double().flatten(1) @ projected.double()
-        usual = float(sums.norm()) / DRAWS**0.5
-        own = max(float(sums[0].norm()), float(truth.double().norm()))
-        scale = max(own + self.rounding / self.tolerance * usual, 1e-300)
-        relative = float((sums[0] - truth.double()).norm()) / scale
-        if not relative <= self.tolerance:
+        projected = projected.unflatten(0, check.weights.shape)
+        whole = check.draws.double().flatten(1) @ projected.flatten(0, 1).double()
+        own = check.draws[:, check.one].double() @ projected[check.one].double()
+        relative, apart = (
+            self._off(sums, known.double(), tolerance)
+            for sums, known, tolerance in ((whole, truth[0], self.tolerance), (own, truth[1], self.kink))
+        )
+        if not (relative <= self.tolerance and apart <= self.kink):
             for piece, values in gradients():  # whose fault is it?
                 self.add(check, piece, None, Formed(values.unflatten(0, check.weights.shape)))
             self._add_small()
             self.pending.compare()
             self._unseen(check)
             bad = self.differing(check.block, self.kink if loop else self.tolerance)[0]
-            if bad or not relative <= self.kink:
-                raise PathChanged(bad or set(self.subject.leaves), suspect=True)
+            alone = self.differing(check.own, self.kink)[0]
+            if bad or alone or not max(relative, apart) <= self.kink:
+                names, mixed = bad | alone or set(self.subject.leaves), loop or (not bad and bool(alone))
+                raise PathChanged(names, suspect=True, refusal=MIXED if mixed else "")
         self.worst = max(self.worst, relative)
         self.checked += 1
+
+    def _off(self, sums: Tensor, known: Tensor, tolerance: float) -> float:
+        """How far the first of several random sums is off what it should be, beside its size and that of such sums."""
+        usual = float(sums.norm()) / DRAWS**0.5
+        own = max(float(sums[0].norm()), float(known.norm()))
+        return float((sums[0] - known).norm()) / max(own + self.rounding / tolerance * usual, 1e-300)
 
     def settle_spot(self, spot: Spot, total: Tensor) -> None:
         """An entry of a finished tile beside the same product of formed gradients."""

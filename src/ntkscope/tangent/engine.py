@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -215,14 +215,21 @@ class Engine:
         """After the last feature of a block: they must be what autograd says, or a slower method is used."""
         if captured.check is None:
             return
+        with self.judging(captured):
+            self.auditor.finish(captured.check, self.loops)
+
+    @contextlib.contextmanager
+    def judging(self, captured: Captured) -> Iterator[None]:
+        """While a block is compared with autograd; where it differs, the work begins again, as the model itself runs if this
+        block was run otherwise."""
         try:
             with self.clock("certificate"):
-                self.auditor.finish(captured.check, self.loops)
+                yield
         except PathChanged as change:
             if captured.way == PLAIN:
                 raise
             self.harvest.abandon()
-            raise PathChanged(set()) from change  # once more, as the model itself runs
+            raise PathChanged(set()) from change
         captured.check = None
 
     def spot(self, height: int, width: int) -> Spot | None:

@@ -79,9 +79,9 @@ def roomy(
     n: int, m: int | None, each: Footprint, memory: int, kept: int, threads: int, schedule: str, extra: int
 ) -> Plan:
     """The same with `extra` bytes besides for each sample of a block, which running them otherwise takes; without, where that
-    would be much more work."""
+    would be much more work, or features stay: then shorter blocks cost more than passes that several heads share gain."""
     usual = planned(n, m, each, memory, kept, threads, schedule)
-    if not (extra and usual.layered):  # where features stay, shorter blocks cost more than passes that several heads share gain
+    if not (extra and usual.layered):
         return usual
     larger = replace(each, passing=each.passing + extra, shelving=each.shelving + extra if each.shelving else 0)
     try:
