@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ntkscope.tangent import quick_convolution
-from ntkscope.tangent.quick_convolution import patches_multiplied, quick, weights_too
+from ntkscope.tangent.own_pass import OwnPass
+from ntkscope.tangent.quick_convolution import patches_multiplied, quick
 
 FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 THROUGH = st.booleans()
@@ -33,18 +33,19 @@ def test_gradients_are_those_of_the_plain_call(data: st.DataObject) -> None:
     weight = normal(o, i, *kernel).requires_grad_()
     bias = normal(o).requires_grad_() if data.draw(THROUGH, label="bias") else None
     asked = {"input": x, "weight": weight, "bias": bias, "padding": padding, "dilation": dilation}
-    made = quick(FUNCTIONS[dims], asked)
+    own = OwnPass()
+    made = quick(FUNCTIONS[dims], asked, own)
     assert made is not None
     plain = FUNCTIONS[dims](x, weight, bias, 1, padding, dilation)
     torch.testing.assert_close(made, plain)
     leaves = [leaf for leaf in (x, weight, bias) if leaf is not None and leaf.requires_grad]
     cotangent = normal(*plain.shape)
-    with weights_too():
-        ours = torch.autograd.grad(made, leaves, cotangent, retain_graph=True)
+    ours = torch.autograd.grad(made, leaves, cotangent, retain_graph=True)
     for one, other in zip(ours, torch.autograd.grad(plain, leaves, cotangent)):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
     if x.requires_grad:  # cotangents alone
-        onward, of_weight = torch.autograd.grad(made, [x, weight], cotangent, allow_unused=True)
+        with own.of_cotangents():
+            onward, of_weight = torch.autograd.grad(made, [x, weight], cotangent, allow_unused=True)
         assert of_weight is None
         torch.testing.assert_close(onward, ours[0], rtol=0, atol=0)
 
@@ -64,15 +65,7 @@ def test_patches_multiplied_are_a_convolution(data: st.DataObject) -> None:
     torch.testing.assert_close(found, F.conv2d(x, weight, None, 1, padding))
 
 
-def test_weights_are_asked_for_until_the_last_one_closes() -> None:
-    with weights_too():
-        with weights_too():
-            assert quick_convolution._OPEN == 2
-        assert quick_convolution._OPEN == 1
-    assert quick_convolution._OPEN == 0
-
-
 @pytest.mark.parametrize("more", [{"stride": 2}, {"groups": 2}, {"padding": "same"}])
 def test_other_calls_are_left_alone(more: dict[str, object]) -> None:
     x, weight = torch.randn(2, 2, 5, 5), torch.randn(2, 2 // int(more.get("groups", 1)), 3, 3)  # type: ignore[call-overload]
-    assert quick(F.conv2d, {"input": x, "weight": weight, **more}) is None
+    assert quick(F.conv2d, {"input": x, "weight": weight, **more}, OwnPass()) is None

@@ -16,7 +16,7 @@ from torch.func import vmap
 import ntkscope as ns
 from ntkscope.tangent import quick_norm
 from ntkscope.tangent.harvest import PLAIN, Way
-from ntkscope.tangent.quick_convolution import weights_too
+from ntkscope.tangent.own_pass import OwnPass
 from ntkscope.tangent.quick_norm import still
 from oracles.against import expected
 from oracles.closeness import assert_kernel_close
@@ -47,19 +47,24 @@ def test_gradients_are_those_of_the_plain_call(data: st.DataObject) -> None:
     x.requires_grad_(data.draw(st.booleans(), label="input has a gradient"))
     weight, bias = data.draw(st.sampled_from([(True, True), (True, False), (False, True)]), label="parameters")
     asked = arguments(x, draw, weight, bias)
-    made = still(F.batch_norm, asked)
+    own = OwnPass()
+    made = still(F.batch_norm, asked, own)
     assert made is not None
     plain = F.batch_norm(**asked)
     assert torch.equal(made, plain)
     leaves = [leaf for leaf in (x, asked.get("weight"), asked.get("bias")) if leaf is not None and leaf.requires_grad]
     several = torch.randn(3, *shape, generator=draw, dtype=torch.float64)
-    with weights_too():
-        ours = torch.autograd.grad(made, leaves, several[0], retain_graph=True)
+    ours = torch.autograd.grad(made, leaves, several[0], retain_graph=True)
     for one, other in zip(ours, torch.autograd.grad(plain, leaves, several[0], retain_graph=True)):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
     if x.requires_grad:  # cotangents alone, of several heads
         theirs = torch.stack([torch.autograd.grad(plain, x, each, retain_graph=True)[0] for each in several])
-        found = vmap(lambda each: torch.autograd.grad(made, x, each, retain_graph=True)[0])(several)
+        with own.of_cotangents():
+            found = vmap(lambda each: torch.autograd.grad(made, x, each, retain_graph=True)[0])(several)
+            assert all(
+                torch.autograd.grad(made, leaf, several[0], retain_graph=True, allow_unused=True)[0] is None
+                for leaf in leaves[1:]
+            )
         torch.testing.assert_close(found, theirs, rtol=1e-12, atol=1e-12)
 
 
@@ -80,8 +85,8 @@ def test_other_calls_are_left_alone(kind: str, monkeypatch: pytest.MonkeyPatch) 
         asked |= {"running_mean": None, "running_var": None}
     else:
         monkeypatch.setattr(quick_norm, "DEVICES", ("cuda",))
-    assert still(F.batch_norm, asked) is None
-    assert still(F.layer_norm, asked) is None
+    assert still(F.batch_norm, asked, OwnPass()) is None
+    assert still(F.layer_norm, asked, OwnPass()) is None
 
 
 def frozen(model: nn.Sequential) -> None:

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from ntkscope.tangent import channels_last
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.layout import Layout
+from ntkscope.tangent.own_pass import OwnPass, recomputed
 from ntkscope.tangent.quick_convolution import quick
 from ntkscope.tangent.quick_norm import still
 from ntkscope.tangent.rules import REWRITES, RULES
@@ -39,6 +40,7 @@ class Call:
     edge: GradientEdge | None  # None once the cotangents are there: it holds the whole graph
     shape: torch.Size  # of the output
     lead: tuple[int, ...]  # sizes of its leading, batch-like axes
+    own: OwnPass | None = None  # of the forward pass it belongs to
 
     @property
     def outer(self) -> bool:
@@ -89,7 +91,7 @@ class Watch(TorchFunctionMode):
         self.stills = quickly
         self.quickly = quickly and (flipped or not channels_last)
         self.channels_last, self.flipped = channels_last, flipped
-        self.tape = Tape()
+        self.tape, self.own = Tape(), OwnPass()
         self.n = n
         self.layouts = layouts
         self._leaves = leaves
@@ -113,9 +115,7 @@ class Watch(TorchFunctionMode):
             return self._unruled(func, kwargs, used, self._call(func, args, kwargs))
         rule, names = RULES[func]
         arguments = bind(names, args, kwargs)
-        output = still(func, arguments) if self.stills else None
-        if output is None and self.quickly:
-            output = quick(func, arguments, self.flipped, self.channels_last)
+        output = self._quick(func, arguments) if self.stills and not recomputed() else None
         if output is None:
             output = self._call(func, args, kwargs)
         if not isinstance(output, Tensor) or not output.requires_grad:
@@ -129,6 +129,13 @@ class Watch(TorchFunctionMode):
             return self._unruled(func, kwargs, used, output)
         self.tape.unruled |= used - {term.slot.name for term in terms}
         return self._record(terms, output) if terms else output
+
+    def _quick(self, func: Any, arguments: dict[str, Any]) -> Tensor | None:
+        """The call made in another, equal way; None where there is none."""
+        output = still(func, arguments, self.own)
+        if output is None and self.quickly:
+            output = quick(func, arguments, self.own, self.flipped, self.channels_last)
+        return output
 
     def _unruled(self, func: Any, kwargs: Any, used: set[str], output: Any) -> Any:
         """A call without a rule: parameters are lost sight of, unless what it returned is still one of them."""
@@ -177,7 +184,8 @@ class Watch(TorchFunctionMode):
             axes = output.dim()
             output = _widened(output, lead, self.n)
             lead += output.dim() - axes
-        self.tape.calls.append(Call(terms, get_gradient_edge(output), output.shape, tuple(output.shape[:lead])))
+        edge, sizes = get_gradient_edge(output), tuple(output.shape[:lead])
+        self.tape.calls.append(Call(terms, edge, output.shape, sizes, self.own))
         return output
 
 
@@ -234,8 +242,11 @@ def cotangents(
     if not edges:
         return []
 
+    own = next((call.own for call in calls if call.own is not None), None) or OwnPass()
+
     def passed_back(some: Tensor) -> tuple[Tensor | None, ...]:
-        return torch.autograd.grad(outputs, edges, grad_outputs=some, retain_graph=True, allow_unused=True)
+        with own.of_cotangents():
+            return torch.autograd.grad(outputs, edges, grad_outputs=some, retain_graph=True, allow_unused=True)
 
     if not several:
         return list(passed_back(weights))

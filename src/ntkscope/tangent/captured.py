@@ -24,7 +24,6 @@ from ntkscope.tangent.layout import Layout
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.precision import Precision
 from ntkscope.tangent.probe import Findings
-from ntkscope.tangent.quick_convolution import weights_too
 from ntkscope.tangent.reference import dense, pull
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Order, Outer, Term, Vector
@@ -292,7 +291,7 @@ def _truth(subject: Subject, headed: Tensor, weights: Tensor, *, short: bool = F
     leaves = subject.leaves
     if not headed.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    with tensor_cores(short), any_order(subject.device), weights_too():
+    with tensor_cores(short), any_order(subject.device):
         grads = pull(subject, headed, weights.to(headed), list(leaves.values()))
     wide = {name: torch.promote_types(leaf.dtype, torch.float32) for name, leaf in leaves.items()}
     return {name: dense(grad, leaf).to(wide[name]) for (name, leaf), grad in zip(leaves.items(), grads)}

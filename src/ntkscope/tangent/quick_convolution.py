@@ -3,16 +3,13 @@
 CPU libraries tune the forward convolution (blocked, Winograd); their input gradient is often two to three times slower for
 the same work, and their weight gradient up to ten times. With stride 1 the input gradient is itself a forward convolution of
 the cotangent with the flipped kernel, channels swapped; the weight gradient is one of the inputs with the cotangents, samples
-and channels swapped. Exact up to the order of sums. Mostly cotangents alone are asked for; gradients of weights are computed
-while `weights_too()` is open. On a GPU that is one of the ways that are timed (`harvest`); the weight gradient is PyTorch's own
-there, and of small images the input gradient is a product of matrices.
+and channels swapped. Exact up to the order of sums. On a GPU that is one of the ways that are timed (`harvest`); the weight
+gradient is PyTorch's own there, and of small images the input gradient is a product of matrices.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -21,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+from ntkscope.tangent.own_pass import OwnPass
 from ntkscope.tangent.rules.convolution import spread
 
 CONVOLUTIONS = {F.conv1d: F.conv1d, F.conv2d: F.conv2d, F.conv3d: F.conv3d}
@@ -32,46 +30,24 @@ SMALL = 32
 MULTIPLIED: tuple[str, ...] = ("cuda",)  # devices where that is done
 
 
-_ASKED = threading.local()
-_LOCK = threading.Lock()
-_OPEN = 0
-
-
-@contextlib.contextmanager
-def weights_too() -> Iterator[None]:
-    """While open, backward passes of this thread also give the gradients of weights and biases; on a GPU those of any thread,
-    since PyTorch makes them in a thread of its own."""
-    _count(1)
-    _ASKED.weights = True
-    try:
-        yield
-    finally:
-        _ASKED.weights = False
-        _count(-1)
-
-
-def weights_asked(device: torch.device) -> bool:
-    """Whether a backward pass on `device` is to give the gradients of weights and biases."""
-    return _OPEN > 0 if device.type == "cuda" else getattr(_ASKED, "weights", False)
-
-
-def _count(change: int) -> None:
-    global _OPEN
-    with _LOCK:
-        _OPEN += change
-
-
 class _Flipped(Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Any, padding: Sequence[int], dilation: Sequence[int], flip: bool
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Any,
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        flip: bool,
+        own: OwnPass,
     ) -> Tensor:
         dims = weight.dim() - 2
         if flip:
-            flipped = weight.flip(list(range(2, 2 + dims))).transpose(0, 1)
             inner = dims == 2 and x.is_cuda and x.is_contiguous(memory_format=torch.channels_last)
-            ctx.flipped = flipped.contiguous(memory_format=torch.channels_last if inner else torch.contiguous_format)
-        ctx.flip, ctx.padding, ctx.dilation = flip, list(padding), list(dilation)
+            layout = torch.channels_last if inner else torch.contiguous_format
+            ctx.flipped = _turned(weight).contiguous(memory_format=layout)
+        ctx.flip, ctx.padding, ctx.dilation, ctx.own = flip, list(padding), list(dilation), own
         ctx.save_for_backward(x, weight)
         return BY_DIMENSION[dims](x, weight, bias, 1, list(padding), list(dilation))
 
@@ -86,16 +62,24 @@ class _Flipped(Function):
                 dims == 2 and x.device.type in MULTIPLIED and prod(x.shape[2:]) <= SMALL and set(ctx.dilation) == {1}
             )
             convolve = patches_multiplied if small else BY_DIMENSION[dims]
-            onward = convolve(cotangent, ctx.flipped, None, 1, reach, ctx.dilation)
+            kernel = (
+                _turned(weight) if torch.is_grad_enabled() else ctx.flipped
+            )  # which may be differentiated once more
+            onward = convolve(cotangent, kernel, None, 1, reach, ctx.dilation)
         elif ctx.needs_input_grad[0]:
             how = ([1] * dims, ctx.padding, ctx.dilation, False, [0] * dims, 1)
             onward = torch.ops.aten.convolution_backward(cotangent, x, weight, None, *how, [True, False, False])[0]
-        if weights_asked(x.device):
+        if not ctx.own.alone:
             if ctx.needs_input_grad[1]:
                 of_weight = of_weights(x, weight, cotangent, ctx.padding, ctx.dilation)
             if ctx.needs_input_grad[2]:
                 of_bias = cotangent.transpose(0, 1).flatten(1).sum(1)
-        return onward, of_weight, of_bias, None, None, None
+        return onward, of_weight, of_bias, None, None, None, None
+
+
+def _turned(weight: Tensor) -> Tensor:
+    """The kernel of the pass back: flipped, its channels swapped."""
+    return weight.flip(list(range(2, weight.dim()))).transpose(0, 1)
 
 
 def patches_multiplied(
@@ -126,7 +110,9 @@ def flipped_bytes(leaves: Iterable[Tensor], device: torch.device) -> int:
     return sum(t.numel() * t.element_size() for t in leaves if t.dim() > 2) if device.type == "cpu" else 0
 
 
-def quick(function: Any, arguments: dict[str, Any], anywhere: bool = False, inner: bool = False) -> Tensor | None:
+def quick(
+    function: Any, arguments: dict[str, Any], own: OwnPass, anywhere: bool = False, inner: bool = False
+) -> Tensor | None:
     """The call made so, or None where it would not be equal or not be faster. `anywhere`: on a GPU too; `inner`: images with
     their channels innermost."""
     if function not in CONVOLUTIONS:
@@ -145,4 +131,5 @@ def quick(function: Any, arguments: dict[str, Any], anywhere: bool = False, inne
     if inner and dims == 2:
         x, weight = (each.contiguous(memory_format=torch.channels_last) for each in (x, weight))
     grows = prod(x.shape[2:]) > GROWTH * prod(size - lost for size, lost in zip(x.shape[2:], shrink))
-    return _Flipped.apply(x, weight, arguments.get("bias"), padding, dilation, x.requires_grad and fits and not grows)
+    flip = x.requires_grad and fits and not grows
+    return _Flipped.apply(x, weight, arguments.get("bias"), padding, dilation, flip, own)
