@@ -29,10 +29,8 @@ INNER = {"cpu": 1024, "cuda": 4096}  # coordinates of a block that are multiplie
 HELD = {"cpu": 1 << 23, "cuda": 1 << 28}  # numbers of factored products held at a time, at most
 LEAST_INNER, LEAST_HELD = 64, 1 << 18  # where the room is little
 HELD_COPIES = 3  # of them, their signs and scratch included
-ALONE = (
-    4  # times the sparsity: parts as long are multiplied by themselves, which is less than copying them beside others
-)
-WHOLE = 8
+ALONE = 4  # times the sparsity: parts as long are multiplied by themselves, which is less work than copying them
+WHOLE = 8  # coordinates: products of other lengths take several times longer on tensor cores
 NARROWEST = 64  # columns of a factored projection are made at least so many at a time
 
 
@@ -290,8 +288,7 @@ class _Blocks:
 
 
 def _side_by_side(parts: list[Tensor], axis: int) -> Tensor:
-    """Several parts as one; on a GPU with zeros up to a multiple of what its products are cut into, which others take three
-    times longer than."""
+    """Several parts as one; on a GPU with zeros up to a whole multiple of what its products are cut into."""
     length = sum(part.shape[axis] for part in parts)
     more = -length % WHOLE if parts[0].is_cuda else 0
     if more:

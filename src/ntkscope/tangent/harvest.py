@@ -25,9 +25,7 @@ TOGETHER = 16  # outputs that share a backward pass, at most
 USES = 2  # blocks of each way: the first makes libraries choose their kernels, the second is timed
 AHEAD = 4  # blocks to come, or of earlier calls, from which on another way is tried: fewer could not pay for it
 GAIN = 0.97  # of the plain way's time, which another must stay below
-LAUNCHES = (
-    0.2  # of a block's time, which three samples alone take: from there on launches, not arithmetic, are what it costs
-)
+LAUNCHES = 0.2  # of a block's time, which three samples alone take: from there on launches may be what it costs
 BLOCK, LONGEST = 256, 4096  # samples of a block while ways are compared, and once one was chosen
 RUNS = 14  # of some samples before the first block, at most
 SLOWER = 1.3  # times the plain way's time, beyond which nothing more is tried with that layout
