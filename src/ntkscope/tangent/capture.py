@@ -241,7 +241,6 @@ def cotangents(
     edges = [call.edge for call in calls if call.edge is not None]
     if not edges:
         return []
-
     own = next((call.own for call in calls if call.own is not None), None) or OwnPass()
 
     def passed_back(some: Tensor) -> tuple[Tensor | None, ...]:
@@ -257,9 +256,9 @@ def cotangents(
         reached[:] = [cotangent is not None for cotangent in found]
         return tuple(cotangent for cotangent in found if cotangent is not None)
 
-    with (
-        warnings.catch_warnings()
-    ):  # of operations that are made for one head after another after all, such as fused attention
+    # Few operations are made for one head after another (fused attention), and PyTorch warns of them; with `is_grads_batched`
+    # most would be.
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")
-        made = iter(vmap(those_reached)(weights))  # `is_grads_batched` would make most operations so
+        made = iter(vmap(those_reached)(weights))
     return [next(made) if there else None for there in reached]

@@ -51,16 +51,14 @@ class Table(NamedTuple):
     @classmethod
     def of(cls, names: Sequence[str], sums: Tensor, theirs: Sequence[Tensor]) -> Table:
         """Of all draws (k, numbers) of our sums, parameter after parameter, the first of which are to be `theirs`."""
-        which, whole = (
-            _owners(tuple(value.numel() for value in theirs), sums.device),
-            torch.cat([*map(torch.flatten, theirs)]),
-        )
+        which = _owners(tuple(value.numel() for value in theirs), sums.device)
+        whole = torch.cat([value.flatten() for value in theirs])
         usual = torch.linalg.vector_norm(sums, dim=0, dtype=_double(sums)) / len(sums) ** 0.5
         squares = torch.stack([_squared(each) for each in (sums[0], whole, sums[0].to(_double(sums)) - whole, usual)])
         return cls(names, squares.new_zeros(4, len(theirs)).index_add_(1, which, squares).sqrt_())
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _owners(lengths: tuple[int, ...], device: torch.device) -> Tensor:
     """Whose each number is, of so many of each: sent to a device once, since blocks are alike."""
     return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(device)
