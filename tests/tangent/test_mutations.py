@@ -87,6 +87,17 @@ def trusting(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(guards, check, lambda *args: None)
 
 
+def onward_scaled(patch: pytest.MonkeyPatch, function: Any) -> None:
+    """What a custom function passes back to its input is too long."""
+    original = function.backward
+
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        onward, *rest = original(ctx, *cotangents)
+        return (None if onward is None else onward * 1.5, *rest)
+
+    patch.setattr(function, "backward", staticmethod(backward))
+
+
 def mlp(*sizes: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for a, b in pairwise(sizes):
@@ -377,26 +388,14 @@ def norm_scale_without_standardising(patch: pytest.MonkeyPatch) -> Case:
 @mutant(ends="refused")
 def quick_convolution_backward_wrong_by_a_factor(patch: pytest.MonkeyPatch) -> Case:
     """An equal, faster way to make a call whose gradient is not equal: the block's own graph is wrong."""
-    original = _Flipped.backward
-
-    def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        onward, *rest = original(ctx, *cotangents)
-        return (None if onward is None else onward * 1.5, *rest)
-
-    patch.setattr(_Flipped, "backward", staticmethod(backward))
+    onward_scaled(patch, _Flipped)
     return images(padding=1)
 
 
 @mutant(ends="refused")
 def quick_norm_backward_wrong_by_a_factor(patch: pytest.MonkeyPatch) -> Case:
     """The same of a norm; with gradients of its weights, which the graph is asked for besides."""
-    original = _Still.backward
-
-    def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        onward, *rest = original(ctx, *cotangents)
-        return (None if onward is None else onward * 1.5, *rest)
-
-    patch.setattr(_Still, "backward", staticmethod(backward))
+    onward_scaled(patch, _Still)
     patch.setattr(quick_norm, "DEVICES", ("cpu",))
     norm = nn.BatchNorm2d(3, eps=1.0)  # statistics are set to zero
     body = [nn.Conv2d(2, 3, 3), norm, nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)]
