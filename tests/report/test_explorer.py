@@ -22,10 +22,10 @@ def test_a_wrong_items_explanation_names_the_networks_class(visit: Open, written
     data = record.metrics["section:explain"]["data"]
     page.locator(".findings a", has_text="wrong prediction").click()
     wrong = [n for n, (p, t) in enumerate(zip(data["network_predicted"], data["true"], strict=True)) if p != t]
-    assert page.locator("#explorer-count").inner_text() == f"{len(wrong)} of {OFFERED}"
     first = wrong[0]
     said = str(data["network_predicted"][first])
-    assert f"Test item {data['items'][first]}:" in page.locator("#explorer-head").inner_text()
+    page.locator("#explorer-head", has_text=f"Test item {data['items'][first]}:").wait_for()
+    assert page.locator("#explorer-count").inner_text() == f"{len(wrong)} of {OFFERED}"
     assert page.locator("#explorer-logit option:checked").inner_text().startswith(f"{said} (the network's answer")
     for part in ("bars", "top", "influence", "nearest"):
         assert said in page.locator(f"#explorer-{part} p bdi").first.inner_text()

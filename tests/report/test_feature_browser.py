@@ -84,7 +84,7 @@ def test_a_patch_opens_its_training_item(visit: Open, page_of: Callable[[str], P
     link = page.locator(f"{PART} a.to-item:has(.patch)").first
     number = link.get_attribute("href").removeprefix("#train-")
     link.click()
-    assert f"Training item {number}" in page.locator("#train-item").inner_text()
+    page.locator("#train-item", has_text=f"Training item {number}").wait_for()  # shown once the address has changed
     assert quiet(page)
 
 

@@ -105,8 +105,9 @@ def test_a_wrong_item_is_explained_at_every_width(
     page.locator(".findings a", has_text="wrong prediction").click()
     first = wrong[0]
     said, true = (str(classes[data[key][first]]) for key in ("network_predicted", "true"))
+    shown = f"Test item {record.arrays['originals.test'][data['items'][first]]}:"
+    page.locator("#explorer-head", has_text=shown).wait_for()
     head = page.locator("#explorer-head").inner_text()
-    assert f"Test item {record.arrays['originals.test'][data['items'][first]]}:" in head
     assert said in head
     assert true in head
     assert page.locator("#explorer-logit option:checked").inner_text().startswith(f"{said} (the network's answer")
