@@ -17,7 +17,8 @@ from ntkscope.core.identity import Answers, asked_items
 from ntkscope.core.numerics import numerics
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.kernels._projecting import blocks, check_room, project
-from ntkscope.kernels._sketching import Room, Sketch, project_block
+from ntkscope.kernels._sketch import Sketch
+from ntkscope.kernels._sketching import Room, project_block
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg import Gram
 from ntkscope.linalg.tiling import TileValues

@@ -5,16 +5,16 @@ from __future__ import annotations
 from torch import Tensor
 
 from ntkscope.core.budget import over_budget
+from ntkscope.kernels._sketch import Sketch
 from ntkscope.kernels._sketching import (
     Room,
-    Sketch,
-    Tables,
     all_tables,
     product_numbers,
     project_block,
     structured_room,
     table_bytes,
 )
+from ntkscope.kernels._sparse_blocks import Tables
 from ntkscope.kernels.registry import Request
 from ntkscope.linalg.assembly import RowBlocks
 from ntkscope.tangent.batches import Batch

@@ -7,9 +7,8 @@ its second axis innermost, as the patches of a convolution are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from math import gcd, prod
+from collections.abc import Iterator
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -17,9 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.kernels._sketch import Sketch
+from ntkscope.kernels._sparse_blocks import SparseBlocks, Tables, offset_of, sparse_bytes
 from ntkscope.linalg.kronecker_sketch import KroneckerSketch
 from ntkscope.linalg.sketch import KINDS, STRUCTURED, projection_rows
-from ntkscope.linalg.sparse_sketch import SparseSketch, check_sparsity
+from ntkscope.linalg.sparse_sketch import check_sparsity
 from ntkscope.tangent.captured import Captured
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.pieces import ELEMENTWISE, Piece
@@ -29,40 +30,7 @@ INNER = {"cpu": 1024, "cuda": 4096}  # coordinates of a block that are multiplie
 HELD = {"cpu": 1 << 23, "cuda": 1 << 28}  # numbers of factored products held at a time, at most
 LEAST_INNER, LEAST_HELD = 64, 1 << 18  # where the room is little
 HELD_COPIES = 3  # of them, their signs and scratch included
-ALONE = 4  # times the sparsity: parts as long are multiplied by themselves, which is less work than copying them
-WHOLE = 8  # coordinates: products of other lengths take several times longer on tensor cores
 NARROWEST = 64  # columns of a factored projection are made at least so many at a time
-
-
-Parts = list[tuple[Tensor, Tensor]]  # places and signs of a sparse projection
-
-
-class Tables:
-    """Places and signs of sparse projections, kept from block to block as long as they fit into so many bytes."""
-
-    def __init__(self, room: int) -> None:
-        self.left = room
-        self._kept: dict[tuple[SparseSketch, int, int], Parts] = {}
-
-    def parts(
-        self, drawn: SparseSketch, start: int, stop: int, width: int, dtype: torch.dtype, device: torch.device
-    ) -> Iterable[tuple[Tensor, Tensor]]:
-        """`drawn.parts`; always for one width, dtype and device."""
-        key = drawn, start, stop
-        if key in self._kept:
-            return self._kept[key]
-        parts = drawn.parts(start, stop, width, dtype, device)
-        needed = sparse_bytes(drawn, stop - start, dtype.itemsize)
-        if needed > self.left:
-            return parts
-        self.left -= needed
-        self._kept[key] = list(parts)
-        return self._kept[key]
-
-
-def sparse_bytes(drawn: SparseSketch, numbers: int, itemsize: int) -> int:
-    """What places and signs of so many coordinates take; the first and last round of runs may be part of others."""
-    return (numbers + 2 * drawn.blocks * drawn.run) * (drawn.sparsity * itemsize + 8)
 
 
 class Room(NamedTuple):
@@ -73,21 +41,6 @@ class Room(NamedTuple):
     held: int  # numbers of factored products
     inner: int  # coordinates of a block of a sparse projection
     tables: int = 0  # bytes of a sparse projection that are kept from block to block
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """One projection of all gradients of a model; `kronecker`: the parameters whose projection is factored."""
-
-    kind: str
-    dim: int
-    seed: int
-    sparsity: int = 1
-    kronecker: frozenset[str] = frozenset()
-
-    @property
-    def dense(self) -> bool:
-        return self.kind in KINDS
 
 
 def make_sketch(
@@ -187,7 +140,7 @@ def _dense(engine: Engine, captured: Captured, sketch: Sketch, rows: int) -> Flo
             values = values.to(subject.dtype)  # a model may have parameters of several kinds
             values = _with_truth(values, _truth(engine, captured, piece, innermost=False))
         with engine.clock("projection", piece):
-            offset = _offset(piece)
+            offset = offset_of(piece)
             for at in range(0, piece.numbers, rows):
                 stop = min(piece.numbers, at + rows)
                 table = projection_rows(
@@ -227,7 +180,7 @@ def _structured(
                         drawn = _drawn(engine, piece, sketch)
                         _kronecker_formed(engine, piece, truth, drawn, room.held, total[rows:].unsqueeze(0))
         total *= sketch.dim**-0.5
-    blocks = _Blocks(engine, len(total), sketch, room.inner, tables)
+    blocks = SparseBlocks(engine, len(total), sketch, room.inner, tables)
     for piece in engine.pieces:
         if piece.name not in sketch.kronecker:
             with engine.clock("gradients", piece):
@@ -236,75 +189,6 @@ def _structured(
                 blocks.add(piece, values)
     with engine.clock("projection"):
         return total.add_(blocks.finished(), alpha=sketch.sparsity**-0.5)
-
-
-class _Blocks:
-    """The sparse part of a projection, block by block; short parts of several parameters are multiplied in one product."""
-
-    def __init__(self, engine: Engine, rows: int, sketch: Sketch, width: int, tables: Tables) -> None:
-        self._engine, self._sketch, self._rows, self._width, self._tables = engine, sketch, rows, width, tables
-        self._blocks = sketch.dim // sketch.sparsity
-        device, dtype = engine.subject.device, engine.subject.dtype
-        self._total = torch.zeros(self._blocks, rows, sketch.sparsity, dtype=dtype, device=device)
-        self._waiting: Parts = []
-        self._alone = ALONE * sketch.sparsity
-
-    def add(self, piece: Piece, values: Tensor) -> None:
-        """Add the gradients (rows, numbers) of a piece."""
-        engine, sketch = self._engine, self._sketch
-        leaf = engine.subject.leaves[piece.name]
-        drawn = SparseSketch(sketch.seed, piece.name, leaf.numel(), sketch.dim, sketch.sparsity)
-        stored, scale = engine.precision.store(values)
-        start = _offset(piece)
-        stop, how = start + piece.numbers, (self._width, stored.dtype, leaf.device)
-        for index, signs in self._tables.parts(drawn, start, stop, *how):
-            gathered = _columns(stored, index.flatten(), gcd(drawn.run, start)).view(self._rows, self._blocks, -1)
-            if scale is not None or signs.shape[1] >= self._alone:  # each piece has its own scale
-                self._multiply([(gathered, signs)], scale)
-                continue
-            self._waiting.append((gathered, signs))
-            if sum(part.shape[1] for _, part in self._waiting) >= self._alone:
-                self._multiply(self._waiting)
-                self._waiting = []
-
-    def finished(self) -> Tensor:
-        """(rows, dim), without the factor of the signs."""
-        if self._waiting:
-            self._multiply(self._waiting)
-            self._waiting = []
-        return self._total.transpose(0, 1).reshape(self._rows, -1)
-
-    def _multiply(self, parts: Parts, scale: Tensor | None = None) -> None:
-        values, signs = _side_by_side([v for v, _ in parts], 2), _side_by_side([s for _, s in parts], 1)
-        values = values.transpose(0, 1)
-        if values.dtype == self._total.dtype:
-            self._total.baddbmm_(values, signs)
-            return
-        if values.is_cuda:
-            made = torch.bmm(values, signs, out_dtype=torch.float32)
-        else:
-            made = torch.bmm(values.float(), signs.float())
-        self._total += made if scale is None else made * scale[None, :, None]
-
-
-def _side_by_side(parts: list[Tensor], axis: int) -> Tensor:
-    """Several parts as one; on a GPU with zeros up to a whole multiple of what its products are cut into."""
-    length = sum(part.shape[axis] for part in parts)
-    more = -length % WHOLE if parts[0].is_cuda else 0
-    if more:
-        shape = list(parts[0].shape)
-        shape[axis] = more
-        parts = [*parts, parts[0].new_zeros(shape)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
-
-
-def _columns(values: Float[Tensor, "rows numbers"], index: Int[Tensor, " k"], run: int) -> Float[Tensor, "rows k"]:
-    """The columns `index` of `values`, which come in whole, aligned runs: eight bytes at a time where runs are long enough."""
-    packed = 8 // values.element_size()
-    if packed == 1 or run % packed or values.shape[1] % packed or not values.is_contiguous():
-        return values.index_select(1, index)
-    wide = values.view(torch.float64).index_select(1, index[::packed] // packed)
-    return wide.view(values.dtype)
 
 
 def _drawn(engine: Engine, piece: Piece, sketch: Sketch) -> KroneckerSketch:
@@ -418,19 +302,12 @@ def _innermost(leaf: Float[Tensor, "..."]) -> Int[Tensor, " k"]:
     return torch.arange(prod(rest)).view(prod(rest[1:]), rest[0]).T.flatten()
 
 
-def _offset(piece: Piece) -> int:
-    """How many numbers of its parameter come before a piece."""
-    return piece.start * (piece.numbers // (piece.stop - piece.start))
-
-
 def structured_room(engine: Engine, sketch: Sketch, share: float = 0) -> tuple[int, int]:
     """`held` and `inner` of a structured sketch that gets two shares of so many bytes beyond the least it needs."""
     size, device = engine.subject.dtype.itemsize, engine.subject.device.type
     leaves = engine.subject.leaves
     sides = max((len(leaves[name]) + leaves[name].numel() // len(leaves[name]) for name in sketch.kronecker), default=0)
-    runs = (
-        SparseSketch(sketch.seed, name, leaf.numel(), sketch.dim, sketch.sparsity).run for name, leaf in leaves.items()
-    )
+    runs = (sketch.sparse(name, leaf.numel()).run for name, leaf in leaves.items())
     held, inner = max(LEAST_HELD, NARROWEST * sides), max([LEAST_INNER, *runs])
     more = int(share / (HELD_COPIES * size)), int(share / _inner_bytes(engine, sketch))
     most = HELD.get(device, HELD["cpu"]), INNER.get(device, INNER["cpu"])
@@ -442,10 +319,7 @@ def all_tables(engine: Engine, sketch: Sketch) -> int:
     size, leaves = engine.precision.storage.itemsize, engine.subject.leaves
     pieces = (piece for piece in engine.pieces if piece.name not in sketch.kronecker)
     drawn = ((piece, leaves[piece.name].numel()) for piece in pieces)
-    return sum(
-        sparse_bytes(SparseSketch(sketch.seed, piece.name, numel, sketch.dim, sketch.sparsity), piece.numbers, size)
-        for piece, numel in drawn
-    )
+    return sum(sparse_bytes(sketch.sparse(piece.name, numel), piece.numbers, size) for piece, numel in drawn)
 
 
 def table_bytes(engine: Engine, sketch: Sketch, held: int, inner: int) -> int:

@@ -16,7 +16,8 @@ from torch import Tensor
 from ntkscope.core import UsageError, derive_seed, generator
 from ntkscope.kernels import _projected_store, costs
 from ntkscope.kernels._projecting import project
-from ntkscope.kernels._sketching import Sketch, make_sketch
+from ntkscope.kernels._sketch import Sketch
+from ntkscope.kernels._sketching import make_sketch
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
 from ntkscope.linalg.batch_means import group_count
