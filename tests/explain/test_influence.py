@@ -340,7 +340,7 @@ class TestRefused:
             ({"sample_weight": -np.ones(24)}, "none negative"),
             ({"y": np.arange(23)}, "expected"),
             ({"y": np.full((24, 3), np.nan)}, "NaN"),
-            ({"y": np.arange(24) % 5, "logits": np.zeros((5, 3))}, "label 4 with 3 outputs"),
+            ({"y": np.arange(24) % 5, "logits": np.zeros((5, 3))}, "label 4 with 3 classes"),
             ({"K_test": np.zeros((5, 23))}, "expected the kernel of the training points"),
             ({"K_train": np.ones((24, 23))}, "symmetric"),
         ],

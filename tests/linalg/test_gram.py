@@ -205,7 +205,7 @@ class TestAsGram:
         [np.ones(3), np.ones((2, 2, 2)), np.ones((2, 2), dtype=complex), np.array([["a"]]), np.array([[None]])],
     )
     def test_what_is_no_matrix_is_refused(self, values: np.ndarray) -> None:
-        with pytest.raises(UsageError, match="expected a real"):
+        with pytest.raises(UsageError, match="expected real numbers with 2 axes"):
             as_gram(values)
 
     def test_symmetry_is_checked_when_asked(self) -> None:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.data._checks import Real, as_dtype, at_least
+from ntkscope.core.arguments import Real, as_dtype, at_least
 
 
 def spectrum(dimension: int, decay: Real | None) -> Float[Tensor, " d"]:

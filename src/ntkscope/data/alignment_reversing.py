@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.data._checks import Real, as_dtype, at_least
+from ntkscope.core.arguments import Real, as_dtype, at_least
 from ntkscope.data.registry import DATASETS
 
 READINGS = ("support", "subsample")

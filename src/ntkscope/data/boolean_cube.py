@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.data._checks import as_dtype, at_least, between
+from ntkscope.core.arguments import as_dtype, at_least, between
 from ntkscope.data.orthant_shells import orthant_signs
 from ntkscope.data.registry import DATASETS
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Split
-from ntkscope.data._checks import Real, at_least, between
+from ntkscope.core.arguments import Real, at_least, between
 from ntkscope.data._quadratic_form import quadratic_form
 from ntkscope.data.registry import DATASETS
 

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.data._checks import Real, as_dtype
+from ntkscope.core.arguments import Real, as_dtype
 from ntkscope.data.registry import DATASETS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ntkscope.core import Split, generator
-from ntkscope.data._checks import Real, at_least
+from ntkscope.core.arguments import Real, at_least
 from ntkscope.data._quadratic_form import quadratic_form
 from ntkscope.data.registry import DATASETS
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.data._checks import Real, as_dtype, at_least, between
+from ntkscope.core.arguments import Real, as_dtype, at_least, between
 from ntkscope.data.registry import DATASETS
 
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError
-from ntkscope.data._checks import Real, as_dtype, at_least
+from ntkscope.core.arguments import Real, as_dtype, at_least
 from ntkscope.data.registry import DATASETS
 
 TARGETS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ntkscope.core import UsageError
-from ntkscope.explain._checks import plain
+from ntkscope.core.arguments import plain_array
 
 # Okabe & Ito (2008)
 BLUE, ORANGE, GREEN, VERMILLION, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#999999"
@@ -31,7 +31,7 @@ class Items:
         """`values` with the range of each channel, so that normalised images are shown in their colours."""
         if values is None or _are_texts(values):
             return Items(values)
-        images = plain(values)
+        images = plain_array(values)
         images = images[:, None] if images.ndim == 3 else images
         if images.ndim != 4 or images.shape[1] not in (1, 3):
             raise UsageError(

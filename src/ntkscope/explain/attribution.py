@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float64
 
 from ntkscope.core import UsageError
-from ntkscope.explain._checks import kernel_of, train_labels
+from ntkscope.core.arguments import labels_of
+from ntkscope.explain._kernels import kernel_of
 from ntkscope.explain.ranking import Top, item_of, output_of, top_of
 from ntkscope.linalg import Gram
 
@@ -68,7 +69,7 @@ class Attribution:
 
     def by_class(self, y_train: Any) -> Float64[np.ndarray, "m k c"]:
         """The mean attribution of each training class 0 … k-1 to each logit; O(n_test n_train c), k columns at a time."""
-        labels = train_labels(y_train, self.kernel.shape[1])
+        labels = labels_of(y_train, self.kernel.shape[1])
         classes = int(labels.max()) + 1
         found = np.empty((len(self), classes, len(self.intercept)))
         for k in range(classes):

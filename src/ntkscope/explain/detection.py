@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.explain._checks import mask_of, plain
+from ntkscope.core.arguments import mask_of, plain_array
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def precision_at(scores: Any, planted: Any, k: int) -> float:
 
 
 def _ranked(scores: Any, planted: Any) -> tuple[np.ndarray, np.ndarray]:
-    values = np.asarray(plain(scores), dtype=np.float64)
+    values = np.asarray(plain_array(scores), dtype=np.float64)
     truth = mask_of(planted, len(values) if values.ndim == 1 else None, "planted")
     if values.shape != truth.shape:
         raise UsageError(f"got scores of shape {values.shape} for {len(truth)} items; expected one per item")

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from ntkscope.core import UsageError
-from ntkscope.explain._checks import plain, train_labels
+from ntkscope.core.arguments import labels_of, plain_array
 
 Table = Float64[np.ndarray, "k c"]
 
@@ -44,11 +44,11 @@ def class_summary(attribution_item: Any, y_train: Any) -> ClassSummary:
     >>> found.median[:, 0].tolist(), float(found.high[0, 0]), found.outliers[0][0].tolist(), bool(found.mean_inside[0, 0])
     ([3.0, 7.0], 4.0, [4], False)
     """
-    values = np.asarray(plain(attribution_item), dtype=np.float64)
+    values = np.asarray(plain_array(attribution_item), dtype=np.float64)
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or not np.isfinite(values).all():
         raise UsageError(f"got attributions of shape {values.shape}; expected finite (n_train, c), as .item(i) returns")
-    labels = train_labels(y_train, len(values))
+    labels = labels_of(y_train, len(values))
     k, c = int(labels.max()) + 1, values.shape[1]
     mean, q1, median, q3, low, high = (np.full((k, c), np.nan) for _ in range(6))
     outliers = []
@@ -89,7 +89,7 @@ def concentration(values: Any, k: int = 5) -> Concentration:
     >>> float(found.top), float(found.participation)
     (0.25, 1.0)
     """
-    sizes = np.abs(np.asarray(plain(values), dtype=np.float64))
+    sizes = np.abs(np.asarray(plain_array(values), dtype=np.float64))
     if sizes.ndim not in (1, 2) or not len(sizes) or not np.isfinite(sizes).all():
         raise UsageError(f"got attributions of shape {sizes.shape}; expected finite (n_train,) or (n_train, c)")
     if not 1 <= k <= len(sizes):

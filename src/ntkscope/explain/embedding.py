@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ntkscope import models
 from ntkscope.core import DataCorrupt, Part, StoreError, UsageError, fingerprint
-from ntkscope.explain._checks import plain
+from ntkscope.core.arguments import plain_array
 from ntkscope.models.text import POOLINGS, pool_tokens
 from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.feature_audit import AuditedFeatures
@@ -180,7 +180,7 @@ def _rows(values: Any, name: str) -> Vectors:
     if isinstance(values, Part):
         values = values.x
     try:
-        rows = np.asarray(plain(values), dtype=np.float64)
+        rows = np.asarray(plain_array(values), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"got {name} of type {type(values).__name__}; expected numbers (n, …), one row per item: pass embed= for anything"

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float64, Int64
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.explain._checks import kernel_of
+from ntkscope.explain._kernels import kernel_of
 
 BLOCK = 2**23  # kernel values held at a time
 

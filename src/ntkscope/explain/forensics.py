@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from ntkscope.core import UsageError
-from ntkscope.explain._checks import kernel_of, mask_of
+from ntkscope.core.arguments import mask_of
+from ntkscope.explain._kernels import kernel_of
 from ntkscope.explain.detection import Detection, score
 from ntkscope.explain.examples import nearest
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from ntkscope.core import UsageError
-from ntkscope.explain._checks import plain, train_labels
+from ntkscope.core.arguments import labels_of, plain_array
 from ntkscope.explain.ranking import Top, item_of, output_of, top_of
 from ntkscope.linalg.gram import slices
 
@@ -99,7 +99,7 @@ class Influence(ABC):
     def _points(self, points: Any) -> Int64[np.ndarray, " k"]:
         """Training points as different whole numbers; a boolean mask is taken too."""
         n = self.shape[1]
-        chosen = np.atleast_1d(plain(points))
+        chosen = np.atleast_1d(plain_array(points))
         if chosen.dtype == bool and chosen.shape == (n,):
             chosen = np.flatnonzero(chosen)
         whole = chosen.ndim == 1 and (chosen.dtype.kind in "iu" or not len(chosen))
@@ -178,7 +178,7 @@ def margin_directions(logits: Float64[np.ndarray, "m c"], y: Any) -> Float64[np.
     >>> margin_directions(np.array([[5.0, 1.0], [0.0, 9.0]]), [0, 0]).tolist()
     [[1.0, -1.0], [1.0, -1.0]]
     """
-    labels = train_labels(y, len(logits))
+    labels = labels_of(y, len(logits))
     m, c = logits.shape
     if c < 2 or (m and labels.max() >= c):
         raise UsageError(

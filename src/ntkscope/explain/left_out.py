@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from ntkscope.core import UsageError
-from ntkscope.explain._checks import columns_of, kernel_of, plain
+from ntkscope.core.arguments import plain_array
+from ntkscope.explain._kernels import columns_of, kernel_of
 
 
 def leave_one_out(surrogate: Any, K: Any) -> Float64[np.ndarray, "n c"]:
@@ -37,7 +38,7 @@ def self_influence(surrogate: Any, K: Any, y: Any) -> Float64[np.ndarray, " n"]:
     """
     gram = kernel_of(K)
     without = leave_one_out(surrogate, gram)
-    if len(plain(y)) != len(without):
-        raise UsageError(f"got {len(plain(y))} labels for {len(without)} training points; expected one each")
+    if len(plain_array(y)) != len(without):
+        raise UsageError(f"got {len(plain_array(y))} labels for {len(without)} training points; expected one each")
     own = np.arange(len(without)), columns_of(surrogate, y, without.shape[1])
     return np.asarray(surrogate.logits(gram))[own] - without[own]

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import labels_of, plain_array
 from ntkscope.explain._canvas import (
     BLUE,
     DIVERGING,
@@ -24,7 +25,6 @@ from ntkscope.explain._canvas import (
     frame,
     power_of_ten,
 )
-from ntkscope.explain._checks import plain, train_labels
 from ntkscope.explain.attribution import Attribution
 from ntkscope.explain.distribution import ClassSummary, class_summary, concentration
 from ntkscope.explain.examples import Nearest
@@ -57,7 +57,7 @@ def attribution_figure(
     'All attributions to logit 0, by class'
     """
     values = attribution.item(index)
-    labels = train_labels(y_train, len(values))
+    labels = labels_of(y_train, len(values))
     logits = values.sum(0)
     predicted = int(logits.argmax())
     shown = predicted if logit is None else logit
@@ -127,9 +127,9 @@ def neighbour_grid(
         raise UsageError("got no kernels; expected a mapping of names to results of nearest(K_test)")
     count = min(len(found) for found in neighbours.values())
     chosen = list(range(min(4, count))) if rows is None else list(rows)
-    labels = train_labels(y_train, len(plain(y_train)))
-    own = None if y is None else plain(y)
-    stars = np.zeros(len(labels), dtype=bool) if marked is None else plain(marked).astype(bool)
+    labels = labels_of(y_train, len(plain_array(y_train)))
+    own = None if y is None else plain_array(y)
+    stars = np.zeros(len(labels), dtype=bool) if marked is None else plain_array(marked).astype(bool)
     names = class_names(classes, int(labels.max()) + 1)
     tested, trained = Items.of(items), Items.of(train_items)
     k = max(found.indices.shape[1] for found in neighbours.values())

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from ntkscope.core import UsageError, numpy_generator
-from ntkscope.explain._checks import plain
+from ntkscope.core.arguments import plain_array
 
 ROUNDING = 1e-9  # part of the spread of a statistic within which two values count as equal
 
@@ -126,7 +126,7 @@ def _numbered(groups: Any, n: int, m: int) -> Int64[np.ndarray, " n"]:
 
 
 def _names(values: Any) -> np.ndarray:
-    names = plain(values)
+    names = plain_array(values)
     if names.dtype.kind not in "iubUS":
         names = np.array([str(value) for value in np.asarray(values, dtype=object).reshape(-1)])
     return names

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.explain._checks import kernel_of, plain, train_labels
+from ntkscope.core.arguments import column_count, labels_of, one_hot, plain_array
+from ntkscope.explain._kernels import kernel_of
 from ntkscope.explain.gauss_newton import gauss_newton_influence
 from ntkscope.explain.influences import Influence
 from ntkscope.explain.ridge_influence import ridge_influence
@@ -60,7 +60,7 @@ def influence(
         if z is not None and z.shape != (rows, targets.shape[1]):
             raise UsageError(f"got {name} of shape {z.shape}; expected ({rows}, {targets.shape[1]})")
     if method == "leave-one-out":
-        weights = None if sample_weight is None else np.asarray(plain(sample_weight), dtype=np.float64)
+        weights = None if sample_weight is None else np.asarray(plain_array(sample_weight), dtype=np.float64)
         return ridge_influence(train, test, targets, alpha, weights, given)
     if own is None or sample_weight is not None:
         raise UsageError(
@@ -96,7 +96,7 @@ def removal_effects(
     """
     found = influence(K_train, K_test, targets, alpha=alpha)
     m, n, c = found.shape
-    chosen = np.broadcast_to(np.arange(c), (m, c)) if classes is None else np.asarray(plain(classes))
+    chosen = np.broadcast_to(np.arange(c), (m, c)) if classes is None else np.asarray(plain_array(classes))
     if (
         chosen.ndim != 2
         or len(chosen) != m
@@ -121,7 +121,7 @@ def _kernels(K_train: Any, K_test: Any, method: str) -> tuple[Gram, Gram]:
     """Both kernels as Grams that fit together."""
     if method not in ("leave-one-out", "gauss-newton"):
         raise UsageError(f"got method={method!r}; expected 'leave-one-out' or 'gauss-newton'")
-    train, test = as_gram(_held(K_train), symmetric=True), as_gram(_held(K_test), symmetric=None)
+    train, test = as_gram(K_train, symmetric=True), as_gram(K_test)
     if method == "leave-one-out":
         train, test = kernel_of(train), kernel_of(test)
     if test.shape[1] != train.shape[0] or test.outputs != train.outputs:
@@ -132,12 +132,8 @@ def _kernels(K_train: Any, K_test: Any, method: str) -> tuple[Gram, Gram]:
     return train, test
 
 
-def _held(K: Any) -> Any:
-    return K if isinstance(K, Gram | Tensor | np.ndarray) else np.asarray(K, dtype=np.float64)
-
-
 def _outputs(values: Any, name: str) -> Float64[np.ndarray, "n c"]:
-    array = np.asarray(plain(values), dtype=np.float64)
+    array = np.asarray(plain_array(values), dtype=np.float64)
     if array.ndim != 2 or not np.isfinite(array).all():
         raise UsageError(f"got {name} of shape {array.shape}; expected finite numbers (items, outputs)")
     return array
@@ -145,7 +141,7 @@ def _outputs(values: Any, name: str) -> Float64[np.ndarray, "n c"]:
 
 def _targets(y: Any, items: int, outputs: int | None) -> Float64[np.ndarray, "n c"]:
     """Labels as one-hot targets, targets as they are."""
-    given = plain(y)
+    given = plain_array(y)
     if given.ndim == 2:
         targets = np.asarray(given, dtype=np.float64)
         if len(targets) != items or (outputs is not None and targets.shape[1] != outputs):
@@ -153,8 +149,5 @@ def _targets(y: Any, items: int, outputs: int | None) -> Float64[np.ndarray, "n 
         if not np.isfinite(targets).all():
             raise NumericalError("targets hold NaN or infinity; remove those training points")
         return np.ascontiguousarray(targets)
-    labels = train_labels(given, items)
-    classes = outputs or int(labels.max(initial=0)) + 1
-    if items and labels.max() >= classes:
-        raise UsageError(f"got the label {labels.max()} with {classes} outputs; expected 0 … {classes - 1}")
-    return np.eye(classes)[labels]
+    labels = labels_of(given, items, outputs)
+    return one_hot(labels, outputs or column_count(labels)).numpy()

@@ -25,11 +25,6 @@ def symmetrise(a: Float[Tensor, "n n"], block: int = BLOCK) -> None:
             a[columns, rows] = mean.T
 
 
-def all_finite(a: Float[Tensor, "n m"], block: int = BLOCK) -> bool:
-    """Whether no entry is NaN or infinite, without a mask of the whole."""
-    return all(bool(torch.isfinite(a[rows]).all()) for rows in slices(len(a), block))
-
-
 def cholesky(a: Float[Tensor, "n n"], block: int = BLOCK) -> bool:
     """`A = L Lᵀ`: L in the lower triangle of A, in place; n³/3 multiply-adds. False where A is not positive definite.
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import from_numpy
 from ntkscope.linalg.dense import as_gram
-from ntkscope.linalg.gram import Gram, from_numpy
+from ntkscope.linalg.gram import Gram
 
 
 def matrix_correlation(A: Gram | Tensor | np.ndarray, B: Gram | Tensor | np.ndarray, *, centred: bool = False) -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Unpack, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg.gram import Gram, Tile, from_numpy, slices
+from ntkscope.core import UsageError
+from ntkscope.core.arguments import tensor_of
+from ntkscope.linalg.gram import Gram, Tile, slices
 from ntkscope.linalg.labels import NONE, Labels, LabelWords
 from ntkscope.linalg.mixed import product
 from ntkscope.linalg.view import View
@@ -72,8 +72,8 @@ class DenseGram(Gram):
         return DenseGram(self._values.to(device, dtype), labels=self.labels.moved(dtype, device))
 
 
-def as_gram(values: np.ndarray | Tensor | Gram, *, symmetric: bool | None = None, **labels: Any) -> Gram:
-    """A Gram from an array: finite, two-dimensional, and symmetric if `symmetric=True` requires it.
+def as_gram(values: Any, *, symmetric: bool | None = None, **labels: Any) -> Gram:
+    """A Gram from an array, a tensor or a list of rows: finite, two-dimensional, and symmetric if `symmetric=True` requires it.
 
     `symmetric=None` detects it: a square array equal to its transpose up to rounding is taken as symmetric. Of a symmetric
     one the symmetric part is kept, so that it is exactly so. A Gram is returned as it is, after the same check.
@@ -93,19 +93,9 @@ def as_gram(values: np.ndarray | Tensor | Gram, *, symmetric: bool | None = None
                 " kernel with x2=None, or make the Gram with symmetric=True"
             )
         return values
-    if not isinstance(values, np.ndarray | Tensor):
-        raise UsageError(f"got {type(values).__name__}; expected a Gram, a NumPy array or a Tensor")
-    matrix = from_numpy(values) if isinstance(values, np.ndarray) else values
-    if matrix.ndim != 2 or matrix.is_complex():
-        raise UsageError(f"got {matrix.dtype} values of shape {tuple(matrix.shape)}; expected a real matrix (n, m)")
-    matrix = matrix if matrix.is_floating_point() else matrix.to(torch.float64)
-    finite = torch.isfinite(matrix)
-    if not bool(finite.all()):
-        bad = (~finite).nonzero()
-        raise NumericalError(
-            f"the matrix of shape {tuple(matrix.shape)} holds {len(bad)} values that are NaN or infinite, the first at"
-            f" {tuple(bad[0].tolist())}; check the inputs or activations it was computed from"
-        )
+    matrix = tensor_of(values, "a matrix", 2, keep=True, empty=True)
+    if isinstance(values, Tensor) and values.is_floating_point():
+        matrix = values  # with its graph
     if symmetric is not False:
         asymmetry, allowed = _asymmetry(matrix)
         if symmetric and asymmetry > allowed:

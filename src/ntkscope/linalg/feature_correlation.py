@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
-from ntkscope.linalg.gram import from_numpy
+from ntkscope.core.arguments import from_numpy
 
 CENTRINGS = (None, "weights", "both", "tangents")
 QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)

@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Certificate, NumericalError, UsageError
+from ntkscope.core.arguments import from_numpy
 from ntkscope.linalg.band import band_eigenvalues, lapack_is_safe
 from ntkscope.linalg.labels import Labels
 from ntkscope.linalg.lanczos import top_eigenpairs
@@ -383,12 +384,3 @@ def symmetric_eigenvalues(matrix: Float[Tensor, "n n"]) -> Float[Tensor, " n"]:
         lower.copy_(mean)
         upper.copy_(mean.T)
     return torch.linalg.eigvalsh(wide)
-
-
-def from_numpy(values: np.ndarray) -> Tensor:
-    """A tensor sharing the array's memory where torch allows that (it must be writable, with positive strides)."""
-    shareable = values.flags.writeable and all(stride >= 0 for stride in values.strides)
-    try:
-        return torch.from_numpy(values if shareable else values.copy())
-    except TypeError as error:
-        raise UsageError(f"got an array of dtype {values.dtype}; expected a real numeric one") from error

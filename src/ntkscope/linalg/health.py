@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
+from ntkscope.core.arguments import from_numpy
 from ntkscope.linalg.block_lanczos import block_eigenpairs, block_krylov
 from ntkscope.linalg.corrected import CorrectedGram
 from ntkscope.linalg.dense import DenseGram, as_gram
-from ntkscope.linalg.gram import Gram, from_numpy, slices
+from ntkscope.linalg.gram import Gram, slices
 from ntkscope.linalg.system import EIGENVECTORS, symmetric_part
 
 EXACT_UP_TO = 5000

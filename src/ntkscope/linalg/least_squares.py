@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import number, tensor_of
 from ntkscope.linalg.blocked import HouseholderQR, solve_triangular, upper_product
-from ntkscope.linalg.gram import from_numpy
 from ntkscope.linalg.lanczos import top_eigenpairs
 from ntkscope.linalg.mixed import product
 from ntkscope.linalg.operator import OperatorGram
-from ntkscope.linalg.system import column_units, finite_matrix, right_hand_sides
+from ntkscope.linalg.system import column_units, right_hand_sides
 
 SVD_UP_TO = 20_000  # of the shorter side: LAPACK's workspace has 4 m² numbers, counted in 32 bits
 ENTRIES = 2**31 - 1
@@ -61,10 +61,9 @@ def least_squares(
     >>> found.solution.round(decimals=12).tolist(), found.rank, round(float(found.residual_norm), 12)
     ([1.5, 1.5], 1, 1.414213562373)
     """
-    matrix = finite_matrix(A)
+    matrix = tensor_of(A, "A", 2, keep=True, empty=True)
     targets = right_hand_sides(Y, tuple(matrix.shape)).to(matrix.device, torch.float64)
-    if not (math.isfinite(ridge) and ridge >= 0):
-        raise UsageError(f"got ridge={ridge}; expected a finite number ≥ 0")
+    ridge = number(ridge, "ridge", low=0)
     cutoff = max(1, *matrix.shape) * torch.finfo(matrix.dtype).eps if rtol is None else float(rtol)
     if not 0 <= cutoff < 1:
         raise UsageError(f"got rtol={rtol}; expected it in [0, 1), relative to the largest singular value")
@@ -101,8 +100,7 @@ def row_roots(weights: Tensor | np.ndarray | None, matrix: Tensor) -> Tensor:
     n = matrix.shape[0]
     if weights is None:
         return torch.ones(n, 1, dtype=torch.float64, device=matrix.device)
-    values = (from_numpy(weights) if isinstance(weights, np.ndarray) else weights).detach()
-    values = values.to(matrix.device, torch.float64)
+    values = tensor_of(weights, "weights").to(matrix.device)
     if values.shape != (n,) or not bool(torch.isfinite(values).all() and (values >= 0).all() and (values > 0).any()):
         raise UsageError(
             f"got weights of shape {tuple(values.shape)} (smallest {float(values.min()) if values.numel() else None}); expected"

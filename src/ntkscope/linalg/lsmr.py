@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import number, tensor_of
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.mixed import product, transposed_product
 from ntkscope.linalg.multiplies import LinearMap
-from ntkscope.linalg.system import column_units, finite_matrix, right_hand_sides, warn
+from ntkscope.linalg.system import column_units, right_hand_sides, warn
 
 SLACK = 10  # what rounding may add to a test of the recurrence when it is repeated with computed residuals
 
@@ -74,8 +75,7 @@ def lsmr(
     >>> found.solution.round(decimals=9).tolist(), found.converged
     ([1.0, 1.0], True)
     """
-    if not (math.isfinite(ridge) and ridge >= 0):
-        raise UsageError(f"got ridge={ridge}; expected a finite number ≥ 0")
+    ridge = number(ridge, "ridge", low=0)
     if not 0 < rtol < 1 or max_iter < 1:
         raise UsageError(f"got rtol={rtol}, max_iter={max_iter}; expected rtol in (0, 1) and max_iter ≥ 1")
     operator, targets = _checked(A, Y)
@@ -334,8 +334,8 @@ class _Checked:
 def _checked(A: Any, Y: Tensor | np.ndarray) -> tuple[LinearMap, Tensor]:
     """The matrix by its products and right-hand sides (n, k), or an error that says what is wrong."""
     operator: LinearMap
-    if isinstance(A, Tensor | np.ndarray):
-        A = finite_matrix(A)
+    if isinstance(A, Tensor | np.ndarray | list | tuple):
+        A = tensor_of(A, "A", 2, keep=True, empty=True)
         operator = _Matrix(A)
     elif isinstance(A, Gram):
         operator = _OfGram(A)

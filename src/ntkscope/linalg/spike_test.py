@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg.gram import Gram, from_numpy
+from ntkscope.core.arguments import from_numpy
+from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.nulls import InitialNull, NoiseNull, Null, PermutationNull, excess_kurtosis
 from ntkscope.linalg.singular import SingularParts
 from ntkscope.linalg.spiked import participation, spike_overlaps, spike_strength

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import warnings
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.linalg.blocked import all_finite, symmetrise
+from ntkscope.core.arguments import all_finite, number, tensor_of
+from ntkscope.linalg.blocked import symmetrise
 from ntkscope.linalg.dense import as_gram
-from ntkscope.linalg.gram import Gram, from_numpy
+from ntkscope.linalg.gram import Gram
 
 FLOAT64_BELOW = 5000
 LAPACK = 46_340  # rows: their square is counted in 32 bits
@@ -23,52 +23,21 @@ class NumericalWarning(UserWarning):
     """A result was computed, but not exactly the requested one: jitter was added, or iterations ran out."""
 
 
-def checked_system(K: Gram | Tensor | np.ndarray, Y: Tensor | np.ndarray, ridge: float) -> tuple[Gram, Tensor]:
+def checked_system(K: Any, Y: Any, ridge: float) -> tuple[Gram, Tensor]:
     """The system as a symmetric Gram and right-hand sides (n, k) on its device, or an error that says what is wrong."""
     gram = as_gram(K, symmetric=True)
-    if not (math.isfinite(ridge) and ridge >= 0):
-        raise UsageError(f"got ridge={ridge}; expected a finite number ≥ 0")
-    targets = from_numpy(Y) if isinstance(Y, np.ndarray) else Y
-    if targets.ndim not in (1, 2) or targets.shape[0] != gram.shape[0]:
-        raise UsageError(
-            f"got right-hand sides of shape {tuple(targets.shape)} for {gram!r}; expected ({gram.shape[0]},) or"
-            f" ({gram.shape[0]}, k), one row per row of the kernel"
-        )
-    targets = targets.detach().to(gram.device)
-    targets = targets if targets.is_floating_point() else targets.to(torch.float64)
-    finite_rows(targets)
-    return gram, targets if targets.ndim == 2 else targets[:, None]
+    number(ridge, "ridge", low=0)
+    return gram, right_hand_sides(Y, gram.shape, repr(gram)).to(gram.device)
 
 
-def finite_rows(targets: Tensor) -> None:
-    """Refuse right-hand sides with NaN or infinity, naming the first of their rows."""
-    if not bool(torch.isfinite(targets).all()):
-        bad = (~torch.isfinite(targets.reshape(len(targets), -1)).all(1)).nonzero().flatten().tolist()
-        raise NumericalError(f"right-hand sides hold NaN or infinity in rows {bad[:10]}; remove those rows")
-
-
-def finite_matrix(A: Tensor | np.ndarray) -> Tensor:
-    """A real floating-point matrix (n, p) without NaN and infinity, detached."""
-    values = (from_numpy(A) if isinstance(A, np.ndarray) else A).detach()
-    if values.ndim != 2 or values.is_complex():
-        raise UsageError(f"got A of shape {tuple(values.shape)} and {values.dtype}; expected a real matrix (n, p)")
-    values = values if values.is_floating_point() else values.to(torch.float64)
-    if not all_finite(values):
-        raise NumericalError("A holds NaN or infinity; check the inputs or activations it was computed from")
-    return values
-
-
-def right_hand_sides(Y: Tensor | np.ndarray, shape: tuple[int, ...]) -> Tensor:
+def right_hand_sides(Y: Any, shape: tuple[int, ...], what: str = "") -> Tensor:
     """Finite right-hand sides of a matrix of this shape, (n, k), detached, floating point."""
-    targets = (from_numpy(Y) if isinstance(Y, np.ndarray) else Y).detach()
-    n = shape[0]
+    targets, n = tensor_of(Y, "right-hand sides", keep=True, empty=True), shape[0]
     if targets.ndim not in (1, 2) or targets.shape[0] != n:
         raise UsageError(
-            f"got right-hand sides of shape {tuple(targets.shape)} for a matrix of shape {tuple(shape)}; expected ({n},) or"
-            f" ({n}, k)"
+            f"got right-hand sides of shape {tuple(targets.shape)} for {what or f'a matrix of shape {tuple(shape)}'}; expected"
+            f" ({n},) or ({n}, k), one row per row of the matrix"
         )
-    targets = targets if targets.is_floating_point() else targets.to(torch.float64)
-    finite_rows(targets)
     return targets if targets.ndim == 2 else targets[:, None]
 
 

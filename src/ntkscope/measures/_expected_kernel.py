@@ -10,8 +10,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import tensor_of
 from ntkscope.infinite import Erf, Gelu, Nonlinearity, Relu
-from ntkscope.measures._tensors import tensor_of
 
 Dual: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(cov, q₁, q₂) to (E[φ(u)φ(v)], E[φ̇(u)φ̇(v)]) for (u, v) ~ N(0, [[q₁, cov], [cov, q₂]])."""

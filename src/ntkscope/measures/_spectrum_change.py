@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import plain_array
 from ntkscope.linalg import Gram
-from ntkscope.measures._checks import plain_array
 
 Spectrum: TypeAlias = Float64[np.ndarray, " n"]
 QUANTILES = 200

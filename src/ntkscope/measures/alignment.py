@@ -11,8 +11,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import finite, plain_array
 from ntkscope.linalg import Gram, as_gram, eigenpairs, matrix_correlation, principal_angles
-from ntkscope.measures._checks import finite, plain_array
 from ntkscope.measures.registry import measure
 
 Kernel = Gram | Tensor | np.ndarray

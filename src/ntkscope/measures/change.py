@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.measures._checks import finite
+from ntkscope.core.arguments import finite
 from ntkscope.measures.alignment import Kernel, _centre, _means, _pair
 from ntkscope.measures.registry import measure
 

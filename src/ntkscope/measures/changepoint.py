@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ntkscope.core import UsageError, numpy_generator
-from ntkscope.measures._checks import Matrix, Vector, finite, vector
+from ntkscope.core.arguments import Matrix, Vector, finite, vector
 
 BLOCK = 2**20  # numbers drawn at a time
 TIE = 1e-9  # statistics closer than this, relative to their scale, are equal: sums in another order round differently

@@ -19,9 +19,8 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.measures._checks import labels_of, plain_array
+from ntkscope.core.arguments import labels_of, plain_array, tensor_of
 from ntkscope.measures._features import features_of, finite_blocks
-from ntkscope.measures._tensors import tensor_of
 from ntkscope.measures.registry import measure
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64
 from scipy.stats import rankdata
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
-from ntkscope.measures._checks import finite
+from ntkscope.core.arguments import finite
 from ntkscope.measures.registry import measure
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
 

@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from ntkscope.core import UsageError, numpy_generator
-from ntkscope.measures._checks import vector
+from ntkscope.core.arguments import vector
 from ntkscope.measures._features import features_of, finite_blocks
 
 CANDIDATES = 8  # neighbours whose distances are computed again from differences

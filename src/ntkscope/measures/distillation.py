@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import NumericalError
-from ntkscope.measures._checks import labels_of, two_logits
+from ntkscope.core.arguments import labels_of, two_logits
 from ntkscope.measures.log_odds import centred_logits
 from ntkscope.measures.registry import measure
 

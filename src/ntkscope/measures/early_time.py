@@ -23,12 +23,12 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import tensor_of
 from ntkscope.linalg import matrix_correlation
 from ntkscope.measures import _free_products as free
 from ntkscope.measures import _gaussian_words as gaussian
 from ntkscope.measures._expected_kernel import expected_kernel
 from ntkscope.measures._free_products import DrawnMoments, Traces, drawn_moments, free_cumulants, free_moments
-from ntkscope.measures._tensors import inputs_and_weights, tensor_of
 
 __all__ = [
     "DrawnMoments",
@@ -113,7 +113,7 @@ def derivatives_from_kernel(X: Any, kernel: Any, loss_derivatives: Any) -> Early
     tensor([[4., 0.],
             [0., 1.]], dtype=torch.float64)
     """
-    inputs, numbers = inputs_and_weights(X, loss_derivatives)
+    inputs, numbers = _inputs_and_weights(X, loss_derivatives)
     gram = tensor_of(kernel, "the kernel", 2).to(inputs.device)
     if gram.shape != (len(inputs), len(inputs)):
         raise UsageError(
@@ -163,7 +163,7 @@ def quadratic_kernel(X: Any, W: Any, a: Any) -> Float64[Tensor, "n n"]:
 
 def _data_matrices(X: Any, y: Any) -> tuple[Tensor, Tensor]:
     """S = XᵀYX and B = XᵀX."""
-    inputs, labels = inputs_and_weights(X, y, least=2)
+    inputs, labels = _inputs_and_weights(X, y, least=2)
     return inputs.T @ (labels[:, None] * inputs), inputs.T @ inputs
 
 
@@ -294,5 +294,19 @@ def first_order_prediction(X: Any, y: Any, **network: Any) -> EarlyTime:
     >>> round(first_order_prediction(X, [1.0, 2.0, 3.0], activation="quadratic", depth=2).correlation, 6)
     1.0
     """
-    inputs, labels = inputs_and_weights(X, y)
+    inputs, labels = _inputs_and_weights(X, y)
     return derivatives_from_kernel(inputs, expected_kernel(inputs, **network), labels)
+
+
+def _inputs_and_weights(X: Any, y: Any, least: int = 1) -> tuple[Float64[Tensor, "n d"], Float64[Tensor, " n"]]:
+    """Inputs (n, d) and one number per input (labels, or derivatives of the loss), not all of them zero."""
+    inputs, numbers = tensor_of(X, "X", 2), tensor_of(y, "y", 1)
+    if len(inputs) != len(numbers) or len(inputs) < least:
+        raise UsageError(
+            f"got {len(inputs)} inputs and {len(numbers)} labels; expected one of each, of at least {least} samples"
+        )
+    if not bool(numbers.any()):
+        raise NumericalError("got labels (or loss derivatives) that are all zero: the weights do not move")
+    if not bool(inputs.any()):
+        raise NumericalError("got inputs that are all zero: the first layer's weights do not move")
+    return inputs, numbers.to(inputs.device)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import NumericalError
+from ntkscope.core.arguments import labels_of, two_logits
 from ntkscope.core.plain import to_plain
-from ntkscope.measures._checks import labels_of, two_logits
 from ntkscope.measures.distillation import agreement_wrong, r2_logits, same_where_wrong
 from ntkscope.measures.kendall import Kendall, kendall, kendall_tau
 from ntkscope.measures.log_odds import correct_class_log_odds, probabilities

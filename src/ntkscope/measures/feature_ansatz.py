@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import finite
 from ntkscope.linalg import Control, centred_pair, weighted_correlation
 from ntkscope.linalg import haar_control as _haar_control
-from ntkscope.measures._checks import finite
 from ntkscope.measures.registry import measure
 
 __all__ = [

@@ -13,7 +13,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.measures._checks import Labels, Matrix, finite, order_of, plain_array
+from ntkscope.core.arguments import Labels, Matrix, finite, order_of, plain_array
 
 ROUNDING = 32  # units in the last place of the largest score: residuals below are rounding, not structure
 BLOCK = 2**22  # inner products held at a time

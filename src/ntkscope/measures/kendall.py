@@ -11,7 +11,7 @@ from jaxtyping import Int64
 from scipy.special import erfinv
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.measures._checks import Vector, two_orders
+from ntkscope.core.arguments import Vector, two_orders
 from ntkscope.measures.registry import measure
 
 Counts = Int64[np.ndarray, " n"]

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import Vector, finite, vector
 from ntkscope.infinite.rules.hermite import Activation, Scheme
-from ntkscope.measures._checks import Vector, finite, vector
 from ntkscope.surrogates import KernelRidge
 
 Function = Callable[[Tensor], Tensor]

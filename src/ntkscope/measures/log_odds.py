@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp, softmax
 
-from ntkscope.measures._checks import Matrix, Vector, labels_of, logits_of
+from ntkscope.core.arguments import Matrix, Vector, labels_of, logits_of
 
 
 def correct_class_log_odds(logits: Any, y: Any) -> Vector:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import UsageError
-from ntkscope.measures._checks import Matrix, finite
+from ntkscope.core.arguments import Matrix, finite
 
 Refinement = tuple[int, int]
 

@@ -11,8 +11,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.measures._checks import Labels, labels_of
-from ntkscope.measures._tensors import tensor_of
+from ntkscope.core.arguments import Labels, labels_of, tensor_of
 
 BLOCK = 2**22  # distances held at a time
 

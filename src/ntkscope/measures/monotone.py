@@ -12,7 +12,7 @@ from scipy.special import expit
 from sklearn.isotonic import IsotonicRegression
 
 from ntkscope.core import NumericalError
-from ntkscope.measures._checks import Vector, two_vectors, vector
+from ntkscope.core.arguments import Vector, two_vectors, vector
 from ntkscope.measures.registry import measure
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import NumericalError
-from ntkscope.measures._checks import Vector, labels_of, logits_of, two_logits, two_vectors
+from ntkscope.core.arguments import Vector, labels_of, logits_of, two_logits, two_vectors
 from ntkscope.measures.log_odds import probabilities
 from ntkscope.measures.registry import measure
 

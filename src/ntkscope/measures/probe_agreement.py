@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from ntkscope.core import UsageError, numpy_generator
-from ntkscope.measures._checks import labels_of, plain_array
+from ntkscope.core.arguments import labels_of, plain_array
 
 PROBES = ("knn", "ncc", "svm")  # the published three
 CHUNK = 1 << 22  # weights of items drawn at a time

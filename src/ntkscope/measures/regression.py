@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.measures._checks import Matrix, finite, plain_array
+from ntkscope.core.arguments import Matrix, finite, plain_array
 from ntkscope.measures.kendall import kendall
 from ntkscope.measures.registry import measure
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval

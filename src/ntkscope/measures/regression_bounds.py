@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import UsageError
-from ntkscope.measures._checks import Vector, vector
+from ntkscope.core.arguments import Vector, vector
 
 VACUOUS = 1e-6  # of 1 - β: the constants exceed a million
 

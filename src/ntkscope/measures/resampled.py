@@ -9,7 +9,7 @@ from typing import Any
 from scipy import stats
 
 from ntkscope.core import UsageError
-from ntkscope.measures._checks import finite
+from ntkscope.core.arguments import finite
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from scipy.special import ndtri
 
 from ntkscope.core import UsageError, numpy_generator
-from ntkscope.measures._checks import finite, vector
+from ntkscope.core.arguments import finite, vector
 
 BLOCK = 2**22  # counts held at a time
 

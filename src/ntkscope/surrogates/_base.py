@@ -84,9 +84,3 @@ def affine(gram: Gram, coef: Array, intercept: Array) -> Array:
 
 def as_array(values: Tensor) -> Array:
     return values.detach().to("cpu", torch.float64).numpy()
-
-
-def one_hot(numbers: Array, classes: int, device: torch.device) -> Tensor:
-    """(n, classes) in float64, 1 at each row's class."""
-    rows = torch.from_numpy(numbers).to(device)
-    return torch.nn.functional.one_hot(rows, classes).to(torch.float64)

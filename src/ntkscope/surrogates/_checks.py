@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import from_numpy, number, plain_array
 from ntkscope.linalg import Gram, as_gram
-from ntkscope.linalg.gram import from_numpy
 
 
 class KernelNotFinite(NumericalError, ValueError):
@@ -137,8 +136,7 @@ def sample_weights(gram: Gram, sample_weight: Any) -> Tensor | None:
     """Weights (n,), not negative and not all zero, in float64 on the kernel's device; None stays None."""
     if sample_weight is None:
         return None
-    given = sample_weight.detach().cpu().numpy() if isinstance(sample_weight, Tensor) else np.asarray(sample_weight)
-    weights = given.astype(np.float64)
+    weights = plain_array(sample_weight, "sample_weight").astype(np.float64)
     weights = np.full(gram.shape[0], float(weights)) if weights.ndim == 0 else weights
     if weights.shape != (gram.shape[0],) or not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise UsageError(
@@ -158,17 +156,8 @@ def two_classes_weigh(numbers: NDArray[np.int64], weights: Tensor | None, owner:
 
 def strength(alpha: Any, *, zero: bool = False, remedy: str = "") -> float:
     """A ridge strength as a float: finite, positive, or zero where that means something."""
-    ok = isinstance(alpha, int | float | np.integer | np.floating) and not isinstance(alpha, bool)
-    if not ok or not math.isfinite(alpha) or alpha < 0 or (alpha == 0 and not zero):
-        raise UsageError(f"got alpha={alpha!r}; expected a finite number {'≥' if zero else '>'} 0{remedy}")
-    return float(alpha)
-
-
-def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
-    """`value`, one of `options`."""
-    if value not in options:
-        raise UsageError(f"got {name}={value!r}; expected one of {', '.join(map(repr, options))}")
-    return str(value)
+    limit: Any = {"low": 0} if zero else {"above": 0}
+    return number(alpha, "alpha", **limit, expected=f"a finite number {'≥' if zero else '>'} 0{remedy}")
 
 
 def _what(rows: Gram | Tensor) -> str:

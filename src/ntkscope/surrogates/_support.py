@@ -15,9 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import choice
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.surrogates._base import Array, LinearInKernel, as_array
-from ntkscope.surrogates._checks import choice
 from ntkscope.surrogates._interior import fit_interior
 from ntkscope.surrogates._margin_newton import STEPS, Kernel, Machine, fit_squared, unit_kernel
 from ntkscope.surrogates._margins import Margins
@@ -69,9 +69,9 @@ class SupportVectors(LinearInKernel):
         whole = isinstance(self.max_iter, int | np.integer) and not isinstance(self.max_iter, bool)
         if not whole or self.max_iter < -1:
             raise UsageError(f"got max_iter={self.max_iter!r}; expected a number of steps, or -1")
-        choice("loss", self.loss, (self._margin, self._squared))
-        choice("intercept", self.intercept, ("free", "penalised"))
-        choice("solver", self.solver, ("auto", "smo", "newton"))
+        choice(self.loss, "loss", (self._margin, self._squared))
+        choice(self.intercept, "intercept", ("free", "penalised"))
+        choice(self.solver, "solver", ("auto", "smo", "newton"))
 
     def _road(self, gram: Gram) -> str:
         """SMO or Newton: what was asked for, or SMO for small kernels on a CPU where it has the loss and the intercept."""

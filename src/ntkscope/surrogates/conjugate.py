@@ -11,8 +11,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import from_numpy
 from ntkscope.linalg import FactoredGram, Gram, least_squares
-from ntkscope.linalg.gram import from_numpy
 from ntkscope.linalg.mixed import product
 from ntkscope.surrogates._base import Array, as_array
 from ntkscope.surrogates._checks import KernelNotFinite, float_targets, sample_weights, strength

@@ -17,10 +17,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import choice, one_hot
 from ntkscope.core.random import derive_seed
 from ntkscope.linalg import Gram
-from ntkscope.surrogates._base import Array, LinearClassifier, as_array, one_hot
-from ntkscope.surrogates._checks import choice, class_labels, strength, training_kernel
+from ntkscope.surrogates._base import Array, LinearClassifier, as_array
+from ntkscope.surrogates._checks import class_labels, strength, training_kernel
 from ntkscope.surrogates._glm_leave_one_out import glm_leave_one_out
 from ntkscope.surrogates._leading import Leading, full_preconditioner, leading_pairs, reduced_preconditioner
 from ntkscope.surrogates._losses import Loss, OneVsRest, Softmax
@@ -90,8 +91,8 @@ class KernelGLM(LinearClassifier):
 
     def fit(self, K: Any, y: Any) -> KernelGLM:
         """Fit on the kernel of the training inputs with themselves, (n, n), and one label per row."""
-        choice("solver", self.solver, ("newton-cg", "lbfgs", "sgd"))
-        choice("multi_class", self.multi_class, ("multinomial", "ovr"))
+        choice(self.solver, "solver", ("newton-cg", "lbfgs", "sgd"))
+        choice(self.multi_class, "multi_class", ("multinomial", "ovr"))
         if self.tol <= 0 or self.max_iter < 1 or self.rank < 1:
             raise UsageError(
                 f"got tol={self.tol}, max_iter={self.max_iter}, rank={self.rank}; expected tol > 0, the others ≥ 1"
@@ -101,7 +102,7 @@ class KernelGLM(LinearClassifier):
         self.classes_, numbers = class_labels(gram, y, "KernelGLM")
         self.numbers_ = numbers
         if isinstance(self.alpha, str):
-            choice("alpha", self.alpha, ("cv",))
+            choice(self.alpha, "alpha", ("cv",))
             self._cross_validate(gram, numbers)
         else:
             self.alpha_ = strength(

@@ -15,10 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import choice, one_hot
 from ntkscope.linalg.system import symmetric_part
-from ntkscope.surrogates._base import Array, LinearClassifier, as_array, one_hot
+from ntkscope.surrogates._base import Array, LinearClassifier, as_array
 from ntkscope.surrogates._checks import (
-    choice,
     class_labels,
     sample_weights,
     strength,
@@ -87,7 +87,7 @@ class KernelLogistic(LinearClassifier):
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelLogistic:
         """Fit on the kernel (n, n), one label per row, and weights (n,)."""
-        choice("multi_class", self.multi_class, ("multinomial", "ovr"))
+        choice(self.multi_class, "multi_class", ("multinomial", "ovr"))
         self.alpha_ = strength(self.alpha, remedy=": without it, separable classes have no optimum")
         gram = training_kernel(self, K)
         self.classes_, self.numbers_ = class_labels(gram, y, "KernelLogistic")

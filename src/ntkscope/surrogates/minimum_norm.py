@@ -9,9 +9,10 @@ import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from torch import Tensor
 
+from ntkscope.core.arguments import one_hot
 from ntkscope.linalg import Gram, minimum_norm_solve
 from ntkscope.linalg.minimum_norm import default_cutoff
-from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array, one_hot
+from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array
 from ntkscope.surrogates._checks import class_labels, float_targets, sample_weights, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 

@@ -9,7 +9,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from ntkscope.core import UsageError
-from ntkscope.surrogates._base import Array, LinearClassifier, as_array, one_hot
+from ntkscope.core.arguments import one_hot
+from ntkscope.surrogates._base import Array, LinearClassifier, as_array
 from ntkscope.surrogates._checks import class_labels, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 

@@ -15,10 +15,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import choice, from_numpy, one_hot
 from ntkscope.core.sizes import parse_bytes
-from ntkscope.linalg.gram import from_numpy
-from ntkscope.surrogates._base import Array, ScoreClassifier, as_array, one_hot
-from ntkscope.surrogates._checks import choice, class_labels, float_targets
+from ntkscope.surrogates._base import Array, ScoreClassifier, as_array
+from ntkscope.surrogates._checks import class_labels, float_targets
 from ntkscope.surrogates._metric_learning import Learned, RecursiveStep, Settings, learn, predict
 from ntkscope.surrogates._radial import KINDS, gradients
 from ntkscope.surrogates.registry import INPUT_SURROGATES
@@ -47,7 +47,7 @@ class _RecursiveFeatures(BaseEstimator):
 
     def _settings(self) -> Settings:
         return Settings(
-            kind=choice("kernel", self.kernel, KINDS),
+            kind=choice(self.kernel, "kernel", KINDS),
             bandwidth=_number("bandwidth", self.bandwidth, least=0.0, open_end=True),
             ridge=_number("ridge", self.ridge, least=0.0),
             iterations=_count("iterations", self.iterations, least=0) if self.iterations is not None else None,

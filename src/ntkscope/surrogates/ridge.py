@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import choice, one_hot
 from ntkscope.linalg import (
     Gram,
     NumericalWarning,
@@ -25,8 +26,8 @@ from ntkscope.linalg import (
 )
 from ntkscope.linalg.band import lapack_is_safe
 from ntkscope.linalg.system import column_units, symmetric_part
-from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array, one_hot
-from ntkscope.surrogates._checks import choice, class_labels, float_targets, sample_weights, strength, training_kernel
+from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array
+from ntkscope.surrogates._checks import class_labels, float_targets, sample_weights, strength, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 
 DENSE_UP_TO = 10_000
@@ -49,8 +50,8 @@ class _Ridge(LinearInKernel):
         columns = targets.reshape(len(targets), -1)
         scale = torch.ones_like(columns[:, :1]) if weights is None else weights.sqrt()[:, None]
         system = gram if weights is None else _scaled(gram, scale)
-        solver = choice("solver", self.solver, ("auto", "cholesky", "cg"))
-        choice("preconditioner", self.preconditioner, ("nystrom", "block-jacobi", "none"))
+        solver = choice(self.solver, "solver", ("auto", "cholesky", "cg"))
+        choice(self.preconditioner, "preconditioner", ("nystrom", "block-jacobi", "none"))
         formed = gram.shape[0] <= DENSE_UP_TO and (alpha == 0 or not gram.out_of_core)
         self.jitter_, self.n_iter_, self.n_passes_, self.converged_ = 0.0, 1, 0, True
         if solver == "cholesky" or (solver == "auto" and formed):

@@ -25,22 +25,6 @@ def certify(value: str | bool) -> str | bool:
     return value
 
 
-def device(device: torch.device | str | None) -> torch.device | None:
-    if device is None:
-        return None
-    if str(device) == "auto":
-        return torch.device("cuda") if torch.cuda.is_available() else None
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:  # the latter where PyTorch was built without the device
-        raise UsageError(
-            f"got device={str(device)!r}, which cannot be used here ({str(error).splitlines()[0]}); expected 'cpu', 'auto',"
-            " or a device PyTorch finds"
-        ) from error
-    return found
-
-
 def tried(model: nn.Module, items: Items, what: str, device: torch.device | None) -> Any:
     """Outputs for the first items; an error raised by the model is reported with the inputs it got."""
     few = items.take(torch.arange(min(2, len(items))))

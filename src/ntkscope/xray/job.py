@@ -14,6 +14,7 @@ from torch import nn
 
 import ntkscope.xray.sections  # noqa: F401 - registers them
 from ntkscope.core import NtkscopeError, Record, RecordError, UsageError, fingerprint
+from ntkscope.core.arguments import as_device
 from ntkscope.core.identity import Answers
 from ntkscope.core.plain import differences, to_plain
 from ntkscope.core.progress import counter
@@ -96,7 +97,7 @@ def xray(
     limits = as_budget(budget)
     check_choice(kernels, max_train, max_test)
     given.certify(certify)
-    where = given.device(device)
+    where = as_device(device)
     clock = Clock(limits.seconds, began, reserved=RESERVED)
     chosen = chosen_parameters(model, params)
     followed = tracked_training(tracked, model)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ntkscope.core import Part, UsageError, derive_seed, generator
-from ntkscope.data._checks import Real, between
+from ntkscope.core.arguments import Real, between
 
 _MASK = (1 << 64) - 1
 

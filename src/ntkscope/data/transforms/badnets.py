@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ntkscope.core import Part, UsageError, generator
-from ntkscope.data._checks import Real, at_least
+from ntkscope.core.arguments import Real, at_least
 from ntkscope.data.transforms._items import chosen, images_of, item_draws, item_numbers
 
 COLOURS: dict[str, tuple[float, float, float]] = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from ntkscope.core import Part, generator
-from ntkscope.data._checks import Real, at_least, check_labels
+from ntkscope.core.arguments import Real, at_least
 from ntkscope.data.transforms._items import chosen
+from ntkscope.data.validation import check_labels
 
 
 def label_noise(part: Part, fraction: Real, classes: int, seed: int = 0) -> Part:

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, derive_seed
-from ntkscope.data._checks import Real, between
+from ntkscope.core.arguments import Real, between
 from ntkscope.data.transforms._items import images_of, item_draws, item_numbers
 
 Fill: TypeAlias = Real | Sequence[Real]  # one number, or one per channel

@@ -1,49 +1,14 @@
-"""What every data set of this room must satisfy, and the checks its options share."""
+"""What every data set of this room must satisfy: finite inputs and targets, labels in range."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntkscope.core import DataCorrupt, Part, Split, UsageError
+from ntkscope.core import DataCorrupt, Part, Split
 from ntkscope.core.tree import leaves
-
-Real: TypeAlias = int | float
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """The floating-point type called "float32" or "float64".
-
-    >>> as_dtype("float64")
-    torch.float64
-    """
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None or found not in DTYPES.values():
-        raise UsageError(f"dtype={dtype!r}; expected one of {', '.join(DTYPES)}")
-    return found
-
-
-def at_least(least: Real, **options: Real) -> None:
-    """Raise unless every option is a number not below `least`.
-
-    >>> at_least(1, degree=0)
-    Traceback (most recent call last):
-    ...
-    ntkscope.core.errors.UsageError: degree=0; expected a number >= 1
-    """
-    for name, value in options.items():
-        if not value >= least:
-            raise UsageError(f"{name}={value!r}; expected a number >= {least}")
-
-
-def between(low: Real, high: Real, **options: Real) -> None:
-    """Raise unless every option lies in [low, high]."""
-    for name, value in options.items():
-        if not low <= value <= high:
-            raise UsageError(f"{name}={value!r}; expected a number from {low} to {high}")
 
 
 def check_finite(value: Any, where: str = "x") -> None:
