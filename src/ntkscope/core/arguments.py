@@ -236,8 +236,8 @@ def _no_array(array: Any, name: str, axes: tuple[int, ...], more: str = "") -> U
 
 def _not_finite(bad: Any, name: str) -> NumericalError:
     return NumericalError(
-        f"{name} holds {len(bad)} values that are NaN or infinite, the first at {tuple(bad[0].tolist())};"
-        " drop those items or find where they come from"
+        f"got {name} with NaN or infinity in {len(bad)} places, the first at {tuple(bad[0].tolist())}; expected finite"
+        " numbers: drop those items or find where they come from"
     )
 
 

@@ -30,9 +30,9 @@ from ntkscope.data import olivetti as olivetti
 from ntkscope.data import orthant_shells as orthant_shells
 from ntkscope.data import sentiment140 as sentiment140
 from ntkscope.data import target_functions as target_functions
+from ntkscope.data._validation import check_part, validate
 from ntkscope.data.registry import DATASETS, Loader
 from ntkscope.data.transforms import Trigger, badnets, label_noise, one_vs_rest, stamp, translate
-from ntkscope.data.validation import check_part, validate
 
 __all__ = [
     "DATASETS",

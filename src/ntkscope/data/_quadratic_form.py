@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -22,7 +24,7 @@ def spectrum(dimension: int, decay: Real | None) -> Float[Tensor, " d"]:
     """
     if decay is None:
         return torch.ones(dimension, dtype=torch.float64)
-    at_least(0, decay=decay)
+    at_least(0, decay=min(decay, sys.float_info.max))  # infinite: one direction alone
     return 1 / (1 + torch.arange(1, dimension + 1, dtype=torch.float64) ** float(decay))
 
 

@@ -6,8 +6,8 @@ import torch
 
 from ntkscope.core import Part, generator
 from ntkscope.core.arguments import Real, at_least
+from ntkscope.data._validation import check_labels
 from ntkscope.data.transforms._items import chosen
-from ntkscope.data.validation import check_labels
 
 
 def label_noise(part: Part, fraction: Real, classes: int, seed: int = 0) -> Part:
