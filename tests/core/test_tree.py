@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict, namedtuple
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,6 +15,14 @@ from ntkscope.core.calling import arguments, call
 from ntkscope.core.tree import join, leaves, length, map_tensors, move, take, tensors
 
 Pair = namedtuple("Pair", ["left", "right"])
+
+
+@dataclass(frozen=True)
+class Fields:
+    x: Tensor
+    more: Any = None
+
+
 X = torch.arange(6.0).reshape(3, 2)
 TREES: dict[str, Any] = {
     "tensor": X,
@@ -21,6 +30,7 @@ TREES: dict[str, Any] = {
     "mapping": {"ids": X.long(), "mask": X > 1},
     "nested": {"pair": Pair(X, (X[:, 1], {"deep": X})), "texts": ["a", "b", "c"]},
     "a tokenizer's output": UserDict({"input_ids": X.long()}),
+    "dataclass": Fields(X, (X > 1, {"deep": X})),
 }
 
 
@@ -95,4 +105,7 @@ def test_a_model_is_called_by_position_by_name_or_with_the_whole_mapping() -> No
     assert torch.equal(call(Named(), (X, X)), 2 * X)
     assert torch.equal(call(Named(), {"x": X, "y": X, "labels": X}), 2 * X)
     assert torch.equal(call(Whole(), {"x": X, "z": X}), X)
-    assert list(arguments(Whole(), UserDict({"x": X, "y": X}))[0][0]) == ["x"]
+    assert list(arguments(Whole(), UserDict({"x": X, "y": X}))[0][0]) == ["x", "y"]  # it may read both
+    assert list(arguments(Named(), {"x": X, "labels": X})[1]) == ["x"]
+    with pytest.raises(UsageError, match="neither by name nor as one argument"):
+        call(nn.Bilinear(1, 1, 1), {"input1": X})

@@ -37,7 +37,6 @@ from ntkscope.cli._subject import (
     subject_of,
 )
 from ntkscope.core import Part, UsageError
-from ntkscope.core.calling import LABEL_KEYS
 from ntkscope.core.progress import duration
 from ntkscope.core.tree import length, take
 from ntkscope.xray.items import collect_inputs
@@ -160,12 +159,10 @@ def _limits(sides: dict[str, Any], *chosen: tuple[str | None, int | None]) -> li
 
 
 def _labelled(data: Any, limit: int | None) -> bool:
-    """Whether inputs have to be told from labels as an X-ray does: (inputs, labels), a mapping with labels, some of a loader.
+    """Whether inputs have to be told from labels as an X-ray does: (inputs, labels), some of a loader.
 
-    A kernel leaves out the labels of a Part, a Dataset or a whole DataLoader by itself.
+    A kernel leaves out the labels of a Part, a mapping, a Dataset or a whole DataLoader by itself.
     """
-    if isinstance(data, Mapping):
-        return any(key in data for key in LABEL_KEYS)
     return (isinstance(data, tuple | list) and len(data) == 2) or (isinstance(data, DataLoader) and limit is not None)
 
 

@@ -29,7 +29,7 @@ BATCH = 64  # items read at a time where a loader's own batches have no fixed si
 
 def collect(
     data: Dataset[Any] | DataLoader[Any],
-    part: Callable[[Any], Any],
+    part: Callable[[Any], Any] = lambda item: item,
     what: str = "the input",
     *,
     augmented: bool = False,

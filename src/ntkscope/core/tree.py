@@ -1,13 +1,15 @@
 """The input tree: a tensor, or tuples and mappings of them, whose leaves share their first axis.
 
-Everything that walks such a tree is here. Tuples and mappings (a tokenizer's output among them) are branches. A tensor, an
-array, a list, and a tuple of texts or numbers are leaves: a list is a column of items, one per row. Only `tensors`,
+Everything that walks such a tree is here. Tuples, mappings (a tokenizer's output among them) and dataclasses are branches. A
+tensor, an array, a list, and a tuple of texts or numbers are leaves: a list is a column of items, one per row. Only `tensors`,
 `map_tensors` and `move` look for tensors inside lists too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,11 +28,9 @@ def map_leaves(function: Callable[..., Any], x: Inputs, *others: Inputs) -> Inpu
     >>> map_leaves(lambda a, b: a + b, {"ids": (1, torch.tensor(2))}, {"ids": (10, torch.tensor(20))})
     {'ids': (11, tensor(22))}
     """
-    if isinstance(x, Mapping):
-        return {key: map_leaves(function, value, *(_at(o, key) for o in others)) for key, value in x.items()}
-    if _is_branch(x):
-        return _as(x, [map_leaves(function, value, *(_at(o, i) for o in others)) for i, value in enumerate(x)])
-    return function(x, *others)
+    if not is_branch(x):
+        return function(x, *others)
+    return _as(x, {key: map_leaves(function, value, *(_at(o, key) for o in others)) for key, value in _members(x)})
 
 
 def leaves(x: Inputs, name: str = "x") -> Iterator[tuple[str, Any]]:
@@ -39,11 +39,22 @@ def leaves(x: Inputs, name: str = "x") -> Iterator[tuple[str, Any]]:
     >>> [place for place, _ in leaves({"ids": torch.zeros(2), "more": (torch.ones(2), ["a", "b"])})]
     ["x['ids']", "x['more'][0]", "x['more'][1]"]
     """
-    if not _is_branch(x):
+    if not is_branch(x):
         yield name, x
         return
-    for key, value in x.items() if isinstance(x, Mapping) else enumerate(x):
-        yield from leaves(value, f"{name}[{key!r}]")
+    for key, value in _members(x):
+        yield from leaves(value, f"{name}.{key}" if _is_record(x) else f"{name}[{key!r}]")
+
+
+def named(x: Any) -> dict[Any, Any] | None:
+    """The members of a mapping, or the fields of a dataclass or namedtuple, by name; None for anything else.
+
+    >>> named({"x": 1}), named((1, 2))
+    ({'x': 1}, None)
+    """
+    if hasattr(x, "_fields") and isinstance(x, tuple):
+        return dict(zip(x._fields, x))
+    return dict(_members(x)) if isinstance(x, Mapping) or _is_record(x) else None
 
 
 def map_tensors(function: Callable[[Tensor], Any], x: Inputs) -> Inputs:
@@ -53,7 +64,7 @@ def map_tensors(function: Callable[[Tensor], Any], x: Inputs) -> Inputs:
         if isinstance(leaf, Tensor):
             return function(leaf)
         if isinstance(leaf, list) and not _is_plain(leaf):
-            return _as(leaf, [map_leaves(one, member) for member in leaf])
+            return type(leaf)([map_leaves(one, member) for member in leaf])
         return leaf
 
     return map_leaves(one, x)
@@ -129,17 +140,35 @@ def _is_plain(values: Sequence[Any]) -> bool:
     return all(isinstance(value, PLAIN) for value in values)
 
 
-def _is_branch(x: Any) -> bool:
-    return isinstance(x, Mapping) or (isinstance(x, tuple) and not _is_plain(x))
+def is_branch(x: Any) -> bool:
+    """Whether `x` has members of its own: a mapping, a dataclass, a tuple that is not one of texts or numbers."""
+    return isinstance(x, Mapping) or _is_record(x) or (isinstance(x, tuple) and not _is_plain(x))
 
 
-def _as(like: Any, values: list[Any]) -> Any:
-    """A tuple or list of the same kind as `like`."""
-    return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
+def _is_record(x: Any) -> bool:
+    return is_dataclass(x) and not isinstance(x, type | Mapping)
+
+
+def _members(x: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(x, Mapping):
+        return x.items()
+    return ((field.name, getattr(x, field.name)) for field in fields(x)) if _is_record(x) else enumerate(x)
+
+
+def _as(like: Any, members: dict[Any, Any]) -> Any:
+    """A branch of the same kind as `like`; a mapping becomes a dict."""
+    if isinstance(like, Mapping):
+        return members
+    if _is_record(like):
+        made = copy.copy(like)
+        for name, value in members.items():
+            object.__setattr__(made, name, value)  # a frozen one too
+        return made
+    return type(like)(*members.values()) if hasattr(like, "_fields") else type(like)(members.values())
 
 
 def _at(x: Any, key: Any) -> Any:
     try:
-        return x[key]
-    except (KeyError, IndexError, TypeError) as error:
+        return getattr(x, key) if _is_record(x) else x[key]
+    except (LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"some inputs have no member {key!r}; expected the same members in all of them") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def _runner(model: nn.Module, layer: str | int | None, pooling: Any) -> Callable
 
 
 def _block(subject: Subject, batch: Batch, layer: str | int | None, pooling: Any) -> list[Tensor]:
-    mask = _mask(batch)
+    mask = batch.entry("attention_mask")
     if isinstance(layer, int):
         batch = Batch(batch.args, {**batch.kwargs, "output_hidden_states": True})
     with outputs_of(subject.model, [layer] if isinstance(layer, str) else []) as seen:
@@ -134,13 +134,6 @@ def pooled(value: Tensor, mask: Tensor | None, pooling: Any) -> Tensor:
         )
     flat = value.flatten(2)
     return flat.mean(2) if pooling == "mean" else flat.amax(2)
-
-
-def _mask(batch: Batch) -> Tensor | None:
-    for source in (batch.kwargs, *(arg for arg in batch.args if isinstance(arg, Mapping))):
-        if isinstance(source.get("attention_mask"), Tensor):
-            return source["attention_mask"]
-    return None
 
 
 def _opened(folder: Path) -> tuple[nn.Module, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.calling import parted
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.pair_blocks import PairBlocks, refuse_not_finite
@@ -217,7 +219,7 @@ def _stored(
 
 def _inputs(x: Any, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
     x = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
-    batch = as_batch(x, nn.Identity(), graph=True)
+    batch = as_batch(parted(x)[0] if isinstance(x, Mapping) else x, nn.Identity(), graph=True)
     tensors = batch.tensors()
     if len(tensors) != 1 or tensors[0].dim() not in (2, 3, 4):
         raise UsageError(

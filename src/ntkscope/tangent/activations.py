@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -239,9 +239,5 @@ def _reduced(value: Tensor, module: nn.Module, name: str, batch: Batch, reduce: 
 
 def _mask(batch: Batch, value: Tensor) -> Tensor | None:
     """The inputs' attention mask, if it has one entry for each position of this output."""
-    whole = [argument for argument in batch.args if isinstance(argument, Mapping)]
-    for inputs in (batch.kwargs, *whole):
-        mask = inputs.get(MASK)
-        if isinstance(mask, Tensor) and mask.shape == value.shape[:2]:
-            return mask
-    return None
+    mask = batch.entry(MASK)
+    return mask if isinstance(mask, Tensor) and mask.shape == value.shape[:2] else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from ntkscope.core import Part, Split, UsageError
-from ntkscope.core.calling import LABEL_KEYS, arguments, names_taken, positions_required
+from ntkscope.core.calling import arguments, without_labels
 from ntkscope.core.loading import collect, joined
-from ntkscope.core.tree import map_tensors, move, tensors
+from ntkscope.core.tree import is_branch, map_tensors, move, named, tensors
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,11 @@ class Batch:
 
     def tensors(self) -> list[Tensor]:
         return tensors((self.args, self.kwargs))
+
+    def entry(self, name: str) -> Any:
+        """The input of that name, also one in a mapping or dataclass that is passed whole; None where there is none."""
+        sources = (self.kwargs, *(named(argument) or {} for argument in self.args))
+        return next((source[name] for source in sources if name in source), None)
 
     def __len__(self) -> int:
         return self._count
@@ -52,11 +57,9 @@ class Batch:
 
 
 def as_batch(x: Any, model: nn.Module, *, graph: bool = False) -> Batch:
-    """A `Batch` from a tensor, a tuple or mapping of tensors, a `Part`, a Dataset or a DataLoader.
+    """A `Batch` from a tensor, a tuple, mapping or dataclass of tensors, a `Part`, a Dataset or a DataLoader.
 
-    A tuple becomes positional arguments. A mapping (a tokenizer's output) becomes keyword arguments when `model.forward`
-    takes those names, else it is passed whole. Labels are dropped unless `forward` takes them: the last member of a tuple of
-    a Dataset or DataLoader, the entries `label`, `labels`, `target`, `y` of a mapping. Tensors lose the caller's autograd
+    `core.calling` has the rule: what goes by position, what by name, and what is a label. Tensors lose the caller's autograd
     graph unless `graph` is set.
     """
     if isinstance(x, Split):
@@ -64,11 +67,11 @@ def as_batch(x: Any, model: nn.Module, *, graph: bool = False) -> Batch:
     if isinstance(x, Part):
         x = x.x
     elif isinstance(x, DataLoader | Dataset):
-        x = joined(collect(x, lambda item: _without_labels(item, model)), x)
-    if not isinstance(x, Tensor | Mapping | tuple):
+        x = joined(without_labels(model, collect(x), batched=isinstance(x, DataLoader)), x)
+    if not isinstance(x, Tensor | tuple) and not is_branch(x):
         raise UsageError(
-            f"got inputs of type {type(x).__name__}; expected a tensor, a tuple or mapping of tensors, a Dataset or a"
-            " DataLoader (stack a list of tensors with torch.stack; turn text into token ids with the model's tokenizer)"
+            f"got inputs of type {type(x).__name__}; expected a tensor, a tuple, mapping or dataclass of tensors, a Dataset or"
+            " a DataLoader (stack a list of tensors with torch.stack; turn text into token ids with the model's tokenizer)"
         )
     batch = checked(Batch(*arguments(model, x)))
     return batch if graph else batch.map(_plain)
@@ -93,13 +96,3 @@ def checked(batch: Batch) -> Batch:
     if lengths == {0}:
         raise UsageError("got no samples; expected at least one")
     return batch
-
-
-def _without_labels(item: Any, model: nn.Module) -> Any:
-    if isinstance(item, Mapping):
-        named = names_taken(model)[0]
-        return {key: value for key, value in item.items() if key not in LABEL_KEYS or str(key) in named}
-    if isinstance(item, tuple | list):
-        kept = tuple(item) if len(item) == 1 or positions_required(model) >= len(item) else tuple(item[:-1])
-        return kept[0] if len(kept) == 1 else kept
-    return item

@@ -33,11 +33,11 @@ def vectorised(subject: Subject, batch: Batch, names: Sequence[str], heads: Head
     chosen = {name: subject.leaves[name].detach() for name in names}
     subject.spare()  # made here: inside vmap a copy cannot be
 
-    def outputs(leaves: Params, sample: tuple[tuple[object, ...], dict[str, object]]) -> Tensor:
-        one = Batch(*sample).map(lambda t: t.unsqueeze(0))
-        return heads(subject(one, leaves))[0]
+    def outputs(leaves: Params, sample: list[Tensor]) -> Tensor:
+        members = iter(sample)
+        return heads(subject(batch.map(lambda _: next(members).unsqueeze(0)), leaves))[0]
 
-    jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(chosen, (batch.args, batch.kwargs))
+    jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(chosen, batch.tensors())
     return {name: value.flatten(2) if value.dim() > 2 else value.unsqueeze(2) for name, value in jacobian.items()}
 
 

@@ -82,7 +82,7 @@ def first_outputs(subject: Subject, batch: Batch) -> Tensor:
         outputs = subject(batch)
     except NtkscopeError:
         raise
-    except (RuntimeError, TypeError, IndexError, ValueError, AssertionError) as error:
+    except (RuntimeError, TypeError, LookupError, AttributeError, ValueError, AssertionError) as error:
         raise UsageError(_explain(subject, batch, error)) from error
     if outputs.dim() != 2 or len(outputs) != len(batch):
         raise UsageError(

@@ -26,9 +26,9 @@ def token_ids(batch: Batch) -> Tensor | None:
     >>> token_ids(Batch((torch.zeros(2, 3),), {})) is None
     True
     """
-    for mapping in (batch.kwargs, *(arg for arg in batch.args if isinstance(arg, dict))):
-        if isinstance(mapping.get(IDS), Tensor):
-            return mapping[IDS]
+    ids = batch.entry(IDS)
+    if isinstance(ids, Tensor):
+        return ids
     whole = (t for t in batch.tensors() if t.ndim == 2 and not t.is_floating_point() and t.dtype != torch.bool)
     return next(whole, None)
 
@@ -39,10 +39,9 @@ def real_tokens(batch: Batch, ids: Tensor) -> Bool[Tensor, "n positions"]:
     >>> real_tokens(Batch((), {}), torch.tensor([[5, 0, 7, 0, 0]])).tolist()
     [[True, True, True, False, False]]
     """
-    for mapping in (batch.kwargs, *(arg for arg in batch.args if isinstance(arg, dict))):
-        mask = mapping.get("attention_mask")
-        if isinstance(mask, Tensor) and mask.shape == ids.shape:
-            return mask > 0
+    mask = batch.entry("attention_mask")
+    if isinstance(mask, Tensor) and mask.shape == ids.shape:
+        return mask > 0
     return (ids != 0).flip(1).cummax(1).values.flip(1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ntkscope.core import Inputs, Part, UsageError, fingerprint, generator
-from ntkscope.core.calling import LABEL_KEYS
+from ntkscope.core.calling import parted
 from ntkscope.core.loading import collect, joined
-from ntkscope.core.tree import length, move, take, tensors
+from ntkscope.core.tree import is_branch, length, move, take, tensors
 
 EXPECTED = "a Part, a pair (inputs, labels), a Dataset or DataLoader of such pairs, or inputs alone"
 
@@ -80,33 +79,17 @@ def as_probe(data: Any, seed: int, device: torch.device | None = None) -> Probe:
 def _pair(data: Any) -> tuple[Any, Any]:
     if isinstance(data, Part):
         return data.x, data.y
-    if isinstance(data, Mapping):
-        return _unlabelled(data)
     if isinstance(data, Tensor):
         return data, None
-    if isinstance(data, tuple | list):
-        if len(data) != 2:
-            raise UsageError(f"got a probe of {len(data)} members; expected {EXPECTED}")
-        return data[0], data[1]
     if isinstance(data, DataLoader | Dataset):
-        whole = joined(collect(data, _as_tree, "the probe"), data, "the probe")
-        return (
-            _unlabelled(whole) if isinstance(whole, Mapping) else whole if isinstance(whole, tuple) else (whole, None)
-        )
+        xs, ys = zip(*collect(data, _labelled, "the probe"))
+        return joined(list(xs), data, "the probe"), None if ys[0] is None else joined(list(ys), data, "the probe")
+    if isinstance(data, list | tuple) or is_branch(data):
+        return _labelled(data)
     raise UsageError(f"got a probe of type {type(data).__name__}; expected {EXPECTED}")
 
 
-def _unlabelled(data: Mapping[Any, Any]) -> tuple[dict[Any, Any], Any]:
-    key = next((key for key in LABEL_KEYS if key in data), None)
-    return {name: value for name, value in data.items() if name != key}, None if key is None else data[key]
-
-
-def _as_tree(item: Any) -> Any:
-    """A data set's item, or a loader's batch, with (inputs, labels) as a tuple."""
-    if isinstance(item, list | tuple):
-        if len(item) == 1:
-            return item[0]
-        if len(item) != 2:
-            raise UsageError(f"got items of {len(item)} members in the probe; expected {EXPECTED}")
-        return item[0], torch.as_tensor(item[1])
-    return dict(item) if isinstance(item, Mapping) else item
+def _labelled(item: Any) -> tuple[Any, Any]:
+    if isinstance(item, list | tuple) and len(item) > 2:
+        raise UsageError(f"got items of {len(item)} members in the probe; expected {EXPECTED}")
+    return parted(item)

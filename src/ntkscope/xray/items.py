@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from torch.utils.data import DataLoader, Dataset
 
 from ntkscope.core import Inputs, Part, Split, UsageError
-from ntkscope.core.calling import LABEL_KEYS
+from ntkscope.core.calling import parted
 from ntkscope.core.loading import collect, joined
 from ntkscope.core.tree import length, take, tensors
 from ntkscope.xray.item_ids import ids_of
@@ -174,20 +174,17 @@ def _read(data: Dataset[Any] | DataLoader[Any], what: str) -> tuple[Any, Tensor,
 
 def _parted(item: Any, what: str) -> tuple[Any, Any, Any]:
     """Inputs, label and texts of one item or batch."""
-    if isinstance(item, Mapping):
-        key = next((key for key in LABEL_KEYS if key in item), None)
-        if key is None:
-            raise UsageError(
-                f"{what} has items with {', '.join(map(str, item))}; expected a label among them, as 'labels'"
-            )
-        texts = next((item[k] for k in TEXT_KEYS if k in item), None)
-        x = {k: v for k, v in item.items() if k not in LABEL_KEYS and k not in TEXT_KEYS}
-        return (x, item[key], texts) if x else (texts, item[key], None)
-    if isinstance(item, tuple | list) and len(item) >= 2:
-        return tuple(item[:-1]) if len(item) > 2 else item[0], item[-1], None
-    raise UsageError(
-        f"{what} has items of type {type(item).__name__}; expected (input, label) or a mapping with a label"
-    )
+    x, label = parted(item)
+    if label is None:
+        members = f"with {', '.join(map(str, x))}" if isinstance(x, Mapping) else f"of type {type(item).__name__}"
+        raise UsageError(
+            f"{what} has items {members}; expected a label among them: (input, label), or a mapping with 'labels'"
+        )
+    if not isinstance(x, Mapping) or not isinstance(item, Mapping):
+        return x, label, None
+    texts = next((x[k] for k in TEXT_KEYS if k in x), None)
+    x = {k: v for k, v in x.items() if k not in TEXT_KEYS}
+    return (x, label, texts) if x else (texts, label, None)
 
 
 def _padded(tensors: list[Tensor]) -> list[Tensor]:
