@@ -10,7 +10,6 @@ that stay), then `products` (a kernel in memory) or `tile_source` (its tiles, fo
 from ntkscope.tangent.activations import activations
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
-from ntkscope.tangent.inputs import input_gradients
 from ntkscope.tangent.jacobian import Jacobian, entk_operator, trace_operator
 
 __all__ = [
@@ -21,6 +20,5 @@ __all__ = [
     "activations",
     "entk_operator",
     "feature_matrices",
-    "input_gradients",
     "trace_operator",
 ]
