@@ -52,8 +52,8 @@ def named(x: Any) -> dict[Any, Any] | None:
     >>> named({"x": 1}), named((1, 2))
     ({'x': 1}, None)
     """
-    if hasattr(x, "_fields") and isinstance(x, tuple):
-        return dict(zip(x._fields, x))
+    if isinstance(x, tuple):
+        return dict(zip(x._fields, x)) if hasattr(x, "_fields") else None
     return dict(_members(x)) if isinstance(x, Mapping) or _is_record(x) else None
 
 
