@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 @pytest.mark.guard
 class TestSentimentShift(ExperimentContract):
     name = "sentiment-shift"
-    tiny = given(items=40, sizes=["1x8"], permutations=19, filters=1, pairs=1, poolings=["mean"])
+    tiny = given(items=40, sizes=["1x8"], permutations=59, filters=1, pairs=1, poolings=["mean"])
 
     @pytest.fixture(autouse=True)
     def needed(self) -> None:

@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 import ntkscope as ns
-from ntkscope.core import StoreError, UsageError, numpy_generator
+from ntkscope.core import NumericalError, StoreError, UsageError, numpy_generator
 from ntkscope.explain import c2st, kolmogorov, mmd, shift
 from ntkscope.explain.density_ratio import DensityRatio
 from ntkscope.explain.pooled import Pooled, pool
@@ -69,6 +69,25 @@ class TestRearrangements:
             assert all(len(set(folds[found.unit == unit])) == 1 for unit in range(len(found.sizes)))
         second = found.labels[0]
         assert all(second[folds == f].any() and (~second[folds == f]).any() for f in range(5))
+
+    def test_equal_items_are_held_out_together(self) -> None:
+        """Fitted on an item's double in the other sample, a classifier learns its label the wrong way round: AUC 0.07."""
+        a, b = samples(60, 60, 20, 0)
+        for other in (a, np.concatenate([a[:30], b[:30]])):
+            area, low, high = shift(None, a, other, permutations=99, tests="c2st").effects["auc"]
+            assert abs(area - 0.5) < (1e-12 if other is a else 0.2)
+            assert low < 0.5 < high
+        found = rearrange(60, 60, None, 1, 0)
+        assert (found.folds(10, 0, np.concatenate([a, b])) == found.folds(10, 0)).all()
+        coarse = np.concatenate([a, b])[:, :1].round()  # few values: equal ones are different items
+        assert (found.folds(10, 0, coarse) == found.folds(10, 0)).all()
+
+    def test_a_sample_that_is_one_group_and_statistics_that_are_not_numbers(self) -> None:
+        a, b = samples(60, 60, 3, 0)
+        with pytest.raises(UsageError, match=r"60 groups against 1 .*at least two"):
+            shift(None, a, b, groups=[*range(60), *([60] * 60)], permutations=99)
+        with pytest.raises(NumericalError, match="NaN or infinite"):
+            p_value(np.array([np.nan, 1.0, 2.0]))
 
     def test_p_counts_ties_and_the_samples_themselves(self) -> None:
         assert p_value(np.array([1.0, 0.0, 0.0, 0.0])) == 0.25
@@ -212,9 +231,8 @@ class TestMmd:
             random = numpy_generator(trial, "test", "mmd")
             X = np.concatenate([random.normal(size=40), random.normal(size=60) + 1])[:, None]
             rows = lambda at, X=X: np.exp(-np.square(X[at] - X.T) / 2)  # noqa: E731
-            found = rearrange(40, 60, None, 0, 0)
-            parts = mmd.discrepancies(rows, found).parts
-            low, high = mmd.discrepancy_interval(parts, found.labels[0], found.unit)
+            found = rearrange(40, 60, None, 50, trial)
+            low, high = mmd.discrepancy_interval(mmd.discrepancies(rows, found), found)
             held += low <= truth <= high
         assert held >= 300 * 0.95 - 4 * np.sqrt(300 * 0.95 * 0.05)
 
@@ -311,7 +329,8 @@ class TestRefusals:
         [
             ({"tests": ["t"]}, "expected some of c2st, mmd, ks"),
             ({"tests": []}, "expected some of c2st, mmd, ks"),
-            ({"permutations": 10}, "smallest p is 0.091"),
+            ({"permutations": 10, "tests": "ks"}, "smallest p is 0.091"),
+            ({"permutations": 58}, "smallest p of 3 tests after Holm is 0.051, .* at least 59"),
             ({"level": 1.5}, "expected a probability"),
             ({"kernel": "ck"}, "together with a module"),
             ({"pooling": "median"}, "pooling='median'"),

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,16 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ntkscope as ns
 from ntkscope.core import Record, UsageError
-from ntkscope.tracking import LogSpaced
+from ntkscope.tracking import LogSpaced, OnPlateau
 from oracles.unchanged import bits
 from tracking.runs import ALL, data, network, rows
 
+FOUR = LogSpaced(4)
 
-def lightning_run(out: Path | None, **trainer: Any) -> dict[str, bytes]:
+
+def lightning_run(
+    out: Path | None, when: Any = FOUR, seen: list[float] | None = None, **trainer: Any
+) -> dict[str, bytes]:
     lightning = pytest.importorskip("lightning")
 
     class Classifier(lightning.LightningModule):
@@ -27,7 +32,10 @@ def lightning_run(out: Path | None, **trainer: Any) -> dict[str, bytes]:
             self.net = network()
 
         def training_step(self, batch: list[Tensor], _: int) -> Tensor:
-            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+            loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+            if seen is not None:
+                seen.append(float(loss))
+            return loss
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
@@ -37,17 +45,16 @@ def lightning_run(out: Path | None, **trainer: Any) -> dict[str, bytes]:
         module = Classifier()
         callbacks = []
         if out is not None:
-            watching = ns.Tracker(module.net, data(12, 1), out, when=LogSpaced(4), overhead=ALL)
+            watching = ns.Tracker(module.net, data(12, 1), out, when=when, overhead=ALL)
             callbacks.append(watching.lightning())
         loop = lightning.Trainer(
-            max_epochs=2,
+            **{"max_epochs": 2, **trainer},
             accelerator="cpu",
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
             callbacks=callbacks,
-            **trainer,
         )
         loop.fit(module, DataLoader(TensorDataset(*data()), batch_size=6, shuffle=True))
     return {name: bits(value) for name, value in module.state_dict().items()}
@@ -64,6 +71,27 @@ def test_lightning(tmp_path: Path, options: dict[str, Any]) -> None:
     assert [row["step"] for row in moments] == sorted(set(expected))
     assert all(row["loss"] is not None for row in moments[1:])
     assert Record.open(tmp_path / "run").status == "done"
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_losses_are_those_of_the_steps(tmp_path: Path, parts: int) -> None:
+    """The mean over the batches of a step, whatever Lightning divides them by; three of four leave one for the last step."""
+    seen: list[float] = []
+    lightning_run(tmp_path / "run", range(1, 9), seen, accumulate_grad_batches=parts)
+    epochs = (seen[:4], seen[4:])
+    expected = [np.mean(losses[k : k + parts]) for losses in epochs for k in range(0, 4, parts)]
+    assert [row["loss"] for row in rows(tmp_path / "run", "moments")[1:]] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.guard
+def test_lightning_without_an_end_trains_on(tmp_path: Path) -> None:
+    """A schedule that needs the number of steps, in a run that has none: one warning, and the training goes on."""
+    with pytest.warns(RuntimeWarning, match="the tracker stops here.*pass total="):
+        trained = lightning_run(tmp_path / "run", max_steps=-1, max_epochs=-1, max_time={"seconds": 1})
+    assert trained
+    assert Record.open(tmp_path / "run").status == "failed"
 
 
 @pytest.mark.guard
@@ -109,7 +137,10 @@ def test_lightning_that_fails(tmp_path: Path) -> None:
     assert "gone" in str(record.error)
 
 
-def trainer_run(out: Path | None, folder: Path, **arguments: Any) -> dict[str, bytes]:
+LOGGED: dict[Path, list[tuple[int, float]]] = {}  # steps and losses that each run's Trainer logged
+
+
+def trainer_run(out: Path | None, folder: Path, when: Any = FOUR, **arguments: Any) -> dict[str, bytes]:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
     config = transformers.BertConfig(
@@ -129,9 +160,7 @@ def trainer_run(out: Path | None, folder: Path, **arguments: Any) -> dict[str, b
         callbacks = []
         if out is not None:
             probe = {"input_ids": ids[:12], "labels": ids[:12].sum(1) % 3}
-            watching = ns.Tracker(
-                model, probe, out, when=LogSpaced(4), overhead=ALL, watch=("weights", "ck", "alignment")
-            )
+            watching = ns.Tracker(model, probe, out, when=when, overhead=ALL, watch=("weights", "ck", "alignment"))
             callbacks.append(watching.hugging_face())
         settings = transformers.TrainingArguments(
             output_dir=str(folder),
@@ -140,12 +169,13 @@ def trainer_run(out: Path | None, folder: Path, **arguments: Any) -> dict[str, b
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
-            logging_steps=1,
             use_cpu=True,
             seed=4,
-            **arguments,
+            **{"logging_steps": 1, **arguments},
         )
-        transformers.Trainer(model=model, args=settings, train_dataset=items, callbacks=callbacks).train()
+        loop = transformers.Trainer(model=model, args=settings, train_dataset=items, callbacks=callbacks)
+        loop.train()
+        LOGGED[folder] = [(row["step"], row["loss"]) for row in loop.state.log_history if "loss" in row]
     return {name: bits(value) for name, value in model.state_dict().items()}
 
 
@@ -161,6 +191,25 @@ def test_hugging_face(tmp_path: Path, options: dict[str, Any]) -> None:
     assert [row["step"] for row in moments] == sorted(expected)
     assert moments[-1]["loss"] is not None
     assert Record.open(tmp_path / "run").status == "done"
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("options", [{}, {"logging_steps": 3}, {"logging_strategy": "epoch"}], ids=str)
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_losses_are_those_of_the_steps(tmp_path: Path, options: dict[str, Any]) -> None:
+    """At a step that the Trainer logs, the loss is that step's; between, the last that was logged."""
+    trainer_run(tmp_path / "run", tmp_path / "a", range(1, 9), **options)
+    logged = LOGGED[tmp_path / "a"]
+    for row in rows(tmp_path / "run", "moments")[1:]:
+        assert row["loss"] == next((loss for step, loss in reversed(logged) if step <= row["step"]), None)
+
+
+@pytest.mark.guard
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_watched_for_plateaus_trains_to_the_end(tmp_path: Path) -> None:
+    trainer_run(tmp_path / "run", tmp_path / "a", OnPlateau(2, 0.9), logging_steps=3)
+    assert Record.open(tmp_path / "run").status == "done"
+    assert rows(tmp_path / "run", "moments")[-1]["step"] == 8
 
 
 def test_without_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

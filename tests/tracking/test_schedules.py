@@ -61,5 +61,10 @@ def test_refusals() -> None:
     for options in ({"window": 0}, {"least": -1.0}, {"least": math.nan}):
         with pytest.raises(UsageError, match="expected"):
             OnPlateau(**options)
-    with pytest.raises(UsageError, match="pass the loss"):
-        agenda(OnPlateau(), None).due(1, None)
+
+
+def test_steps_without_a_loss_are_left_out_with_one_warning() -> None:
+    plan = agenda(OnPlateau(2), 9)
+    with pytest.warns(RuntimeWarning, match="no loss at step 1") as warned:
+        assert [step for step in range(1, 10) if plan.due(step, None if step % 2 else 1.0)] == [8, 9]
+    assert len(warned) == 1

@@ -66,7 +66,7 @@ class SentimentShift:
             poolings=("mean", "cls"),
             sizes=("1x8", "2x16"),
             draws=1,
-            permutations=49,
+            permutations=59,
             filters=2,
             pairs=2,
         )

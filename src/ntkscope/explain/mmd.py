@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 import scipy.stats
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.explain.rearrangements import Rearrangements
@@ -89,20 +89,25 @@ def discrepancies(kernel: Rows, found: Rearrangements) -> Discrepancies:
 
 
 def discrepancy_interval(
-    parts: Float64[np.ndarray, " n"],
-    second: Bool[np.ndarray, " n"],
-    unit: Int64[np.ndarray, " n"],
-    confidence: float = 0.95,
+    found: Discrepancies, arranged: Rearrangements, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """An interval for the squared discrepancy from the spread of the items' parts in it, added up by unit."""
-    error, middle = 0.0, 0.0
-    for which in (second, ~second):
-        apart = (parts[which] - parts[which].mean()) / int(which.sum())
+    """An interval that covers the squared discrepancy at least so often, from items' parts added up by unit.
+
+    Their variance v₁ is of first order; what remains without a difference, v₀, is that of the rearrangements. v₁ grows with the
+    discrepancy itself, so the upper end solves `(x - value)² = q² (v₁ x / value + v₀)`, as Wilson's does; the lower end has
+    v₁ + v₀. q: Student's, by the units of the smaller sample.
+    """
+    unit, first, fewest = arranged.unit, 0.0, len(arranged.unit)
+    for which in (arranged.labels[0], ~arranged.labels[0]):
+        apart = (found.parts[which] - found.parts[which].mean()) / int(which.sum())
         totals = np.bincount(np.unique(unit[which], return_inverse=True)[1].reshape(-1), apart)
-        error += len(totals) / max(len(totals) - 1, 1) * float(np.square(totals).sum())
-        middle += float(parts[which].mean()) / 2
-    reach = float(scipy.stats.norm.ppf(0.5 + confidence / 2)) * error**0.5
-    return middle - reach, middle + reach
+        first += len(totals) / (len(totals) - 1) * float(np.square(totals).sum())
+        fewest = min(fewest, len(totals))
+    value, none = float(found.squared[0]), float(found.squared[1:].std())
+    square = float(scipy.stats.t.ppf(0.5 + confidence / 2, fewest - 1)) ** 2
+    slope = first / max(value, none) if first else 0.0
+    up = square * slope / 2 + max(0.0, (square * slope / 2) ** 2 + square * (slope * value + none**2)) ** 0.5
+    return value - (square * (first + none**2)) ** 0.5, value + up
 
 
 def _blocks(kernel: Rows, unit: Int64[np.ndarray, " n"]) -> Iterator[tuple[slice, Float64[np.ndarray, "k n"]]]:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from ntkscope.core import UsageError, numpy_generator
+from ntkscope.core import NumericalError, UsageError, numpy_generator
 from ntkscope.core.arguments import plain_array
 
 ROUNDING = 1e-9  # part of the spread of a statistic within which two values count as equal
@@ -36,21 +38,29 @@ class Rearrangements:
         """How many items each unit has."""
         return np.bincount(self.unit)
 
-    def folds(self, count: int, seed: int) -> Int64[np.ndarray, " n"]:
-        """Each item's fold, whole units together; drawn without a look at the labels, so that rearranging stays exact."""
-        units = len(self.sizes)
+    def folds(
+        self, count: int, seed: int, vectors: Float64[np.ndarray, "n p"] | None = None
+    ) -> Int64[np.ndarray, " n"]:
+        """Each item's fold, whole units together; drawn without a look at the labels, so that rearranging stays exact.
+
+        Units with equal `vectors` share a fold: a fit that knows an item's double in the other sample would learn its label the
+        wrong way round. Not where most vectors have doubles: such values are discrete, and equal ones different items.
+        """
+        unit, n = self.unit, len(self.unit)
+        values = np.arange(n) if vectors is None else _equal_rows(vectors)
+        if n // 2 <= values.max() + 1 < n:
+            _, parts = connected_components(coo_array((np.ones(n), (unit, values + n)), shape=(2 * n, 2 * n)))
+            joined = np.unique(parts[unit], return_inverse=True)[1].reshape(-1)
+            unit = joined if joined.max() + 1 >= count else unit
+        units = int(unit.max()) + 1
         place = np.arange(units) % min(count, units)
-        return numpy_generator(seed, "shift", "folds").permutation(place)[self.unit]
+        return numpy_generator(seed, "shift", "folds").permutation(place)[unit]
 
     def stratified_folds(self, count: int, seed: int) -> Int64[np.ndarray, " n"]:
         """Each item's fold, both samples in every fold: for what is never rearranged."""
         second = np.zeros(len(self.sizes), dtype=bool)
         second[self.unit[self.labels[0]]] = True
         fewest = min(int(second.sum()), int((~second).sum()))
-        if fewest < 2:
-            raise UsageError(
-                "one sample is a single group; expected at least two groups in each: one to fit, one to test"
-            )
         found = np.empty(len(second), dtype=np.int64)
         for name, which in (("second", second), ("first", ~second)):
             place = np.arange(int(which.sum())) % min(count, fewest)
@@ -81,19 +91,21 @@ def rearrange(n: int, m: int, groups: Any, count: int, seed: int) -> Rearrangeme
     return Rearrangements(np.concatenate([in_second[None], dealt])[:, unit], unit)
 
 
-def check_count(count: int, level: float, found: Rearrangements) -> None:
-    """Refuse what can never be significant: too few rearrangements drawn, or too few there are."""
-    if 1 / (count + 1) > level:
+def check_count(count: int, level: float, found: Rearrangements, tests: int = 1) -> None:
+    """Refuse what can never be significant after Holm's correction: too few rearrangements drawn, or too few there are."""
+    smallest = tests / (count + 1)
+    if smallest > level * (1 + 1e-12):
+        of = f" of {tests} tests after Holm" if tests > 1 else ""
         raise UsageError(
-            f"got permutations={count}, whose smallest p is {1 / (count + 1):.2g}, for level={level:g}; expected at least"
-            f" {math.ceil(1 / level) - 1}"
+            f"got permutations={count}, whose smallest p{of} is {smallest:.2g}, for level={level:g}; expected at least"
+            f" {math.ceil(tests / level * (1 - 1e-12)) - 1}"
         )
     units = len(found.sizes)
     chosen = len(np.unique(found.unit[found.labels[0]]))
-    if math.comb(units, chosen) < 1 / level:
+    if math.comb(units, chosen) < tests / level * (1 - 1e-12) or min(chosen, units - chosen) < 2:
         raise UsageError(
             f"{units - chosen} groups against {chosen} can be dealt out in {math.comb(units, chosen)} ways, too few for a p of"
-            f" {level:g}; expected more groups in each sample"
+            f" {level:g} or for the spread within a sample; expected more groups in each sample, at least two"
         )
 
 
@@ -105,6 +117,8 @@ def p_value(statistics: Float64[np.ndarray, " r"]) -> float:
     >>> p_value(np.array([2.0, 1.0, 3.0, 2.0]))
     0.75
     """
+    if not np.isfinite(statistics).all():
+        raise NumericalError("a test's statistic is NaN or infinite, so it has no p; check the vectors or the kernel")
     observed, others = statistics[0], statistics[1:]
     near = ROUNDING * float(np.ptp(statistics))
     return float((1 + np.count_nonzero(others >= observed - near)) / (1 + len(others)))
@@ -123,6 +137,12 @@ def _numbered(groups: Any, n: int, m: int) -> Int64[np.ndarray, " n"]:
             " sample first, or a pair of two such sequences"
         )
     return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _equal_rows(vectors: Float64[np.ndarray, "n p"]) -> Int64[np.ndarray, " n"]:
+    """Numbers from 0, the same for equal rows."""
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in vectors + 0.0])  # -0.0 is 0.0
 
 
 def _names(values: Any) -> np.ndarray:

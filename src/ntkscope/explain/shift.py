@@ -29,6 +29,7 @@ from ntkscope.tangent.batches import as_batch
 TESTS = ("c2st", "mmd", "ks")
 SHIFT, NO_SHIFT = "shift", "no shift found"
 COMBINED = "holm"
+SPREAD = 51  # arrangements from which an effect's spread without a shift is taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +37,13 @@ class Shift:
     """What tells two samples a and b apart.
 
     `p`: of every test, `(1 + #{T_b ≥ T}) / (1 + B)`, and under "holm" the smallest of them corrected for their number.
-    `effects`: (value, low, high), 95 % intervals: "auc", the area under the ROC curve of a linear classifier of a against b
-    on items it was not fitted on; "auc_pc12" and "auc_pc12_qda", the same from the first two principal components,
-    linear and quadratic; "mmd2", the squared maximum mean discrepancy; "ks", the largest Kolmogorov–Smirnov distance over
-    components. `verdict`: "shift" where "holm" is at most `level`, else "no shift found", which does not show that there is
-    none. `nulls`: each test's statistic, the samples' own first, then those of the rearrangements. `scores`: the
-    classifier's, of the items of a, then of b. `plane`: the first two principal components of all items, in the same order.
+    `effects`: (value, low, high), intervals that cover in at least 95 % of samples: "auc", the area under the ROC curve of a
+    linear classifier of a against b on items it was not fitted on, its mean over classifiers fitted on so many items;
+    "auc_pc12" and "auc_pc12_qda", the same given the first two principal components, linear and quadratic; "mmd2", the
+    squared maximum mean discrepancy; "ks", the largest Kolmogorov–Smirnov distance over components. `verdict`: "shift" where
+    "holm" is at most `level`, else "no shift found", which does not show that there is none. `nulls`: each test's statistic,
+    the samples' own first, then those of the rearrangements. `scores`: the classifier's, of the items of a, then of b.
+    `plane`: the first two principal components of all items, in the same order.
     """
 
     p: Mapping[str, float]
@@ -82,11 +84,8 @@ class Shift:
     def __str__(self) -> str:
         tests = ", ".join(f"{name} p = {value:.3g}" for name, value in self.p.items())
         auc = self.effects.get("auc")
-        said = (
-            ""
-            if auc is None
-            else f"; a linear classifier tells them apart with AUC {auc[0]:.2f} ({auc[1]:.2f}–{auc[2]:.2f})"
-        )
+        told = "tells them apart" if auc is not None and auc[1] > 0.5 else "does not tell them apart"
+        said = f"; a linear classifier {told}: AUC {auc[0]:.2f} ({auc[1]:.2f}–{auc[2]:.2f})" if auc is not None else ""
         return f"{self.verdict} ({self.sizes[0]:,} against {self.sizes[1]:,} items): {tests}{said}"
 
     def figure(self) -> Figure:
@@ -137,12 +136,12 @@ def shift(
     first, second = embedded(embed, a, b, layer=layer, pooling=pooling, store=store)
     pooled = pool(first, second)
     found = rearrange(pooled.first, pooled.second, groups, permutations, seed)
-    check_count(permutations, level, found)
-    folds = found.folds(c2st.FOLDS, seed)
+    check_count(permutations, level, found, len(chosen))
+    folds = found.folds(c2st.FOLDS, seed, pooled.centred)
     nulls: dict[str, Float64[np.ndarray, " r"]] = {}
     effects: dict[str, tuple[float, float, float]] = {}
-    told = c2st.separation(pooled, found.labels if "c2st" in chosen else found.labels[:1], folds)
-    effects["auc"] = c2st.auc_interval(told.scores, found.labels[0], found.unit)
+    told = c2st.separation(pooled, found.labels if "c2st" in chosen else found.labels[:SPREAD], folds)
+    effects["auc"] = c2st.auc_interval(told.scores, found.labels[0], found.unit, float(told.auc[1:].std()))
     effects |= _plane_effects(pooled, found, folds)
     component = None
     for name in chosen:
@@ -156,8 +155,7 @@ def shift(
             )
             apart = mmd.discrepancies(rows, found)
             nulls[name] = apart.squared
-            ends = mmd.discrepancy_interval(apart.parts, found.labels[0], found.unit)
-            effects["mmd2"] = (float(nulls[name][0]), *ends)
+            effects["mmd2"] = (float(apart.squared[0]), *mmd.discrepancy_interval(apart, found))
         else:
             parts = pooled.components(kolmogorov.COMPONENTS)
             largest = kolmogorov.largest_distances(parts, found.labels)
@@ -194,10 +192,11 @@ def _plane_effects(
 ) -> dict[str, tuple[float, float, float]]:
     """How well the first two principal components alone tell the samples apart."""
     plane = pooled.leading(2)
-    linear = c2st.separation(plane, found.labels[:1], folds).scores
-    curved = c2st.quadratic_scores(plane.centred, found.labels[0], folds)
+    labels = found.labels[:SPREAD]
+    linear = c2st.cross_fitted(plane, labels, folds)
+    curved = c2st.quadratic_scores(plane.centred, labels, folds)
     return {
-        name: c2st.auc_interval(scores, found.labels[0], found.unit)
+        name: c2st.auc_interval(scores[:, 0], labels[0], found.unit, float(c2st.areas(scores, labels)[1:].std()))
         for name, scores in (("auc_pc12", linear), ("auc_pc12_qda", curved))
     }
 

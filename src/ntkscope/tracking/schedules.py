@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -127,15 +128,20 @@ class _Plateaus:
         self.sum: Any = 0.0
         self.count = 0
         self.before: float | None = None
-        self.falling = True
+        self.falling, self.warned = True, False
 
     def due(self, step: int, loss: Any) -> bool:
         at_end = step == self.total
         if loss is None:
-            raise UsageError(
-                f"got no loss at step {step}, and when=OnPlateau() watches it; expected tracker.step(loss): pass the loss,"
-                " or another schedule"
-            )
+            if not self.warned:
+                warnings.warn(
+                    f"got no loss at step {step}, and when=OnPlateau() watches it: such steps are left out; expected"
+                    " tracker.step(loss), or another schedule",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+            self.warned = True
+            return at_end
         self.sum = self.sum + (loss.detach().to(torch.float64) if isinstance(loss, Tensor) else float(loss))
         self.count += 1
         if self.count < self.when.window:

@@ -156,6 +156,11 @@ class Tracker:
             if self._board is not None:
                 self._board.close()
 
+    def abandon(self, error: BaseException) -> None:
+        """End the record with this error; further steps are ignored."""
+        self.close(error)
+        self._closed, self._log = False, None
+
     def __enter__(self) -> Tracker:
         return self
 

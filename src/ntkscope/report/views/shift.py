@@ -53,7 +53,7 @@ def sentence(one: Mapping[str, Any], level: float) -> str:
     """
     if not one["seen"]:
         return f"Nothing can be said about the {one['other']}: {'; '.join(map(str, one['why']))}."
-    best = max(one["seen"], key=lambda seen: abs(seen["auc"] - 0.5))
+    best = max(one["seen"], key=lambda seen: seen["auc"])
     told = (
         f"of a training item and one of the {one['other']}, a linear classifier tells which is which in"
         f" {percent(best['auc'])} of pairs (50 %: not at all), seen through the {best['embedding']}"
