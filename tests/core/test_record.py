@@ -274,6 +274,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
             record.array("kernel", np.zeros(100_000))
         with pytest.raises(RecordError, match="No space left on device"):
             record.put(text="x" * 100_000)
+        del record  # and with it the lock on its folder
         with pytest.raises(RecordError, match="No space left"), Record.resume(disk / "run") as again:
             again.put(text="x" * 100_000)
         assert Record.open(disk / "run").metrics == {"before": 1}
@@ -312,7 +313,7 @@ def test_a_killed_run_leaves_a_readable_record(tmp_path: Path) -> None:
     assert record.stages["tiles"].done >= 20
     assert abs(record.arrays["kernel"][0] - record.stages["tiles"].done) <= 1
     assert "not finished" in str(record)
-    (folder / ".record.json.1-2.part").write_bytes(b"half")  # what a kill in the middle of a write leaves
+    (folder / f".record.json.{process.pid}-0123abcd.part").write_bytes(b"half")  # what a kill in the middle of a write leaves
     with Record.resume(folder, config={"n": 3}) as again:
         assert again.stages["tiles"].done >= 20
     assert leftovers(folder) == []

@@ -12,7 +12,7 @@ import ntkscope as ns
 
 def report(
     folder: Annotated[Path, typer.Argument(help="A record, or a folder with records below it.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write the page of a single record.")] = None,
+    out: Annotated[str | None, typer.Option(help="Where to write the page of a single record.")] = None,
 ) -> None:
     """Make a page of a record; of many records, a page each and an index over them."""
     single = out is not None or ns.report.records(folder) == [folder]

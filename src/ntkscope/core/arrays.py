@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ntkscope.core.atomic import atomic_file
+from ntkscope.core.atomic import NEW, atomic_file
 from ntkscope.core.door import FILE_NAME, NAME, regular_file
 from ntkscope.core.errors import RecordError, UsageError
 
@@ -126,10 +127,10 @@ def _changed(name: str, path: Path, found: str, said: str) -> RecordError:
 
 
 def write_array(folder: Path, name: str, value: NDArray[Any] | Tensor, taken: set[str]) -> dict[str, Any]:
-    """Write an array atomically under a file name not in `taken`; return its index entry."""
+    """Write an array atomically under a file name that is free and not in `taken`; return its index entry."""
     array = as_numpy(name, value)
-    file = next(file for file in _candidates(name) if file not in taken)
-    with atomic_file(folder / file) as handle:
+    file = next(file for file in _candidates(name) if file not in taken and not os.path.lexists(folder / file))
+    with atomic_file(folder / file, over=NEW) as handle:
         hashing = _Hashing(handle)
         np.lib.format.write_array(hashing, array, allow_pickle=False)
     return {

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ntkscope.core.arrays import Arrays, write_array
-from ntkscope.core.atomic import atomic_file, remove_leftovers
+from ntkscope.core.atomic import CHECKED, NEW, Over, atomic_file, remove_leftovers
 from ntkscope.core.claims import Claim
 from ntkscope.core.door import LARGEST_JSON, NAME
 from ntkscope.core.environment import environment
 from ntkscope.core.errors import RecordError, UsageError
 from ntkscope.core.interrupts import Terminated
+from ntkscope.core.lock import FolderLock
 from ntkscope.core.plain import ReadBack, differences, from_plain, to_plain
 from ntkscope.core.record_schema import FILE, SCHEMA_VERSION, read_record
 from ntkscope.core.record_text import record_text
@@ -66,6 +67,7 @@ class Record:
         self._seconds_before = float(document["wall_seconds"])
         self._arrays: Arrays | None = None
         self._series: dict[str, Series] = {}
+        self._lock = FolderLock(folder) if writable else None
         self.dropped: tuple[str, ...] = ()
         """Arrays and series whose files were lost or damaged when the record was resumed; it no longer holds them."""
 
@@ -85,10 +87,6 @@ class Record:
     ) -> Record:
         """Start a record in `folder`, which is created if missing and must not hold a record yet."""
         folder = Path(folder)
-        if (folder / FILE).exists():
-            raise RecordError(
-                f"{folder} already holds a record; resume it with Record.resume, or choose another folder"
-            )
         now = _now()
         document = {
             "schema_version": SCHEMA_VERSION,
@@ -112,10 +110,16 @@ class Record:
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            record = cls(folder, document, writable=True)
+            record._write(NEW)
+        except FileExistsError as error:
+            raise RecordError(
+                f"{folder} already holds a record; resume it with Record.resume, or choose another folder"
+            ) from error
+        except RecordError:
+            raise
         except OSError as error:
             raise RecordError(f"cannot create the folder {folder}: {error}; choose another one") from error
-        record = cls(folder, document, writable=True)
-        record._write()
         return record
 
     @classmethod
@@ -138,6 +142,11 @@ class Record:
         lost or changed are dropped with a `DamageWarning` and named in `.dropped`, so that the run recomputes them.
         """
         folder = Path(folder)
+        with FolderLock(folder):  # nobody writes between reading it and going on
+            return cls._resumed(folder, config, seeds, device)
+
+    @classmethod
+    def _resumed(cls, folder: Path, config: Any, seeds: Any, device: torch.device | str | None) -> Record:
         document = read_record(folder)
         for key, given in (("config", config), ("seeds", seeds)):
             found = [] if given is None else differences(document[key], to_plain(given, key))
@@ -315,8 +324,9 @@ class Record:
         return OpenStage(name, self.stages.get(name, Stage()), self._set_stage, total=total, show=progress)
 
     def finish(self) -> None:
-        """Mark the record as done."""
+        """Mark the record as done, and let other processes resume it."""
         self._write(status="done", error=None)
+        self._release()
 
     def __enter__(self) -> Record:
         self._check_writable()
@@ -330,6 +340,7 @@ class Record:
         finally:
             for series in self._series.values():
                 series.close()
+            self._release()
 
     def _end(self, error: BaseException | None) -> None:
         if error is None:
@@ -349,7 +360,7 @@ class Record:
         else:
             self._document = {**self._document, "stages": stages}
 
-    def _write(self, **changes: Any) -> None:
+    def _write(self, over: Over = CHECKED, /, **changes: Any) -> None:
         """Write the record with `changes`; memory is updated only after the write succeeded."""
         self._check_writable()
         wall = self._seconds_before + time.monotonic() - self._clock_start
@@ -363,12 +374,18 @@ class Record:
                     f"{self.folder / FILE} would have {len(data):,} bytes; expected at most {LARGEST_JSON:,}: keep numbers"
                     " with record.array(name, value), histories with record.series(name)"
                 )
-            with atomic_file(self.folder / FILE) as handle:
+            with atomic_file(self.folder / FILE, over=over) as handle:
                 handle.write(data)
+        except FileExistsError:
+            raise
         except OSError as error:
             raise self._not_written(FILE, error) from error
         self._document = document
         self._written = time.monotonic()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def _check_writable(self) -> None:
         if not self._writable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,27 @@ from matplotlib import ticker
 from matplotlib.figure import Figure
 
 from ntkscope.core import Record
+from ntkscope.core.atomic import CHECKED, atomic_file
 
 BLACK = "#2b2b2b"
+MARKED: Mapping[str, tuple[dict[str, Any], bytes]] = {  # without a date: the same figure, the same bytes
+    "svg": ({"Date": None, "Creator": "ntkscope"}, b"<dc:title>ntkscope</dc:title>"),
+    "png": ({"Software": "ntkscope"}, b"Software\0ntkscope"),
+}
 COLOURS = ("#3b6ea8", "#d1793a", "#5b9e63", "#a05a9c", "#8c6d4f", "#6b7280")
 
 
 def save_figures(draw: Callable[[Record], Mapping[str, Any]], record: Record) -> list[str]:
     """Draw a record's figures into its folder `figures/`; their files."""
-    folder = Path(record.folder) / "figures"
-    folder.mkdir(exist_ok=True)
-    names = []
-    for name, made in draw(record).items():
-        for ending in ("svg", "png"):
-            meta = {"Date": None} if ending == "svg" else None  # the same figure, the same bytes
-            made.savefig(folder / f"{name}.{ending}", dpi=110, metadata=meta)
-            names.append(f"figures/{name}.{ending}")
+    (Path(record.folder) / "figures").mkdir(exist_ok=True)
+    names, known = [], record.metrics.get("figures", ())  # without a mark, if an earlier version drew them
+    for name, figure in draw(record).items():
+        for ending, (meta, mark) in MARKED.items():
+            image, file = io.BytesIO(), f"figures/{name}.{ending}"
+            figure.savefig(image, format=ending, dpi=110, metadata=meta)
+            with atomic_file(record.folder / file, over=CHECKED if file in known else mark, durable=False) as handle:
+                handle.write(image.getvalue())
+            names.append(file)
     return names
 
 

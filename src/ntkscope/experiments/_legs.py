@@ -6,7 +6,6 @@ no setting: it is left out of the record's configuration, so that runs of differ
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -16,6 +15,7 @@ from typing import Any
 
 from ntkscope.core import Record, UsageError
 from ntkscope.experiments._results import once
+from ntkscope.training.store import SnapshotStore
 
 _SHOWING: ContextVar[bool] = ContextVar("showing", default=False)
 
@@ -83,7 +83,7 @@ def unfinished(record: Record, key: str) -> Iterator[Path]:
     """A folder for what a leg has done so far, from which it continues if it is killed; removed when the leg has ended."""
     folder = Path(record.folder) / "unfinished" / key.replace("/", "-")
     yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    SnapshotStore(folder).discard()
     with suppress(OSError):  # other legs may have theirs in it
         folder.parent.rmdir()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -97,7 +96,7 @@ def trained_together(
     for path, member in zip(paths, members):
         models.save_weights(member, path)
     keep_mark(record, key, mark)
-    shutil.rmtree(store, ignore_errors=True)
+    training.SnapshotStore(store).discard()
 
 
 def mark_of(*networks: nn.Module) -> str:

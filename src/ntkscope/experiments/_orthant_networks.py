@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -186,7 +185,7 @@ def _train(run: Run, depth: int, arms: Sequence[str], settings: Mapping[str, Any
         run.record.put(**{training_key(arm, depth): told})
         save_tensors(weights, _file(run.record, arm, depth))
     for store in folder.glob(f"unfinished-{depth}-*"):
-        shutil.rmtree(store)
+        training.SnapshotStore(store).discard()
 
 
 def _read(run: Run, depth: int, arm: str, width: int) -> list[nn.Module]:

@@ -8,7 +8,6 @@ is that of some training tweets, taken ten times per epoch, in evaluation mode. 
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -156,7 +155,7 @@ def finetune(
         model = build().to(device)
         kept = SnapshotStore(store).latest() if store.exists() else None
         if kept is not None and lacking and kept.step > lacking[0]:
-            shutil.rmtree(store)  # what is lacking lies before it
+            SnapshotStore(store).discard()  # what is lacking lies before it
 
         def measure(step: int) -> None:
             if step in lacking:
@@ -185,7 +184,7 @@ def finetune(
         if not weights.exists():
             weights.parent.mkdir(exist_ok=True)
             models.save_weights(model, weights)
-        shutil.rmtree(store)
+        SnapshotStore(store).discard()
     return models.load_weights(build(), weights).to(device).eval()
 
 

@@ -8,7 +8,6 @@ intrinsic dimension.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -181,7 +180,7 @@ def network(
     missing = [step for step, epoch in steps.items() if moment_key(smoothing, s, epoch) not in record.metrics]
     kept = SnapshotStore(store).latest() if store.exists() else None
     if kept is not None and missing and kept.step > missing[0]:
-        shutil.rmtree(store)  # what is missing lies before it
+        SnapshotStore(store).discard()  # what is missing lies before it
     model = build(config, split, seed).to(device)
 
     def measure(step: int) -> None:
@@ -207,7 +206,7 @@ def network(
             progress=showing(),
             store=store,
         ).final()
-    shutil.rmtree(store)
+    SnapshotStore(store).discard()
 
 
 def moment(

@@ -13,13 +13,14 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import DataCorrupt, DataNotFound, Params, UnsafeData, UsageError
+from ntkscope.core import DataCorrupt, DataNotFound, Params, UnsafeData, UsageError, fingerprint
 from ntkscope.core.atomic import atomic_file
 from ntkscope.core.door import check_safetensors
 from ntkscope.models._torch_file import check_torch_file
 
 M = TypeVar("M", bound=nn.Module)
 PICKLED = (".pt", ".pth", ".th", ".ckpt")
+MARK = b'"generator":"ntkscope"'  # in the head of a safetensors file of ours
 SHOWN = 8  # names an error lists before it counts the rest
 
 
@@ -33,8 +34,9 @@ def save_tensors(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) ->
     if Path(path).suffix != ".safetensors":
         raise UsageError(f"got {path} for weights; expected a name that ends in .safetensors")
     state = {key: value.detach().cpu().clone().contiguous() for key, value in tensors.items()}
-    with atomic_file(path) as handle:
-        handle.write(safetensors.torch.save(state))
+    said = {"generator": "ntkscope", "checksum": fingerprint(state)}
+    with atomic_file(path, over=MARK) as handle:
+        handle.write(safetensors.torch.save(state, metadata=said))
 
 
 def load_weights(model: M, path: str | os.PathLike[str], strict: bool = True) -> M:

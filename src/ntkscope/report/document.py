@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ntkscope.core import RecordError
+from ntkscope.core import RecordError, UsageError
 from ntkscope.core.atomic import atomic_file
 from ntkscope.report.markup import Markup, code_script, data_script, join, tag
 
+PAGE = b'<meta name="generator" content="ntkscope">', b"base-uri 'none'; form-action 'none'; img-src data:; style-src"
+"""By which a page knows its own kind: the first, and in a page of an earlier version the policy in its head."""
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = ("theme.js", "tip.js", "items.js", "table.js", "review.js", "explorer.js", "training.js")
 
@@ -33,6 +36,7 @@ def document(
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
+        Markup(PAGE[0].decode()),
         # hashes are quoted, and an attribute holds the quotes as they are
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -75,10 +79,13 @@ def part(key: str, title: str, body: Markup) -> Markup:
     return tag("section", head, body, id=key, aria_labelledby=f"{key}-title", class_="part-of-page")
 
 
-def save(page: str, path: Path) -> Path:
-    """Write a page atomically; it can be rebuilt from its record, so it is not synced to disk."""
+def save(page: str, out: str | Path, over: bytes | tuple[bytes, ...] = PAGE) -> Path:
+    """Write a page atomically, over an earlier one at most; it can be rebuilt from its record, so it is not synced to disk."""
+    path = Path(out)
+    if str(out).endswith(("/", os.sep)):
+        raise UsageError(f"got the folder {out} for a page; expected a file, such as {path / 'page.html'}")
     try:
-        with atomic_file(path, durable=False) as handle:
+        with atomic_file(path, over=over, durable=False) as handle:
             handle.write(page.encode("utf-8", "replace"))
     except OSError as error:
         raise RecordError(

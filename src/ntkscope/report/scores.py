@@ -16,7 +16,7 @@ from ntkscope.core.record_id import record_id
 from ntkscope.report.document import save
 from ntkscope.report.source import Source
 
-CSV, JSON = "scores.csv", "scores.json"
+CSV, JSON, FORMAT = "scores.csv", "scores.json", "ntkscope-scores"
 COLUMNS = (
     "index",
     "original",
@@ -41,9 +41,11 @@ def write_scores(source: Source, folder: Path) -> tuple[str, ...]:
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\r\n")
     writer.writeheader()
     writer.writerows({key: in_csv(value) for key, value in row.items()} for row in found)
-    save("\ufeff" + out.getvalue(), folder / CSV)
-    whole = {"format": "ntkscope-scores", "version": 1, "record": record_id(source.record), "items": found}
-    save(json.dumps(whole, ensure_ascii=False, allow_nan=False) + "\n", folder / JSON)
+    save("\ufeff" + out.getvalue(), folder / CSV, f"\ufeff{','.join(COLUMNS)}\r\n".encode())
+    whole = {"format": FORMAT, "version": 1, "record": record_id(source.record), "items": found}
+    save(
+        json.dumps(whole, ensure_ascii=False, allow_nan=False) + "\n", folder / JSON, f'{{"format": "{FORMAT}"'.encode()
+    )
     return CSV, JSON
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ntkscope.core import DamagedTile, StoreError, UsageError
-from ntkscope.core.atomic import SUFFIX, atomic_file
+from ntkscope.core.atomic import CHECKED, NEW, SUFFIX, atomic_file, remove_leftovers
 from ntkscope.core.door import regular_file
 
 Bytes: TypeAlias = bytes | np.ndarray  # an array of uint8
 ATTEMPTS = 32  # to write a file whose temporary file another process removed
 # Object stores show an object only when it is complete; elsewhere a file is written under another name and moved.
+LEFTOVER = re.compile(rf"\..+\.[0-9a-f]{{12}}{re.escape(SUFFIX)}", re.DOTALL)  # of `RemoteFolder.put`
 WHOLE_OBJECTS = {"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "hf"}
 
 
@@ -112,7 +114,7 @@ class LocalFolder(Folder):
             for attempt in range(ATTEMPTS):
                 try:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    return _put_new(path, parts) if new else _put(path, parts)
+                    return _put(path, parts, new)
                 except FileNotFoundError:  # another process's `clear_leftovers` removed the temporary file
                     if attempt == ATTEMPTS - 1:
                         raise
@@ -161,8 +163,7 @@ class LocalFolder(Folder):
 
     def clear_leftovers(self) -> None:
         try:
-            for leftover in self.path.rglob(f".*{SUFFIX}"):
-                leftover.unlink(missing_ok=True)
+            remove_leftovers(self.path)
         except OSError as error:
             raise _failure("tidy", self.url, error) from error
 
@@ -241,7 +242,7 @@ class RemoteFolder(Folder):
 
     def clear_leftovers(self) -> None:
         for name in self._try("list", "", lambda: self.files.find(self.path)) or []:
-            if name.endswith(SUFFIX) and name.rpartition("/")[2].startswith("."):
+            if LEFTOVER.fullmatch(name.rpartition("/")[2]):
                 self._try("remove", name, partial(self.files.rm_file, name))
 
 
@@ -271,30 +272,14 @@ def _size(path: str | os.PathLike[str]) -> int | None:
         raise
 
 
-def _put(path: Path, parts: tuple[Bytes, ...]) -> bool:
-    with atomic_file(path) as handle:
-        for part in parts:
-            handle.write(part if isinstance(part, bytes) else part.data)
-    return True
-
-
-def _put_new(path: Path, parts: tuple[Bytes, ...]) -> bool:
-    """As `_put`, but an existing file stays: a link, unlike a rename, then fails."""
-    if path.exists():
-        return False
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.new{SUFFIX}")
+def _put(path: Path, parts: tuple[Bytes, ...], new: bool) -> bool:
+    """A store was begun in an empty folder and is recognised before anything is written: its keys are its own files."""
     try:
-        _put(draft, parts)
-        try:
-            os.link(draft, path)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
-            os.replace(draft, path)  # a file system without links
+        with atomic_file(path, over=NEW if new else CHECKED) as handle:
+            for part in parts:
+                handle.write(part if isinstance(part, bytes) else part.data)
     except FileExistsError:
         return False
-    finally:
-        draft.unlink(missing_ok=True)
     return True
 
 

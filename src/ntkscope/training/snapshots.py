@@ -18,6 +18,7 @@ from ntkscope.core.door import LARGEST_JSON, check_safetensors
 from ntkscope.core.schema import Mismatch, mapping, number, whole
 
 FORMAT, EARLIER = "ntkscope snapshot 2", "ntkscope snapshot 1"  # the earlier one has no checksum
+MARK = b'"ntkscope snapshot '  # in the head of either
 
 
 def _any_number(value: Any, where: str) -> None:
@@ -83,7 +84,7 @@ def save_snapshot(snapshot: Snapshot, path: str | os.PathLike[str], *, store: st
     tensors = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     header |= {} if store is None else {"store": store}
     header["checksum"] = _checksum(header, tensors)
-    with atomic_file(path) as handle:
+    with atomic_file(path, over=MARK) as handle:
         handle.write(safetensors.torch.save(tensors, metadata=header))
 
 

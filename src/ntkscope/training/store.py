@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import DataCorrupt, RecordError, Snapshot, StoreError
-from ntkscope.core.atomic import atomic_file, remove_leftovers
+from ntkscope.core.atomic import CHECKED, NEW, Over, atomic_file, is_ours, remove_leftovers
 from ntkscope.core.door import LARGEST_JSON, parse_json, read_bytes
 from ntkscope.core.identity import Answers
+from ntkscope.core.lock import FolderLock
 from ntkscope.core.numerics import names_numerics
 from ntkscope.core.plain import differences, to_plain
 from ntkscope.core.schema import Mismatch, fields, mapping, optional, whole
-from ntkscope.training.snapshots import load_snapshot, save_snapshot
+from ntkscope.training.snapshots import MARK, load_snapshot, save_snapshot
 
 SETTINGS, LATEST = "settings.json", "latest.safetensors"
 SCHEMA = 2
@@ -35,6 +36,7 @@ class SnapshotStore(Mapping[int, Snapshot]):
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        self._lock: FolderLock | None = None
 
     def __getitem__(self, step: int) -> Snapshot:
         if not self._path(step).exists():
@@ -71,6 +73,11 @@ class SnapshotStore(Mapping[int, Snapshot]):
         """Create the folder for a run with `settings`, or check that it was created for the same, by a network that still gives
         these `answers`."""
         plain = to_plain(settings, "settings")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RecordError(f"cannot create the folder {self.folder}: {error}; choose another one") from error
+        self._lock = FolderLock(self.folder)
         if (self.folder / SETTINGS).exists():
             document = self._document()
             if document.get("schema") != SCHEMA:
@@ -96,8 +103,7 @@ class SnapshotStore(Mapping[int, Snapshot]):
                 raise RecordError(f"{error}") from error
             remove_leftovers(self.folder)
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._write({"schema": SCHEMA, "settings": plain, "answers": answers.to_json()})
+        self._write({"schema": SCHEMA, "settings": plain, "answers": answers.to_json()}, NEW)
 
     def keep_first(self, told: Mapping[str, Any]) -> None:
         """Keep what the first update did."""
@@ -114,7 +120,22 @@ class SnapshotStore(Mapping[int, Snapshot]):
     def end(self, step: int) -> None:
         """Record that the run ended at `step`."""
         self._write({**self._document(), "final_step": step})
-        (self.folder / LATEST).unlink(missing_ok=True)
+        self._remove(self.folder / LATEST)
+        if self._lock is not None:
+            self._lock.release()
+
+    def discard(self) -> None:
+        """Remove the snapshots and what belongs to them, and the folder unless something else lies in it."""
+        if not self.folder.is_dir():
+            return
+        with FolderLock(self.folder):
+            self._document()  # or it is no store
+            remove_leftovers(self.folder)
+            for path in (*map(self._path, self), self.folder / LATEST):
+                self._remove(path)
+            (self.folder / SETTINGS).unlink()
+            if not any(self.folder.iterdir()):
+                self.folder.rmdir()
 
     def latest(self) -> Snapshot | None:
         """The furthest snapshot there is, chosen or not."""
@@ -125,6 +146,11 @@ class SnapshotStore(Mapping[int, Snapshot]):
             if best is None or checkpoint.step > best.step:
                 return checkpoint
         return best
+
+    @staticmethod
+    def _remove(path: Path) -> None:
+        if is_ours(path, MARK):
+            path.unlink()
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:09d}.safetensors"
@@ -154,8 +180,8 @@ class SnapshotStore(Mapping[int, Snapshot]):
             )
         return document
 
-    def _write(self, document: Mapping[str, Any]) -> None:
-        with atomic_file(self.folder / SETTINGS) as handle:
+    def _write(self, document: Mapping[str, Any], over: Over = CHECKED) -> None:
+        with atomic_file(self.folder / SETTINGS, over=over) as handle:
             handle.write(json.dumps({**document, "checksum": _checksum(document)}, indent=1).encode() + b"\n")
 
 
