@@ -551,10 +551,11 @@ class TestAddresses:
         assert not place.put("a/b", b"4", new=True)
         assert place.size("a/b") == 3
         assert place.size("a/c") is None
-        (tmp_path / "k/a/.c.123.part").write_bytes(b"")
+        (tmp_path / "k/a/.c.0123456789ab.part").write_bytes(b"")
+        (tmp_path / "k/a/.c.123.part").write_bytes(b"someone else's")
         assert place.sizes() == {"a/b": 3}
         place.clear_leftovers()
-        assert sorted(p.name for p in (tmp_path / "k/a").iterdir()) == ["b"]
+        assert sorted(p.name for p in (tmp_path / "k/a").iterdir()) == [".c.123.part", "b"]
         place.remove("a/b")
         assert place.get("a/b", 10) is None
 

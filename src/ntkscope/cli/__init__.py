@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(args=words, prog_name="ntkscope")
     except SystemExit:  # caught first, so that leaving does not import the rooms
         raise
-    except ns.NtkscopeError as error:
+    except (ns.NtkscopeError, OSError) as error:
         printable = import_module("ntkscope.core.printable").printable
         typer.echo(f"ntkscope: {printable(str(error))}", err=True)
         sys.exit(2)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def setting(text: str) -> tuple[str, Any]:
         raise typer.BadParameter(f"got {text!r}, expected key=value, such as seeds=3")
     try:
         return key.strip(), ast.literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the latter of thousands of signs or brackets
         return key.strip(), value
 
 
@@ -105,7 +106,11 @@ def data_of(name: str, given: dict[str, Any], root: str | None, seed: int) -> tu
             raise _theirs(f"--data {name!r}, set up as a Trainer does,", error) from error
     if isinstance(made, tuple) and len(made) in (2, 3):
         train, test, *names = made
-        return train, test, tuple(names[0]) if names else ()
+        if not names or isinstance(names[0], Iterable):
+            return train, test, tuple(names[0]) if names else ()
+        raise UsageError(
+            f"--data {name!r} made (train, test, {names[0]!r:.80}); expected names of the classes, such as ['cat', 'dog']"
+        )
     raise UsageError(
         f"--data {name!r} made a {type(made).__name__}; expected a Split, (train, test),"
         " (train, test, class names) or a LightningDataModule"
@@ -116,9 +121,9 @@ def tokenizer_of(name: str | None) -> Any:
     """A tokenizer from a folder that `save_pretrained` wrote, or from a factory; nothing is downloaded."""
     if name is None:
         return None
-    if ":" in name and not Path(name).exists():
+    if ":" in name and not os.path.exists(name):
         return _made(name, "tokenizer", {})
-    if not Path(name).is_dir():
+    if not os.path.isdir(name):
         raise UsageError(
             f"--tokenizer {name!r} came; expected a folder that save_pretrained wrote, or package.module:factory"
         )

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from torch import nn
 
 import ntkscope as ns
 from ntkscope.cli._factories import data_of, imported, model_of, options, tokenizer_of
+from ntkscope.core import UsageError
 from ntkscope.core.identity import identity
 
 CHOICE = "package.module:factory, or a name `ntkscope list` knows"
@@ -55,6 +57,15 @@ def subject_of(
     network, words = model_of(model, options(model_option)), tokenizer_of(tokenizer)
     if isinstance(network, tuple) and len(network) == 2:
         network, words = network[0], words or network[1]
+    if not isinstance(network, nn.Module):
+        raise UsageError(
+            f"--model {model!r} made an object of type {type(network).__name__}; expected a torch.nn.Module, or (module, tokenizer)"
+        )
+    if any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers())):
+        raise UsageError(
+            f"--model {model!r} made a network on the device meta, which holds no numbers; expected one with weights: build it"
+            " on the CPU"
+        )
     if weights is not None:
         ns.models.load_weights(network, weights)
     root = None if data_root is None else str(data_root)

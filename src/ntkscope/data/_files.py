@@ -33,7 +33,7 @@ def places(root: Root, folders: Sequence[str], system: Sequence[str] = ()) -> tu
     bases = []
     if root is not None:
         base = Path(root).expanduser()
-        if not base.is_dir():
+        if not os.path.isdir(base):
             raise DataNotFound(f"root={str(root)!r} is not a folder; pass one that exists, or none to search the usual")
         bases.append(base)
     if os.environ.get(ENVIRONMENT):
@@ -48,14 +48,14 @@ def places(root: Root, folders: Sequence[str], system: Sequence[str] = ()) -> tu
 
 def pick(folder: Path, names: Alternatives) -> Path | None:
     """The first of `names` that is a file in `folder`."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    return next((folder / name for name in names if os.path.isfile(folder / name)), None)
 
 
 def find_folder(title: str, searched: Sequence[Path], needs: Sequence[Alternatives], remedy: str) -> Path:
     """The first place that holds every file of `needs`; otherwise `DataNotFound` with all places and the remedy."""
     seen = []
     for place in searched:
-        if not place.is_dir():
+        if not os.path.isdir(place):
             seen.append(f"  {place} (no such folder)")
             continue
         missing = [" or ".join(names) for names in needs if pick(place, names) is None]
@@ -75,7 +75,7 @@ def not_found(title: str, seen: Sequence[str], remedy: str) -> DataNotFound:
 
 
 def _open(path: Path) -> io.BufferedIOBase:
-    if not path.is_file():  # reading a pipe would block, a device never ends
+    if not os.path.isfile(path):  # reading a pipe would block, a device never ends
         raise DataCorrupt(f"{path} is not a regular file; put the data's own file there")
     if path.suffix == ".gz":
         return gzip.open(path, "rb")

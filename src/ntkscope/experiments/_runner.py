@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
@@ -48,7 +49,7 @@ def run(
     settings = {key: value for key, value in dataclasses.asdict(config).items() if key not in experiment.legs}
     described = {"scale": scale, **settings}
     shared: dict[str, Any] = {"config": described, "seeds": {"seed": seed}, "device": where}
-    if (Path(out) / "record.json").exists():
+    if os.path.exists(Path(out) / "record.json"):
         record = Record.resume(out, **shared)
     else:
         record = Record.create(out, kind="experiment", name=experiment.name, **shared)

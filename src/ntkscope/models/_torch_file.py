@@ -23,6 +23,7 @@ from ntkscope.core.pickles import instructions
 LARGEST_PICKLE = 1 << 26  # bytes of the pickle beside the storages
 MOST_CALLS = 1_000_000
 LEGACY_PICKLES = 5  # magic number, protocol, system, what was saved, names of storages; their bytes follow
+TAR_MEMBERS = (b"sys_info", b"pickle", b"storages", b"tensors")
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _REBUILD = {
     "_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_qtensor", "_rebuild_parameter",
@@ -42,8 +43,14 @@ def check_torch_file(path: Path) -> None:
     """Raise `UnsafeData` or `DataCorrupt` if PyTorch would be made to call, or to hold, more than the file's tensors."""
     try:
         with regular_file(path, DataCorrupt) as (handle, size):
-            if handle.read(4) == b"PK\x03\x04":
+            start = handle.read(512)
+            if start.startswith(b"PK\x03\x04"):
                 _check_archive(handle, size)
+            elif start[257:262] == b"ustar" or start[:100].rstrip(b"\0") in TAR_MEMBERS:
+                raise DataCorrupt(
+                    "is a tar archive, which PyTorch wrote before its version 0.1.10 and no longer checks as it reads; expected"
+                    " a file of today's torch.save: load it with the PyTorch that wrote it and save its state dict again"
+                )
             else:
                 _check_legacy(handle, size)
     except (UnsafeData, DataCorrupt) as error:
@@ -81,6 +88,9 @@ def _check_archive(handle: BinaryIO, size: int) -> None:
         if sizes.get(main, LARGEST_PICKLE + 1) > LARGEST_PICKLE:
             raise DataCorrupt(f"is not a complete PyTorch file (no data.pkl of at most {LARGEST_PICKLE:,} bytes)")
         census = _census(archive.read(main))
+        damaged = archive.testzip()  # PyTorch compares no checksums
+        if damaged is not None:
+            raise DataCorrupt(f"was changed after it was written ({damaged} differs from its checksum); copy it again")
     for (key, *_), claimed in census.storages.items():
         held = sizes.get(f"{folder}/data/{key}")
         if held is None or claimed > held:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import DataCorrupt, DataNotFound, Params, UnsafeData, UsageError, fingerprint
-from ntkscope.core.atomic import atomic_file
+from ntkscope.core.atomic import atomic_file, is_ours
 from ntkscope.core.door import check_safetensors
 from ntkscope.models._torch_file import check_torch_file
 
@@ -47,6 +47,12 @@ def load_weights(model: M, path: str | os.PathLike[str], strict: bool = True) ->
     every shape agrees and, with `strict`, every name; `strict=False` loads the names both sides have.
     """
     own = model.state_dict()
+    empty = [key for key, value in own.items() if isinstance(value, Tensor) and value.is_meta]
+    if empty:
+        raise UsageError(
+            f"the model has parameters on the device meta, which holds no numbers: {_some(empty)}; build it on the CPU, or give"
+            " them memory with model.to_empty(device='cpu') first"
+        )
     state = without_prefix(read_weights(path), own)
     missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
     unexpected = [key for key in state if key not in own]
@@ -55,14 +61,21 @@ def load_weights(model: M, path: str | os.PathLike[str], strict: bool = True) ->
         for key in own
         if key in state and state[key].shape != own[key].shape
     ]
+    lost = [
+        f"{key}, {state[key].dtype} in the file and {own[key].dtype} in the model"
+        for key in own
+        if key in state and not shapes and not _survives(state[key], own[key].dtype)
+    ]
     complaints = [f"shapes differ: {_some(shapes)}"] if shapes else []
+    if lost:
+        complaints.append(f"numbers of the file are lost in the model's type: {_some(lost)}")
     if strict and missing:
         complaints.append(f"missing from the file: {_some(missing)}")
     if strict and unexpected:
         complaints.append(f"unexpected in the file: {_some(unexpected)}")
     if complaints:
         remedy = "build the model with the options it was trained with" + (
-            ", or pass strict=False to load only the names both have" if not shapes else ""
+            ", or pass strict=False to load only the names both have" if not (shapes or lost) else ""
         )
         raise UsageError(
             f"{path} does not fit {type(model).__name__}: {'; '.join(complaints)}; expected {len(own)} tensors;"
@@ -75,16 +88,20 @@ def load_weights(model: M, path: str | os.PathLike[str], strict: bool = True) ->
 def read_weights(path: str | os.PathLike[str]) -> Params:
     """The tensors in a weights file by name, on the CPU; a file that would run code is refused before it can."""
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataNotFound(f"no weights at {path}; expected a file ending in .safetensors, {', '.join(PICKLED)}")
     if path.suffix == ".safetensors":
         check_safetensors(path)
         try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                said = (file.metadata() or {}).get("checksum") if is_ours(path, MARK) else None
             loaded: Any = safetensors.torch.load_file(path)
         except (safetensors.SafetensorError, OSError, KeyError, RuntimeError, ValueError, MemoryError) as error:
             raise DataCorrupt(
                 f"{path} is not a complete safetensors file ({error}); copy or download it again"
             ) from error
+        if said is not None and said != fingerprint(loaded):
+            raise DataCorrupt(f"{path} was changed after it was written (its checksum differs); copy it again")
     elif path.suffix in PICKLED:
         loaded = _unpickle(path)
     else:
@@ -161,6 +178,19 @@ def _is_finite(value: Tensor) -> bool:
         return bool(value.isfinite().all())
     except (RuntimeError, NotImplementedError):  # an eight-bit type without this operation
         return bool(value.float().isfinite().all())
+
+
+def _survives(value: Tensor, dtype: torch.dtype) -> bool:
+    """Whether a tensor of finite numbers is still that in another type: not cut to real parts or whole numbers, not infinite,
+    not all zero; rounding is no loss."""
+    if value.dtype == dtype:
+        return True
+    if value.is_complex() != dtype.is_complex:
+        return dtype.is_complex
+    cast = value.to(dtype)
+    if value.is_floating_point() and dtype.is_floating_point:
+        return _is_finite(cast) and (bool(cast.count_nonzero()) or not bool(value.count_nonzero()))
+    return torch.equal(cast.to(value.dtype), value)
 
 
 def _some(names: list[str]) -> str:

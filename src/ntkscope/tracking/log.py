@@ -56,7 +56,7 @@ class Log:
         self, folder: str | os.PathLike[str], config: Mapping[str, Any], seed: int, device: torch.device
     ) -> None:
         path = Path(folder)
-        self.resumed = (path / FILE).exists()
+        self.resumed = os.path.exists(path / FILE)
         if self.resumed:
             found = Record.open(path)
             if found.kind != KIND:

@@ -14,6 +14,7 @@ from ntkscope.core import MemoryBudgetError, UsageError
 from ntkscope.core.progress import duration
 from ntkscope.core.sizes import parse_bytes
 
+NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -28,9 +29,10 @@ def parse_time(time: str | int | float | None) -> float | None:
     if isinstance(time, int | float):
         seconds = float(time)
     else:
-        pieces = re.findall(r"([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)", time)
-        rest = re.sub(r"([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)", "", time).strip()
-        if rest or not pieces or any(unit.lower() not in UNITS for _, unit in pieces):
+        alone = re.fullmatch(rf"\s*({NUMBER})\s*", time)  # of several numbers each needs its unit
+        pieces = [(alone[1], "")] if alone else re.findall(rf"({NUMBER})\s*([a-zA-Z]+)", time)
+        whole = alone or re.fullmatch(rf"(?:\s*{NUMBER}\s*[a-zA-Z]+)+\s*", time)
+        if not whole or any(unit.lower() not in UNITS for _, unit in pieces):
             raise UsageError(f"got time={time!r}; expected a duration such as '90s', '10m' or '1h 30m'")
         seconds = sum(float(number) * UNITS[unit.lower()] for number, unit in pieces)
     if not (math.isfinite(seconds) and seconds > 0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -207,7 +208,7 @@ def _weights(model: nn.Module) -> str:
 
 def _found(folder: Path, config: dict[str, Any], seeds: dict[str, int], answers: Answers) -> Record | None:
     """The record in `folder` to resume, or None if there is none; an error if it is a record of something else."""
-    if not (folder / FILE).exists():
+    if not os.path.exists(folder / FILE):
         return None
     found = Record.open(folder)
     if found.kind != "xray":
