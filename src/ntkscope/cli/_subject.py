@@ -59,7 +59,8 @@ def subject_of(
         network, words = network[0], words or network[1]
     if not isinstance(network, nn.Module):
         raise UsageError(
-            f"--model {model!r} made an object of type {type(network).__name__}; expected a torch.nn.Module, or (module, tokenizer)"
+            f"--model {model!r} made an object of type {type(network).__name__}; expected a torch.nn.Module, or (module,"
+            " tokenizer)"
         )
     if any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers())):
         raise UsageError(

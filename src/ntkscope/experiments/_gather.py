@@ -6,9 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ntkscope.core import Record, UsageError
+from ntkscope.core import Record, RecordError, UsageError
+from ntkscope.core.schema import Mismatch, fields, list_of, mapping, number, text
 
 KEY = "gathered"
+_seconds = number(0, 1e10, "a number of seconds")
+_known = fields({"seconds": _seconds})
+_listed = list_of(fields({"legs": list_of(text()), "environment": mapping(), "seconds": _seconds}))
 BUDGET = "memory"  # a setting that changes how fast results come, not what they are
 
 
@@ -24,7 +28,7 @@ def gather(record: Record, folders: Iterable[str | Path]) -> None:
         other = Record.open(folder)
         _check_same(record, other, folder)
         # A record that gathered from others lists their environments; nothing of theirs is lost by gathering again.
-        passed_on: list[Mapping[str, Any]] = list(other.metrics.get(KEY, ()))
+        passed_on = _sources(other)
         from_others = {key for source in passed_on for key in source["legs"]}
         lacking = [key for key, value in other.metrics.items() if _is_result(value) and key not in record.metrics]
         own = [key for key in lacking if key not in from_others]
@@ -43,9 +47,18 @@ def gather(record: Record, folders: Iterable[str | Path]) -> None:
         sources.append({**here, "arrays not kept": without} if without else here)
         sources = [source for source in sources if source["legs"]]
         if sources:
-            record.put(
-                **{key: other.metrics[key] for key in lacking}, **{KEY: [*record.metrics.get(KEY, ()), *sources]}
-            )
+            record.put(**{key: other.metrics[key] for key in lacking}, **{KEY: [*_sources(record), *sources]})
+
+
+def _sources(record: Record) -> list[Mapping[str, Any]]:
+    """Whom a record gathered from, as `gather` writes it; what others wrote there is refused."""
+    sources: list[Mapping[str, Any]] = record.metrics.get(KEY, [])
+    try:
+        _listed(sources, KEY)
+        mapping(_known)({key: value for key, value in record.metrics.items() if _is_result(value)}, "metrics")
+    except Mismatch as error:
+        raise RecordError(f"{record.folder} was not written by a run: {error}; restore it or run again") from error
+    return sources
 
 
 def _check_same(record: Record, other: Record, folder: str | Path) -> None:

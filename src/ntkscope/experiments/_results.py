@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ntkscope.core import Record
+from ntkscope.core import Record, RecordError
 
 
 def once(record: Record, key: str, compute: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -24,6 +24,8 @@ def once(record: Record, key: str, compute: Callable[[], Mapping[str, Any]]) -> 
         value = dict(compute())
         record.put(**{key: {"seconds": round(time.perf_counter() - began, 3), **value}})
     found: Mapping[str, Any] = record.metrics[key]
+    if not isinstance(found, Mapping):
+        raise RecordError(f"{record.folder} holds {found!r:.80} as {key}; expected a result: restore it or run again")
     return found
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_type_hints
 
 import torch
 
-from ntkscope.core import Record, UsageError
+from ntkscope.core import NtkscopeError, Record, RecordError, UsageError
 from ntkscope.experiments._drawing import save_figures
 from ntkscope.experiments._gather import gather
 from ntkscope.experiments.registry import EXPERIMENTS, Experiment
@@ -55,11 +56,28 @@ def run(
         record = Record.create(out, kind="experiment", name=experiment.name, **shared)
     with record:
         gather(record, gather_from)
-        experiment.func(
-            config, record, device=where, root=None if root is None else str(root), seed=seed, progress=progress
-        )
-        conclude(experiment, config, record, scale)
+        with _trusting(record):
+            experiment.func(
+                config, record, device=where, root=None if root is None else str(root), seed=seed, progress=progress
+            )
+            conclude(experiment, config, record, scale)
     return record
+
+
+@contextmanager
+def _trusting(record: Record) -> Iterator[None]:
+    """Inside, an error that may come from results which were there before says so: a record may hold anything."""
+    before = [key for key, value in record.metrics.items() if isinstance(value, Mapping)]
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if not before or isinstance(error, NtkscopeError):
+            raise
+        raise RecordError(
+            f"{record.folder} cannot be continued ({type(error).__name__}: {error}) with the results it held"
+            f" ({', '.join(before[:6])}{', …' if len(before) > 6 else ''}); were they not written by a run of {record.name}?"
+            " restore them, or run in another folder"
+        ) from error
 
 
 def configured(experiment: Experiment, scale: str, overrides: Mapping[str, Any]) -> Any:
