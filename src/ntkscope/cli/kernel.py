@@ -37,6 +37,7 @@ from ntkscope.cli._subject import (
     subject_of,
 )
 from ntkscope.core import Part, UsageError
+from ntkscope.core.arguments import as_device
 from ntkscope.core.progress import duration
 from ntkscope.core.tree import length, take
 from ntkscope.xray.items import collect_inputs
@@ -99,7 +100,7 @@ def kernel(
             outputs=_numbers(outputs),
             params=params or None,
             dtype=_dtype(dtype),
-            device=("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device,
+            device=as_device(device) or "cpu",
             memory=memory,
             store=store,
             executor=scheduler,

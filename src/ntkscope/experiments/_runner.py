@@ -13,6 +13,7 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 from ntkscope.core import NtkscopeError, Record, RecordError, UsageError
+from ntkscope.core.arguments import as_device
 from ntkscope.experiments._drawing import save_figures
 from ntkscope.experiments._gather import gather
 from ntkscope.experiments.registry import EXPERIMENTS, Experiment
@@ -46,7 +47,7 @@ def run(
             f" {', '.join(key for key, entry in EXPERIMENTS.items() if entry.legs)}"
         )
     config = configured(experiment, scale, overrides)
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = as_device(device or "auto") or torch.device("cpu")
     settings = {key: value for key, value in dataclasses.asdict(config).items() if key not in experiment.legs}
     described = {"scale": scale, **settings}
     shared: dict[str, Any] = {"config": described, "seeds": {"seed": seed}, "device": where}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import ntkscope.data
 from ntkscope.core import DataNotFound, NtkscopeError
+from ntkscope.core.arguments import as_device
 from ntkscope.core.script import run_script
 from ntkscope.models import build, load_weights
 
@@ -47,10 +48,11 @@ def compare(
     if unknown:
         raise typer.BadParameter(f"got {', '.join(unknown)}, expected some of {', '.join(PUBLISHED)}")
     try:
-        test = ntkscope.data.load("cifar10", normalise="imagenet", root=root).test.to(device)
+        where = as_device(device) or torch.device("cpu")
+        test = ntkscope.data.load("cifar10", normalise="imagenet", root=root).test.to(where)
         same = True
         for name in names or PUBLISHED:
-            model = pretrained(name, root).to(device)
+            model = pretrained(name, root).to(where)
             correct = count_correct(model, test.x, test.y)
             same &= correct == PUBLISHED[name]
             print(f"{name}: {100 * correct / len(test):.2f} % of {len(test)} (published {PUBLISHED[name] / 100:.2f} %)")
