@@ -15,6 +15,8 @@ class Certificate:
     model, of all checks that passed; `tolerance`: what was allowed. `checked` of `blocks` blocks were checked, and `alone`
     samples were run by themselves. `fell_back`: parameters computed by a slower exact method because a check failed, and why.
     `changes`: what the model itself writes to during a forward pass (it was restored). `seconds`: what the checks cost.
+    `model`: which model was run, the caller's own or a copy in another dtype or on another device, which was `compared` with
+    the caller's own on so many samples.
 
     >>> one = Certificate(worst=1e-7, tolerance=1e-3, checked=2, blocks=2, alone=2)
     >>> print(one + Certificate(worst=2e-7, tolerance=1e-3, checked=1, blocks=1, alone=1))
@@ -30,6 +32,8 @@ class Certificate:
     changes: tuple[str, ...] = ()
     seconds: float = 0.0
     against: str = "autograd"
+    model: str = ""
+    compared: int = 0
 
     def __add__(self, other: Certificate) -> Certificate:
         """Both together."""
@@ -43,6 +47,8 @@ class Certificate:
             tuple(dict.fromkeys((*self.changes, *other.changes))),
             self.seconds + other.seconds,
             self.against if self.checked else other.against,
+            self.model or other.model,
+            self.compared + other.compared,
         )
 
     def since(self, earlier: Certificate) -> Certificate:
@@ -52,6 +58,7 @@ class Certificate:
             checked=self.checked - earlier.checked,
             blocks=self.blocks - earlier.blocks,
             alone=self.alone - earlier.alone,
+            compared=self.compared - earlier.compared,
             seconds=self.seconds - earlier.seconds,
         )
 
@@ -62,6 +69,8 @@ class Certificate:
             f"{self.checked} of {self.blocks} blocks agree with {self.against} to {self.worst:.1e}"
             f" (allowed: {self.tolerance:.0e}), {self.alone} samples checked alone"
         )
+        if self.model:
+            text += f"; of {self.model}" + (f", {self.compared} compared with the original" if self.compared else "")
         if self.fell_back:
             text += f"; by a slower exact method: {', '.join(self.fell_back)}"
         if self.changes:

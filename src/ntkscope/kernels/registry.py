@@ -11,6 +11,7 @@ from torch import nn
 
 from ntkscope.core import Registry, UsageError
 from ntkscope.core.budget import over_budget
+from ntkscope.core.copies import Identity
 from ntkscope.kernels import costs
 from ntkscope.linalg import Gram
 from ntkscope.tangent import guards
@@ -21,6 +22,7 @@ from ntkscope.tangent.readout import last_parameters
 from ntkscope.tangent.subject import Selection, Subject, place
 
 F = TypeVar("F", bound=Callable[..., Gram])
+Held = TypeVar("Held")
 
 
 @dataclass(frozen=True)
@@ -110,20 +112,18 @@ class Kept:
 
     def __init__(self, lasting: bool = False) -> None:
         self.lasting = lasting
-        self._engines: Engines | None = None
-        self._still: Subject | None = None
+        self._held: dict[str, tuple[Identity | None, Any]] = {}
 
-    def engines(self, make: Callable[[], Engines]) -> Engines:
-        """The engines of the chosen parameters; made anew where the model is no longer the same one."""
-        if self._engines is None or not self._engines.subject.refresh():
-            self._engines = make()
-        return self._engines
-
-    def still(self, make: Callable[[], Subject]) -> Subject:
-        """The subject of kernels that differentiate by no parameter."""
-        if self._still is None or not self._still.refresh():
-            self._still = make()
-        return self._still
+    def get(self, what: str, model: nn.Module, make: Callable[[], Held]) -> Held:
+        """What was made of the model earlier, if it is still the same but for its weights; made anew otherwise."""
+        now = Identity(model) if self.lasting else None
+        before, held = self._held.get(what, (None, None))
+        if now is None or before != now:
+            held = make()
+            self._held[what] = now, held
+        else:
+            (held.subject if isinstance(held, Engines) else held).refresh()
+        return held
 
 
 @dataclass(frozen=True)
@@ -178,13 +178,13 @@ class Request:
                 last = last_parameters(everything, self.placed(everything, self.x1[: min(3, len(self.x1))]))
             return Engines(self.subject(self.params, last), certify=self.certify, lasting=kept.lasting)
 
-        engines = kept.engines(make)
+        engines = kept.get("engines", self.model, make)
         engines.certify = self.certify
         return engines
 
     def still(self) -> tuple[Subject, Batch]:
         """The subject of a kernel without parameters, checked on a few samples, and these."""
-        subject = (self.kept or Kept()).still(lambda: self.subject(still=True))
+        subject = (self.kept or Kept()).get("still", self.model, lambda: self.subject(still=True))
         few = self.placed(subject, self.x1[: min(3, len(self.x1))])
         outputs = guards.first_outputs(subject, few)
         guards.check_chance(subject, few, outputs)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError
+from ntkscope.core.copies import duplicate
 from ntkscope.core.progress import counter
 from ntkscope.linalg import NumericalWarning, least_squares
 from ntkscope.linalg.gram import slices
@@ -23,7 +24,7 @@ from ntkscope.surrogates._newton import Problem, newton
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.readout_features import ReadoutFeatures, readout_features
-from ntkscope.tangent.subject import Subject, duplicate, place, quiet
+from ntkscope.tangent.subject import Subject, place, quiet
 from ntkscope.training.losses import as_loss
 
 BLOCK = 256

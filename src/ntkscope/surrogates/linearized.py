@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterator
 from typing import Any, final
@@ -12,11 +11,12 @@ from torch import Tensor, nn
 
 from ntkscope.core import Params, Part, UsageError
 from ntkscope.core.calling import arguments
+from ntkscope.core.copies import duplicate, shared
 from ntkscope.surrogates._linear_solution import LinearSolution, Problem, solve
 from ntkscope.tangent.batches import Batch, checked
 from ntkscope.tangent.expansion import FAILED, ROADS, admit, expand, is_transformed
 from ntkscope.tangent.guards import check_mode
-from ntkscope.tangent.subject import UNCOPIED, Selection, select
+from ntkscope.tangent.subject import Selection, select
 
 COORDINATES = ("u", "w")
 
@@ -202,10 +202,7 @@ class Linearized(nn.Module):
 
     def _at_start(self) -> nn.Module:
         """The network at w₀, its moving parameters differentiable, sharing the numbers of this one."""
-        shared: dict[int, Any] = {
-            id(p): nn.Parameter(p.detach(), requires_grad=False) for p in self.origin.parameters()
-        }
-        return _unfrozen(copy.deepcopy(self.origin, shared), self.names)
+        return _unfrozen(duplicate(self.origin, share=True), self.names)
 
     def _road(self, batch: Batch) -> tuple[Any, tuple[str, bool]]:
         """How to differentiate for inputs like these, found out when such inputs first come."""
@@ -233,13 +230,20 @@ def _put(tree: nn.Module, name: str, parameter: nn.Parameter) -> None:
 
 def _own_copy(model: nn.Module) -> nn.Module:
     """A copy with numbers of its own, frozen and without gradients."""
-    try:
-        made = copy.deepcopy(model)
-    except UNCOPIED as error:
+    hooked = [name for name, parameter in model.named_parameters() if parameter._backward_hooks]
+    if hooked:
         raise UsageError(
-            f"{type(model).__name__} cannot be copied ({error}); a linearised network keeps a copy, so that w₀ stays as it was:"
-            " remove what cannot be copied (tensors with a graph, locks, open files) from the model"
-        ) from error
+            f"got gradient hooks on {', '.join(hooked)}, which make a gradient another than the function's; expected a model"
+            " without: remove them before it is linearised"
+        )
+    made = duplicate(model)
+    lost = shared(made, model)
+    if lost:
+        raise UsageError(
+            f"a copy of {type(model).__name__} would still use {', '.join(lost)} of the model itself (a function reads a"
+            " global or a weak reference), and a linearised network keeps a copy, so that w₀ stays as it was; expected"
+            " functions that reach the model by what they are given"
+        )
     for parameter in made.parameters():
         parameter.requires_grad_(False)
         parameter.grad = None

@@ -2,8 +2,9 @@
 
 Three things are asked of each block. For random weights w, `Σ_ic w_ic g_ic` from the features must be what one backward pass of
 `Σ_ic w_ic f_c(x_i)` gives, over all chosen parameters, also those no rule has seen: a lost use, a wrong layout, samples that
-mix. One sample drawn at random, run alone and unwatched, must have the gradients it had in the block. And the outputs of
-others, run once more without it, must be the same: batch statistics, chance, threads that disturb each other.
+mix. One sample drawn at random, run alone and unwatched, must have the gradients it had in the block, and where a copy is run,
+those of the original. And the outputs of others, run once more without it, must be the same: batch statistics, chance, threads
+that disturb each other.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ntkscope.tangent.features import Feature, Formed, Near, bundle, joined, sma
 from ntkscope.tangent.guards import MIXED, OUTPUTS, RANDOM, SHAPED, check_finite
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece
-from ntkscope.tangent.reference import dense, pulled
+from ntkscope.tangent.reference import compare, dense, pulled
 from ntkscope.tangent.spot_check import Spot, Spots, settle
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Order
@@ -83,6 +84,7 @@ class Auditor:
     checked: int = 0
     blocks: int = 0
     alone: int = 0
+    compared: int = 0
     seconds: float = 0.0
     fell_back: list[str] = field(default_factory=list)
     vectors: dict[int, Tensor] = field(default_factory=dict)
@@ -135,6 +137,7 @@ class Auditor:
         check.truth = truth
         one = Some((slice(check.one, check.one + 1),))
         check.alone, alone = self._run(batch, one, check.weights)
+        self.compared += compare(self.subject, batch.map(one))
         apart = [alone]
         if len(batch) > 1:
             apart.append(self._outputs(batch, Some.others(check.one, len(batch))))
@@ -395,6 +398,8 @@ class Auditor:
             tuple(self.fell_back),
             tuple(sorted(self.subject.changes)),
             self.seconds,
+            model=self.subject.title,
+            compared=self.compared,
         )
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ntkscope.core import Certificate, NumericalError, generator
+from ntkscope.core import Certificate, NumericalError
 from ntkscope.core.peak import kind_of
 from ntkscope.core.tensor_cores import any_order, tensor_cores
 from ntkscope.tangent import func_method
@@ -34,10 +34,9 @@ from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece, pieces
 from ntkscope.tangent.plan import Footprint, footprint
 from ntkscope.tangent.precision import Precision
-from ntkscope.tangent.probe import TOLERANCE
 from ntkscope.tangent.probed import Probed
 from ntkscope.tangent.quick_convolution import flipped_bytes
-from ntkscope.tangent.reference import dense, pull
+from ntkscope.tangent.reference import answer, differing
 from ntkscope.tangent.spot_check import Spot, Spots
 from ntkscope.tangent.subject import Subject
 from ntkscope.tangent.terms import Slot, Vector
@@ -318,14 +317,13 @@ class Engine:
     def twin(self) -> Engine:
         """The same engine for another thread: its own modules, the parameters shared.
 
-        A copy whose gradients are not those of the original is refused: functions that a model keeps (hooks, a patched
-        forward) are not copied and keep using the original's modules.
+        A copy whose gradients are not those of the original is refused.
         """
         if self.subject.changes:
             raise ValueError("a model that keeps a state of its own is run by one thread")
         other = copy.copy(self)
         other.subject = self.subject.twin()
-        if not _alike(_answer(self.subject, self.probed.few), _answer(other.subject, self.probed.few)):
+        if differing(answer(self.subject, self.probed.few), answer(other.subject, self.probed.few)):
             raise ValueError("a copy of the model does not do what the model does")
         other.timing, other.ran = other._new_clock(), 0
         other.auditor = other._auditor(self.auditor.seed + 1)
@@ -367,24 +365,6 @@ class Engine:
 def _slot_numbers(subject: Subject, slot: Slot) -> int:
     leaf = subject.leaves[slot.name]
     return leaf.numel() // max(1, len(leaf) if leaf.dim() else 1) * (slot.stop - slot.start)
-
-
-def _answer(subject: Subject, batch: Batch) -> list[Tensor | None]:
-    """The outputs of a batch, and the gradients of a random sum of them."""
-    outputs = subject(batch)
-    weights = torch.randn(outputs.shape, generator=generator(0, "twins"), dtype=torch.float64).to(outputs)
-    return [outputs.detach(), *pull(subject, outputs, weights, list(subject.leaves.values()))]
-
-
-def _alike(ours: Sequence[Tensor | None], theirs: Sequence[Tensor | None]) -> bool:
-    tolerance = TOLERANCE.get(next(t.dtype for t in ours if t is not None), 1e-3)
-    for one, other in zip(ours, theirs, strict=True):
-        if one is None or other is None:
-            if one is not other:
-                return False
-        elif not bool((dense(one, one) - dense(other, other)).abs().max() <= tolerance * dense(one, one).abs().max()):
-            return False
-    return True
 
 
 def _guilty(engine: Engine, x: Batch) -> str:

@@ -13,6 +13,7 @@ from ntkscope.core import Certificate, NtkscopeError, UsageError, generator
 from ntkscope.tangent.audit import KINK, SAMPLED
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.guards import MIXED, SHAPED
+from ntkscope.tangent.reference import compare
 from ntkscope.tangent.spot_check import Spots
 from ntkscope.tangent.subject import Subject
 
@@ -32,7 +33,7 @@ class AuditedFeatures:
         self.subject, self.compute, self.certify, self.seed = subject, compute, certify, seed
         self.kinked = kinked
         self.spots = Spots(certify is not False, seed)
-        self.worst, self.checked, self.blocks, self.alone, self.seconds = 0.0, 0, 0, 0, 0.0
+        self.worst, self.checked, self.blocks, self.alone, self.compared, self.seconds = 0.0, 0, 0, 0, 0, 0.0
 
     @property
     def tolerance(self) -> float:
@@ -67,6 +68,7 @@ class AuditedFeatures:
                     raise UsageError(MIXED)
                 self.worst = max(self.worst, difference / scale if scale else 0.0)
             self.alone += 1
+            self.compared += compare(self.subject, batch[i : i + 1])
         self.checked += 1
 
     def certificate(self) -> Certificate:
@@ -81,6 +83,8 @@ class AuditedFeatures:
             changes,
             self.seconds,
             "single samples",
+            self.subject.title,
+            self.compared,
         )
 
 

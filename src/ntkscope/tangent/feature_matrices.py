@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Certificate, NumericalError, Snapshot, UsageError
+from ntkscope.core.copies import duplicate
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.linalg import Control, centred_pair, haar_control, weighted_correlation
 from ntkscope.tangent import guards
@@ -26,7 +27,7 @@ from ntkscope.tangent.batches import as_batch
 from ntkscope.tangent.feature_run import Asked, run
 from ntkscope.tangent.feature_sites import INPUT
 from ntkscope.tangent.heads import OutputSketch, chosen_outputs
-from ntkscope.tangent.subject import duplicate, place, quiet
+from ntkscope.tangent.subject import place, quiet
 
 PASSES = 4  # of outputs="sketch"
 

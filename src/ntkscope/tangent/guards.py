@@ -10,7 +10,7 @@ from ntkscope.core.random import kept_randomness, reseed
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.chance import Extreme
 from ntkscope.tangent.pristine import ours
-from ntkscope.tangent.reference import pull
+from ntkscope.tangent.reference import compare, pull
 from ntkscope.tangent.subject import Subject
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -98,6 +98,7 @@ def first_outputs(subject: Subject, batch: Batch) -> Tensor:
     if outputs.shape[1] == 0:
         raise UsageError("the model has no outputs: expected shape (n, c) with c at least 1")
     check_finite(subject, batch, outputs)
+    compare(subject, batch)
     return outputs
 
 

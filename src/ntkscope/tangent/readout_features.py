@@ -15,11 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import UsageError, generator
+from ntkscope.core.copies import duplicate
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.guards import OUTPUTS, differs
 from ntkscope.tangent.readout import Locator, Readout, locate
 from ntkscope.tangent.rules.convolution import channels_outermost, sides, spread, unfold
-from ntkscope.tangent.subject import Subject, duplicate
+from ntkscope.tangent.subject import Subject
 
 TIED = (
     "the readout's parameter {name} of {model} is used elsewhere too (tied weights): what the readout sees changes with it;"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from ntkscope.core import UsageError
+from ntkscope.core import NtkscopeError, UsageError, generator
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.subject import Subject
+from ntkscope.tangent.subject import NOT_THE_MODEL, Subject
 
+LOG = logging.getLogger(__name__)
 Heads = Callable[[Tensor], Tensor]
 
 
@@ -59,3 +61,55 @@ def pulled(subject: Subject, batch: Batch, heads: Heads, weights: Tensor) -> tup
     if not values.requires_grad:
         return values.detach(), [None] * len(subject.leaves)
     return values.detach(), pull(subject, values, weights.to(values), list(subject.leaves.values()))
+
+
+def answer(subject: Subject, batch: Batch) -> dict[str, Tensor | None]:
+    """The outputs of a batch, under no name, and the gradients of a random sum of them."""
+    outputs = subject(batch)
+    weights = torch.randn(outputs.shape, generator=generator(0, "twins"), dtype=torch.float64).to(outputs)
+    grads = pull(subject, outputs, weights, list(subject.leaves.values())) if outputs.requires_grad else []
+    return {"": outputs.detach(), **dict(zip(subject.leaves, grads))}
+
+
+def differing(ours: dict[str, Tensor | None], theirs: dict[str, Tensor | None]) -> list[str]:
+    """The names whose values differ by more than the order of sums makes of them."""
+    return [name for name in {**ours, **theirs} if not _alike(ours.get(name), theirs.get(name))]
+
+
+def _alike(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    one, other = dense(one, one), dense(other, other)
+    finite = one[one.isfinite()].abs()
+    if one.shape != other.shape or not finite.numel():
+        return one.shape == other.shape
+    rounding = torch.finfo(one.dtype).eps * (8 if one.device.type == "cpu" else 512)
+    return torch.allclose(one, other, rtol=0, atol=float(finite.max()) * rounding, equal_nan=True)
+
+
+def compare(subject: Subject, batch: Batch) -> int:
+    """Hold a copy to the original: with the original's numbers in both, outputs and gradients must be the same.
+
+    How many samples were compared: none where the model itself is run.
+    An original that cannot be run (half precision that its device does not compute) is not compared with.
+    """
+    own = subject.own
+    if own is None:
+        return 0
+    batch = batch.to(own.device, own.dtype if subject.cast else None)
+    with subject.one_thread:
+        try:
+            theirs = answer(own, batch)
+        except (NtkscopeError, torch.OutOfMemoryError):
+            raise
+        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+            LOG.info("the model cannot be run in its own dtype, so its copy is not compared with it (%r)", error)
+            subject.own = None
+            return 0
+        with subject.in_original_numbers():
+            ours = answer(subject, batch)
+    names = differing(ours, theirs)
+    if names:
+        said = ", ".join(name for name in names if name) or "what its outputs depend on"
+        raise UsageError(NOT_THE_MODEL.format(model=type(subject.original).__name__, names=said))
+    return len(batch)

@@ -3,13 +3,14 @@
 The caller's own model is run, with its own parameters, so that a gradient is what plain autograd says it is, wherever a
 parameter is kept (a list, a view made long ago, a module registered twice). After every pass the model is put back as it
 was (`Pristine`); inputs are copied before each. Only where another dtype or device is asked for, or where parameters must
-be replaced (`vmap`, `jvp`), a deep copy is run instead.
+be replaced (`vmap`, `jvp`), a copy is run instead, and held to the original (`Subject.compare`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import Params, UsageError
 from ntkscope.core.calling import logits
+from ntkscope.core.copies import duplicate, shared
 from ntkscope.core.random import kept_randomness
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent.arithmetic import Kinds
@@ -28,7 +30,11 @@ from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.pristine import Pristine
 
 Selection: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None
-UNCOPIED = (RuntimeError, TypeError, AttributeError, ValueError, NotImplementedError, RecursionError)
+NOT_THE_MODEL = (
+    "dtype= and device= compute with a copy, and a copy of {model} is not that model: it would use {names} otherwise (functions"
+    " that read a global or a weak reference still use the original's); expected a model without such functions, or one that is"
+    " converted itself: call model.to(...), and leave dtype= and device= out"
+)
 
 
 class Subject:
@@ -59,7 +65,11 @@ class Subject:
             t.dtype != dtype for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()
         )
         self.native = not (elsewhere or recast or any(t.is_inference() for t in model.parameters()))
-        self.model = model if self.native else _converted(model, dtype, self.device if self.moved else None)
+        self.model, self.own = model, None
+        if not self.native:
+            self.own: Subject | None = Subject(model, params=set(chosen).__contains__, still=still)
+            self.model = _converted(model, dtype, self.device if self.moved else None, chosen)
+        self.one_thread = threading.Lock()  # in which the original is run beside its copies
         parameters = dict(self.model.named_parameters())
         self.leaves: Params = {name: parameters[name] for name in chosen if parameters[name].numel()}
         if not self.native:
@@ -67,7 +77,6 @@ class Subject:
                 leaf.requires_grad_(name in chosen or (leaf.is_floating_point() and dict(_flags(model))[name]))
         kinds = [leaf.dtype for leaf in self.leaves.values()] or [t.dtype for t in own[:1]]
         self.dtype: torch.dtype = dtype or (reduce(torch.promote_types, kinds) if kinds else torch.get_default_dtype())
-        self.structure = _structure(model)
         self._pristine: Pristine | None = None
         self._spare: tuple[nn.Module, Pristine] | None = None
         self._remembered: dict[str, Any] = {}
@@ -117,12 +126,26 @@ class Subject:
             self.changes.update(self._written)
             self.tidy()
 
+    @contextlib.contextmanager
+    def in_original_numbers(self) -> Iterator[None]:
+        """While open, a copy computes with what the original's parameters and buffers hold, where those are."""
+        state, before = _state(self.model), self._pristine
+        kept = [tensor.data for tensor in state]
+        try:
+            for mine, theirs in zip(state, _state(self.original), strict=True):
+                mine.data = theirs.detach().clone()
+            self._pristine = Pristine(self.model, classes=False, written=self._written)
+            yield
+            self._pristine.restore()
+        finally:
+            for mine, data in zip(state, kept):
+                mine.data = data
+            self._pristine = before
+
     def spare(self) -> tuple[nn.Module, Pristine]:
         """A copy of the model whose parameters may be replaced; a model that cannot be copied is refused."""
         if self._spare is None:
-            copied = duplicate(self.model).requires_grad_(False)
-            for mine, theirs in zip(copied.parameters(), self.model.parameters()):
-                mine.data = theirs.data
+            copied = duplicate(self.model, share=True).requires_grad_(False)
             self._spare = copied, Pristine(copied, classes=False)
         return self._spare
 
@@ -144,26 +167,25 @@ class Subject:
         if self._pristine is not None:
             self.changes.update(self._pristine.restore())
 
-    def refresh(self) -> bool:
-        """Before another call: follow what the caller did to the weights; False if the model is another one now."""
-        if _structure(self.original) != self.structure:
-            return False
+    def refresh(self) -> None:
+        """Before another call: follow what the caller did to the weights."""
         self._spare = None
         self._remembered = {}
+        if self.own is not None:
+            self.own.refresh()
         if not self.native:
             with torch.no_grad():
                 for mine, theirs in zip(_state(self.model), _state(self.original), strict=True):
                     mine.copy_(theirs)
         if self._pristine is not None and not self._pristine.follow():
-            self._pristine = None
-        return True
+            self._pristine = self._written = None
 
     def twin(self) -> Subject:
         """The same for another thread, with modules of its own; the parameters' numbers are shared."""
         other = copy.copy(self)
-        other.model = duplicate(self.model)
-        for mine, theirs in zip(other.model.parameters(), self.model.parameters()):
-            mine.data = theirs.data
+        other.model = duplicate(self.model, share=True)
+        if shared(other.model, self.model):
+            raise ValueError("a copy of the model would not be independent of it")
         other._remembered = {}
         parameters = dict(other.model.named_parameters())
         other.leaves = {name: parameters[name] for name in self.leaves}
@@ -184,6 +206,14 @@ class Subject:
         """The tolerance of the shortest numbers that the model computes with."""
         kinds = self.kinds | {leaf.dtype for leaf in self.leaves.values()} or {self.dtype}
         return max(table.get(kind, otherwise) for kind in kinds)
+
+    @property
+    def title(self) -> str:
+        """Which model is run."""
+        name = type(self.original).__name__
+        if self.native:
+            return f"{name} itself"
+        return f"a copy of {name} in {str(self.dtype).removeprefix('torch.')} on {self.device}"
 
     @property
     def writes(self) -> frozenset[str]:
@@ -225,28 +255,14 @@ def _state(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
-def _structure(model: nn.Module) -> tuple[Any, ...]:
-    """What a kept engine relies on: which modules there are, their mode, which parameters they hold."""
-    modules = tuple((id(module), module.training) for module in model.modules())
-    return modules, tuple(
-        (id(t), t.requires_grad, t.dtype, t.device, t.shape) for t in (*model.parameters(), *model.buffers())
-    )
-
-
-def duplicate(model: nn.Module) -> nn.Module:
-    """A deep copy; a model that cannot be copied is refused."""
-    try:
-        return copy.deepcopy(model)
-    except UNCOPIED as error:
-        raise UsageError(
-            f"{type(model).__name__} cannot be copied ({error}); a copy is needed to compute in another dtype or on another"
-            " device: convert the model itself with model.to(...), and leave dtype= and device= out"
-        ) from error
-
-
-def _converted(model: nn.Module, dtype: torch.dtype | None, device: torch.device | None) -> nn.Module:
+def _converted(
+    model: nn.Module, dtype: torch.dtype | None, device: torch.device | None, chosen: Iterable[str]
+) -> nn.Module:
     """A copy on `device` with floating-point parameters and buffers as `dtype`, neither of them inference tensors."""
     made = duplicate(model)
+    lost = [name for name in shared(made, model) if name in chosen]
+    if lost:
+        raise UsageError(NOT_THE_MODEL.format(model=type(model).__name__, names=", ".join(lost)))
     with torch.inference_mode(False), torch.no_grad():
         for tensor in _state(made):
             value = tensor.detach()
