@@ -122,7 +122,6 @@ def test_the_missing_forward_mode_is_noticed_once() -> None:
 def test_a_forward_mode_that_goes_missing_later() -> None:
     """A branch that only some inputs take: the fallback is found when they come, and gives the same numbers."""
     model, x = build("twice")
-    inner = model.forward
 
     class Branch(nn.Module):
         def __init__(self) -> None:
@@ -131,7 +130,7 @@ def test_a_forward_mode_that_goes_missing_later() -> None:
             self.odd = build("no_forward_mode")[0]
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.odd(x) if len(x) > 3 else inner(x) + 0 * self.odd[2].bias
+            return self.odd(x) if len(x) > 3 else self.net(x) + 0 * self.odd[2].bias
 
     both = Branch()
     linear = ns.linearize(both)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+import weakref
 from functools import lru_cache
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_a_model_that_cannot_be_copied(caplog: pytest.LogCaptureFixture) -> None
 
 
 def hooked() -> nn.Module:
-    """A hook that uses another part of the model; a copy's hook uses the original's part."""
+    """A hook that uses another part of the model."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
     model.extra = nn.Linear(4, 4)
     model.forward = lambda x: model[2](model[1](model[0](x)))  # type: ignore[method-assign]
@@ -158,13 +159,21 @@ class OwnFunction(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("build", [hooked, patched, OwnFunction])
-def test_a_model_whose_copy_still_uses_the_original(build: Any) -> None:
+def weak() -> nn.Module:
+    """A function that finds the model by a weak reference, which is not copied."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    whole = weakref.ref(model)
+    model.forward = lambda x: 2 * nn.Sequential.forward(whole(), x)  # type: ignore[method-assign]
+    return model
+
+
+@pytest.mark.parametrize(("build", "workers"), [(hooked, 3), (patched, 3), (OwnFunction, 3), (weak, 1)])
+def test_functions_of_a_model_are_copied_or_one_thread_runs_it(build: Any, workers: int) -> None:
     model, x = randomize(build()), noise(9, 4)
     expected = ns.kernel("trntk0", model, x)
     with crew_of(3):
         found = ns.kernel("trntk0", model, x)
-    assert found.meta["plan"].workers == 1
+    assert found.meta["plan"].workers == workers
     assert float(expected.dense().abs().min()) > 0
     assert_kernel_close(found.dense(), expected.dense(), SAME)
 

@@ -108,7 +108,10 @@ def _copied(model: nn.Module, functions: list[FunctionType], tensors: list[Tenso
         made = FunctionType(function.__code__, function.__globals__, function.__name__, None, tuple(closure))
         made.__qualname__, made.__module__, made.__doc__ = function.__qualname__, function.__module__, function.__doc__
         memo[id(function)] = made
-    result: nn.Module = copy.deepcopy(model, memo)
+    with torch.no_grad():  # a scripted module clones its parameters, which must stay leaves
+        result: nn.Module = copy.deepcopy(model, memo)
+    for mine, theirs in zip(result.parameters(), model.parameters(), strict=True):
+        mine.requires_grad_(theirs.requires_grad)
     for function in functions:
         made = memo[id(function)]
         made.__defaults__ = copy.deepcopy(function.__defaults__, memo)
@@ -118,11 +121,11 @@ def _copied(model: nn.Module, functions: list[FunctionType], tensors: list[Tenso
         if cell != CellType():  # an empty one stays empty
             fresh.cell_contents = copy.deepcopy(cell.cell_contents, memo)
     for tensor in tensors:
-        made = memo.get(id(tensor))
-        if isinstance(made, Tensor) and made is not tensor:
-            vars(made).update(copy.deepcopy(vars(tensor), memo))
+        other = memo.get(id(tensor))
+        if isinstance(other, Tensor) and other is not tensor:
+            vars(other).update(copy.deepcopy(vars(tensor), memo))
             for hook in list((tensor._backward_hooks or {}).values()):
-                made.register_hook(copy.deepcopy(hook, memo))
+                other.register_hook(copy.deepcopy(hook, memo))
     for value in list(memo.values()) if functions else ():  # deepcopy binds the old function to the new object
         slots = value if isinstance(value, dict) else getattr(value, "__dict__", {})
         for key, method in slots.items():

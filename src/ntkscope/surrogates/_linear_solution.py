@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -115,7 +115,10 @@ def solve(
             "raise memory=, or take method='lsmr', which holds a few vectors",
         )
     found = ROADS[taken](system, settings)
-    return system.unflat(found.vector), _report(system, taken, found, settings, time.perf_counter() - started)
+    own = dict(problem.model.named_parameters())
+    stored = {name: value.to(own[name].dtype) for name, value in system.unflat(found.vector).items()}
+    found = replace(found, vector=system.flat(stored))  # what is reported is what the module will hold
+    return stored, _report(system, taken, found, settings, time.perf_counter() - started)
 
 
 def _report(system: TangentSystem, method: str, found: _Found, settings: _Settings, seconds: float) -> LinearSolution:

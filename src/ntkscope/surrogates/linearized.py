@@ -14,7 +14,7 @@ from ntkscope.core.calling import arguments
 from ntkscope.core.copies import duplicate, shared
 from ntkscope.surrogates._linear_solution import LinearSolution, Problem, solve
 from ntkscope.tangent.batches import Batch, checked
-from ntkscope.tangent.expansion import FAILED, ROADS, admit, expand, is_transformed
+from ntkscope.tangent.expansion import FAILED, ROADS, admit, expand, is_transformed, second_road
 from ntkscope.tangent.guards import check_mode
 from ntkscope.tangent.subject import Selection, select
 
@@ -91,7 +91,7 @@ class Linearized(nn.Module):
         except torch.OutOfMemoryError:
             raise
         except FAILED:
-            last = list(ROADS)[-1]
+            last = second_road(road)
             if road == last or is_transformed(batch.tensors()):
                 raise
             values, moved = expand(self.origin, self.displacement(), batch, last, restore=restore)

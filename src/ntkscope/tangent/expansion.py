@@ -8,7 +8,8 @@ one more product per layer, whatever the number of outputs. Where an operation h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -51,31 +52,44 @@ def expand(
             before.restore(numbers=False)
 
 
-def _by_forward_mode(network: nn.Module, direction: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+def _by_forward_mode(network: nn.Module, direction: Params, batch: Batch, everywhere: bool) -> tuple[Tensor, Tensor]:
     own = dict(network.named_parameters())
     start = {name: own[name].detach() for name in direction}
-    return jvp(lambda state: _outputs(network, state, batch), start, direction)
+
+    def outputs(state: Params) -> Tensor:
+        with swapped(network, state, everywhere=everywhere):
+            return logits(network(*batch.args, **batch.kwargs))
+
+    return jvp(outputs, start, direction)
 
 
-def _by_two_backward_passes(network: nn.Module, direction: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+def _by_two_backward_passes(
+    network: nn.Module, direction: Params, batch: Batch, everywhere: bool
+) -> tuple[Tensor, Tensor]:
     if torch.is_grad_enabled() and any(t.requires_grad for t in batch.tensors()):
         raise UsageError(
             "got inputs that require a gradient for a linearised network with an operation that has no forward mode; expected"
             " inputs without: pass x.detach()"
         )
-    values, moved = _TwoBackwardPasses.apply(network, batch, tuple(direction), *direction.values())
+    values, moved = _TwoBackwardPasses.apply(network, batch, everywhere, tuple(direction), *direction.values())
     return values, moved
 
 
 class _TwoBackwardPasses(torch.autograd.Function):
-    """The outputs and `J u`; the gradient of u is `Jᵀ r`, through the graph of the outputs."""
+    """The outputs and `J u`; the gradient of u is `Jᵀ r`, through the graph of the outputs.
+
+    Parameters stay replaced while it is differentiated: a checkpointed layer is run again then.
+    """
 
     @staticmethod
-    def forward(ctx: Any, network: nn.Module, batch: Batch, names: tuple[str, ...], *direction: Tensor) -> Any:
+    def forward(
+        ctx: Any, network: nn.Module, batch: Batch, everywhere: bool, names: tuple[str, ...], *direction: Tensor
+    ) -> Any:
         own = dict(network.named_parameters())
         leaves = {name: own[name].detach().requires_grad_() for name in names}
-        with torch.enable_grad():
-            values = _outputs(network, leaves, batch)
+        ctx.replaced = partial(swapped, network, leaves, everywhere=everywhere)
+        with torch.enable_grad(), ctx.replaced():
+            values = logits(network(*batch.args, **batch.kwargs))
             weights = torch.zeros_like(values, requires_grad=True)
             grads = torch.autograd.grad(values, list(leaves.values()), weights, create_graph=True, allow_unused=True)
             pairs = [(g.to_dense(), u) for g, u in zip(grads, direction) if g is not None and g.requires_grad]
@@ -93,16 +107,23 @@ class _TwoBackwardPasses(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, _: Tensor, cotangent: Tensor) -> Any:
-        grads = torch.autograd.grad(ctx.values, ctx.leaves, cotangent, retain_graph=True, allow_unused=True)
-        return None, None, None, *(dense(grad, leaf) for grad, leaf in zip(grads, ctx.leaves))
+        with ctx.replaced():
+            grads = torch.autograd.grad(ctx.values, ctx.leaves, cotangent, retain_graph=True, allow_unused=True)
+        return None, None, None, None, *(dense(grad, leaf) for grad, leaf in zip(grads, ctx.leaves))
 
 
-def _outputs(network: nn.Module, state: Mapping[str, Tensor], batch: Batch) -> Tensor:
-    with swapped(network, state):
-        return logits(network(*batch.args, **batch.kwargs))
+ROADS: dict[str, Road] = {
+    "forward mode": partial(_by_forward_mode, everywhere=False),
+    "two backward passes": partial(_by_two_backward_passes, everywhere=False),
+    "forward mode, parameters replaced everywhere": partial(_by_forward_mode, everywhere=True),
+    "two backward passes, parameters replaced everywhere": partial(_by_two_backward_passes, everywhere=True),
+}
 
 
-ROADS: dict[str, Road] = {"forward mode": _by_forward_mode, "two backward passes": _by_two_backward_passes}
+def second_road(road: str) -> str:
+    """The road to take where an operation has no forward mode."""
+    names = list(ROADS)
+    return names[names.index(road) | 1]
 
 
 def is_transformed(x: Any) -> bool:

@@ -21,6 +21,7 @@ from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.check import Sizes
 from ntkscope.tangent.forward_mode import jvp
+from ntkscope.tangent.func_method import one_by_one
 from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.reference import dense, pulled
 from ntkscope.tangent.subject import Selection, Subject, place, quiet
@@ -161,7 +162,16 @@ class Jacobian:
             except (NotImplementedError, RuntimeError, UsageError) as error:  # or a model that cannot be copied
                 LOG.info("no forward mode, so two backward passes instead (%r)", error)
             self._forward = False
-        return self._push_by_two_backward_passes(batch, moving)
+        try:
+            pushed = self._by_two_backward_passes(batch, moving)
+            if self._adjoint(batch, moving, pushed):
+                return pushed.detach()
+        except torch.OutOfMemoryError:
+            raise
+        except (NotImplementedError, RuntimeError) as error:
+            LOG.info("no second derivatives, so one backward pass per sample and output instead (%r)", error)
+        gradients = one_by_one(self.subject, batch, list(moving), self.heads)
+        return sum((gradients[name] @ v.flatten() for name, v in moving.items()), torch.tensor(0.0)).detach()
 
     def _adjoint(self, batch: Batch, moving: Params, pushed: Tensor) -> bool:
         """`<u, J v> = <Jᵀ u, v>` for a random u, with `Jᵀ u` from plain autograd on the model itself."""
@@ -178,7 +188,7 @@ class Jacobian:
         self._auditor.blocks += 1
         return abs(left - right) <= self._auditor.tolerance * (scale or 1.0)
 
-    def _push_by_two_backward_passes(self, batch: Batch, moving: Params) -> Tensor:
+    def _by_two_backward_passes(self, batch: Batch, moving: Params) -> Tensor:
         """Differentiate `Jᵀ u` by u, on the model itself."""
         values = self.heads(self.subject(batch))
         dummy = torch.zeros_like(values, requires_grad=True)
@@ -191,16 +201,11 @@ class Jacobian:
             if grad is not None and grad.requires_grad
         ]
         if not pairs:
-            return torch.zeros_like(values).detach()
+            return torch.zeros_like(values)
         (pushed,) = torch.autograd.grad(
-            [grad for grad, _ in pairs], [dummy], grad_outputs=[v for _, v in pairs], allow_unused=True
+            [grad for grad, _ in pairs], [dummy], grad_outputs=[v for _, v in pairs], materialize_grads=True
         )
-        if pushed is None or not self._adjoint(batch, moving, pushed):
-            raise UsageError(
-                "J v cannot be computed for this model: an operation of it has neither forward mode nor second derivatives;"
-                " use ns.kernel, which needs first derivatives alone"
-            )
-        return pushed.detach()
+        return pushed
 
     def _blocks(self) -> Iterator[slice]:
         for start in range(0, len(self.batch), self.block):

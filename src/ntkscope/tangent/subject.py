@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from ntkscope.core import Params, UsageError
 from ntkscope.core.calling import logits
@@ -65,9 +67,10 @@ class Subject:
             t.dtype != dtype for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()
         )
         self.native = not (elsewhere or recast or any(t.is_inference() for t in model.parameters()))
-        self.model, self.own = model, None
+        self.model = model
+        self.own: Subject | None = None  # the original, run beside its copy
         if not self.native:
-            self.own: Subject | None = Subject(model, params=set(chosen).__contains__, still=still)
+            self.own = Subject(model, params=set(chosen).__contains__, still=still)
             self.model = _converted(model, dtype, self.device if self.moved else None, chosen)
         self.one_thread = threading.Lock()  # in which the original is run beside its copies
         parameters = dict(self.model.named_parameters())
@@ -291,11 +294,30 @@ def _replace_inference(model: nn.Module) -> None:
             module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
 
 
+class _Replaced(TorchFunctionMode):
+    """Every function is called with others in the place of some tensors."""
+
+    def __init__(self, new: Mapping[int, Tensor]) -> None:
+        super().__init__()
+        self.new = new
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(Tensor, lambda t: self.new.get(id(t), t), (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+
 @contextlib.contextmanager
-def swapped(model: nn.Module, state: Mapping[str, Tensor]) -> Iterator[None]:
-    """While open, the tensors of `state` stand in for the parameters of those names, wherever modules hold them."""
+def swapped(model: nn.Module, state: Mapping[str, Tensor], *, everywhere: bool = False) -> Iterator[None]:
+    """While open, the tensors of `state` stand in for the parameters of those names, where modules hold them.
+
+    `everywhere`: also where functions or containers hold them: the arguments of every call are looked at, which takes time.
+    """
     parameters = dict(model.named_parameters())
     new = {id(parameters[name]): value for name, value in state.items()}
+    if everywhere:
+        with _Replaced(new):
+            yield
+        return
     undo: list[tuple[dict[str, Any], str, Any]] = []
     try:
         for module in model.modules():
