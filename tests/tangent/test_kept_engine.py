@@ -396,3 +396,22 @@ def test_wrong_questions() -> None:
     with pytest.raises(UsageError, match="OutputSketch"):
         ns.Tangent(mlp(), outputs=ns.OutputSketch(4)).vjp(X, torch.zeros(5, 3, dtype=torch.float64))
     holds(tangent, X)
+
+
+# -- another number of outputs -------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("before", "after"), [(5, 3), (3, 5)])
+def test_another_number_of_outputs(before: int, after: int) -> None:
+    model = randomize(Net(lambda m, x: m.b(torch.tanh(m.a(x)))[:, : m.width], a=nn.Linear(4, 6), b=nn.Linear(6, 5)))
+    model.width = before
+    tangent, some = ns.Tangent(model), ns.Tangent(model, outputs=[2])
+    for each in (tangent, some):
+        each.kernel("trntk0", X)
+        each.features(X)
+    model.width = after
+    for name in ("trntk0", "entk", "pntk"):
+        holds(tangent, X, name)
+    assert tangent.features(X)["a.bias"].shape == (5, after, 6)
+    assert torch.equal(some.kernel("trntk0", X).dense(), ns.kernel("trntk0", model, X, outputs=[2]).dense())
+    model.width = 2
+    with pytest.raises(UsageError, match=r"outputs=\[2\] for a model with 2 outputs"):
+        some.kernel("trntk0", X)

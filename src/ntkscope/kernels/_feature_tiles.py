@@ -84,6 +84,8 @@ class FeatureMaker:
 
     def twin(self) -> FeatureMaker:
         """The same for another thread."""
+        if self.subject.changes:
+            raise ValueError("a model that keeps a state of its own is run by one thread")
         other = copy.copy(self)
         other.subject, other.timing, other.ran = self.subject.twin(), StageClock(self.subject.device), 0
         audited = self.audited

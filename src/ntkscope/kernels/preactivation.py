@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ntkscope.core import UsageError
 from ntkscope.kernels import costs
@@ -28,6 +28,10 @@ from ntkscope.tangent.subject import Subject
 
 BLOCK = 128
 AFFINE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+WRITTEN = (
+    "the model keeps the output of module {layer!r} in a hook or an attribute and writes to it in place, so that it cannot be"
+    " differentiated by; use operations that are not in place (relu instead of relu_, inplace=False), or choose another layer="
+)
 
 
 @KERNELS.register(
@@ -105,17 +109,20 @@ def last_hidden(subject: Subject, batch: Batch) -> str:
 
 
 def _layers(subject: Subject, batch: Batch, layer: str, heads: Heads) -> list[Tensor]:
-    return [_tangent_block(subject, batch, layer, heads)]
+    """∂f_c/∂h, (n, c, *shape of h): by what the module returns, and by the same tensor wherever else it is kept and used.
 
-
-def _tangent_block(subject: Subject, batch: Batch, layer: str, heads: Heads) -> Tensor:
-    edges = []
+    What is returned is a copy, since what follows may work in place; a hook or an attribute may hold the tensor itself.
+    """
+    seen: list[tuple[Tensor, Tensor, list[GradientEdge], int]] = []
 
     def keep(module: nn.Module, args: object, output: object) -> object:
-        if not isinstance(output, Tensor):
-            raise UsageError(f"module {layer!r} gives {type(output).__name__}; expected a tensor to differentiate by")
-        cut = output.detach().requires_grad_().clone()  # nothing below matters, and what follows may work in place
-        edges.append((get_gradient_edge(cut), cut.shape))
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
+            raise UsageError(f"module {layer!r} gives {kind}; expected a tensor of real numbers to differentiate by")
+        with torch.enable_grad():
+            held = output if output.requires_grad else output.requires_grad_()
+            cut = held.detach().requires_grad_().clone()
+            seen.append((cut, held, [get_gradient_edge(cut), get_gradient_edge(held)], held._version))
         return cut
 
     with outputs_of(subject.model, [layer]):  # refuses unknown names
@@ -123,17 +130,32 @@ def _tangent_block(subject: Subject, batch: Batch, layer: str, heads: Heads) -> 
     handle = dict(subject.model.named_modules())[layer].register_forward_hook(ours(keep))
     try:
         outputs = heads(subject(batch))
+    except RuntimeError as error:
+        if "in-place" in str(error):
+            raise UsageError(WRITTEN.format(layer=layer)) from error
+        raise
     finally:
         handle.remove()
-    if len(edges) != 1:
+    if len(seen) != 1:
         raise UsageError(
-            f"module {layer!r} is called {len(edges)} times in a forward pass; expected once: choose another"
+            f"module {layer!r} is called {len(seen)} times in a forward pass; expected once: choose another"
         )
-    edge, shape = edges[0]
-    if len(shape) < 2 or shape[0] != len(batch):
-        raise UsageError(f"module {layer!r} gives {tuple(shape)} for {len(batch)} samples; expected one row a sample")
+    cut, held, edges, version = seen[0]
+    if cut.dim() < 2 or len(cut) != len(batch):
+        shape = tuple(cut.shape)
+        raise UsageError(f"module {layer!r} gives {shape} for {len(batch)} samples; expected one row per sample")
+    heads_of = range(outputs.shape[1] if outputs.requires_grad else 0)
+    parts = [torch.autograd.grad(outputs[:, k].sum(), edges, retain_graph=True, allow_unused=True) for k in heads_of]
+    elsewhere = any(part[1] is not None for part in parts)
+    if held._version != version or (elsewhere and cut._version):
+        raise UsageError(WRITTEN.format(layer=layer))
+    if not elsewhere and all(part[0] is None for part in parts):
+        raise UsageError(
+            f"no output depends on the output of module {layer!r} as far as autograd can see, so its kernel is zero; choose"
+            " another layer=, or look for torch.no_grad() and .detach() after it"
+        )
     rows = []
-    for k in range(outputs.shape[1]):
-        (tangent,) = torch.autograd.grad(outputs[:, k].sum(), [edge], retain_graph=True, allow_unused=True)
-        rows.append(outputs.new_zeros(shape) if tangent is None else tangent)
-    return torch.stack(rows, dim=1).detach()
+    for part in parts:
+        found = [each for each in part if each is not None] or [torch.zeros_like(cut)]
+        rows.append(sum(found[1:], start=found[0]))
+    return [torch.stack(rows, dim=1).detach()]

@@ -162,9 +162,9 @@ class Watch(TorchFunctionMode):
             and value.stride() == leaf.stride()[::-1]
         ):
             return Slot(name, 0, len(leaf), transposed=True)
-        if leaf.dim() and value.shape[1:] == leaf.shape[1:] and value.stride() == leaf.stride():
-            start = (value.storage_offset() - leaf.storage_offset()) // leaf.stride(0)
-            return Slot(name, start, start + len(value))
+        if leaf.dim() and leaf.stride(0) and value.shape[1:] == leaf.shape[1:] and value.stride() == leaf.stride():
+            start, inside = divmod(value.storage_offset() - leaf.storage_offset(), leaf.stride(0))
+            return None if inside else Slot(name, start, start + len(value))
         return None
 
     def _name(self, value: Any) -> str | None:

@@ -17,7 +17,7 @@ from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.capture import Call, Tape, cotangents, watch
 from ntkscope.tangent.check import Check
 from ntkscope.tangent.features import Feature, Formed, Near
-from ntkscope.tangent.guards import first_outputs
+from ntkscope.tangent.guards import SHAPED, first_outputs
 from ntkscope.tangent.harvest import PLAIN, Way
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.layout import Layout
@@ -157,7 +157,7 @@ def capture(
     arrived: dict[int, Tensor] = {}
     vectors: dict[tuple[int, int], Tensor] = {}
     if not any(piece.members for piece in made):  # nothing to watch for
-        headed = heads(subject(batch))
+        headed = heads(_as_many(subject(batch), subject, findings))
     else:
         with tensor_cores(False):
             outputs, tape = _watched(subject, batch, findings, way)
@@ -333,7 +333,8 @@ def _watched(subject: Subject, batch: Batch, findings: Findings, way: Way = PLAI
     """The watched pass; where it fails and a plain one does not, no rule can be used."""
     try:
         how = {"inner": way.channels_last, "flipped": way.flipped}
-        return watch(subject, batch, findings.layouts, quickly=True, **how)
+        outputs, tape = watch(subject, batch, findings.layouts, quickly=True, **how)
+        return _as_many(outputs, subject, findings), tape
     except NtkscopeError:
         raise
     except torch.OutOfMemoryError:
@@ -341,6 +342,14 @@ def _watched(subject: Subject, batch: Batch, findings: Findings, way: Way = PLAI
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
         first_outputs(subject, batch)
         raise PathChanged(set(subject.leaves)) from error
+
+
+def _as_many(outputs: Tensor, subject: Subject, findings: Findings) -> Tensor:
+    """The outputs, which must be as many as the probe saw: the model may have another head now."""
+    if outputs.dim() == 2 and outputs.shape[1] != findings.outputs:
+        what = f"gives {outputs.shape[1]} outputs for some inputs, {findings.outputs} for others"
+        raise PathChanged(set(subject.leaves), refusal=SHAPED.format(what=what))
+    return outputs
 
 
 def _func(subject: Subject, batch: Batch, made: list[Piece], heads: func_method.Heads, func: str) -> Params:

@@ -7,7 +7,7 @@ if the outputs are the same, they do not depend on chance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -33,19 +33,45 @@ FILLS = {"uniform_", "normal_", "random_", "exponential_", "cauchy_", "log_norma
 FAR = 6.0  # standard deviations
 
 
-class Extreme(TorchFunctionMode):
-    """While open, random numbers are the least they can be, or (`high`) the largest."""
+class Draws(TorchFunctionMode):
+    """While open, notes the states of the global generator that random numbers are drawn from."""
 
-    def __init__(self, high: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.high = high
+        self.states: set[bytes] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if func in DROPOUTS | UNIFORM | NORMAL | WHOLE or func is F.scaled_dot_product_attention:
+            self.states.add(_state())
+        elif name in FILLS or "bernoulli" in name:
+            self.states.add(_state())
+        return func(*args, **(kwargs or {}))
+
+
+def _state() -> bytes:
+    return torch.get_rng_state().numpy().tobytes()
+
+
+class Extreme(TorchFunctionMode):
+    """While open, random numbers are the least they can be, or (`high`) the largest.
+
+    Those drawn from one of the `known` states are left alone: a model that seeds the generator itself draws the same ones
+    whenever it is run.
+    """
+
+    def __init__(self, high: bool, known: Collection[bytes] = ()) -> None:
+        super().__init__()
+        self.high, self.known = high, known
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if self.known and _state() in self.known:
+            return func(*args, **kwargs)
         if func in DROPOUTS:
             return self._dropped(func, args, kwargs)
-        if func in (F.scaled_dot_product_attention,):
+        if func is F.scaled_dot_product_attention:
             return self._attended(func, args, kwargs)
         if func in (torch.bernoulli, Tensor.bernoulli) or name == "bernoulli_":
             return self._bernoulli(func, name, args, kwargs)

@@ -65,8 +65,8 @@ class Engine:
         self.profile, self.detour, self.certify = profile, detour, certify
         self.probed = sample if isinstance(sample, Probed) else Probed.of(subject, sample)
         few, found = self.probed.few, self.probed.findings
-        self.chosen = heads.count(self.probed.outputs)
-        self.width = heads.width(self.probed.outputs)
+        self.chosen = heads.count(self.probed.findings.outputs)
+        self.width = heads.width(self.probed.findings.outputs)
         self.findings = replace(found, func=found.func | detour.func)
         self.input_bytes = sum(t[0].numel() * t.element_size() for t in few.tensors())
         self.arrived_bytes = sum(

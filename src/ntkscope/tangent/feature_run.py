@@ -94,8 +94,8 @@ def _attempt(asked: Asked, changed: frozenset[str]) -> Found:
     scales = scaled(subject, probed.few, probed.findings, list(sites.values()))
     sites = dict(zip(sites, scales))
     outputs = as_heads(asked.outputs)
-    outputs.count(probed.outputs)
-    chosen = tuple(range(probed.outputs)) if outputs.outputs is None else outputs.outputs
+    outputs.count(probed.findings.outputs)
+    chosen = tuple(range(probed.findings.outputs)) if outputs.outputs is None else outputs.outputs
     sketched = asked.sketch is not None and asked.sketch.k < len(chosen)
     directions = (
         Directions(chosen, asked.sketch.k, asked.sketch.seed) if sketched and asked.sketch else Directions(chosen)

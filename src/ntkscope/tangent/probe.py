@@ -30,24 +30,25 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3, torch.bfloat16: 1e-1, tor
 
 @dataclass(frozen=True)
 class Findings:
-    """What the probe learned: the layout of every call, in order, the parameters left to the `func` method, and the calls
-    that a cotangent reached."""
+    """What the probe learned: how many outputs there are, the layout of every call, in order, the parameters left to the `func`
+    method, and the calls that a cotangent reached."""
 
+    outputs: int
     layouts: list[Layout]
     signatures: list[tuple[object, ...]]
     func: frozenset[str]
     reached: frozenset[int] = frozenset()
 
 
-def probe(subject: Subject, batch: Batch) -> Findings:
-    """Run the probe; at worst every parameter ends on the `func` method."""
+def probe(subject: Subject, batch: Batch, outputs: int) -> Findings:
+    """Run the probe of a model with so many outputs; at worst every parameter ends on the `func` method."""
     try:
         return _probe(subject, batch)
     except (NtkscopeError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, ValueError, LookupError, TypeError, AssertionError) as error:
         LOG.info("a watched pass cannot be differentiated through, so no rule is used (%r)", error)
-        return Findings([], [], frozenset(subject.leaves))
+        return Findings(outputs, [], [], frozenset(subject.leaves))
 
 
 def _probe(subject: Subject, batch: Batch) -> Findings:
@@ -75,7 +76,7 @@ def _probe(subject: Subject, batch: Batch) -> Findings:
             func |= {term.slot.name for term in call.terms}
     func |= _mismatches(subject, outputs, tape.calls, chosen, set(subject.leaves) - func)
     final = [layout or Layout(0) for layout in chosen]
-    return Findings(final, [call.signature for call in tape.calls], frozenset(func), reached)
+    return Findings(first.shape[1], final, [call.signature for call in tape.calls], frozenset(func), reached)
 
 
 def _decided(k: int, layout: Layout, shared: Mapping[int, bool]) -> Layout | None:

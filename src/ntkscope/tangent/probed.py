@@ -24,7 +24,6 @@ class Probed:
     """What a probe of a subject found, whatever the heads: kept from call to call."""
 
     few: Batch
-    outputs: int
     findings: Findings
     graph_bytes: int
     calls: list[Call]
@@ -38,9 +37,9 @@ class Probed:
             guards.check_chance(subject, few, outputs)
             guards.check_independence(subject, few, outputs)
             guards.check_used(subject, few)
-            findings = probe(subject, few)
+            findings = probe(subject, few, outputs.shape[1])
             graph_bytes, calls = _graph_bytes(subject, few, findings)
-        return cls(few, outputs.shape[1], findings, graph_bytes, calls)
+        return cls(few, findings, graph_bytes, calls)
 
 
 def probed(x1: Batch, x2: Batch | None) -> Batch:

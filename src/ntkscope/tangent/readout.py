@@ -19,13 +19,17 @@ from ntkscope.core import UsageError, generator
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.guards import OUTPUTS
 from ntkscope.tangent.reference import dense
-from ntkscope.tangent.rules import RULES
+from ntkscope.tangent.rules import RULES, broadcast
+from ntkscope.tangent.rules.matmul import addmm, matmul
 from ntkscope.tangent.rules.registry import bind
 from ntkscope.tangent.subject import Subject
 
 WEIGHTS = {"weight", "mat2", "other"}
-AFFINE = (F.linear, F.conv1d, F.conv2d, F.conv3d)  # always a layer; a matrix product only when it holds a parameter
+AFFINE = (F.linear, F.conv1d, F.conv2d, F.conv3d)  # always a layer
+PRODUCTS = (matmul, addmm)  # a layer when they hold a parameter
+SUMS = {*broadcast.SUMS, Tensor.add_, Tensor.__iadd__}
 SLIDING = ("stride", "padding", "dilation", "groups")  # how a convolution reads its input
+EPSILON = {kind: torch.finfo(kind).eps for kind in OUTPUTS}
 CANDIDATES = 12  # affine maps tried, the last one first
 
 
@@ -55,24 +59,30 @@ class _Affine(TorchFunctionMode):
         super().__init__()
         self.names, self.moved, self.shift, self.fixed = names, moved, shift, fixed
         self.found: list[Readout] = []
+        self.last: Tensor | None = None  # the result of the last of them
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
+        if func in SUMS:
+            return self._with_bias(output, *bind(("input", "other"), args, kwargs).values())
         if func not in RULES:
             return output
-        bound = bind(RULES[func][1], args, kwargs)
+        entry, order = RULES[func]
+        bound = bind(order, args, kwargs)
         weight = next((bound[key] for key in WEIGHTS if key in bound), None)
-        if not (func in AFFINE or (id(weight) in self.names and "mat1" in bound) or self._product(bound)):
+        product = entry in PRODUCTS and self._name(weight) is not None and weight.dim() == 2
+        if not (func in AFFINE or product):
             return output
         x = bound["mat1"] if "mat1" in bound else bound["input"]
         bias = bound["input"] if "mat1" in bound else bound.get("bias")
-        names = tuple(self.names[id(t)] for t in (weight, bias) if id(t) in self.names)
+        names = tuple(dict.fromkeys(name for t in (weight, bias) if (name := self._name(t)) is not None))
         if self.moved == len(self.found) and self.shift is not None:
             output = output + self.shift
         if self.moved == len(self.found) and self.fixed:
             output = output.detach()
-        kind = "product" if "weight" not in bound else "linear" if func is F.linear else "conv"
+        flipped = _transposes(weight)
+        kind = "conv" if func in AFFINE[1:] else "product" if (func is not F.linear) != flipped else "linear"
         self.found.append(
             Readout(
                 x.detach().clone(),
@@ -80,15 +90,37 @@ class _Affine(TorchFunctionMode):
                 names,
                 output.detach().clone(),
                 kind,
-                self.names.get(id(weight)),
+                self._name(weight) if flipped else self.names.get(id(weight)),
                 self.names.get(id(bias)),
                 {key: bound[key] for key in SLIDING if key in bound},
             )
         )
+        self.last = output
         return output
 
-    def _product(self, bound: dict[str, Any]) -> bool:
-        return "other" in bound and id(bound["other"]) in self.names and bound["other"].dim() == 2
+    def _with_bias(self, output: Any, *terms: Any) -> Any:
+        """A sum of the last map's result and a parameter, one number per column, is that map with a bias."""
+        for result, bias in (terms[:2], terms[1::-1]):
+            if result is self.last and not self.found[-1].bias and (name := self._name(bias)) is not None:
+                if bias.dim() == 1 and len(bias) == output.shape[-1] and output.shape == self.found[-1].result.shape:
+                    map_, plain = self.found[-1], self.names.get(id(bias))
+                    result = output.detach().clone()
+                    self.found[-1] = replace(map_, bias=True, names=(*map_.names, name), result=result, bias_name=plain)
+                    self.last = output
+        return output
+
+    def _name(self, value: Any) -> str | None:
+        """The parameter that a tensor is, or is a view of."""
+        base = value._base if isinstance(value, Tensor) else None
+        return self.names.get(id(value), self.names.get(id(base)))
+
+
+def _transposes(value: Any) -> bool:
+    """Whether a tensor is the transpose of the matrix it is a view of."""
+    base = value._base if isinstance(value, Tensor) else None
+    if base is None or (value.dim(), base.dim()) != (2, 2):
+        return False
+    return value.shape == base.shape[::-1] and value.stride() == base.stride()[::-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +132,7 @@ class Locator:
     number: int
     slope: Tensor
     offset: Tensor
+    varying: float
     parameters: tuple[str, ...]
 
     def __call__(self, batch: Batch) -> Readout:
@@ -129,8 +162,7 @@ class Locator:
         if len(result) != len(outputs) or result[0].numel() != len(self.slope):
             return False
         said = result.flatten(1) @ self.slope + self.offset
-        scale = outputs.abs().amax().clamp_min(1e-30)
-        return bool(((said - outputs).abs() <= 10 * self.subject.loosest(OUTPUTS) * scale).all())
+        return float((said - outputs).abs().amax()) <= _allowed(self.subject, outputs, self.varying)
 
 
 def locate(subject: Subject, batch: Batch) -> Locator:
@@ -146,11 +178,11 @@ def locate(subject: Subject, batch: Batch) -> Locator:
     for number in range(len(mode.found) - 1, max(-1, len(mode.found) - 1 - CANDIDATES), -1):
         found = _affine_in(subject, batch, names, number, mode.found, outputs)
         if found is not None:
-            return Locator(subject, names, number, *found, mode.found[number].names)
+            return Locator(subject, names, number, *found, _varying(outputs), mode.found[number].names)
     raise UsageError(
         f"the outputs of {type(subject.original).__name__} are an affine function of none of its last layers alone (a softmax"
-        " after the last one, several heads added, a product of heads); expected outputs of one linear readout: return its"
-        " outputs, or use the 'em' kernel with layers="
+        " after the last one, several heads added, a product of heads, a readout that is not a Linear, a Conv or x @ W);"
+        " expected outputs of one linear readout: return its outputs, or use the 'em' kernel with layers="
     )
 
 
@@ -161,11 +193,9 @@ def _affine_in(
     result = calls[number].result
     if result.dim() < 2 or len(result) != len(batch) or not result.is_floating_point():
         return None
-    tolerance = 10 * subject.loosest(OUTPUTS)
+    tolerance, allowed = 10 * subject.loosest(OUTPUTS), _allowed(subject, outputs)
     flat = result.flatten(1)
-    if flat.shape == outputs.shape and torch.allclose(
-        flat, outputs, rtol=0, atol=float(outputs.abs().max()) * tolerance
-    ):
+    if flat.shape == outputs.shape and torch.allclose(flat, outputs, rtol=0, atol=allowed):
         return torch.eye(flat.shape[1], dtype=flat.dtype, device=flat.device), flat.new_zeros(flat.shape[1])
     draw = generator(0, "readout", number)
     size = float(result.abs().amax()) or 1.0
@@ -187,9 +217,20 @@ def _affine_in(
     slope = _slope(subject, batch, names, number, flat, outputs)
     rest = outputs - flat @ slope
     spread = (rest - rest[:1]).abs().amax()
-    if len(batch) < 2 or not bool(spread <= 10 * tolerance * outputs.abs().amax()):
+    if len(batch) < 2 or not bool(spread <= 10 * allowed):
         return None
     return slope, rest[0]
+
+
+def _varying(outputs: Tensor) -> float:
+    """How far outputs of different samples are apart; a constant that all of them share is no part of it."""
+    return float((outputs - outputs[:1]).abs().amax())
+
+
+def _allowed(subject: Subject, outputs: Tensor, varying: float = 0.0) -> float:
+    """How far outputs may be from what a readout says of them."""
+    varying = max(varying, _varying(outputs))
+    return 10 * subject.loosest(OUTPUTS) * varying + 64 * subject.loosest(EPSILON) * float(outputs.abs().amax())
 
 
 def _slope(subject: Subject, batch: Batch, names: dict[int, str], number: int, flat: Tensor, outputs: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ def pull(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Ten
 
 def _by_backward(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Tensor]) -> list[Tensor | None]:
     """The same by `backward`, for re-entrant checkpoints, which know no other way; `.grad` is put back."""
-    everything = list(subject.model.parameters())
+    everything = list({id(t): t for t in (*subject.model.parameters(), *leaves)}.values())
     hooked = [p for p in everything if getattr(p, "_post_accumulate_grad_hooks", None)]
     if hooked:
         raise UsageError(
