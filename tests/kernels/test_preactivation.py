@@ -135,7 +135,9 @@ def by_bias(model: nn.Module, x: Tensor) -> Tensor:
     bias = model.get_parameter("a.bias")
     asks = bias.requires_grad
     bias.requires_grad_()
-    rows = [torch.stack([torch.autograd.grad(f, bias, retain_graph=True)[0] for f in model(each)[0]]) for each in x.split(1)]
+    rows = [
+        torch.stack([torch.autograd.grad(f, bias, retain_graph=True)[0] for f in model(each)[0]]) for each in x.split(1)
+    ]
     bias.requires_grad_(asks)
     features = torch.stack(rows).flatten(1)
     return features @ features.T

@@ -429,3 +429,11 @@ def frozen_below_and_between() -> Case:
 @trap
 def output_that_does_not_depend_on_the_parameters() -> Case:
     return Net(lambda m, x: torch.cat([m.head(x), x[:, :1]], 1), head=nn.Linear(D, C - 1)), noise(N, D)
+
+
+@trap
+def rows_that_begin_inside_a_row() -> Case:
+    def run(m: Any, x: Tensor) -> Tensor:
+        return F.linear(x, m.rows.as_strided((C, D), (D, 1), 2)) + F.linear(x, m.rows.as_strided((C, D), (1, 1), 1))
+
+    return Net(run, rows=parameter(C + 2, D)), noise(N, D)

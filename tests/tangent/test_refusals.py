@@ -247,3 +247,53 @@ def test_an_impossible_budget_states_the_smallest_possible_one(name: str) -> Non
 def test_a_budget_that_is_not_one(memory: Any) -> None:
     with pytest.raises(NtkscopeError, match=r"(?i)memory|GiB"):
         ns.kernel("trntk0", mlp(nn.ReLU()), X, memory=memory)
+
+
+# -- models that seed themselves -----------------------------------------------------------------------------------
+def _seeding(run: Callable[..., Tensor]) -> Any:
+    return randomize(Net(run, a=nn.Linear(4, 6), b=nn.Linear(6, 3)))
+
+
+def _mask(m: Any, x: Tensor) -> Tensor:
+    torch.manual_seed(5)
+    return m.b(torch.tanh(m.a(x)) * torch.randn(6, dtype=x.dtype) * F.dropout(torch.ones(6, dtype=x.dtype)))
+
+
+@pytest.mark.parametrize("name", ["entk", "trntk0", "pntk"])
+def test_a_model_that_seeds_itself_is_deterministic(name: str) -> None:
+    model = _seeding(_mask)
+    compare(name, model, X)
+    before = torch.get_rng_state()
+    assert "the global random state" in ns.kernel(name, model, X).certificate.changes
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_chance_before_or_after_the_seed_is_refused(late: bool) -> None:
+    def run(m: Any, x: Tensor) -> Tensor:
+        h = torch.tanh(m.a(x))
+        h = h if late else F.dropout(h, 1e-9)  # which hardly ever shows
+        torch.manual_seed(5)
+        h = h * torch.randn(6, dtype=x.dtype)
+        if late:
+            torch.seed()
+            h = F.dropout(h, 1e-9)
+        return m.b(h)
+
+    refused(_seeding(run), X, "deterministic")
+
+
+# -- samples that mix beside a large constant ----------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("offset", [0.0, 1e2, 1e4, 1e6])
+def test_a_constant_hides_no_mixing(offset: float, dtype: torch.dtype) -> None:
+    def run(m: Any, x: Tensor) -> Tensor:
+        outputs = m.b(torch.tanh(m.a(x)))
+        return outputs + 3e-3 * m.mixed * outputs.mean(0) + offset
+
+    model, x = _seeding(run).to(dtype), X.to(dtype)
+    for name in ("trntk0", "ptk"):
+        model.mixed = 1
+        refused(model, x, "other samples", name=name)
+        model.mixed = 0
+        assert ns.kernel(name, model, x).dense().isfinite().all()
