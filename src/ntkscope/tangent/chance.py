@@ -30,6 +30,7 @@ UNIFORM = {torch.rand, torch.rand_like}
 NORMAL = {torch.randn, torch.randn_like, torch.normal}
 WHOLE = {torch.randint, torch.randint_like, torch.multinomial, torch.randperm}
 FILLS = {"uniform_", "normal_", "random_", "exponential_", "cauchy_", "log_normal_", "geometric_"}
+DRAWING = {*DROPOUTS, *UNIFORM, *NORMAL, *WHOLE, F.scaled_dot_product_attention}
 FAR = 6.0  # standard deviations
 
 
@@ -42,9 +43,7 @@ class Draws(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if func in DROPOUTS | UNIFORM | NORMAL | WHOLE or func is F.scaled_dot_product_attention:
-            self.states.add(_state())
-        elif name in FILLS or "bernoulli" in name:
+        if func in DRAWING or name in FILLS or "bernoulli" in name:
             self.states.add(_state())
         return func(*args, **(kwargs or {}))
 

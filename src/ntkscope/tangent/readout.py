@@ -101,12 +101,13 @@ class _Affine(TorchFunctionMode):
     def _with_bias(self, output: Any, *terms: Any) -> Any:
         """A sum of the last map's result and a parameter, one number per column, is that map with a bias."""
         for result, bias in (terms[:2], terms[1::-1]):
-            if result is self.last and not self.found[-1].bias and (name := self._name(bias)) is not None:
-                if bias.dim() == 1 and len(bias) == output.shape[-1] and output.shape == self.found[-1].result.shape:
-                    map_, plain = self.found[-1], self.names.get(id(bias))
-                    result = output.detach().clone()
-                    self.found[-1] = replace(map_, bias=True, names=(*map_.names, name), result=result, bias_name=plain)
-                    self.last = output
+            if result is not self.last or self.found[-1].bias or (name := self._name(bias)) is None:
+                continue
+            if bias.dim() == 1 and len(bias) == output.shape[-1] and output.shape == self.found[-1].result.shape:
+                alone, plain = self.found[-1], self.names.get(id(bias))
+                changed = {"bias": True, "bias_name": plain, "result": output.detach().clone()}
+                self.found[-1] = replace(alone, names=(*alone.names, name), **changed)
+                self.last = output
         return output
 
     def _name(self, value: Any) -> str | None:
