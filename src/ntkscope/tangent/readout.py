@@ -71,7 +71,8 @@ class _Affine(TorchFunctionMode):
         entry, order = RULES[func]
         bound = bind(order, args, kwargs)
         weight = next((bound[key] for key in WEIGHTS if key in bound), None)
-        product = entry in PRODUCTS and self._name(weight) is not None and weight.dim() == 2
+        matrix = isinstance(weight, Tensor) and weight.dim() == 2
+        product = entry in PRODUCTS and matrix and self._name(weight) is not None
         if not (func in AFFINE or product):
             return output
         x = bound["mat1"] if "mat1" in bound else bound["input"]
