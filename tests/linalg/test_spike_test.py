@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -229,6 +230,23 @@ class TestTracyWidomNull:
         values = largest_singular_values(A - A.mean((1, 2), keepdim=True)).square()
         centre, width = constants((50, 70), 0.0)
         assert float(((values - centre) / width + -1.2065 > 0.9793).double().mean()) < 0.025
+
+    @pytest.mark.parametrize(
+        ("W", "doubtful"),
+        [
+            (noise(20, 30), False),
+            (torch.special.ndtr(noise(20, 30)), True),  # uniform: 8 % exceed the 5 % point
+            (torch.special.ndtr(noise(30, 50)), False),
+            (noise(8, 40), True),
+            (noise(60, 80).sign(), False),
+            (noise(50, 50).sign(), True),
+        ],
+    )
+    def test_warns_where_it_is_not_calibrated(self, W: Tensor, doubtful: bool) -> None:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            spike_test(W, null="tracy-widom")
+        assert [warning.category for warning in seen] == [NumericalWarning] * doubtful
 
     def test_finds_what_permutation_finds(self) -> None:
         W, _, _ = planted((60, 80), 2.5)
