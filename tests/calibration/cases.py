@@ -1,6 +1,6 @@
 """Every interval, standard error and p-value of the package, on data whose truth is known.
 
-A case draws one data set from a seed and answers with 0 or 1: for an interval whether it covers the truth, for a test whether it
+A case draws one data set from a seed and answers yes or no: of an interval, whether it covers the truth; of a test, whether it
 rejects a null that holds at `LEVEL`. `python -m calibration.cases` (in `tests/`) writes the table of docs/science.md.
 """
 
@@ -46,8 +46,9 @@ Random = np.random.Generator
 
 @dataclass(frozen=True)
 class Case:
-    """`run(random, seed)`: one data set. `kind`: "interval" of 95 %, or "test" at 5 %. `runs`: data sets of the nightly test; fewer
-    than 1,000 where one takes long. `wide`: an interval that may cover more than 95 %, or a test that may reject less than 5 %."""
+    """`run(random, seed)`: one data set. `kind`: "interval" of 95 %, or "test" at 5 %. `runs`: data sets of the nightly test,
+    fewer than 1,000 where one takes long. `wide`: an interval that may cover more than 95 %, a test that may reject less than
+    5 %."""
 
     name: str
     data: str

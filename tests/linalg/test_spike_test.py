@@ -236,7 +236,7 @@ class TestTracyWidomNull:
         [
             (noise(20, 30), False),
             (torch.special.ndtr(noise(20, 30)), True),  # uniform: 8 % exceed the 5 % point
-            (torch.special.ndtr(noise(30, 50)), False),
+            (torch.special.ndtr(noise(40, 60)), False),
             (noise(8, 40), True),
             (noise(60, 80).sign(), False),
             (noise(50, 50).sign(), True),

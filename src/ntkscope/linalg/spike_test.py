@@ -241,8 +241,8 @@ def _warn_of_doubtful_law(centred: Centred) -> None:
     shift, side = NoiseNull.kurtosis_shift(shape, kurtosis), min(shape)
     if abs(shift) > (SHIFT if side >= SMALL else SMALL_SHIFT) or side < SMALLEST:
         warnings.warn(
-            f"got a matrix of shape {shape} whose entries have the excess kurtosis {kurtosis:.3g}; the Tracy–Widom law is for"
-            f' larger ones (it would be corrected by {shift:.2g} of its units), so p-values are doubtful: use null="permutation"',
+            f"got a matrix of shape {shape} whose entries have the excess kurtosis {kurtosis:.3g}; the Tracy–Widom law is"
+            f' for larger ones (here corrected by {shift:.2g} of its units), so p-values are doubtful: use null="permutation"',
             NumericalWarning,
             stacklevel=3,
         )
