@@ -313,7 +313,9 @@ def test_a_killed_run_leaves_a_readable_record(tmp_path: Path) -> None:
     assert record.stages["tiles"].done >= 20
     assert abs(record.arrays["kernel"][0] - record.stages["tiles"].done) <= 1
     assert "not finished" in str(record)
-    (folder / f".record.json.{process.pid}-0123abcd.part").write_bytes(b"half")  # what a kill in the middle of a write leaves
+    (folder / f".record.json.{process.pid}-0123abcd.part").write_bytes(
+        b"half"
+    )  # what a kill in the middle of a write leaves
     with Record.resume(folder, config={"n": 3}) as again:
         assert again.stages["tiles"].done >= 20
     assert leftovers(folder) == []

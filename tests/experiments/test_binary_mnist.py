@@ -152,7 +152,8 @@ def test_a_pair_that_saw_other_batches_is_noticed(record: ns.Record) -> None:
 
 
 def test_what_was_not_run_says_the_command(record: ns.Record) -> None:
-    found = {claim.id: claim for claim in claims.judge(ns.EXPERIMENTS["binary-mnist"].config.paper(), record, "")}
+    experiment = ns.EXPERIMENTS["binary-mnist"]
+    found = {claim.id: claim for claim in experiment.judge(experiment.config.paper(), record, "")}
     claim = found["linearized-t1-solver-test"]
     assert claim.verdict == "not testable here"
     assert 'legs=["solver/standard/x1", "solver/standard/x2", "solver/standard/x5"]' in claim.note

@@ -12,8 +12,11 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
+from ntkscope.experiments import EXPERIMENTS
 from ntkscope.experiments import cnn_spectra as experiment
 from ntkscope.experiments.cnn_spectra import CnnSpectra
+
+JUDGED = EXPERIMENTS["cnn-spectra"]
 
 
 @pytest.mark.guard
@@ -84,8 +87,8 @@ def made_up(folder: Path, **changes: Any) -> Record:
     ],
 )
 def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    good = {c.id: c.verdict for c in experiment.judge(CnnSpectra(), made_up(tmp_path / "good"), "")}
-    bad = {c.id: c.verdict for c in experiment.judge(CnnSpectra(), made_up(tmp_path / "bad", **changes), "")}
+    good = {c.id: c.verdict for c in JUDGED.judge(CnnSpectra(), made_up(tmp_path / "good"), "")}
+    bad = {c.id: c.verdict for c in JUDGED.judge(CnnSpectra(), made_up(tmp_path / "bad", **changes), "")}
     assert set(good.values()) == {"reproduced"}
     assert bad[f"spectra-{claim}"] == "not reproduced"
 
@@ -93,7 +96,7 @@ def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any]
 def test_steps_beyond_the_largest_stable_one_are_shown_and_not_judged(tmp_path: Path) -> None:
     record = made_up(tmp_path / "run")
     record.put(**{"large-SGD/0": {"first over first": 0.2}})
-    claim = {c.id: c for c in experiment.judge(CnnSpectra(), record, "")}["spectra-top-eigenvalue-grows"]
+    claim = {c.id: c for c in JUDGED.judge(CnnSpectra(), record, "")}["spectra-top-eigenvalue-grows"]
     assert claim.verdict == "reproduced"
     assert claim.measured["large-SGD"] == [0.2]
 
@@ -101,6 +104,6 @@ def test_steps_beyond_the_largest_stable_one_are_shown_and_not_judged(tmp_path: 
 def test_gradient_descent_may_shrink_its_first_eigenvalue(tmp_path: Path) -> None:
     """The statement is of SGD and Adam."""
     record = made_up(tmp_path / "run", **{"GD/0": {"first over first": 0.9}})
-    assert {c.id: c.verdict for c in experiment.judge(CnnSpectra(), record, "")}[
+    assert {c.id: c.verdict for c in JUDGED.judge(CnnSpectra(), record, "")}[
         "spectra-top-eigenvalue-grows"
     ] == "reproduced"

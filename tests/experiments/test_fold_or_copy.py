@@ -13,6 +13,7 @@ import pytest
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record, UsageError
+from ntkscope.experiments import EXPERIMENTS
 from ntkscope.experiments import fold_or_copy as experiment
 from ntkscope.experiments._fold_claims import READINGS, effect_of
 from ntkscope.experiments._orthant_data import arm_data
@@ -20,6 +21,8 @@ from ntkscope.experiments._orthant_networks import OrthantNetworks
 from ntkscope.experiments._swap_effect import planted_answers, planted_effects, swap_effect
 from ntkscope.experiments.fold_or_copy import FoldOrCopy
 from ntkscope.experiments.orthant_symmetry import OrthantSymmetry
+
+JUDGED = EXPERIMENTS["fold-or-copy"]
 
 
 @pytest.mark.guard
@@ -119,14 +122,14 @@ def made_up(folder: Path, change: Change | None = None) -> Record:
 
 
 def test_statements_hold_in_made_up_records_that_fit_them(tmp_path: Path) -> None:
-    claims = {claim.id: claim.verdict for claim in experiment.judge(CONFIG, made_up(tmp_path / "good"), "")}
+    claims = {claim.id: claim.verdict for claim in JUDGED.judge(CONFIG, made_up(tmp_path / "good"), "")}
     assert claims.pop("own-networks-copy") == "not reproduced"
     assert set(claims.values()) == {"reproduced"}
 
     def copies(rows: dict[str, Any]) -> None:
         rows["swaps/3"]["near"] = arm(0.3, 0.9)
 
-    claims = {claim.id: claim.verdict for claim in experiment.judge(CONFIG, made_up(tmp_path / "copies", copies), "")}
+    claims = {claim.id: claim.verdict for claim in JUDGED.judge(CONFIG, made_up(tmp_path / "copies", copies), "")}
     assert claims["own-networks-copy"] == "reproduced"
     assert claims["own-depth-3-folds"] == "not reproduced"
 
@@ -178,7 +181,7 @@ def test_a_verdict_follows_what_was_measured(claim: str, change: Change, tmp_pat
 
 def test_missing_depths_name_the_command(tmp_path: Path) -> None:
     record = made_up(tmp_path / "run", lambda rows: rows.pop("swaps/4"))
-    claims = {claim.id: claim for claim in experiment.judge(CONFIG, record, "")}
+    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
     assert claims["own-networks-copy"].verdict == "not testable here"
     assert '"swaps/4"' in claims["own-copying-grows-with-depth"].note
     assert claims["own-depth-3-folds"].verdict == "reproduced"

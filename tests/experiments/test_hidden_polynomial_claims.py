@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ntkscope.core import Record, UsageError
+from ntkscope.experiments import EXPERIMENTS
 from ntkscope.experiments import hidden_polynomial as experiment
 from ntkscope.experiments._polynomial_claims import PUBLISHED, READINGS
 from ntkscope.experiments._polynomial_data import PARTS, Inputs, Task
@@ -25,6 +26,7 @@ from ntkscope.experiments._polynomial_readings import (
 )
 from ntkscope.experiments.hidden_polynomial import HiddenPolynomial
 
+JUDGED = EXPERIMENTS["hidden-polynomial"]
 CPU = torch.device("cpu")
 CONFIG = HiddenPolynomial(seeds=3, widths=(128, 512))
 FITTED = {"isotropic": 7, "correlated": 11, "direct": 18}
@@ -262,7 +264,7 @@ def test_a_verdict_follows_what_was_measured(
 def test_missing_legs_are_named_and_kernels_need_networks(rows: dict[str, Any]) -> None:
     gone = networks_key("hidden", 512, 1.0)
     record = made_up(rows, lambda rows: rows.pop(gone))
-    claims = {claim.id: claim for claim in experiment.judge(CONFIG, record, "")}
+    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
     assert claims["relu-fig3-fit"].verdict == "not testable here"
     assert f'"{gone}"' in claims["relu-fig3-fit"].note
     assert claims["relu-poly-data"].verdict == "reproduced"

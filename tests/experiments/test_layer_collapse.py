@@ -10,8 +10,11 @@ import pytest
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
+from ntkscope.experiments import EXPERIMENTS
 from ntkscope.experiments import layer_collapse as experiment
 from ntkscope.experiments.layer_collapse import LayerCollapse, moment_key
+
+JUDGED = EXPERIMENTS["layer-collapse"]
 
 
 @pytest.mark.guard
@@ -39,15 +42,15 @@ def made_up(folder: Path, nc4: float = 0.02, nc1_last: float = 0.1) -> Record:
     [({}, "reproduced"), ({"nc4": 0.04}, "not reproduced"), ({"nc1_last": 50.0}, "not reproduced")],
 )
 def test_the_verdict_follows_what_was_measured(measured: dict[str, float], verdict: str, tmp_path: Path) -> None:
-    (claim,) = experiment.judge(LayerCollapse(), made_up(tmp_path / "run", **measured), "")
+    (claim,) = JUDGED.judge(LayerCollapse(), made_up(tmp_path / "run", **measured), "")
     assert claim.verdict == verdict
-    (few,) = experiment.judge(LayerCollapse(seeds=1), made_up(tmp_path / "few", **measured), "")
+    (few,) = JUDGED.judge(LayerCollapse(seeds=1), made_up(tmp_path / "few", **measured), "")
     assert few.verdict == "stand-in"
 
 
 def test_without_runs_it_names_the_command(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "run", kind="experiment", name="layer-collapse")
-    (claim,) = experiment.judge(LayerCollapse(), record, "")
+    (claim,) = JUDGED.judge(LayerCollapse(), record, "")
     assert claim.verdict == "not testable here"
     assert '"smoothing-0/0/160"' in claim.note
 

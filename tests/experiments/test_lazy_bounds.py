@@ -138,8 +138,11 @@ def made_up(folder: Path, **changes: Any) -> Record:
     ],
 )
 def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    good = {c.id: c.verdict for c in claims.judge(LazyBounds(), made_up(tmp_path / "good"), "")}
-    bad = {c.id: c.verdict for c in claims.judge(LazyBounds(), made_up(tmp_path / "bad", **changes), "")}
+    good = {c.id: c.verdict for c in ns.EXPERIMENTS["lazy-bounds"].judge(LazyBounds(), made_up(tmp_path / "good"), "")}
+    bad = {
+        c.id: c.verdict
+        for c in ns.EXPERIMENTS["lazy-bounds"].judge(LazyBounds(), made_up(tmp_path / "bad", **changes), "")
+    }
     assert set(good.values()) == {"reproduced"}
     assert bad[f"spectra-{claim}"] == "not reproduced"
 

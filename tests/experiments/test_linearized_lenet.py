@@ -222,7 +222,9 @@ def test_gaps_are_judged_by_their_bands_and_must_shrink(tmp_path: Path) -> None:
     assert claims.READINGS["trajectories"](config, record).holds
     assert gap(config, record).lacks == ("train/mnist/x2", "train/mnist/x5", "train/mnist/x25")
     assert gap(config, record).further == ("train/mnist/x60",)
-    (claim,) = (c for c in claims.judge(config, record, "") if c.id == "linearized-mnist-gap")
+    (claim,) = (
+        c for c in ns.EXPERIMENTS["linearized-lenet"].judge(config, record, "") if c.id == "linearized-mnist-gap"
+    )
     assert claim.verdict == "stand-in"
     assert "measured in part" in claim.note
     assert "train/mnist/x25" in claim.note

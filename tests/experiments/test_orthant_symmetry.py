@@ -14,6 +14,7 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record, UsageError
+from ntkscope.experiments import EXPERIMENTS
 from ntkscope.experiments import _orthant_networks as store
 from ntkscope.experiments import orthant_symmetry as experiment
 from ntkscope.experiments._orthant_arithmetic import implied_counts, recovered_counts
@@ -22,6 +23,7 @@ from ntkscope.experiments._orthant_networks import Run, logits, networks
 from ntkscope.experiments._orthant_readings import DEPTHS, shown_orthants
 from ntkscope.experiments.orthant_symmetry import OrthantSymmetry
 
+JUDGED = EXPERIMENTS["orthant-symmetry"]
 SMALL = given(
     depths=(1, 3),
     widths=(8,),
@@ -213,7 +215,7 @@ CONFIG = OrthantSymmetry()
 
 
 def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
-    claims = list(experiment.judge(CONFIG, made_up(tmp_path / "good"), ""))
+    claims = list(JUDGED.judge(CONFIG, made_up(tmp_path / "good"), ""))
     assert len(claims) == 32
     assert {claim.id: claim.note for claim in claims if claim.verdict != "reproduced"} == {}
 
@@ -346,7 +348,7 @@ def test_few_seeds_are_a_stand_in_and_missing_legs_name_the_command(tmp_path: Pa
         rows["networks/1"]["networks"] = rows["networks/1"]["networks"][:2]
         del rows["networks/5"], rows["definition"]
 
-    claims = {claim.id: claim for claim in experiment.judge(CONFIG, made_up(tmp_path / "run", fewer), "")}
+    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, made_up(tmp_path / "run", fewer), "")}
     assert claims["relu-t1-1nn"].verdict == "stand-in"
     assert claims["relu-t1-5nn"].verdict == "not testable here"
     assert '"networks/5"' in claims["relu-deep-nets-chance"].note

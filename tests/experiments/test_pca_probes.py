@@ -14,6 +14,7 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Part, Record, Split, UsageError
+from ntkscope.experiments import EXPERIMENTS
 from ntkscope.experiments import pca_probes as experiment
 from ntkscope.experiments._probe_claims import READINGS
 from ntkscope.experiments._probe_readings import array_name, key, of
@@ -23,6 +24,7 @@ from ntkscope.measures.probe_agreement import PROBES
 from ntkscope.measures.probes import grid, sweep
 from ntkscope.tangent import activations
 
+JUDGED = EXPERIMENTS["pca-probes"]
 LAYERS = NETWORKS["resnet18"].layers
 
 
@@ -129,7 +131,7 @@ CONFIG = PcaProbes(networks=("resnet18",), draws=20)
 
 
 def verdicts(record: Record) -> dict[str, str]:
-    return {claim.id: claim.verdict for claim in experiment.judge(CONFIG, record, "")}
+    return {claim.id: claim.verdict for claim in JUDGED.judge(CONFIG, record, "")}
 
 
 def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
@@ -241,7 +243,7 @@ def test_a_verdict_follows_what_was_measured(
 def test_a_missing_layer_names_the_command_that_makes_it(tmp_path: Path) -> None:
     record = made_up(tmp_path / "run", lambda rows: rows.pop(key("resnet18", 0, "layer3.1")), bits=False)
     assert of(record, "resnet18", 0) is None
-    claims = {claim.id: claim for claim in experiment.judge(CONFIG, record, "")}
+    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
     assert claims["probes-svm-best"].verdict == "not testable here"
     assert '"resnet18/0/layer3.1"' in claims["probes-svm-best"].note
     assert claims["probes-ncc-is-affine"].verdict == "reproduced"

@@ -13,11 +13,13 @@ from scipy import stats
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record, UsageError
+from ntkscope.experiments import EXPERIMENTS, _tweets
 from ntkscope.experiments import _adaptation_claims as claims
 from ntkscope.experiments import _resampled_tests as tests
-from ntkscope.experiments import _tweets
 from ntkscope.experiments import probe_vs_finetune as experiment
 from ntkscope.experiments.probe_vs_finetune import ProbeVsFinetune
+
+JUDGED = EXPERIMENTS["probe-vs-finetune"]
 
 
 @pytest.mark.guard
@@ -126,7 +128,7 @@ def made_up(folder: Path, levels: dict[str, tuple[float, float]] | None = None, 
 
 
 def read(record: Record) -> dict[str, Any]:
-    return {claim.id: claim for claim in experiment.judge(PAPER, record, "")}
+    return {claim.id: claim for claim in JUDGED.judge(PAPER, record, "")}
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,14 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
+from ntkscope.experiments import EXPERIMENTS, _tweets
 from ntkscope.experiments import _shift_claims as claims
 from ntkscope.experiments import _shift_legs as measure
-from ntkscope.experiments import _tweets
 from ntkscope.experiments import sentiment_shift as experiment
 from ntkscope.experiments._tweet_embeddings import hidden_states, pretrained, untrained
 from ntkscope.experiments.sentiment_shift import SentimentShift
 
+JUDGED = EXPERIMENTS["sentiment-shift"]
 CPU = torch.device("cpu")
 
 
@@ -163,7 +164,7 @@ def made_up(folder: Path, **changes: Any) -> Record:
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     record = made_up(tmp_path_factory.mktemp("good") / "run")
-    return {claim.id: claim for claim in experiment.judge(PAPER, record, "")}
+    return {claim.id: claim for claim in JUDGED.judge(PAPER, record, "")}
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_verdict_follows_what_was_measured(
     claim: str, changes: dict[str, Any], good: dict[str, Any], tmp_path: Path
 ) -> None:
-    bad = {found.id: found for found in experiment.judge(PAPER, made_up(tmp_path / "bad", **changes), "")}
+    bad = {found.id: found for found in JUDGED.judge(PAPER, made_up(tmp_path / "bad", **changes), "")}
     assert good[claim].verdict == "reproduced" or good[claim].note.startswith("the check holds")
     assert bad[claim].verdict == "not reproduced" or bad[claim].note.startswith("the check does not hold")
 
@@ -209,7 +210,7 @@ def test_a_filter_that_changes_much_is_told(good: dict[str, Any], tmp_path: Path
         }
         for s in range(PAPER.filters)
     }
-    bad = {found.id: found for found in experiment.judge(PAPER, made_up(tmp_path / "bad", **moved), "")}
+    bad = {found.id: found for found in JUDGED.judge(PAPER, made_up(tmp_path / "bad", **moved), "")}
     for claim in ("shift-fig14-filter-no-change", "shift-filter-downstream"):
         assert good[claim].note.startswith("the check holds")
         assert bad[claim].note.startswith("the check does not hold")
@@ -217,7 +218,7 @@ def test_a_filter_that_changes_much_is_told(good: dict[str, Any], tmp_path: Path
 
 def test_what_was_not_run_names_its_command(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "run", kind="experiment", name=claims.NAME)
-    found = {claim.id: claim for claim in experiment.judge(PAPER, record, "")}
+    found = {claim.id: claim for claim in JUDGED.judge(PAPER, record, "")}
     assert {claim.verdict for claim in found.values()} == {"not testable here"}
     assert 'legs=["filter"]' in found["shift-filter-downstream"].note
     assert 'legs=["layer/6", "untrained"]' in found["shift-fig15-models"].note

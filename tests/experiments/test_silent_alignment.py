@@ -16,6 +16,7 @@ import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import NumericalError, Record
+from ntkscope.experiments import EXPERIMENTS
 from ntkscope.experiments import silent_alignment as experiment
 from ntkscope.experiments._silent_claims import READINGS
 from ntkscope.experiments._silent_path import moments_of
@@ -27,6 +28,8 @@ from ntkscope.experiments._stacked_tangents import StackedReLU, against_engine, 
 from ntkscope.experiments.silent_alignment import SilentAlignment
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope.surrogates import KernelRidgeLOO
+
+JUDGED = EXPERIMENTS["silent-alignment"]
 
 
 @pytest.mark.guard
@@ -258,7 +261,7 @@ def made_up(folder: Path, change: Callable[[dict[str, Any]], None] | None = None
 
 
 def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
-    claims = list(experiment.judge(SilentAlignment(), made_up(tmp_path / "good"), ""))
+    claims = list(JUDGED.judge(SilentAlignment(), made_up(tmp_path / "good"), ""))
     assert {claim.id: claim.verdict for claim in claims if claim.verdict != "reproduced"} == {}
     assert len(claims) == 7
 
@@ -349,14 +352,14 @@ def test_undefined_correlations_leave_too_few_seeds_for_a_verdict(tmp_path: Path
     def constant_network(rows: dict[str, Any]) -> None:
         rows["d12-correlated"]["machine"]["correlation"]["end"] = [None] * 4 + [0.5] * 6
 
-    claims = {c.id: c for c in experiment.judge(SilentAlignment(), made_up(tmp_path / "run", constant_network), "")}
+    claims = {c.id: c for c in JUDGED.judge(SilentAlignment(), made_up(tmp_path / "run", constant_network), "")}
     assert claims["relu-d12corr-epoch1"].verdict == "stand-in"
     assert "6 network(s) where the check asks for 10" in claims["relu-d12corr-epoch1"].note
 
 
 def test_a_missing_leg_names_the_command_that_makes_it(tmp_path: Path) -> None:
     record = made_up(tmp_path / "run", lambda rows: rows.pop("cifar10/small"))
-    claims = {claim.id: claim for claim in experiment.judge(SilentAlignment(), record, "")}
+    claims = {claim.id: claim for claim in JUDGED.judge(SilentAlignment(), record, "")}
     assert claims["relu-silent-alignment-reported"].verdict == "not testable here"
     assert '"cifar10/small"' in claims["relu-silent-alignment-reported"].note
     assert claims["relu-d8-static"].verdict == "reproduced"

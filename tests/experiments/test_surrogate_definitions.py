@@ -11,9 +11,10 @@ from torch.nn.functional import cross_entropy
 import ntkscope as ns
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
+from ntkscope.experiments import EXPERIMENTS
 from ntkscope.experiments._adversarial import attacked
 from ntkscope.experiments._definition_claims import PUBLISHED
-from ntkscope.experiments.surrogate_definitions import SurrogateDefinitions, judge
+from ntkscope.experiments.surrogate_definitions import SurrogateDefinitions
 
 
 @pytest.mark.guard
@@ -53,6 +54,9 @@ def result(above: float, tau: float) -> dict[str, object]:
 def test_the_limit_of_svms_can_fail(tmp_path: Path, above: float, tau: float, verdict: str) -> None:
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="surrogate-definitions")
     record.put(**{f"attack/{name}": result(above, tau) for name in ("resnet20", "resnet56")})
-    found = {claim.id: claim for claim in judge(SurrogateDefinitions.paper(), record, "")}
+    found = {
+        claim.id: claim
+        for claim in EXPERIMENTS["surrogate-definitions"].judge(SurrogateDefinitions.paper(), record, "")
+    }
     assert found["surrogate-svm-adversarial-limit"].verdict == verdict
     assert 'legs=["kernels"]' in found["surrogate-trntk-psd"].note

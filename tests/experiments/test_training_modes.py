@@ -12,11 +12,13 @@ import torch
 from contracts.dataset import given
 from contracts.experiment import ExperimentContract
 from ntkscope.core import Record
-from ntkscope.experiments import training_modes as experiment
+from ntkscope.experiments import EXPERIMENTS
 from ntkscope.experiments._mode_claims import MODES, PUBLISHED, READINGS, kernels_key, networks_key, variants
 from ntkscope.experiments._polynomial_data import Inputs, Task
 from ntkscope.experiments._polynomial_networks import Recipe, train
 from ntkscope.experiments.training_modes import TrainingModes, phases
+
+JUDGED = EXPERIMENTS["training-modes"]
 
 
 @pytest.mark.guard
@@ -155,6 +157,6 @@ def test_other_readings_that_disagree_are_named() -> None:
 def test_missing_legs_are_named() -> None:
     gone = kernels_key("reinit", 6)
     record = made_up(lambda rows: rows.pop(gone))
-    claims = {claim.id: claim for claim in experiment.judge(CONFIG, record, "")}
+    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
     assert claims["relu-appA-d6-modes"].verdict == "not testable here"
     assert f'"{gone}"' in claims["relu-appA-d6-modes"].note

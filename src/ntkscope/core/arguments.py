@@ -146,7 +146,12 @@ def as_device(device: Any) -> torch.device | None:
         if where.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("CUDA is not available")
         torch.zeros(1, device=where).item()  # a meta device has no numbers
-    except (RuntimeError, AssertionError, TypeError, ImportError) as error:  # the last of a backend that is not installed
+    except (
+        RuntimeError,
+        AssertionError,
+        TypeError,
+        ImportError,
+    ) as error:  # the last of a backend that is not installed
         raise UsageError(
             f"got device={str(device)!r}, which cannot be used here ({str(error).splitlines()[0]}); expected 'cpu', 'auto',"
             " or a device PyTorch finds"

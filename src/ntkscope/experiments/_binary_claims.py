@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments import _binary_readings as read
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._reading import Read, Reading, lacking
 from ntkscope.experiments._tangent_ridge import interpolating
 
 NAME = "binary-mnist"
@@ -372,8 +372,3 @@ READINGS: Mapping[str, Read] = {
     "other-digits": _digits,
     "lin-monotone-width": _monotone,
 }
-
-
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)

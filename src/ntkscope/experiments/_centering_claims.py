@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments._feature_path import LAYERS
 from ntkscope.experiments._feature_runs import missing, paths_of
 from ntkscope.experiments._intervals import interval, short
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, needs, verdicts
+from ntkscope.experiments._reading import Read, Reading, lacking, needs
 
 NAME = "nfa-centerings"
 EARLY = 25  # steps
@@ -120,8 +120,3 @@ READINGS: Mapping[str, Read] = {
     "ptk-centred": _tangents,
     "centred-in-numerator": _numerator,
 }
-
-
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)

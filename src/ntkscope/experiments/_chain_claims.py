@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments._feature_path import LAYERS
 from ntkscope.experiments._intervals import interval, short
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, needs, verdicts
+from ntkscope.experiments._reading import Read, Reading, needs
 
 NAME = "chain-monomial"
 READ = ("variance", "deviation")
@@ -297,8 +297,3 @@ READINGS: Mapping[str, Read] = {
     "general-setting": _general,
     "init-scale": _scale,
 }
-
-
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)

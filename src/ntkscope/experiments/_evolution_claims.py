@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 from scipy import stats
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments._feature_path import LAYERS, SPECTRA
 from ntkscope.experiments._feature_runs import Paths, as_deviations, key_of, missing, paths_of
 from ntkscope.experiments._intervals import interval, short
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._reading import Read, Reading, lacking
 
 NAME = "nfa-evolution"
 SMALL = 0.01  # scales up to this one are small
@@ -272,8 +272,3 @@ READINGS: Mapping[str, Read] = {
     "fig7-8-robust": _robust_decaying,
     "fig7-8-test-loss": _test_loss,
 }
-
-
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)

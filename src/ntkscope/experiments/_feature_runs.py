@@ -14,10 +14,11 @@ from jaxtyping import Float64
 from ntkscope.core import Record
 from ntkscope.experiments._feature_path import LAYERS, PARTS, SPECTRA, ChainTask, Followed, Measure, follow
 from ntkscope.experiments._legs import Leg
+from ntkscope.experiments.registry import Scales
 
 
 @dataclass(frozen=True)
-class FeatureRuns:
+class FeatureRuns(Scales):
     """`scales` are variances of the first layer's weights times the input dimension; `lr` is of ½·MSE, full batches."""
 
     items: int = 256

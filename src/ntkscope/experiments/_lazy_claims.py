@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments._conjugate import digits
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._reading import Read, Reading, lacking
 from ntkscope.experiments._results import under
 
 NAME = "lazy-bounds"
@@ -295,7 +295,3 @@ READINGS: dict[str, Read] = {
     "max-learning-rate-order": _rate,
     "corollary-4-3": _corollary,
 }
-
-
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments import _linear_width_readings as read
-from ntkscope.experiments._linear_width_published import CLASSES, CONSTANTS, IMPLIED, PUBLISHED, TABLE_8, WITHIN
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._linear_width_published import CLASSES, CONSTANTS, IMPLIED, TABLE_8, WITHIN
+from ntkscope.experiments._reading import Read, Reading, lacking
 
 NAME = "linear-width"
 CASE_2 = (
@@ -277,8 +277,3 @@ READINGS: Mapping[str, Read] = {
     "large-step-helps": _gain,
     "sgd-invariance": partial(_invariant, "case2"),
 }
-
-
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)

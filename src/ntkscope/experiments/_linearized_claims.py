@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 
 from ntkscope import models
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments import _linearized_readings as read
-from ntkscope.experiments._linearized_statements import PUBLISHED, TITLES
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._linearized_statements import TITLES
+from ntkscope.experiments._reading import Read, Reading, lacking
 
 NAME = "linearized-lenet"
-
-
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
 
 
 def legs_of(task: str, *widths: int) -> list[str]:

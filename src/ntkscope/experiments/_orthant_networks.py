@@ -18,13 +18,14 @@ from ntkscope.experiments._legs import showing
 from ntkscope.experiments._network import keep_mark, mark_of_weights, refuse_another, weights_file
 from ntkscope.experiments._orthant_data import SHARE, arm_data, held_out, shells
 from ntkscope.experiments._results import once
+from ntkscope.experiments.registry import Scales
 from ntkscope.models._weights import read_weights, save_tensors
 
 ELSEWHERE = ("legs", "networks_from", "memory")  # settings that say what a call computes and where, not which networks
 
 
 @dataclass(frozen=True)
-class OrthantNetworks:
+class OrthantNetworks(Scales):
     """What both experiments on orthant shells share: data, the grid, training.
 
     `seeds`: each has its own data, empty orthant and network. `grid_epochs` and `folds`: of the cross-validation, on the data

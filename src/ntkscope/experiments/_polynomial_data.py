@@ -13,6 +13,7 @@ from torch import Tensor
 from ntkscope import data
 from ntkscope.core import Part, UsageError, generator
 from ntkscope.data.hidden_polynomial import choose_roots, polynomial
+from ntkscope.experiments.registry import Scales
 
 PARTS = ("train", "validation", "test")
 KINDS = ("isotropic", "correlated", "direct")
@@ -20,7 +21,7 @@ BOUND = 2.0  # the largest |v|
 
 
 @dataclass(frozen=True)
-class PolynomialRuns:
+class PolynomialRuns(Scales):
     """Sizes, epochs and batches are those of the report's public code; the text leaves them open.
 
     `rates`: AdaDelta's learning rates; width and rate are chosen for each task by the mean validation MSE over seeds.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from ntkscope.experiments._teacher import Case, table_case
+from ntkscope.experiments.registry import Scales
 
 Number = TypeVar("Number", int, float)
 
@@ -42,7 +43,7 @@ def eighth(cases: Sequence[str]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Table8:
+class Table8(Scales):
     """What experiments on Table 8's networks share. `rates`, `expected` and `most` are of `cases`, in this order.
 
     Rates are in the units of their losses: Eq. 74 for GD, the mean of r² (no ½) for SGD. `expected`: steps to the

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments._linear_width_readings import missing
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._reading import Read, Reading, lacking
 from ntkscope.linalg import spike_overlaps, spike_strength
 
 NAME = "learning-rate-transition"
@@ -204,8 +204,3 @@ def _labels(config: Any, record: Record) -> Reading:
 
 
 READINGS: Mapping[str, Read] = {"transition": _transition, "label-alignment-kernel": _labels}
-
-
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)

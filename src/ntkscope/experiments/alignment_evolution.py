@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from ntkscope.core import Claim, Record, Snapshot
+from ntkscope.core import Record, Snapshot
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._linear_width_readings import missing
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Reading, lacking, verdicts
+from ntkscope.experiments._reading import Reading, lacking
 from ntkscope.experiments._results import summary
 from ntkscope.experiments._table8 import EXPECTED, MOST, RATES, Table8, eighth, numbers_of
 from ntkscope.experiments._teacher import Student, train_case
@@ -44,10 +43,6 @@ class AlignmentEvolution(Table8):
     expected: tuple[int, ...] = numbers_of(EXPECTED, cases)
     most: tuple[int, ...] = numbers_of(MOST, cases)
     moments: int = 20
-
-    @classmethod
-    def paper(cls) -> AlignmentEvolution:
-        return cls()
 
     @classmethod
     def smoke(cls) -> AlignmentEvolution:
@@ -104,11 +99,6 @@ def _order(config: Any, record: Record) -> Reading:
     return Reading({"start": starts, "end": ends}, holds, seeds=len(moments["case1"][-1]["kta"]))
 
 
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """The order of the three cases."""
-    return verdicts(NAME, {"order": ORDER}, {"order": _order}, config, record, difference)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """Over the share of the steps that each case took."""
     figure, (axis,) = drawing.canvas(width=5.6)
@@ -138,8 +128,8 @@ def run(
 experiment(
     NAME,
     config=AlignmentEvolution,
-    published=[ORDER],
-    judge=judge,
+    published={"order": ORDER},
+    judge={"order": _order},
     draw=draw,
     legs=("legs",),
     free=("seeds", "expected", "most", "moments"),

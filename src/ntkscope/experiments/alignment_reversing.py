@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -12,13 +11,12 @@ import torch
 from torch import Tensor
 
 from ntkscope import data
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.data.alignment_reversing import reverse
 from ntkscope.experiments._early_identities import normal, relative
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments._reversing_claims import PUBLISHED, READINGS, draw, read
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.linalg import matrix_correlation
 from ntkscope.measures import _free_products as free
 from ntkscope.measures import early_time as early
@@ -34,7 +32,7 @@ assert tuple(WAYS) == READINGS
 
 
 @dataclass(frozen=True)
-class AlignmentReversing:
+class AlignmentReversing(Scales):
     """`size` is n = d = k. `data_seeds` of the first reading, `other_seeds` of the others; `networks`: the first is the paper's
     single one, all of them make the mean and the moments of R. Balances are not published: powers of √2."""
 
@@ -45,10 +43,6 @@ class AlignmentReversing:
     networks: int = 30
     readings: tuple[str, ...] = READINGS
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> AlignmentReversing:
-        return cls()
 
     @classmethod
     def smoke(cls) -> AlignmentReversing:
@@ -144,16 +138,11 @@ def legs(config: AlignmentReversing, seed: int, device: torch.device) -> list[Le
     return found
 
 
-def judge(config: AlignmentReversing, record: Record, difference: str) -> Iterator[Claim]:
-    """Every statement on what the record holds."""
-    yield from verdicts(NAME, PUBLISHED, read(), config, record, difference)
-
-
 @experiment(
     NAME,
     config=AlignmentReversing,
-    published=list(PUBLISHED.values()),
-    judge=judge,
+    published=PUBLISHED,
+    judge=read(),
     draw=draw,
     free=["data_seeds", "other_seeds", "readings"],
     legs=["legs"],

@@ -28,7 +28,7 @@ from ntkscope.experiments._network import trained
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once
 from ntkscope.experiments._retraining import nearest_groups, once_with, reliability, retrained_margins
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.explain.influences import margin_directions
 from ntkscope.measures.datamodeling import (
     DatamodelingScore,
@@ -68,7 +68,7 @@ REMOVED = Published(
 
 
 @dataclass(frozen=True)
-class AttributionQuality:
+class AttributionQuality(Scales):
     """`points`, `epochs`, `repeats`, `removal_repeats`, `together`: of every task instead of its own, where not None."""
 
     tasks: tuple[str, ...] = tuple(RECIPES)
@@ -87,10 +87,6 @@ class AttributionQuality:
     trak_dims: tuple[int, ...] = (512, 2048)
     trak_dampings: tuple[float, ...] = (0.0, 0.01, 0.1, 1.0, 10.0)
     memory: str = "64GiB"
-
-    @classmethod
-    def paper(cls) -> AttributionQuality:
-        return cls()
 
     @classmethod
     def smoke(cls) -> AttributionQuality:

@@ -11,19 +11,19 @@ import torch
 
 from ntkscope import data
 from ntkscope.core import Part, Record
-from ntkscope.experiments._binary_claims import PUBLISHED, judge
+from ntkscope.experiments._binary_claims import PUBLISHED, READINGS
 from ntkscope.experiments._binary_figures import draw
 from ntkscope.experiments._legs import Leg, run_legs, unfinished
 from ntkscope.experiments._lenet_tasks import Task, load_task
 from ntkscope.experiments._paired_training import KINDS, Recipe, train_members
 from ntkscope.experiments._tangent_ridge import by_jacobian, make_system, ridge_path
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 TASKS = {"standard": False, "shifted": True}
 
 
 @dataclass(frozen=True)
-class BinaryMnist:
+class BinaryMnist(Scales):
     """`ridges` of the solver at width 1 and at fractional widths, in units of the mean squared length of a gradient;
     `wide_ridges` at other widths. `jacobian_ridges`: those that are solved from the Jacobian as well. Widths in `optional` run
     when named. `digits`: those that SGD tells from the rest, above width 1 the first of them; the solver does it with all."""
@@ -46,10 +46,6 @@ class BinaryMnist:
     weight_decay: float = 5e-5
     memory: str = "110GiB"
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> BinaryMnist:
-        return cls()
 
     @classmethod
     def smoke(cls) -> BinaryMnist:
@@ -165,8 +161,8 @@ def run(
 experiment(
     "binary-mnist",
     config=BinaryMnist,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=("memory", "initialisations", "optional"),

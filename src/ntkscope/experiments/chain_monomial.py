@@ -11,11 +11,11 @@ import torch
 
 from ntkscope.core import Record
 from ntkscope.experiments import _feature_definitions as definitions
-from ntkscope.experiments._chain_claims import NAME, PUBLISHED, judge
+from ntkscope.experiments._chain_claims import NAME, PUBLISHED, READINGS
 from ntkscope.experiments._chain_figures import draw
 from ntkscope.experiments._feature_path import LAYERS, ChainTask, correlation, finals, follow, rounded
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.linalg import matrix_correlation
 from ntkscope.tangent import LayerFeatures, feature_matrices
 
@@ -23,7 +23,7 @@ MATRICES = "matrices-{reading}"  # EGOP, NFM, AGOP, WᵀQW of the first seed
 
 
 @dataclass(frozen=True)
-class ChainMonomial:
+class ChainMonomial(Scales):
     """`scale` is the printed s of the first layer, read as a variance and as a standard deviation; `lr` is of ½·MSE.
 
     `ansatz_items`, `ansatz_width`: the sizes of Figure 2. `draws`: random matrices Q per network."""
@@ -41,10 +41,6 @@ class ChainMonomial:
     draws: int = 200
     samples: int = 400_000
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> ChainMonomial:
-        return cls()
 
     @classmethod
     def smoke(cls) -> ChainMonomial:
@@ -168,8 +164,8 @@ def run(
 experiment(
     NAME,
     config=ChainMonomial,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=("seeds", "draws", "samples"),

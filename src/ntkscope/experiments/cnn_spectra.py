@@ -8,7 +8,7 @@ SGD beyond it is measured beside: there the first eigenvalue has to fall for the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import data, models
-from ntkscope.core import Claim, Part, Record, Split
+from ntkscope.core import Part, Record, Split
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._conjugate import digits
 from ntkscope.experiments._images import chosen_points, load_images
@@ -26,10 +26,10 @@ from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._log_spectra import in_logarithms, quantile_slope
 from ntkscope.experiments._network import logits_of, trained
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._reading import Read, Reading, lacking
 from ntkscope.experiments._results import summary
 from ntkscope.experiments._two_layer import Shape, conjugate_kernel, first_layer_kernel, network, weights_of
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.kernels import kernel
 from ntkscope.measures.spectra import compare
 from ntkscope.training.stopping import StopWhen
@@ -69,7 +69,7 @@ PUBLISHED = {"accuracies": ACCURACIES, "spectra": SPECTRA, "grows": GROWS}
 
 
 @dataclass(frozen=True)
-class CnnSpectra:
+class CnnSpectra(Scales):
     """`points`: training images whose NTK is taken. `dimension`, `case_epochs`: d and epochs of Table 8's networks."""
 
     dataset: str = "cifar2"
@@ -90,10 +90,6 @@ class CnnSpectra:
     memory: str = "8GiB"
     seeds: int = 3
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> CnnSpectra:
-        return cls()
 
     @classmethod
     def smoke(cls) -> CnnSpectra:
@@ -288,10 +284,6 @@ def _grows(config: Any, record: Record) -> Reading:
 READINGS: dict[str, Read] = {"accuracies": _accuracies, "spectra": _spectra, "grows": _grows}
 
 
-def judge(config: CnnSpectra, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """Q–Q plots of log-eigenvalues before and after training, one panel for each optimizer, as in Figure 22."""
     figure, axes = drawing.canvas(1, 3, width=3.8)
@@ -314,8 +306,8 @@ def draw(record: Record) -> dict[str, Any]:
 experiment(
     NAME,
     config=CnnSpectra,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     free=("seeds", "case_seeds", "memory"),
     legs=("legs",),

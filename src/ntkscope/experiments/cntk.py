@@ -21,7 +21,7 @@ from ntkscope.experiments._images import load_images
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once, summary
 from ntkscope.experiments._wide import convolutional_network, rounded, sample_ntk, width_slope
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Layer, Relu, serial
 from ntkscope.kernels import kernel
 
@@ -52,7 +52,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class ConvolutionalNTK:
+class ConvolutionalNTK(Scales):
     """`shrink`: images are means over squares of so many pixels; `channels`: of the networks that are linearised."""
 
     dataset: str = "cifar10"
@@ -66,10 +66,6 @@ class ConvolutionalNTK:
     channels: tuple[int, ...] = (8, 16, 32, 64)
     judged: int = 64
     seeds: int = 5
-
-    @classmethod
-    def paper(cls) -> ConvolutionalNTK:
-        return cls()
 
     @classmethod
     def smoke(cls) -> ConvolutionalNTK:

@@ -16,7 +16,7 @@ from ntkscope.experiments import _theory_kernels as kernels
 from ntkscope.experiments._results import once
 from ntkscope.experiments._theory_claims import CLAIMS
 from ntkscope.experiments._theory_verdicts import theory_verdicts
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 MEASUREMENTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # of the number of trials and the seed
     "weighted norms": grids.weighted_norms,
@@ -42,14 +42,10 @@ MEASUREMENTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # of the numb
 
 
 @dataclass(frozen=True)
-class ConjugateTheory:
+class ConjugateTheory(Scales):
     """`trials`: random instances of the cheap checks; checks that fit machines or differentiate networks take a fraction."""
 
     trials: int = 3000
-
-    @classmethod
-    def paper(cls) -> ConjugateTheory:
-        return cls()
 
     @classmethod
     def smoke(cls) -> ConjugateTheory:

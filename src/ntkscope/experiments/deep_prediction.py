@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,13 +11,12 @@ import torch
 from torch import Tensor
 
 from ntkscope import data, models
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.data._quadratic_form import spectrum
 from ntkscope.experiments._deep_claims import PUBLISHED, draw, read
 from ntkscope.experiments._layer_views import layer_view
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments._reading import verdicts
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.infinite import Relu
 from ntkscope.measures import early_time as early
 
@@ -26,7 +24,7 @@ NAME = "deep-prediction"
 
 
 @dataclass(frozen=True)
-class DeepPrediction:
+class DeepPrediction(Scales):
     """`decays` are the α of the data's eigenvalues 1/(1 + k^α); their grid is not published."""
 
     tasks: tuple[str, ...] = ("chain-monomial", "high-rank-polynomial")
@@ -37,10 +35,6 @@ class DeepPrediction:
     decays: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0, 5.0, 10.0)
     seeds: int = 10
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> DeepPrediction:
-        return cls()
 
     @classmethod
     def smoke(cls) -> DeepPrediction:
@@ -127,16 +121,11 @@ def legs(config: DeepPrediction, seed: int, device: torch.device) -> list[Leg]:
     return found
 
 
-def judge(config: DeepPrediction, record: Record, difference: str) -> Iterator[Claim]:
-    """Every statement on what the record holds."""
-    yield from verdicts(NAME, PUBLISHED, read(), config, record, difference)
-
-
 @experiment(
     NAME,
     config=DeepPrediction,
-    published=list(PUBLISHED.values()),
-    judge=judge,
+    published=PUBLISHED,
+    judge=read(),
     draw=draw,
     free=["seeds"],
     legs=["legs"],

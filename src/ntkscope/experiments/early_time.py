@@ -15,11 +15,11 @@ from ntkscope.experiments import _early_identities as identities
 from ntkscope.experiments._early_claims import CLAIMS
 from ntkscope.experiments._results import once
 from ntkscope.experiments._theory_verdicts import theory_verdicts
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 
 @dataclass(frozen=True)
-class EarlyTimeTheory:
+class EarlyTimeTheory(Scales):
     """`trials`: random networks and matrices for identities. `draws`: initialisations for means. `rotations` of matrices with
     `rotated` rows, `formula_draws` words of matrices with `dimension` rows. `networks` of `width` for moments of R, and for the
     spread over networks of each size in `sizes`."""
@@ -33,10 +33,6 @@ class EarlyTimeTheory:
     networks: int = 30
     width: int = 1024
     sizes: tuple[int, ...] = (64, 256, 1024)
-
-    @classmethod
-    def paper(cls) -> EarlyTimeTheory:
-        return cls()
 
     @classmethod
     def smoke(cls) -> EarlyTimeTheory:

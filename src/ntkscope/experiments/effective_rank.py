@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -13,15 +13,15 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._alexnet import SIDE, STAND_IN, enlarged_alexnet
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._lenet_tasks import Task, load_task
 from ntkscope.experiments._linearized_claims import parameters
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments._reading import Read, Reading, lacking
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.kernels import Tangent
 from ntkscope.linalg import effective_rank, estimate_effective_rank
 from ntkscope.linalg.spectrum import entropy_rank
@@ -69,7 +69,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class EffectiveRanks:
+class EffectiveRanks(Scales):
     """`items` images with ten outputs each; `large` images for the estimate by Lanczos. Optional widths run when named."""
 
     dataset: str = "mnist"
@@ -85,10 +85,6 @@ class EffectiveRanks:
     side: int = SIDE
     memory: str = "100GiB"
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> EffectiveRanks:
-        return cls()
 
     @classmethod
     def smoke(cls) -> EffectiveRanks:
@@ -271,11 +267,6 @@ READINGS: Mapping[str, Read] = {
 }
 
 
-def judge(config: EffectiveRanks, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """Effective ranks by width, and the spectra."""
     figure, axes = drawing.canvas(1, 2, width=5.0)
@@ -306,8 +297,8 @@ def draw(record: Record) -> dict[str, Any]:
 experiment(
     NAME,
     config=EffectiveRanks,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=("memory", "optional", "alexnet_optional"),

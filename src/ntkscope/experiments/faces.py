@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import data, models, training
-from ntkscope.core import Claim, Part, Record, generator
+from ntkscope.core import Part, Record, generator
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._feature_path import finals, rounded
 from ntkscope.experiments._intervals import interval, short
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, needs, verdicts
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments._reading import Read, Reading, needs
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.tangent import feature_matrices
 
@@ -64,7 +64,7 @@ PUBLISHED: Mapping[str, Published] = {
 
 
 @dataclass(frozen=True)
-class Faces:
+class Faces(Scales):
     """`scale`: the variance of the first layer's weights times the number of pixels. The paper leaves image size, loss, batch
     size and activation open: 64 × 64 grey pixels, squared error of one output to labels ±1, `batch` and ReLU."""
 
@@ -76,10 +76,6 @@ class Faces:
     seeds: int = 5
     draws: int = 200
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> Faces:
-        return cls()
 
     @classmethod
     def smoke(cls) -> Faces:
@@ -257,11 +253,6 @@ def _pearson(config: Any, record: Record) -> Reading:
 READINGS: Mapping[str, Read] = {"setting": _setting, "rho": _rho, "random-Q": _control, "pearson": _pearson}
 
 
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """Figure 9's diagonals for the first seed, and the draws beside the correlations."""
     figures = {}
@@ -297,8 +288,8 @@ def run(config: Faces, record: Record, *, device: torch.device, root: str | None
 experiment(
     NAME,
     config=Faces,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=("seeds", "draws"),

@@ -26,7 +26,7 @@ from ntkscope.experiments._network import logits_of, weights_file
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once, under
 from ntkscope.experiments._sentences import build_encoder, on, sample, sentences
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.kernels import kernel
 from ntkscope.linalg import power_law_tail
 from ntkscope.training.evaluation import evaluating
@@ -69,7 +69,7 @@ PUBLISHED = (ACCURACIES, EVOLUTION, ALIGNMENT, PRETRAINED)
 
 
 @dataclass(frozen=True)
-class FinetuningSpectra:
+class FinetuningSpectra(Scales):
     """`points`: training tweets whose CK is taken, `per_epoch` times in every epoch; `length`: tokens of a tweet."""
 
     dataset: str = "sentiment140"
@@ -83,10 +83,6 @@ class FinetuningSpectra:
     points: int = 1000
     per_epoch: int = 10
     seeds: int = 1
-
-    @classmethod
-    def paper(cls) -> FinetuningSpectra:
-        return cls()
 
     @classmethod
     def smoke(cls) -> FinetuningSpectra:

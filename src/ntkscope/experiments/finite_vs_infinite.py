@@ -30,7 +30,7 @@ from ntkscope.experiments._review_formulas import (
 )
 from ntkscope.experiments._wide import dense_ntk, relu_network, rounded, width_slope
 from ntkscope.experiments._wide_training import Task
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 DELTA = 0.1  # of the theorem at initialisation: the quantile is 1 − δ
 PUBLISHED = {
@@ -93,7 +93,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class FiniteVsInfinite:
+class FiniteVsInfinite(Scales):
     """`draws`: networks per width at initialisation; `samples`: of the Monte Carlo under each layer's covariance."""
 
     dimension: int = 10
@@ -110,10 +110,6 @@ class FiniteVsInfinite:
     train_items: int = 20
     test_items: int = 40
     seeds: int = 8
-
-    @classmethod
-    def paper(cls) -> FiniteVsInfinite:
-        return cls()
 
     @classmethod
     def smoke(cls) -> FiniteVsInfinite:

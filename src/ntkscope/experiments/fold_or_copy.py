@@ -7,7 +7,6 @@ which orthants the scores of its tangent machine are made of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments._fold_claims import PUBLISHED, READINGS
 from ntkscope.experiments._fold_figures import draw
 from ntkscope.experiments._legs import Leg, run_legs
@@ -31,7 +30,6 @@ from ntkscope.experiments._orthant_networks import (
     logits,
     networks,
 )
-from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments._swap_effect import planted_effects
 from ntkscope.experiments.registry import experiment
 
@@ -49,10 +47,6 @@ class FoldOrCopy(OrthantNetworks):
     kernel_per_class: int = 30
     costs: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4)
     choice_per_class: int = 20
-
-    @classmethod
-    def paper(cls) -> FoldOrCopy:
-        return cls()
 
     @classmethod
     def smoke(cls) -> FoldOrCopy:
@@ -144,15 +138,11 @@ def run(
     run_legs(record, legs(Run(config, record, seed, device)), config.legs, progress=progress)
 
 
-def judge(config: FoldOrCopy, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 experiment(
     NAME,
     config=FoldOrCopy,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     free=("seeds", "kernel_seeds", "memory", "directions"),
     legs=("legs", "networks_from"),

@@ -33,7 +33,7 @@ from ntkscope.experiments._regression_claims import judge
 from ntkscope.experiments._regression_figures import draw
 from ntkscope.experiments._regression_published import PUBLISHED
 from ntkscope.experiments._results import once
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 from ntkscope.measures.regression_bounds import regression_bounds, trapezoid_norm
@@ -58,7 +58,7 @@ BOUNDS = (
 
 
 @dataclass(frozen=True)
-class FunctionRegression:
+class FunctionRegression(Scales):
     """`watched`: networks followed through training every `every` steps, and solved with all `cutoffs` at the end.
 
     `only`: the targets, architectures or pairs of them ("f1/tanh-128") that a call computes; all where empty. `workers`:
@@ -80,10 +80,6 @@ class FunctionRegression:
     instances: int = 2000
     only: tuple[str, ...] = ()
     workers: int = 1
-
-    @classmethod
-    def paper(cls) -> FunctionRegression:
-        return cls()
 
     @classmethod
     def smoke(cls) -> FunctionRegression:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._linear_width_readings import members, missing
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._reading import Read, Reading, lacking
 from ntkscope.experiments._teacher import Case, Student, table_case, train_case
 from ntkscope.experiments._teacher_spectra import (
     alignments,
@@ -25,7 +25,7 @@ from ntkscope.experiments._teacher_spectra import (
     rounded,
     spectra_of,
 )
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 NAME = "heavy-tailed-start"
 LAWS = ("normal", "cauchy")
@@ -59,7 +59,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class HeavyTailedStart:
+class HeavyTailedStart(Scales):
     """`small`: a scale of the Cauchy law at which tanh is not saturated, measured beside the standard one. `rate`: of SGD from
     Cauchy weights, on the mean of r² with batches of `batch`; `most`: its steps at the latest. Pre-activations of Cauchy
     weights are of order √d, where tanh is flat: mostly the readout learns, and the published step of case 3 is too large."""
@@ -80,10 +80,6 @@ class HeavyTailedStart:
     adam_most: int = 8_000
     threshold: float = 1e-5
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> HeavyTailedStart:
-        return cls()
 
     @classmethod
     def smoke(cls) -> HeavyTailedStart:
@@ -231,11 +227,6 @@ READINGS: Mapping[str, Read] = {
 }
 
 
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """The CK's spectrum at both starts, and W's before and after training."""
     figure, axes = drawing.canvas(1, 2, width=5.2)
@@ -279,8 +270,8 @@ def run(
 experiment(
     NAME,
     config=HeavyTailedStart,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=("seeds", "most", "adam_most", "test_items"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record, UsageError
+from ntkscope.core import Record, UsageError
 from ntkscope.experiments._damian import Learned, learn
 from ntkscope.experiments._legs import Leg, not_run, run_legs
 from ntkscope.experiments._polynomial_claims import PUBLISHED, READINGS
@@ -49,7 +49,6 @@ from ntkscope.experiments._polynomial_readings import (
     networks_key,
     tasks_of,
 )
-from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments.registry import experiment
 from ntkscope.kernels import Tangent
 
@@ -69,10 +68,6 @@ class HiddenPolynomial(PolynomialRuns):
     rates: tuple[float, ...] = (1.0,)
     follow: int = 20
     noise: float = 0.01
-
-    @classmethod
-    def paper(cls) -> HiddenPolynomial:
-        return cls()
 
     @classmethod
     def smoke(cls) -> HiddenPolynomial:
@@ -256,15 +251,11 @@ def run(
     run_legs(record, made, config.legs, progress=progress)
 
 
-def judge(config: HiddenPolynomial, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 experiment(
     NAME,
     config=HiddenPolynomial,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     free=FREE,
     legs=("legs",),

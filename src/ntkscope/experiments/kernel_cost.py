@@ -25,7 +25,7 @@ from ntkscope.experiments._kernel_pairs import TITLES
 from ntkscope.experiments._legs import Leg, not_run, run_legs
 from ntkscope.experiments._network import trained
 from ntkscope.experiments._published import Published
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.kernels import kernel
 from ntkscope.machines.computing import clock
 
@@ -77,7 +77,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class KernelCost:
+class KernelCost(Scales):
     """`points`: of the timed kernels; `dims`: sizes of the projections whose residuals are measured.
 
     `sketch`: the kind of the timed projections; those of the legs `dense` and `outputs` are dense, as the paper's.
@@ -103,10 +103,6 @@ class KernelCost:
     memory: str = "64GiB"
     repeats: int = 3
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> KernelCost:
-        return cls()
 
     @classmethod
     def smoke(cls) -> KernelCost:

@@ -8,7 +8,7 @@ intrinsic dimension.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import training
-from ntkscope.core import Claim, Record, Split
+from ntkscope.core import Record, Split
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._conjugate import digits
 from ntkscope.experiments._images import chosen_points
@@ -27,9 +27,9 @@ from ntkscope.experiments._legs import Leg, run_legs, showing
 from ntkscope.experiments._network import logits_of
 from ntkscope.experiments._probed_networks import build, images, probed
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Reading, lacking, verdicts
+from ntkscope.experiments._reading import Reading, lacking
 from ntkscope.experiments._results import once, summary, under
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.measures.collapse import Collapse, collapse
 from ntkscope.measures.dimension import two_nn
 from ntkscope.tangent import activations
@@ -58,7 +58,7 @@ PUBLISHED = {"nc4": NC4}
 
 
 @dataclass(frozen=True)
-class LayerCollapse:
+class LayerCollapse(Scales):
     """`points`: training items whose activations are measured, `near` those whose dimension is estimated; `moments`: epochs."""
 
     dataset: str = "cifar10"
@@ -78,10 +78,6 @@ class LayerCollapse:
     memory: str = "32GiB"
     seeds: int = 3
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> LayerCollapse:
-        return cls()
 
     @classmethod
     def smoke(cls) -> LayerCollapse:
@@ -269,10 +265,6 @@ def _nc4(config: LayerCollapse, record: Record) -> Reading:
     return Reading(shown, holds, "the network is trained here", seeds=config.seeds)
 
 
-def judge(config: LayerCollapse, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(NAME, PUBLISHED, {"nc4": _nc4}, config, record, difference)
-
-
 PANELS = (
     ("nc1", LAST_BLOCK, "NC1, last block"),
     ("cdnv", LAST_BLOCK, "CDNV, last block"),
@@ -328,8 +320,8 @@ def draw(record: Record) -> dict[str, Any]:
 experiment(
     NAME,
     config=LayerCollapse,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge={"nc4": _nc4},
     draw=draw,
     free=("seeds", "memory", "smoothings"),
     legs=("legs",),

@@ -12,17 +12,17 @@ import torch
 from ntkscope.core import Record
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments import _lazy_measurements as measurements
-from ntkscope.experiments._lazy_claims import CHANGES, NAME, PUBLISHED, judge
+from ntkscope.experiments._lazy_claims import CHANGES, NAME, PUBLISHED, READINGS
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._results import under
 from ntkscope.experiments._two_layer import Shape
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 LABELS = {"weights": "W/√d", "ck": "CK", "ntk": "NTK", "ck without 1/√d": "CK without 1/√d"}
 
 
 @dataclass(frozen=True)
-class LazyBounds:
+class LazyBounds(Scales):
     """`sizes`: n of Lemma 4.1 and Corollary 4.3, with d = n/2 and h = 3n/4. `dimensions`: d of Eq. 83.
 
     `early_seeds`: networks of Lemma 4.1, the first `seeds` of which have their eigenvectors compared. `shapes`: (n, d, h) of
@@ -48,10 +48,6 @@ class LazyBounds:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shapes", tuple(tuple(shape) for shape in self.shapes))
-
-    @classmethod
-    def paper(cls) -> LazyBounds:
-        return cls()
 
     @classmethod
     def smoke(cls) -> LazyBounds:
@@ -150,8 +146,8 @@ def _changes(axis: Any, record: Record, prefix: str, names: dict[str, str], with
 experiment(
     NAME,
     config=LazyBounds,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     free=("seeds", "early_seeds"),
     legs=("legs",),

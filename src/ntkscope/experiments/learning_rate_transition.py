@@ -13,16 +13,16 @@ from ntkscope.core import Part, Record, Split
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._teacher import LAYER, Case, Student, label_moments, train_case
 from ntkscope.experiments._teacher_spectra import alignments, rounded, spectra_of, weight_spectrum
-from ntkscope.experiments._transition_claims import PUBLISHED, judge
+from ntkscope.experiments._transition_claims import PUBLISHED, READINGS
 from ntkscope.experiments._transition_figures import draw
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.measures.lazy import slope_moments
 from ntkscope.measures.one_step import OneStepSetting, one_step_spike, one_step_threshold
 from ntkscope.models._activations import activation
 
 
 @dataclass(frozen=True)
-class LearningRateTransition:
+class LearningRateTransition(Scales):
     """`rates`: of SGD on the mean of r² (no ½) with batches of `batch`, each from the same start on the same data; none is more
     than 15 % above the one before from where a spike may appear. `multiples`: steps of the one-step runs, in units
     of the theory's threshold."""
@@ -43,10 +43,6 @@ class LearningRateTransition:
     threshold: float = 1e-5
     multiples: tuple[float, ...] = (0.5, 0.8, 1.0, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0)
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> LearningRateTransition:
-        return cls()
 
     @classmethod
     def smoke(cls) -> LearningRateTransition:
@@ -217,8 +213,8 @@ def run(
 experiment(
     "learning-rate-transition",
     config=LearningRateTransition,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=("seeds", "expected", "most", "test_items", "multiples"),

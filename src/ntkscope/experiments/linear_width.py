@@ -12,7 +12,7 @@ from ntkscope import data
 from ntkscope.core import Record, Snapshot
 from ntkscope.experiments import _linear_width_definitions as definitions
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments._linear_width_claims import judge
+from ntkscope.experiments._linear_width_claims import READINGS
 from ntkscope.experiments._linear_width_figures import draw
 from ntkscope.experiments._linear_width_published import PUBLISHED
 from ntkscope.experiments._table8 import EXPECTED, MOST, RATES, Table8, eighth, numbers_of
@@ -59,10 +59,6 @@ class LinearWidth(Table8):
     expected: tuple[int, ...] = numbers_of(EXPECTED, cases)
     most: tuple[int, ...] = numbers_of(MOST, cases)
     moments: int = 4
-
-    @classmethod
-    def paper(cls) -> LinearWidth:
-        return cls()
 
     @classmethod
     def smoke(cls) -> LinearWidth:
@@ -260,8 +256,8 @@ def run(
 experiment(
     "linear-width",
     config=LinearWidth,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=("seeds", "tau_seeds", "expected", "most", "moments", "test_items"),

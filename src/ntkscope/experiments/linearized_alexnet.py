@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,15 +10,15 @@ from typing import Any
 import torch
 
 from ntkscope import models
-from ntkscope.core import Claim, Record, derive_seed
+from ntkscope.core import Record, derive_seed
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._alexnet import SIDE, STAND_IN, enlarged_alexnet
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._lenet_tasks import Task, load_task
 from ntkscope.experiments._paired_training import Recipe, one_hot, train_members
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments._reading import Read, Reading, lacking
+from ntkscope.experiments.registry import Scales, experiment
 
 NAME = "linearized-alexnet"
 TF32_FROM = 2  # times the width: 1e16 operations and more; the network and its linearisation round alike
@@ -68,7 +68,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class LinearizedAlexnet:
+class LinearizedAlexnet(Scales):
     """`images` training images of `dataset`, enlarged to `side` in the model; widths in `optional` run when named."""
 
     dataset: str = "cifar10"
@@ -82,10 +82,6 @@ class LinearizedAlexnet:
     drop: int = 10
     batch: int = 32
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> LinearizedAlexnet:
-        return cls()
 
     @classmethod
     def smoke(cls) -> LinearizedAlexnet:
@@ -211,11 +207,6 @@ READINGS: Mapping[str, Read] = {
 }
 
 
-def judge(config: LinearizedAlexnet, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """Accuracies by width."""
     figure, (axis,) = drawing.canvas(width=5.4)
@@ -235,8 +226,8 @@ def draw(record: Record) -> dict[str, Any]:
 experiment(
     NAME,
     config=LinearizedAlexnet,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=("optional",),

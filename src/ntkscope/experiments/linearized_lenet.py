@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ntkscope.core import Record, Snapshot, derive_seed
 from ntkscope.experiments._legs import Leg, run_legs, unfinished
 from ntkscope.experiments._lenet_tasks import Task, Tasks, tasks_of
-from ntkscope.experiments._linearized_claims import judge
+from ntkscope.experiments._linearized_claims import READINGS
 from ntkscope.experiments._linearized_figures import draw
 from ntkscope.experiments._linearized_identities import identities
 from ntkscope.experiments._linearized_readings import searched
@@ -22,7 +22,7 @@ from ntkscope.experiments._linearized_statements import PUBLISHED
 from ntkscope.experiments._logistic_pixels import pixel_regression
 from ntkscope.experiments._paired_training import KINDS, Recipe, Trained, one_hot, stacked_outputs, train_members
 from ntkscope.experiments._tangent_solve import solve_tangent
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 MOMENTS = (0, 1, 3, 10, 30)  # epochs at which outputs are looked at, besides the last
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -36,7 +36,7 @@ WATCHED = 500  # test images whose outputs are kept
 
 
 @dataclass(frozen=True)
-class LinearizedLenet:
+class LinearizedLenet(Scales):
     """`widths` of MNIST and of shifted MNIST, `colour_widths` of CIFAR-10; those in `optional` run when named. `seeds` networks
     at width 1, `wide_seeds` at others. `grid_*`: the search at width 1, scored on `validation` held-out training images."""
 
@@ -63,10 +63,6 @@ class LinearizedLenet:
     lsmr_steps: int = 300
     pixel_steps: int = 100
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> LinearizedLenet:
-        return cls()
 
     @classmethod
     def smoke(cls) -> LinearizedLenet:
@@ -289,8 +285,8 @@ def run(
 experiment(
     "linearized-lenet",
     config=LinearizedLenet,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=("seeds", "wide_seeds", "optional", "colour_optional", "lsmr_steps"),

@@ -35,7 +35,7 @@ from ntkscope.experiments._logistic_fits import margin, plain_newton
 from ntkscope.experiments._logistic_instances import corner_instances
 from ntkscope.experiments._network import weights_file
 from ntkscope.experiments._results import once
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.linalg import NumericalWarning
 from ntkscope.measures.logistic_bounds import logistic_bounds, signed_scores, summed_cross_entropy
 from ntkscope.surrogates import KernelLogistic
@@ -58,7 +58,7 @@ NEWTON_STEPS = 300
 
 
 @dataclass(frozen=True)
-class LogisticRegression:
+class LogisticRegression(Scales):
     """`ridge`: of `Σ ln(1 + exp ψ̂) + ridge ‖ψ‖²` in the kernel's norm; `ridges`: those of the `watched` networks.
 
     The watched networks are trained once more without the stop at `accuracy`, and measured after `checkpoints` epochs.
@@ -83,10 +83,6 @@ class LogisticRegression:
     instances: int = 300
     only: tuple[str, ...] = ()
     workers: int = 1
-
-    @classmethod
-    def paper(cls) -> LogisticRegression:
-        return cls()
 
     @classmethod
     def smoke(cls) -> LogisticRegression:

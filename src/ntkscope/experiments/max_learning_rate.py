@@ -21,7 +21,7 @@ from ntkscope.experiments._cube import fully_connected
 from ntkscope.experiments._images import load_images
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once, summary
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.infinite import Layer, Relu
 from ntkscope.kernels import kernel
 
@@ -51,7 +51,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class MaxLearningRates:
+class MaxLearningRates(Scales):
     """`steps`: of gradient descent per trial; `trials`: of the bisection; `linear_steps`: of the linearised model."""
 
     datasets: tuple[str, ...] = ("mnist", "cifar10")
@@ -62,10 +62,6 @@ class MaxLearningRates:
     linear_steps: int = 2000
     trials: int = 8
     seeds: int = 5
-
-    @classmethod
-    def paper(cls) -> MaxLearningRates:
-        return cls()
 
     @classmethod
     def smoke(cls) -> MaxLearningRates:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from ntkscope.core import Claim, Record, Snapshot
+from ntkscope.core import Record, Snapshot
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._linear_width_readings import average, missing
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._reading import Read, Reading, lacking
 from ntkscope.experiments._table8 import EXPECTED, MOST, RATES, Table8, eighth, numbers_of
 from ntkscope.experiments._teacher import LAYER, Case, Student, train_case
 from ntkscope.experiments._teacher_spectra import finite_member, outlier_overlap, rounded
@@ -62,10 +62,6 @@ class MultipleIndex(Table8):
     control_dimension: int = 100
     control_rate: float = RATES["case4"]
     control_steps: int = 1600
-
-    @classmethod
-    def paper(cls) -> MultipleIndex:
-        return cls()
 
     @classmethod
     def smoke(cls) -> MultipleIndex:
@@ -205,11 +201,6 @@ def _better(config: Any, record: Record) -> Reading:
 READINGS: Mapping[str, Read] = {"principal-angles": _angles, "adam-generalises-better-multi-index": _better}
 
 
-def judge(config: Any, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """cos² over training, a panel for each case, one line per angle."""
     keys = (*CASES, CONTROL)
@@ -242,8 +233,8 @@ def run(
 experiment(
     NAME,
     config=MultipleIndex,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=("seeds", "expected", "most", "moments", "test_items"),

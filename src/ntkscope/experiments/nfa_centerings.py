@@ -10,7 +10,7 @@ import torch
 
 from ntkscope.core import Record
 from ntkscope.experiments import _feature_definitions as definitions
-from ntkscope.experiments._centering_claims import NAME, PUBLISHED, judge
+from ntkscope.experiments._centering_claims import NAME, PUBLISHED, READINGS
 from ntkscope.experiments._centering_figures import draw
 from ntkscope.experiments._feature_path import correlation, finals, follow, ratio
 from ntkscope.experiments._feature_runs import FREE, SMALL, FeatureRuns, legs_of
@@ -24,10 +24,6 @@ SPECTRA = ("isotropic", "decay-2")
 @dataclass(frozen=True)
 class NFACenterings(FeatureRuns):
     """The runs of `nfa-evolution` with the two spectra of Figure 5; Figure 4's inputs are isotropic."""
-
-    @classmethod
-    def paper(cls) -> NFACenterings:
-        return cls()
 
     @classmethod
     def smoke(cls) -> NFACenterings:
@@ -85,8 +81,8 @@ def run(
 experiment(
     NAME,
     config=NFACenterings,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=FREE,

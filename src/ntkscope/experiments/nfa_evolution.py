@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ntkscope.core import Record
-from ntkscope.experiments._evolution_claims import NAME, PUBLISHED, judge
+from ntkscope.experiments._evolution_claims import NAME, PUBLISHED, READINGS
 from ntkscope.experiments._evolution_figures import draw
 from ntkscope.experiments._feature_path import SPECTRA, correlation
 from ntkscope.experiments._feature_runs import FREE, SMALL, FeatureRuns, as_deviations, legs_of
@@ -23,10 +23,6 @@ class NFAEvolution(FeatureRuns):
 
     Legs at squared scales, which is what the printed ones mean if they are standard deviations, run if they are named.
     """
-
-    @classmethod
-    def paper(cls) -> NFAEvolution:
-        return cls()
 
     @classmethod
     def smoke(cls) -> NFAEvolution:
@@ -45,8 +41,8 @@ def run(
 experiment(
     NAME,
     config=NFAEvolution,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     legs=("legs",),
     free=FREE,

@@ -21,7 +21,7 @@ from ntkscope.experiments._cube import fully_connected, low_degrees
 from ntkscope.experiments._images import load_images
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.infinite import Erf, Layer, Relu
 
 KINDS = {"CK": "nngp", "NTK": "ntk"}
@@ -72,7 +72,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class OptimalDepth:
+class OptimalDepth(Scales):
     """`deepest`: weight layers searched on the cube; `hidden`: hidden layers tried on data sets, `biases` their σ_b²."""
 
     dimension: int = 128
@@ -83,10 +83,6 @@ class OptimalDepth:
     items: int = 500
     test_items: int = 1000
     seeds: int = 5
-
-    @classmethod
-    def paper(cls) -> OptimalDepth:
-        return cls()
 
     @classmethod
     def smoke(cls) -> OptimalDepth:

@@ -8,7 +8,7 @@ data, empty orthant and network.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Claim, Record, generator
+from ntkscope.core import Record, generator
 from ntkscope.data.orthant_shells import orthant_signs
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._orthant_arithmetic import implied_counts, recovered_counts
@@ -56,7 +56,6 @@ from ntkscope.experiments._orthant_networks import (
     logits,
     networks,
 )
-from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments.registry import experiment
 from ntkscope.kernels import kernel
 
@@ -82,10 +81,6 @@ class OrthantSymmetry(OrthantNetworks):
     costs: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4)
     gammas: tuple[float, ...] = (1.0, 10.0, 100.0)
     choice_per_class: int = 20
-
-    @classmethod
-    def paper(cls) -> OrthantSymmetry:
-        return cls()
 
     @classmethod
     def smoke(cls) -> OrthantSymmetry:
@@ -332,15 +327,11 @@ def run(
     run_legs(record, legs(Run(config, record, seed, device)), config.legs, progress=progress)
 
 
-def judge(config: OrthantSymmetry, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 experiment(
     NAME,
     config=OrthantSymmetry,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     free=("seeds", "kernel_seeds", "memory", "directions"),
     legs=("legs", "networks_from"),

@@ -7,7 +7,6 @@ of the training items, as the paper names neither kernel nor C.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Claim, Record, Split, numpy_generator
+from ntkscope.core import Record, Split, numpy_generator
 from ntkscope.experiments._conjugate import digits
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._network import logits_of
@@ -25,8 +24,7 @@ from ntkscope.experiments._probe_figures import draw
 from ntkscope.experiments._probe_peers import few_components, objectives
 from ntkscope.experiments._probe_readings import CURVED, IDENTITIES, NETWORK, PEER, array_name, key
 from ntkscope.experiments._probed_networks import Probed, images, probed, ready
-from ntkscope.experiments._reading import verdicts
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.explain.probes import LayerProbe, ProbeProtocol, layer_probe
 from ntkscope.measures.collapse import collapse
 from ntkscope.measures.dimension import components_for
@@ -38,7 +36,7 @@ NAME = "pca-probes"
 
 
 @dataclass(frozen=True)
-class PcaProbes:
+class PcaProbes(Scales):
     """`networks`: those that are probed at every layer; the first is judged, the others stand beside it.
 
     `seeds`: how many of each that is trained here; those after the first are probed on `further` components at most. `C`: of
@@ -65,10 +63,6 @@ class PcaProbes:
     draws: int = 1000
     memory: str = "96GiB"
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> PcaProbes:
-        return cls()
 
     @classmethod
     def smoke(cls) -> PcaProbes:
@@ -251,15 +245,11 @@ def run(
     run_legs(record, legs(Run(config, record, root, seed, device)), config.legs, progress=progress)
 
 
-def judge(config: PcaProbes, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 experiment(
     NAME,
     config=PcaProbes,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     free=("seeds", "memory", "further", "draws"),
     legs=("legs",),

@@ -31,14 +31,14 @@ from ntkscope.experiments._published_measure import (
 from ntkscope.experiments._results import once, summary
 from ntkscope.experiments._surrogate import Surrogate, faithful
 from ntkscope.experiments._table3_claims import NAME, PUBLISHED, TABLE, judge
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.explain import forensics
 from ntkscope.machines import KernelPair
 from ntkscope.measures.faithfulness import probabilities
 
 
 @dataclass(frozen=True)
-class Poisoning:
+class Poisoning(Scales):
     """`triggers`: "square" is the paper's, "random" another shape, place and colour drawn from the seed; "none" is the
     same network trained on clean data, for comparison. `sgd_seeds`: fits of the authors' SGDClassifier per kernel. `sketch`:
     the kind of projection, as in surrogate-kernels."""
@@ -66,10 +66,6 @@ class Poisoning:
     sgd_seeds: int = 5
     sgd_alpha: float = 1e-2
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> Poisoning:
-        return cls()
 
     @classmethod
     def smoke(cls) -> Poisoning:

@@ -7,7 +7,7 @@ leaves learning rates open: those of fine-tuning and adapters are chosen on P, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,15 +16,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from ntkscope.core import Claim, Part, Record
+from ntkscope.core import Part, Record
 from ntkscope.experiments import _adaptation_claims as claims
 from ntkscope.experiments._adaptation_figures import draw
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._network import logits_of
-from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments._results import once
 from ntkscope.experiments._tweets import Tweets, balanced, classifier, manual_split, tweets
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.training import adaptation
 
 METHODS = {"probe": "linear-probe", "random": "random-features", "finetune": "fine-tune", "lora": "lora"}
@@ -32,7 +31,7 @@ ON_P = {"finetune-on-p": "fine-tune", "probe-on-p": "linear-probe"}
 
 
 @dataclass(frozen=True)
-class ProbeVsFinetune:
+class ProbeVsFinetune(Scales):
     """`per_class`: tweets of M of each class to train on; `p_…`: of P, balanced; `rates`: learning rates to choose from."""
 
     dataset: str = "sentiment140"
@@ -55,10 +54,6 @@ class ProbeVsFinetune:
     p_rate_epochs: int = 2
     p_runs: int = 5
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> ProbeVsFinetune:
-        return cls()
 
     @classmethod
     def smoke(cls) -> ProbeVsFinetune:
@@ -284,15 +279,11 @@ def run(
         run_legs(record, legs(config, record, found, seed, device), config.legs, progress=progress)
 
 
-def judge(config: ProbeVsFinetune, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(claims.NAME, claims.PUBLISHED, claims.READINGS, config, record, difference)
-
-
 experiment(
     claims.NAME,
     config=ProbeVsFinetune,
-    published=claims.PUBLISHED.values(),
-    judge=judge,
+    published=claims.PUBLISHED,
+    judge=claims.READINGS,
     draw=draw,
     free=("p_runs",),
     legs=("legs",),

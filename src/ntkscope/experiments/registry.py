@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from ntkscope.core import Claim, Record, Registry, UsageError
 from ntkscope.experiments._published import Published
+from ntkscope.experiments._reading import Read, verdicts
 
 
 @runtime_checkable
@@ -23,6 +25,14 @@ class Config(Protocol):
     def paper(cls) -> Config:
         """The published setting, or the nearest that is feasible."""
         ...
+
+
+class Scales:
+    """A configuration whose defaults are the paper scale."""
+
+    @classmethod
+    def paper(cls) -> Self:
+        return cls()
 
 
 Judge = Callable[[Any, Record, str], Iterable[Claim]]  # config, record, how the setting differs from the published one
@@ -72,16 +82,23 @@ def experiment(
     name: str,
     *,
     config: type[Config],
-    published: Iterable[Published],
-    judge: Judge,
+    published: Iterable[Published] | Mapping[str, Published],
+    judge: Judge | Mapping[str, Read],
     draw: Draw,
     free: Iterable[str] = (),
     legs: Iterable[str] = (),
 ) -> Callable[[F], F]:
-    """Decorator: register the function that runs an experiment, with everything that belongs to it."""
+    """Decorator: register the function that runs an experiment, with everything that belongs to it.
+
+    `judge`: a function of the record, or a reading for each key of `published`.
+    """
+    statements = tuple(published.values() if isinstance(published, Mapping) else published)
+    if isinstance(judge, Mapping):
+        assert isinstance(published, Mapping)
+        judge = partial(verdicts, name, published, judge)
 
     def register(func: F) -> F:
-        made = Experiment(name, func, config, tuple(published), judge, draw, tuple(free), tuple(legs))
+        made = Experiment(name, func, config, statements, judge, draw, tuple(free), tuple(legs))
         EXPERIMENTS.add(name, made)
         return func
 

@@ -8,7 +8,7 @@ density ratio of Figure 13a.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -16,21 +16,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments import _shift_claims as claims
 from ntkscope.experiments import _shift_legs as measure
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments._shift_figures import draw
 from ntkscope.experiments._tweet_embeddings import hidden_states, pretrained, untrained
 from ntkscope.experiments._tweets import Tweets, balanced, tweets
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 Both = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class SentimentShift:
+class SentimentShift(Scales):
     """`items`: tweets of P compared with M; `pool`: tweets of P that are filtered; `blocks`: the encoder's layers; `share`: of
     the tweets that the filter keeps; `filters`: halvings of M; `pairs`: synthetic samples equal in PC1–2."""
 
@@ -49,10 +48,6 @@ class SentimentShift:
     filters: int = 10
     pairs: int = 10
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> SentimentShift:
-        return cls()
 
     @classmethod
     def smoke(cls) -> SentimentShift:
@@ -153,15 +148,11 @@ def run(
     run_legs(record, legs(config, record, found, seed, device), config.legs, progress=progress)
 
 
-def judge(config: SentimentShift, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(claims.NAME, claims.PUBLISHED, claims.READINGS, config, record, difference)
-
-
 experiment(
     claims.NAME,
     config=SentimentShift,
-    published=claims.PUBLISHED.values(),
-    judge=judge,
+    published=claims.PUBLISHED,
+    judge=claims.READINGS,
     draw=draw,
     free=("draws", "filters", "permutations"),
     legs=("legs",),

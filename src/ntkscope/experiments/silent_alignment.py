@@ -7,7 +7,6 @@ points at every moment, where the text has a support vector regression.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,21 +14,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments._silent_claims import PUBLISHED, READINGS
 from ntkscope.experiments._silent_figures import array_name, draw
 from ntkscope.experiments._silent_path import Path, follow
 from ntkscope.experiments._silent_summary import summary
 from ntkscope.experiments._silent_tasks import TASKS, Task
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 NAME = "silent-alignment"
 
 
 @dataclass(frozen=True)
-class SilentAlignment:
+class SilentAlignment(Scales):
     """`moments` an epoch for `followed` epochs, then one up to `watched`; training ends after at most `epochs`.
 
     `points` of the training items make the kernels of every moment, `most_points` those of whole epochs. `strengths` of the
@@ -62,10 +60,6 @@ class SilentAlignment:
     draws: int = 9999
     drawn: tuple[str, ...] = tuple(one.name for one in TASKS)
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> SilentAlignment:
-        return cls()
 
     @classmethod
     def smoke(cls) -> SilentAlignment:
@@ -124,15 +118,11 @@ def run(
     run_legs(record, legs, config.legs, progress=progress)
 
 
-def judge(config: SilentAlignment, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 experiment(
     NAME,
     config=SilentAlignment,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     free=("seeds", "draws", "drawn"),
     legs=("legs",),

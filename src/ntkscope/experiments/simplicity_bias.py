@@ -17,7 +17,7 @@ from ntkscope.experiments import _cube as cube
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.infinite import Erf, Layer, Relu
 
 KINDS = {"CK": "nngp", "NTK": "ntk"}
@@ -93,7 +93,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class SimplicityBias:
+class SimplicityBias(Scales):
     """`corners`: the dimension in which all corners are computed; `dimensions`: those of the spectra."""
 
     corners: int = 7
@@ -104,10 +104,6 @@ class SimplicityBias:
     outputs: int = 64
     networks: int = 100
     deep: int = 32
-
-    @classmethod
-    def paper(cls) -> SimplicityBias:
-        return cls()
 
     @classmethod
     def smoke(cls) -> SimplicityBias:

@@ -5,7 +5,6 @@ Seconds on CPU but for the legs `attack/…`: one network each, estimated 60 sec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 from ntkscope import models
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._adversarial import ATTACKS, under_attack
 from ntkscope.experiments._definition_claims import (
@@ -29,14 +28,13 @@ from ntkscope.experiments._definition_claims import (
 from ntkscope.experiments._images import build_network, load_images, pretrained_file, residual_recipe
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._network import trained
-from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments._results import under
 from ntkscope.experiments._surrogate_definitions import kernels, measures, surrogate, width_bound
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 
 @dataclass(frozen=True)
-class SurrogateDefinitions:
+class SurrogateDefinitions(Scales):
     """`networks`: that are attacked, pretrained or "small_cnn", which is trained here; `strength` in units of brightness."""
 
     trials: int = 200
@@ -52,10 +50,6 @@ class SurrogateDefinitions:
     steps: int = 10
     memory: str = "4GiB"
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> SurrogateDefinitions:
-        return cls()
 
     @classmethod
     def smoke(cls) -> SurrogateDefinitions:
@@ -114,10 +108,6 @@ def run(
     run_legs(record, legs, config.legs, progress=progress)
 
 
-def judge(config: SurrogateDefinitions, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """The pNTK's error by width; accuracy of networks and surrogates under attack, and τ of the surrogates."""
     figure, (width, attacks, order) = drawing.canvas(1, 3, width=4.4)
@@ -142,8 +132,8 @@ def draw(record: Record) -> dict[str, Any]:
 experiment(
     NAME,
     config=SurrogateDefinitions,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     free=("memory",),
     legs=("legs",),

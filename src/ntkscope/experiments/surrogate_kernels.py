@@ -30,14 +30,14 @@ from ntkscope.experiments._side_by_side import side_by_side
 from ntkscope.experiments._surrogate import SENSITIVITY, Surrogate, log_odds_pair
 from ntkscope.experiments._table2_claims import NAME, PUBLISHED, judge
 from ntkscope.experiments._table2_figures import boxes, draw, panel
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.explain import attribute
 
 GROUPS = {"exact": ("trntk", "trntk0"), "projected": ("proj-trntk", "proj-pntk"), "embedding": ("em", "ck")}
 
 
 @dataclass(frozen=True)
-class SurrogateKernels:
+class SurrogateKernels(Scales):
     """`*_points`: how many training points a kernel has; comparisons between kernels use the points they all share.
 
     Networks after the first have `further` points in every kernel. `sgd_seeds`: fits of the authors' SGDClassifier per
@@ -73,10 +73,6 @@ class SurrogateKernels:
     sgd_points: int = 5000
     compared_points: int = 2000
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> SurrogateKernels:
-        return cls()
 
     @classmethod
     def smoke(cls) -> SurrogateKernels:

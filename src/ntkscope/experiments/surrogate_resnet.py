@@ -27,7 +27,7 @@ from ntkscope.experiments._published_measure import Compared, spread, stochastic
 from ntkscope.experiments._results import averaged, summary
 from ntkscope.experiments._side_by_side import side_by_side
 from ntkscope.experiments._surrogate import SENSITIVITY, Surrogate, log_odds_pair
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 
 NAME = "surrogate-resnet"
 # network test accuracy %, TAD points, tau
@@ -60,7 +60,7 @@ IDEAL = Published(
 
 
 @dataclass(frozen=True)
-class SurrogateResnet:
+class SurrogateResnet(Scales):
     """`networks`: those of Table 1 are trained here; `pretrained` ones are read from the data folder."""
 
     dataset: str = "cifar10"
@@ -82,10 +82,6 @@ class SurrogateResnet:
     sgd_alpha: float = 1e-4
     compared_points: int = 2000
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> SurrogateResnet:
-        return cls()
 
     @classmethod
     def smoke(cls) -> SurrogateResnet:

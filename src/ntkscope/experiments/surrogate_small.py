@@ -47,13 +47,13 @@ from ntkscope.experiments._small_training import (
     two_classes,
 )
 from ntkscope.experiments._surrogate import SENSITIVITY, Surrogate, log_odds_pair
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.machines import KernelPair
 from ntkscope.measures.faithfulness import kendall_tau
 
 
 @dataclass(frozen=True)
-class SurrogateSmall:
+class SurrogateSmall(Scales):
     """`seeds` networks per row with our training, `other_seeds` in the second reading, `authors_seeds` with the authors'.
 
     `points`, `authors_points`: training points in the kernel. `authors_share`: of the authors' epochs. `sgd_seeds`: fits of the
@@ -84,10 +84,6 @@ class SurrogateSmall:
     sgd_alpha: float = 1e-4
     compared_points: int = 2000
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> SurrogateSmall:
-        return cls()
 
     @classmethod
     def smoke(cls) -> SurrogateSmall:

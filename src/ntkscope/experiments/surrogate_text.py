@@ -30,7 +30,7 @@ from ntkscope.experiments._results import once, summary
 from ntkscope.experiments._sentences import blocks_of, build_encoder, on, sample, sentences
 from ntkscope.experiments._side_by_side import side_by_side
 from ntkscope.experiments._surrogate import Surrogate, log_odds_pair
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.training.schedules import Triangular
 
 NAME = "surrogate-text"
@@ -63,7 +63,7 @@ MAP = Published(
 
 
 @dataclass(frozen=True)
-class SurrogateText:
+class SurrogateText(Scales):
     """`encoder`: "minilm", "tiny" or the folder of an encoder; `length`: tokens a sentence is padded or cut to.
 
     `sketch`: the kind of projection, as in surrogate-kernels.
@@ -89,10 +89,6 @@ class SurrogateText:
     sgd_alpha: float = 1e-2
     compared_points: int = 2000
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> SurrogateText:
-        return cls()
 
     @classmethod
     def smoke(cls) -> SurrogateText:

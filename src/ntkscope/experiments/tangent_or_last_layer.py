@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Claim, Part, Record, Snapshot, derive_seed
+from ntkscope.core import Part, Record, Snapshot, derive_seed
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._lenet_tasks import Tasks, tasks_of
 from ntkscope.experiments._network import logits_of
 from ntkscope.experiments._paired_training import Recipe, one_hot, train_members
 from ntkscope.experiments._published import Published
-from ntkscope.experiments._reading import Read, Reading, lacking, verdicts
+from ntkscope.experiments._reading import Read, Reading, lacking
 from ntkscope.experiments._tangent_solve import solve_tangent
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import Scales, experiment
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 
@@ -47,7 +47,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class TangentOrLastLayer:
+class TangentOrLastLayer(Scales):
     """`images` training images, `held` of them to choose the ridge by; `steps` of LSMR for every tangent."""
 
     dataset: str = "mnist"
@@ -63,10 +63,6 @@ class TangentOrLastLayer:
     ridges: tuple[float, ...] = (0.1, 10.0)
     steps: int = 100
     legs: tuple[str, ...] = ()
-
-    @classmethod
-    def paper(cls) -> TangentOrLastLayer:
-        return cls()
 
     @classmethod
     def smoke(cls) -> TangentOrLastLayer:
@@ -207,11 +203,6 @@ def _gaps(record: Record) -> str:
 READINGS: Mapping[str, Read] = {"tangent-reaches-network": _reaches, "tangent-before-readout": _before}
 
 
-def judge(config: TangentOrLastLayer, record: Record, difference: str) -> Iterator[Claim]:
-    """One claim for each statement."""
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """Test accuracies over training, a panel for each task and width."""
     names = list(arrivals(record))
@@ -236,4 +227,4 @@ def draw(record: Record) -> dict[str, Any]:
     return {"readings": figure}
 
 
-experiment(NAME, config=TangentOrLastLayer, published=PUBLISHED.values(), judge=judge, draw=draw, legs=("legs",))(run)
+experiment(NAME, config=TangentOrLastLayer, published=PUBLISHED, judge=READINGS, draw=draw, legs=("legs",))(run)

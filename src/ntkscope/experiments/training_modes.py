@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Claim, Record
+from ntkscope.core import Record
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._mode_claims import (
     MODES,
@@ -41,7 +40,6 @@ from ntkscope.experiments._polynomial_networks import (
     stored,
     train,
 )
-from ntkscope.experiments._reading import verdicts
 from ntkscope.experiments.registry import experiment
 from ntkscope.kernels import Tangent
 from ntkscope.training.modes import Phase
@@ -60,10 +58,6 @@ class TrainingModes(PolynomialRuns):
     width: int = 512
     rate: float = 1.0
     follow: int = 20
-
-    @classmethod
-    def paper(cls) -> TrainingModes:
-        return cls()
 
     @classmethod
     def smoke(cls) -> TrainingModes:
@@ -180,15 +174,11 @@ def run(
     run_legs(record, made, config.legs, progress=progress)
 
 
-def judge(config: TrainingModes, record: Record, difference: str) -> Iterator[Claim]:
-    return verdicts(NAME, PUBLISHED, READINGS, config, record, difference)
-
-
 experiment(
     NAME,
     config=TrainingModes,
-    published=PUBLISHED.values(),
-    judge=judge,
+    published=PUBLISHED,
+    judge=READINGS,
     draw=draw,
     free=FREE,
     legs=("legs",),
