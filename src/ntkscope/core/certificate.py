@@ -48,7 +48,7 @@ class Certificate:
             self.seconds + other.seconds,
             self.against if self.checked else other.against,
             self.model or other.model,
-            self.compared + other.compared,
+            max(self.compared, other.compared),
         )
 
     def since(self, earlier: Certificate) -> Certificate:
@@ -58,7 +58,6 @@ class Certificate:
             checked=self.checked - earlier.checked,
             blocks=self.blocks - earlier.blocks,
             alone=self.alone - earlier.alone,
-            compared=self.compared - earlier.compared,
             seconds=self.seconds - earlier.seconds,
         )
 
@@ -70,7 +69,9 @@ class Certificate:
             f" (allowed: {self.tolerance:.0e}), {self.alone} samples checked alone"
         )
         if self.model:
-            text += f"; of {self.model}" + (f", {self.compared} compared with the original" if self.compared else "")
+            text += f"; of {self.model}" + (
+                f", which agrees with it on {self.compared} samples" if self.compared else ""
+            )
         if self.fell_back:
             text += f"; by a slower exact method: {', '.join(self.fell_back)}"
         if self.changes:

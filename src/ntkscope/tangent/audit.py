@@ -84,7 +84,6 @@ class Auditor:
     checked: int = 0
     blocks: int = 0
     alone: int = 0
-    compared: int = 0
     seconds: float = 0.0
     fell_back: list[str] = field(default_factory=list)
     vectors: dict[int, Tensor] = field(default_factory=dict)
@@ -137,7 +136,8 @@ class Auditor:
         check.truth = truth
         one = Some((slice(check.one, check.one + 1),))
         check.alone, alone = self._run(batch, one, check.weights)
-        self.compared += compare(self.subject, batch.map(one))
+        if self.subject.wary:
+            compare(self.subject, batch.map(one))
         apart = [alone]
         if len(batch) > 1:
             apart.append(self._outputs(batch, Some.others(check.one, len(batch))))
@@ -399,7 +399,7 @@ class Auditor:
             tuple(sorted(self.subject.changes)),
             self.seconds,
             model=self.subject.title,
-            compared=self.compared,
+            compared=self.subject.compared,
         )
 
 

@@ -33,7 +33,7 @@ class AuditedFeatures:
         self.subject, self.compute, self.certify, self.seed = subject, compute, certify, seed
         self.kinked = kinked
         self.spots = Spots(certify is not False, seed)
-        self.worst, self.checked, self.blocks, self.alone, self.compared, self.seconds = 0.0, 0, 0, 0, 0, 0.0
+        self.worst, self.checked, self.blocks, self.alone, self.seconds = 0.0, 0, 0, 0, 0.0
 
     @property
     def tolerance(self) -> float:
@@ -68,7 +68,8 @@ class AuditedFeatures:
                     raise UsageError(MIXED)
                 self.worst = max(self.worst, difference / scale if scale else 0.0)
             self.alone += 1
-            self.compared += compare(self.subject, batch[i : i + 1])
+            if self.subject.wary:
+                compare(self.subject, batch[i : i + 1])
         self.checked += 1
 
     def certificate(self) -> Certificate:
@@ -84,7 +85,7 @@ class AuditedFeatures:
             self.seconds,
             "single samples",
             self.subject.title,
-            self.compared,
+            self.subject.compared,
         )
 
 

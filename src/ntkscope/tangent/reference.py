@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NtkscopeError, UsageError, generator
+from ntkscope.core.calling import logits
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.subject import NOT_THE_MODEL, Subject
 
@@ -63,9 +64,10 @@ def pulled(subject: Subject, batch: Batch, heads: Heads, weights: Tensor) -> tup
     return values.detach(), pull(subject, values, weights.to(values), list(subject.leaves.values()))
 
 
-def answer(subject: Subject, batch: Batch) -> dict[str, Tensor | None]:
-    """The outputs of a batch, under no name, and the gradients of a random sum of them."""
-    outputs = subject(batch)
+def answer(subject: Subject, batch: Batch, *, plainly: bool = False) -> dict[str, Tensor | None]:
+    """The outputs of a batch, under no name, and the gradients of a random sum of them; `plainly`: nothing is put back."""
+    fresh = batch.map(torch.clone)
+    outputs = logits(subject.model(*fresh.args, **fresh.kwargs)) if plainly else subject(batch)
     weights = torch.randn(outputs.shape, generator=generator(0, "twins"), dtype=torch.float64).to(outputs)
     grads = pull(subject, outputs, weights, list(subject.leaves.values())) if outputs.requires_grad else []
     return {"": outputs.detach(), **dict(zip(subject.leaves, grads))}
@@ -80,6 +82,8 @@ def _alike(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     one, other = dense(one, one), dense(other, other)
+    if torch.equal(one, other):
+        return True
     finite = one[one.isfinite()].abs()
     if one.shape != other.shape or not finite.numel():
         return one.shape == other.shape
@@ -87,15 +91,14 @@ def _alike(one: Tensor | None, other: Tensor | None) -> bool:
     return torch.allclose(one, other, rtol=0, atol=float(finite.max()) * rounding, equal_nan=True)
 
 
-def compare(subject: Subject, batch: Batch) -> int:
+def compare(subject: Subject, batch: Batch) -> None:
     """Hold a copy to the original: with the original's numbers in both, outputs and gradients must be the same.
 
-    How many samples were compared: none where the model itself is run.
     An original that cannot be run (half precision that its device does not compute) is not compared with.
     """
     own = subject.own
     if own is None:
-        return 0
+        return
     batch = batch.to(own.device, own.dtype if subject.cast else None)
     with subject.one_thread:
         try:
@@ -105,11 +108,11 @@ def compare(subject: Subject, batch: Batch) -> int:
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
             LOG.info("the model cannot be run in its own dtype, so its copy is not compared with it (%r)", error)
             subject.own = None
-            return 0
+            return
         with subject.in_original_numbers():
-            ours = answer(subject, batch)
+            ours = answer(subject, batch, plainly=True)
     names = differing(ours, theirs)
     if names:
         said = ", ".join(name for name in names if name) or "what its outputs depend on"
         raise UsageError(NOT_THE_MODEL.format(model=type(subject.original).__name__, names=said))
-    return len(batch)
+    subject.compared += len(batch)

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import reduce
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import torch
@@ -24,7 +25,7 @@ from torch.utils._pytree import tree_map_only
 
 from ntkscope.core import Params, UsageError
 from ntkscope.core.calling import logits
-from ntkscope.core.copies import duplicate, shared
+from ntkscope.core.copies import duplicate, reached, shared
 from ntkscope.core.random import kept_randomness
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.tangent.arithmetic import Kinds
@@ -69,9 +70,14 @@ class Subject:
         self.native = not (elsewhere or recast or any(t.is_inference() for t in model.parameters()))
         self.model = model
         self.own: Subject | None = None  # the original, run beside its copy
+        self.compared, self.wary = (
+            0,
+            False,
+        )  # samples; whether functions were copied, which may use more for other inputs
         if not self.native:
             self.own = Subject(model, params=set(chosen).__contains__, still=still)
             self.model = _converted(model, dtype, self.device if self.moved else None, chosen)
+            self.wary = any(isinstance(value, FunctionType) for value in reached(self.model, code=False))
         self.one_thread = threading.Lock()  # in which the original is run beside its copies
         parameters = dict(self.model.named_parameters())
         self.leaves: Params = {name: parameters[name] for name in chosen if parameters[name].numel()}
@@ -132,18 +138,16 @@ class Subject:
     @contextlib.contextmanager
     def in_original_numbers(self) -> Iterator[None]:
         """While open, a copy computes with what the original's parameters and buffers hold, where those are."""
-        state, before = _state(self.model), self._pristine
+        state = _state(self.model)
         kept = [tensor.data for tensor in state]
         try:
             for mine, theirs in zip(state, _state(self.original), strict=True):
                 mine.data = theirs.detach().clone()
-            self._pristine = Pristine(self.model, classes=False, written=self._written)
             yield
-            self._pristine.restore()
         finally:
             for mine, data in zip(state, kept):
                 mine.data = data
-            self._pristine = before
+            self.restore()
 
     def spare(self) -> tuple[nn.Module, Pristine]:
         """A copy of the model whose parameters may be replaced; a model that cannot be copied is refused."""
@@ -189,7 +193,7 @@ class Subject:
         other.model = duplicate(self.model, share=True)
         if shared(other.model, self.model):
             raise ValueError("a copy of the model would not be independent of it")
-        other._remembered = {}
+        other._remembered, other.compared = {}, 0
         parameters = dict(other.model.named_parameters())
         other.leaves = {name: parameters[name] for name in self.leaves}
         other._pristine, other._spare, other.changes = (
