@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from typing import TypeVar
 
 from ntkscope.core.errors import DuplicateName, UnknownName
@@ -82,3 +84,10 @@ class Registry(Mapping[str, T]):
         near = difflib.get_close_matches(name.lower(), list(self._spelling), n=1, cutoff=0.5)
         hint = f"did you mean {self._spelling[near[0]]!r}? " if near else ""
         return f"unknown {self.kind} {name!r}; {hint}known: {', '.join(self) or '(none)'}"
+
+
+def import_parts(package: str, paths: Iterable[str], but: tuple[str, ...] = ()) -> None:
+    """Import every file of a package that is not a helper by its name (`_…`), so that each registers what it has."""
+    for part in sorted(part.name for part in pkgutil.iter_modules(paths)):
+        if not part.startswith("_") and part not in but:
+            import_module(f"{package}.{part}")

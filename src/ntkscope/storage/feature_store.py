@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,29 +18,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
-from ntkscope.core.identity import Answers, disagreement, machine, tolerance
-from ntkscope.core.identity.answers import DIFFERENT
-from ntkscope.core.schema import shown
+from ntkscope.core.identity import Answers, machine
 from ntkscope.storage._files import Folder, folder
-from ntkscope.storage._zarr import (
-    DTYPES,
-    ChunkedArray,
-    attributes_checksum,
-    attributes_of,
-    differences,
-    dtype_named,
-    put_attributes,
-    whole_number,
-)
+from ntkscope.storage._kept import Kept, checked_entries
+from ntkscope.storage._zarr import ChunkedArray, differences, dtype_named, whole_number
 
 KIND = "ntkscope features"
-SCHEMA = 2
 LARGEST_CHUNK = 1 << 34  # bytes of a chunk that is accepted
 MOST_CHUNKS = 1 << 24  # chunks of a store that is accepted
 
 
 @dataclass(frozen=True)
-class FeatureStore:
+class FeatureStore(Kept):
     """Features of n inputs in a folder or at an fsspec URL, `rows` of them per chunk. It pickles, and holds no open files."""
 
     folder: Folder
@@ -51,6 +40,8 @@ class FeatureStore:
     labels: Mapping[str, Any]
     fingerprint: Mapping[str, str]
     answers: Answers | None = None
+
+    kind, named = KIND, "store of features"
 
     @classmethod
     def prepare(
@@ -67,45 +58,8 @@ class FeatureStore:
     ) -> FeatureStore:
         """A new store, or the existing one if nothing the numbers depend on differs and the network still gives the
         `answers` that were kept when it was created."""
-        if dtype not in DTYPES:
-            raise UsageError(f"got features in {dtype} for a store; expected one of {', '.join(map(str, DTYPES))}")
-        place = folder(url)
-        new = cls(place, n, width, min(rows, n), dtype, dict(labels), dict(fingerprint))
-        before = attributes_of(place, KIND, SCHEMA)
-        if before is not None:
-            _validated(place, before)._require(new)  # before the network is run
-        now = None if answers is None else answers()
-        new = replace(new, answers=now)
-        _validated(place, new._attributes())  # never write what could not be read back
-        if before is None:
-            names = place.names()
-            if names and attributes_of(place, KIND, SCHEMA) is None:  # else another process has just created it
-                raise StoreError(
-                    f"{place.url} is neither a store of features nor empty ({', '.join(names[:5])}); expected a new or empty"
-                    " folder, or a store of features"
-                )
-            put_attributes(place, new._attributes())
-        stored = cls.open(url)
-        stored._require(new)
-        stored.compare_answers(now)
-        for array in (stored._features, stored._norms):
-            array.put_metadata()
-        return stored
-
-    @classmethod
-    def open(cls, url: str | os.PathLike[str]) -> FeatureStore:
-        """The store at `url`; an error if there is none."""
-        found = cls.find(url)
-        if found is None:
-            raise StoreError(f"there is no store of features at {folder(url).url}; expected one written with store=")
-        return found
-
-    @classmethod
-    def find(cls, url: str | os.PathLike[str]) -> FeatureStore | None:
-        """The store at `url`, None if there is nothing; an error if there is something else."""
-        place = folder(url)
-        attributes = attributes_of(place, KIND, SCHEMA)
-        return None if attributes is None else _validated(place, attributes)
+        new = cls(folder(url), n, width, min(rows, n), dtype, dict(labels), dict(fingerprint))
+        return new.begun(lambda: None if answers is None else answers())
 
     def _require(self, other: FeatureStore) -> None:
         self.require(other.fingerprint, other.n, other.width, other.dtype)
@@ -121,34 +75,10 @@ class FeatureStore:
                 " another folder"
             )
 
-    def compare_answers(self, now: Answers | None) -> None:
-        """Raise an error unless the network gives the answers that were kept when the store was created."""
-        if (self.answers is None) != (now is None):
-            raise StoreError(
-                f"{self.url} {'has no' if self.answers is None else 'has'} answers of a network; {DIFFERENT}"
-            )
-        if self.answers is not None and now is not None:
-            self.answers.compare(now, self.url, self._coarse)
-
     def compare_chunk(self, k: int, features: Float[Tensor, "rows width"], device: torch.device | str = "cpu") -> None:
         """Raise an error unless these are the features of chunk k: bit for bit if the same kind of machine computed them on a
         CPU, else up to rounding."""
-        here = machine(device)
-        exact = here.startswith("cpu") and self._features.computed_on((k, 0)) == here and not self._coarse
-        allowed = 0.0 if exact else tolerance(self.dtype, self._coarse)
-        found = disagreement(self.read(k), features.to(self.dtype).cpu(), allowed)
-        if found:
-            raise StoreError(f"{self.url}: chunk {k}, computed again, and the stored one {found}; {DIFFERENT}")
-
-    @property
-    def _coarse(self) -> bool:
-        """Whether products were computed in fewer digits than the numbers have."""
-        return self.fingerprint.get("precision", "exact") != "exact"
-
-    @property
-    def url(self) -> str:
-        """The address of the store."""
-        return self.folder.url
+        self._compare(f"chunk {k}", self.read(k), features, self._features.computed_on((k, 0)), device)
 
     def __len__(self) -> int:
         """The number of chunks."""
@@ -230,10 +160,6 @@ class FeatureStore:
         return torch.cat([piece for piece in pieces if piece is not None])
 
     @cached_property
-    def _id(self) -> str:
-        return attributes_checksum(self._attributes())
-
-    @cached_property
     def _features(self) -> ChunkedArray:
         return ChunkedArray(
             self.folder, "features", (self.n, self.width), (self.rows, self.width), self.dtype, self._id
@@ -243,39 +169,28 @@ class FeatureStore:
     def _norms(self) -> ChunkedArray:
         return ChunkedArray(self.folder, "squared_norms", (self.n,), (self.rows,), torch.float64, self._id)
 
-    def _attributes(self) -> dict[str, Any]:
-        return {
-            "kind": KIND,
-            "schema": SCHEMA,
-            "n": self.n,
-            "width": self.width,
-            "rows": self.rows,
-            "dtype": str(self.dtype).split(".")[1],
-            "labels": dict(self.labels),
-            "fingerprint": dict(self.fingerprint),
-            "answers": None if self.answers is None else self.answers.to_json(),
-        }
+    @property
+    def _arrays(self) -> list[ChunkedArray]:
+        return [self._features, self._norms]
 
+    def _shape(self) -> dict[str, Any]:
+        return {"n": self.n, "width": self.width, "rows": self.rows}
 
-def _validated(place: Folder, attributes: Mapping[str, Any]) -> FeatureStore:
-    """A store from attributes anyone may have written: every entry is checked before it is used."""
-    where = place.url
-    n, width, rows = (whole_number(attributes.get(name), name, where) for name in ("n", "width", "rows"))
-    dtype = dtype_named(attributes.get("dtype"), where)
-    if rows > n or rows * width * torch.finfo(dtype).bits // 8 > LARGEST_CHUNK:
-        raise StoreError(f"{where}: chunks of {rows} × {width} for {n} inputs; expected at most {LARGEST_CHUNK} bytes")
-    if -(-n // rows) > MOST_CHUNKS:
-        raise StoreError(f"{where}: {n} inputs in chunks of {rows}; expected at most {MOST_CHUNKS} chunks: larger ones")
-    labels, fingerprint = attributes.get("labels"), attributes.get("fingerprint")
-    if not isinstance(labels, Mapping) or not isinstance(labels.get("meta", {}), Mapping):
-        raise StoreError(f"{where}: labels are {shown(labels)}; expected a mapping with a mapping `meta`")
-    if not isinstance(fingerprint, Mapping) or not all(isinstance(value, str) for value in fingerprint.values()):
-        raise StoreError(f"{where}: the fingerprint is {shown(fingerprint)}; expected a mapping to texts")
-    if not isinstance(labels.get("name", ""), str):
-        raise StoreError(f"{where}: labels.name is {shown(labels['name'])}; expected a text")
-    groups = whole_number(labels.get("groups", 1), "labels.groups", where)
-    if width % groups:
-        raise StoreError(f"{where}: labels.groups is {groups} for {width} features; expected a divisor")
-    answers = attributes.get("answers")
-    kept = None if answers is None else Answers.from_json(answers, where)
-    return FeatureStore(place, n, width, rows, dtype, dict(labels), dict(fingerprint), kept)
+    @classmethod
+    def validated(cls, place: Folder, attributes: Mapping[str, Any]) -> FeatureStore:
+        where = place.url
+        n, width, rows = (whole_number(attributes.get(name), name, where) for name in ("n", "width", "rows"))
+        dtype = dtype_named(attributes.get("dtype"), where)
+        if rows > n or rows * width * torch.finfo(dtype).bits // 8 > LARGEST_CHUNK:
+            raise StoreError(
+                f"{where}: chunks of {rows} × {width} for {n} inputs; expected at most {LARGEST_CHUNK} bytes"
+            )
+        if -(-n // rows) > MOST_CHUNKS:
+            raise StoreError(
+                f"{where}: {n} inputs in chunks of {rows}; expected at most {MOST_CHUNKS} chunks: larger ones"
+            )
+        labels, fingerprint, answers = checked_entries(attributes, where)
+        groups = whole_number(labels.get("groups", 1), "labels.groups", where)
+        if width % groups:
+            raise StoreError(f"{where}: labels.groups is {groups} for {width} features; expected a divisor")
+        return cls(place, n, width, rows, dtype, labels, fingerprint, answers)

@@ -21,32 +21,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import DamagedTile, NumericalError, StoreError, UsageError
-from ntkscope.core.identity import Answers, disagreement, machine, tolerance
-from ntkscope.core.identity.answers import DIFFERENT
+from ntkscope.core.identity import Answers, machine
 from ntkscope.core.schema import shown
 from ntkscope.linalg.tiling import Answering, Grid, TileSource, TileValues
-from ntkscope.storage._zarr import (
-    DTYPES,
-    ChunkedArray,
-    Folder,
-    attributes_checksum,
-    attributes_of,
-    differences,
-    dtype_named,
-    folder,
-    put_attributes,
-    whole_number,
-)
+from ntkscope.storage._kept import Kept, checked_entries, mapping_of
+from ntkscope.storage._zarr import ChunkedArray, Folder, differences, dtype_named, folder, whole_number
 
-KIND = "ntkscope kernel"
-SCHEMA = 2
 LARGEST_TILE = 1 << 34  # bytes of a tile that is accepted
 MOST_TILES = 1 << 24  # tiles of a store that is accepted
 SMALL, RATIO = 1 << 28, 1000  # bytes allowed for numbers that are not there yet; more for each one that is
 
 
 @dataclass(frozen=True)
-class KernelStore:
+class KernelStore(Kept):
     """The tiles of one kernel in a folder or behind an fsspec URL; `prepare`, `open` and `find` return one.
 
     Tiles are written atomically: each is written under another name, flushed and renamed. Several processes may
@@ -60,7 +47,7 @@ class KernelStore:
     fingerprint: Mapping[str, str]
     answers: Answers | None = None
 
-    parts = "tiles"
+    kind, named, parts = "ntkscope kernel", "kernel store", "tiles"
 
     # -- finding one ------------------------------------------------------------------------------------------------
 
@@ -68,48 +55,8 @@ class KernelStore:
     def prepare(cls, url: str | os.PathLike[str], source: TileSource) -> KernelStore:
         """The store for this source's tiles: a new one, or the existing one if nothing the numbers depend on differs and
         the source still gives the answers that were kept when it was created."""
-        if source.dtype not in DTYPES:
-            raise UsageError(
-                f"got a kernel in {source.dtype} for a store; expected one of {', '.join(map(str, DTYPES))}"
-            )
-        place = folder(url)
-        found = attributes_of(place, KIND, SCHEMA)
-        if found is not None:
-            _validated(place, found).require(source)  # before the network is run
-        answers = source.answers() if isinstance(source, Answering) else None
-        new = cls(place, source.grid, source.dtype, dict(source.labels), dict(source.fingerprint), answers)
-        _validated(place, new._attributes())  # never write what could not be read back
-        if found is None:
-            names = place.names()
-            if names and attributes_of(place, KIND, SCHEMA) is None:  # else another process has just created it
-                raise StoreError(
-                    f"{place.url} is neither a kernel store nor empty ({', '.join(names[:5])}); expected a new or empty"
-                    " folder, or a kernel store"
-                )
-            put_attributes(place, new._attributes())  # of several concurrent processes one is first; the others compare
-        stored = cls.open(url)
-        stored.require(source)
-        stored.compare_answers(answers)
-        for array in stored._arrays:
-            array.put_metadata()
-        return stored
-
-    @classmethod
-    def open(cls, url: str | os.PathLike[str]) -> KernelStore:
-        """The store at `url`; an error if there is none."""
-        found = cls.find(url)
-        if found is None:
-            raise StoreError(
-                f"there is no kernel store at {folder(url).url}; expected a folder written with store= or --store"
-            )
-        return found
-
-    @classmethod
-    def find(cls, url: str | os.PathLike[str]) -> KernelStore | None:
-        """The store at `url`, None if there is nothing; an error if there is something else."""
-        place = folder(url)
-        attributes = attributes_of(place, KIND, SCHEMA)
-        return None if attributes is None else _validated(place, attributes)
+        new = cls(folder(url), source.grid, source.dtype, dict(source.labels), dict(source.fingerprint))
+        return new.begun(lambda: source.answers() if isinstance(source, Answering) else None)
 
     def again(self) -> KernelStore | None:
         """The store currently at this place."""
@@ -118,11 +65,6 @@ class KernelStore:
     def said(self, tile: tuple[int, int]) -> str:
         """A tile's name in a message."""
         return str(tile)
-
-    @property
-    def url(self) -> str:
-        """The address of the store."""
-        return self.folder.url
 
     def require(self, source: TileSource) -> None:
         """Raise an error that names every difference, unless this source computes the numbers this store holds."""
@@ -136,29 +78,13 @@ class KernelStore:
                 " another folder"
             )
 
-    def compare_answers(self, now: Answers | None) -> None:
-        """Raise an error unless the network gives the answers that were kept when the store was created."""
-        if (self.answers is None) != (now is None):
-            raise StoreError(
-                f"{self.url} {'has no' if self.answers is None else 'has'} answers of a network; {DIFFERENT}"
-            )
-        if self.answers is not None and now is not None:
-            self.answers.compare(now, self.url, self._coarse)
-
     def compare_tile(self, i: int, j: int, tile: TileValues, device: torch.device | str = "cpu") -> None:
         """Raise an error unless this is the stored tile: bit for bit if the same kind of machine computed it on a CPU,
         else up to rounding."""
-        here = machine(device)
-        exact = here.startswith("cpu") and self._values.computed_on((i, j)) == here and not self._coarse
-        allowed = 0.0 if exact else tolerance(self.dtype, self._coarse)
-        found = disagreement(self.read(i, j), tile.values.to(self.dtype), allowed)
-        if found:
-            raise StoreError(f"{self.url}: tile {(i, j)}, computed again, and the stored one {found}; {DIFFERENT}")
+        self._compare(f"tile {(i, j)}", self.read(i, j), tile.values, self._values.computed_on((i, j)), device)
 
-    @property
-    def _coarse(self) -> bool:
-        """Whether products were computed in fewer digits than the numbers have."""
-        return self.fingerprint.get("precision", "exact") != "exact"
+    def _require(self, other: TileSource | KernelStore) -> None:
+        self.require(other)
 
     # -- tiles ------------------------------------------------------------------------------------------------------
 
@@ -278,10 +204,6 @@ class KernelStore:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _id(self) -> str:
-        return attributes_checksum(self._attributes())
-
-    @cached_property
     def _values(self) -> ChunkedArray:
         g = self.grid
         return ChunkedArray(
@@ -329,17 +251,34 @@ class KernelStore:
             triangle = " of the upper triangle" if self.grid.symmetric else ""
             raise UsageError(f"got tile {(i, j)}; expected one{triangle} of {down} × {across} tiles")
 
-    def _attributes(self) -> dict[str, Any]:
+    def _shape(self) -> dict[str, Any]:
         grid = self.grid
-        return {
-            "kind": KIND,
-            "schema": SCHEMA,
-            "grid": {"n": grid.n, "m": grid.m, "size": grid.size, "symmetric": grid.symmetric},
-            "dtype": str(self.dtype).split(".")[1],
-            "labels": dict(self.labels),
-            "fingerprint": dict(self.fingerprint),
-            "answers": None if self.answers is None else self.answers.to_json(),
-        }
+        return {"grid": {"n": grid.n, "m": grid.m, "size": grid.size, "symmetric": grid.symmetric}}
+
+    @classmethod
+    def validated(cls, place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
+        where = place.url
+        grid, (labels, fingerprint, answers) = mapping_of(attributes, "grid", where), checked_entries(attributes, where)
+        n, m, size = (whole_number(grid.get(name), f"grid.{name}", where) for name in ("n", "m", "size"))
+        symmetric = grid.get("symmetric")
+        if not isinstance(symmetric, bool) or (symmetric and n != m):
+            raise StoreError(
+                f"{where}: grid.symmetric is {shown(symmetric)} for shape {(n, m)}; expected true if square, or false"
+            )
+        dtype = dtype_named(attributes.get("dtype"), where)
+        if min(size, n) * min(size, m) * torch.finfo(dtype).bits // 8 > LARGEST_TILE:
+            raise StoreError(
+                f"{where}: tiles of size {size} for shape {(n, m)}; expected at most {LARGEST_TILE} bytes per tile"
+            )
+        outputs = whole_number(labels.get("outputs", 1), "labels.outputs", where)
+        if n % outputs or m % outputs:
+            raise StoreError(f"{where}: labels.outputs is {outputs} for shape {(n, m)}; expected a divisor of both")
+        believed = Grid(n, m, size, symmetric)
+        if math.prod(believed.shape) > MOST_TILES:
+            raise StoreError(
+                f"{where}: {believed.shape} tiles of size {size}; expected at most {MOST_TILES} in all: larger tiles"
+            )
+        return cls(place, believed, dtype, labels, fingerprint, answers)
 
 
 def _diagonal(array: ChunkedArray, partial: bool) -> Tensor | None:
@@ -371,48 +310,6 @@ def check_claim(count: int, held: int, where: str) -> None:
             f"{where} claims {count:,} numbers but holds {held:,} bytes; expected a store that was partly filled: fill it"
             " again in a new folder"
         )
-
-
-def _validated(place: Folder, attributes: Mapping[str, Any]) -> KernelStore:
-    """A store from attributes anyone may have written: every entry is checked before it is used."""
-    where = place.url
-    grid, labels, fingerprint = (_mapping(attributes, name, where) for name in ("grid", "labels", "fingerprint"))
-    n, m, size = (whole_number(grid.get(name), f"grid.{name}", where) for name in ("n", "m", "size"))
-    symmetric = grid.get("symmetric")
-    if not isinstance(symmetric, bool) or (symmetric and n != m):
-        raise StoreError(
-            f"{where}: grid.symmetric is {shown(symmetric)} for shape {(n, m)}; expected true if square, or false"
-        )
-    dtype = dtype_named(attributes.get("dtype"), where)
-    if min(size, n) * min(size, m) * torch.finfo(dtype).bits // 8 > LARGEST_TILE:
-        raise StoreError(
-            f"{where}: tiles of size {size} for shape {(n, m)}; expected at most {LARGEST_TILE} bytes per tile"
-        )
-    outputs = whole_number(labels.get("outputs", 1), "labels.outputs", where)
-    if n % outputs or m % outputs:
-        raise StoreError(f"{where}: labels.outputs is {outputs} for shape {(n, m)}; expected a divisor of both")
-    for name in ("name", "rows"):
-        if not isinstance(labels.get(name, ""), str):
-            raise StoreError(f"{where}: labels.{name} is {shown(labels[name])}; expected a text")
-    _mapping({"meta": {}, **labels}, "meta", where)
-    wrong = [name for name, value in fingerprint.items() if not isinstance(value, str)]
-    if wrong:
-        raise StoreError(f"{where}: fingerprint entries {', '.join(wrong[:5])} are not texts; expected texts")
-    believed = Grid(n, m, size, symmetric)
-    if math.prod(believed.shape) > MOST_TILES:
-        raise StoreError(
-            f"{where}: {believed.shape} tiles of size {size}; expected at most {MOST_TILES} in all: larger tiles"
-        )
-    answers = attributes.get("answers")
-    kept = None if answers is None else Answers.from_json(answers, where)
-    return KernelStore(place, believed, dtype, labels, fingerprint, kept)
-
-
-def _mapping(attributes: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    value = attributes.get(name)
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise StoreError(f"{where}: {name} is {shown(value)}; expected a mapping from texts")
-    return dict(value)
 
 
 def _length(part: slice) -> int:

@@ -1,46 +1,8 @@
 """One view per section: how an X-ray's findings are shown. A section without a view shows its numbers."""
 
-from ntkscope.report.views import (
-    computed,
-    confusion,
-    explain,
-    kernel,
-    layer_features,
-    layers,
-    output_explain,
-    output_problems,
-    output_summary,
-    output_surrogates,
-    problems,
-    representations,
-    shift,
-    summary,
-    surrogates,
-    tangent,
-    tracked_training,
-    weight_spectra,
-)
+from ntkscope.core.registry import import_parts
 from ntkscope.report.views.registry import VIEWS, draw
 
-__all__ = [
-    "VIEWS",
-    "draw",
-    "computed",
-    "confusion",
-    "explain",
-    "kernel",
-    "layer_features",
-    "layers",
-    "output_explain",
-    "output_problems",
-    "output_summary",
-    "output_surrogates",
-    "problems",
-    "representations",
-    "shift",
-    "summary",
-    "surrogates",
-    "tangent",
-    "tracked_training",
-    "weight_spectra",
-]
+import_parts(__name__, __path__)
+
+__all__ = ["VIEWS", "draw"]

@@ -1,43 +1,5 @@
-"""The sections of an X-ray; importing this registers all of them."""
+"""The sections of an X-ray, one per file; importing this registers all of them."""
 
-from ntkscope.xray.sections import (
-    computed,
-    confusion,
-    explain,
-    kernel,
-    layer_features,
-    layers,
-    output_explain,
-    output_problems,
-    output_summary,
-    output_surrogates,
-    problems,
-    representations,
-    shift,
-    summary,
-    surrogates,
-    tangent,
-    tracked_training,
-    weight_spectra,
-)
+from ntkscope.core.registry import import_parts
 
-__all__ = [
-    "computed",
-    "confusion",
-    "explain",
-    "kernel",
-    "layer_features",
-    "layers",
-    "output_explain",
-    "output_problems",
-    "output_summary",
-    "output_surrogates",
-    "problems",
-    "representations",
-    "shift",
-    "summary",
-    "surrogates",
-    "tangent",
-    "tracked_training",
-    "weight_spectra",
-]
+import_parts(__name__, __path__)
