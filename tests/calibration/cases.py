@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import scipy.stats
@@ -39,6 +41,7 @@ from ntkscope.measures.kendall import kendall
 from ntkscope.measures.regression import output_fidelity
 from ntkscope.measures.resampled import corrected_t_test
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval, standard_error, wilson, wilson_interval
+from ntkscope.xray.sections.shift import Judged, Memorisation, _memorisation
 
 LEVEL = 0.05
 Random = np.random.Generator
@@ -141,6 +144,29 @@ def margins(random: Random, seed: int) -> bool:
     return within(scipy.stats.norm.cdf(0.5 / 2**0.5), ends[1:])
 
 
+def memorised(random: Random) -> Memorisation:
+    """Logits of 60 training and 80 test items from one law, right for 76 % of them."""
+    sides = []
+    for n in (60, 80):
+        labels = random.integers(0, 2, n)
+        sides += [random.normal(size=(n, 2)) + np.eye(2)[labels], labels]
+    context: Any = SimpleNamespace(
+        **dict(zip(("network_train_logits", "y_train", "network_logits", "y_test"), sides, strict=True))
+    )
+    return _memorisation(context, Judged("test items", 60, 80, "no shift found", 1.0, (), ()))
+
+
+@case("xray memorisation, gap of accuracies", "60 against 80 items", "interval")
+def gap(random: Random, seed: int) -> bool:
+    found = memorised(random)
+    return within(0.0, (found.low, found.high))
+
+
+@case("xray memorisation, p of margins", "60 against 80 items", "test")
+def memorisation(random: Random, seed: int) -> bool:
+    return rejects(memorised(random).p)
+
+
 # -- shares and means ---------------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +193,7 @@ def of_five_seeds(random: Random, seed: int) -> bool:
 @case("uncertainty.bootstrap_means, percentiles", "mean of 60 exponential values", "interval")
 def bootstrap(random: Random, seed: int) -> bool:
     means = bootstrap_means(random.exponential(size=(60, 1)), lambda m: m, resamples=400, seed=seed)
-    return within(1.0, percentile_interval(means[:, 0]))
+    return within(1.0, percentile_interval(means[:, 0], items=60))
 
 
 @case("experiments.swap_effect", "10 seeds", "interval")
@@ -347,9 +373,10 @@ for _law, _shape in (("normal", (20, 30)), ("normal", (60, 80)), ("uniform", (30
     CASES[f"linalg.spike_test, Tracy–Widom, {_law} {_shape[0]}"] = CASES.pop(f"linalg.spike_test, Tracy–Widom, {_law}")
 
 
-@case("linalg.spike_test, initial weights", "20 × 30", "test", 400)
+@case("linalg.spike_test, initial weights", "20 × 30, permuted", "test", 400)
 def initial(random: Random, seed: int) -> bool:
-    W, W0 = entries(random, "normal", (20, 30)), entries(random, "normal", (20, 30))
+    W0 = entries(random, "normal", (20, 30))
+    W = W0.reshape(-1)[torch.from_numpy(random.permutation(600))].view(20, 30)
     return rejects(spike_test(W, null=W0, draws=39, seed=seed).p_value)
 
 

@@ -152,7 +152,8 @@ def _grows(config: Any, record: Record) -> Reading:
     for depth in (4, 5):
         gaps = effects[depth] - effects[3]
         means = bootstrap_means(gaps[:, None], lambda means: means, resamples=10_000)[:, 0]
-        found[f"{depth} - 3"] = [round(float(value), 4) for value in (gaps.mean(), *percentile_interval(means))]
+        ends = percentile_interval(means, items=len(gaps))
+        found[f"{depth} - 3"] = [round(float(value), 4) for value in (gaps.mean(), *ends)]
     return Reading(found, all(low > 0 for _, low, _ in found.values()), seeds=len(effects[3]))
 
 

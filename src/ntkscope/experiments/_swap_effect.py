@@ -47,7 +47,7 @@ def swap_effect(near: Sequence[float], far: Sequence[float], *, seed: int = 0) -
         raise UsageError(f"got {len(near)} and {len(far)} accuracies; expected one of each for every seed")
     each = np.asarray(far, dtype=np.float64) - np.asarray(near, dtype=np.float64)
     means = bootstrap_means(each[:, None], lambda means: means, resamples=RESAMPLES, seed=seed)[:, 0]
-    low, high = percentile_interval(means)
+    low, high = percentile_interval(means, items=len(each))
     return SwapEffect(float(each.mean()), low, high, tuple(each.tolist()))
 
 

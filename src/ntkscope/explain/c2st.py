@@ -123,7 +123,7 @@ def auc_interval(
 
     On the logit scale, with Student's quantile. Scores of cross-fitted classifiers depend on each other through what these
     were fitted on, most where there is nothing to tell: `null`, the areas' standard deviation over rearrangements, replaces
-    that of the placements at an area of 1/2 and counts by `(4 area (1 - area))²` elsewhere. Then the interval is of the mean
+    that of the placements at an area of 1/2 and counts by `4 area (1 - area)` elsewhere. Then the interval is of the mean
     area of classifiers fitted on so many items. Where no pair is out of order the lower end is `1 - 3/k`, k the units of the
     smaller sample. O(n log n).
     """
@@ -135,7 +135,7 @@ def auc_interval(
     influence = np.where(second, (below / n - auc) / m, (1 - below / m - auc) / n)
     totals = np.bincount(unit, influence)
     error = len(totals) / (len(totals) - 1) * float(np.square(totals).sum())
-    error = math.sqrt(error + (4 * auc * (1 - auc)) ** 2 * max(0.0, null**2 - error))
+    error = math.sqrt(error + 4 * auc * (1 - auc) * max(0.0, null**2 - error))
     fewest = min(len(np.unique(unit[second])), len(np.unique(unit[~second])))
     if auc in (0.0, 1.0):
         return (auc, max(0.0, 1 - 3 / fewest), 1.0) if auc else (auc, 0.0, min(1.0, 3 / fewest))

@@ -46,7 +46,7 @@ def linear_datamodeling_score(
     """
     items = item_scores(predicted, actual, constant=0.0)
     means = bootstrap_means(items[:, None], lambda found: found, resamples=resamples, seed=seed)
-    return DatamodelingScore(items, float(items.mean()), percentile_interval(means[:, 0], level), level)
+    return DatamodelingScore(items, float(items.mean()), percentile_interval(means[:, 0], level, len(items)), level)
 
 
 def datamodeling_difference(
@@ -65,7 +65,7 @@ def datamodeling_difference(
         )
     gaps = first.items - second.items
     means = bootstrap_means(gaps[:, None], lambda found: found, resamples=resamples, seed=seed)
-    return float(gaps.mean()), percentile_interval(means[:, 0], first.level)
+    return float(gaps.mean()), percentile_interval(means[:, 0], first.level, len(gaps))
 
 
 @measure("spearman", of="two scores", low=-1, high=1, best=1)

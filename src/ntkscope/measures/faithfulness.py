@@ -105,7 +105,7 @@ def faithfulness(
 ) -> Faithfulness:
     """Every measure of faithfulness at once, with 95 % intervals over test items.
 
-    The intervals of both τ are normal ones with the infinitesimal-jackknife standard error of `kendall`, O(n log n) in
+    The intervals of both τ are Student's with the infinitesimal-jackknife standard error of `kendall`, O(n log n) in
     place of a bootstrap of rank counts. All others are percentiles of `bootstrap` resamples of the items, the monotone
     map kept as fitted. `bootstrap=0` gives the intervals of τ alone. O(nc + n log n + bootstrap · n).
     Engel et al. (2023), section 3.
@@ -144,7 +144,7 @@ def faithfulness(
         drawn = bootstrap_means(per_item, _figures, resamples=bootstrap, seed=seed)
         for name, column in zip(names, drawn.T):
             known = column[np.isfinite(column)]
-            intervals[name] = percentile_interval(known) if len(known) else (math.nan, math.nan)
+            intervals[name] = percentile_interval(known, items=len(labels)) if len(known) else (math.nan, math.nan)
     same, wrong = same_where_wrong(surrogate, network, labels)
     intervals["agreement_wrong"] = wilson_interval(same, wrong)
     return Faithfulness(

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int64
-from scipy.special import erfinv
+from scipy.stats import t as student
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import Vector, two_orders
+from ntkscope.core.arguments import Vector, choice, two_orders
+from ntkscope.core.arguments import level as checked_level
 from ntkscope.measures.registry import measure
 
 Counts = Int64[np.ndarray, " n"]
@@ -37,9 +38,14 @@ class Kendall:
     literal_error: float
 
     def interval(self, ties: Ties = "b", level: float = 0.95) -> tuple[float, float]:
-        """The normal interval around one of the two, cut to [-1, 1]."""
-        middle, error = (self.tau_b, self.tau_b_error) if ties == "b" else (self.literal, self.literal_error)
-        width = math.sqrt(2) * _inverse_erf(level) * error
+        """An interval around one of the two, cut to [-1, 1]: Student's with n - 2 degrees of freedom for n items; all
+        of [-1, 1] for two of them."""
+        both = {"b": (self.tau_b, self.tau_b_error), "discordant": (self.literal, self.literal_error)}
+        middle, error = both[choice(ties, "ties", tuple(both))]
+        n = (1 + math.isqrt(1 + 8 * self.pairs)) // 2
+        if n < 3:
+            return -1.0, 1.0
+        width = float(student.ppf((1 + checked_level(level)) / 2, n - 2)) * math.sqrt(n / (n - 2)) * error
         return (max(-1.0, middle - width), min(1.0, middle + width))
 
 
@@ -150,9 +156,3 @@ def _root(square: int) -> float | int:
 
 def _error(influence: Vector) -> float:
     return float(np.sqrt(np.square(influence - influence.mean()).mean() / len(influence)))
-
-
-def _inverse_erf(level: float) -> float:
-    if not 0 < level < 1:
-        raise UsageError(f"got level={level}; expected a probability between 0 and 1, such as 0.95")
-    return float(erfinv(level))

@@ -112,4 +112,4 @@ def _interval(g: Float64[np.ndarray, " n"], f: Float64[np.ndarray, " n"], resamp
         np.stack([np.square(f - g), centred, np.square(centred)], 1), figure, resamples=resamples, seed=seed
     )
     known = drawn[np.isfinite(drawn)]
-    return percentile_interval(known) if len(known) else (math.nan, math.nan)
+    return percentile_interval(known, items=len(f)) if len(known) else (math.nan, math.nan)

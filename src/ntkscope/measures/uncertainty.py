@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri, stdtrit
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.core.arguments import finite, vector
@@ -86,8 +86,11 @@ def bootstrap_means(
     return np.concatenate(found)
 
 
-def percentile_interval(values: Any, level: float = 0.95) -> tuple[float, float]:
+def percentile_interval(values: Any, level: float = 0.95, items: int | None = None) -> tuple[float, float]:
     """The central interval that holds `level` of the values.
+
+    Of resamples of n `items`, as much more as Student's quantile times `√(n / (n - 1))` exceeds the normal one: resamples
+    spread less than samples do, and of ten items 90 % of the intervals would cover instead of 95. Hesterberg (2015).
 
     >>> percentile_interval(range(101), 0.9)
     (5.0, 95.0)
@@ -98,6 +101,9 @@ def percentile_interval(values: Any, level: float = 0.95) -> tuple[float, float]
     if not len(ordered):
         raise UsageError("got no values; expected at least one")
     tail = (1 - Fraction(repr(float(level)))) / 2  # of the decimal as written: 0.9 leaves 1/20, not 0.04999999999999999
+    if items is not None:
+        wide = math.sqrt(items / (items - 1)) * stdtrit(items - 1, float(tail)) if items > 1 else -math.inf
+        tail = Fraction(float(ndtr(wide)))
     return _quantile(ordered, tail), _quantile(ordered, 1 - tail)
 
 
