@@ -2,16 +2,20 @@
 
 How many threads share one product decides in which order it is summed, and so its last digits. Here every sum is made by
 one thread, and whole jobs are shared: the numbers do not depend on how many cores there are.
+
+The caller may have threads of its own: `alone_with` keeps two of them from running one model at the same time, and `Together`
+changes a setting of the process for as long as any of them needs it.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from queue import SimpleQueue
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -65,7 +69,7 @@ def share(
 
     with (
         torch_threads(torch.get_num_threads()),  # what a thread sets is also what new threads start with
-        ThreadPoolExecutor(len(workers), initializer=torch.set_num_threads, initargs=(threads_each,)) as pool,
+        ThreadPoolExecutor(len(workers), initializer=_join, initargs=(caller(), threads_each)) as pool,
     ):
         try:
             for doing in [pool.submit(do, job) for job in jobs]:
@@ -101,3 +105,68 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+_LOCAL = threading.local()
+_BUSY: dict[int, list[int]] = {}  # by address of an object: who is alone with it, how many times over
+_FREED = threading.Condition()
+
+
+def caller() -> int:
+    """The thread this one works for: the one that called the package, for itself and for those of its pool."""
+    return getattr(_LOCAL, "caller", threading.get_ident())
+
+
+def _join(chief: int, threads: int) -> None:
+    _LOCAL.caller = chief
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def alone_with(*things: object) -> Iterator[None]:
+    """While open, no other caller is alone with any of these; it waits until none is. A caller may open it again inside.
+
+    >>> with alone_with("model"), alone_with("model"):
+    ...     list(map(len, _BUSY.values()))
+    [2]
+    """
+    keys, me = {id(thing) for thing in things}, caller()
+    with _FREED:
+        _FREED.wait_for(lambda: all(_BUSY.get(key, [me])[0] == me for key in keys))
+        for key in keys:
+            _BUSY.setdefault(key, [me, 0])[1] += 1
+    try:
+        yield
+    finally:
+        with _FREED:
+            for key in keys:
+                _BUSY[key][1] -= 1
+                if not _BUSY[key][1]:
+                    del _BUSY[key]
+            _FREED.notify_all()
+
+
+class Together:
+    """A setting of the whole process, for several callers at once: the first one makes it, the last one takes it back.
+
+    >>> quiet = Together(lambda: torch_threads(1))
+    >>> with quiet, quiet:
+    ...     torch.get_num_threads()
+    1
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._make, self._lock, self._inside = make, threading.RLock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._made = self._make()
+                self._made.__enter__()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._made.__exit__(None, None, None)

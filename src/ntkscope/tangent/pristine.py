@@ -1,47 +1,38 @@
 """What a model is made of before it is run, put back after every forward pass.
 
 A forward pass may write: caches filled on first use, counters, running statistics, `Embedding(max_norm)`, modules cast with
-`.to`. Here every slot that a model's modules hold (attributes, containers, parameters, buffers, hooks, class attributes of
-its own classes, private random generators) is remembered by identity, every tensor by version and address, and those that
-the first pass was seen to write also by value. So each pass starts from the same model, and the caller gets it back.
+`.to`. Here every slot of what a model reaches (`reach`: attributes, containers, parameters, buffers, hooks, closures, its own
+classes and globals) is remembered by identity, every tensor by version and address, and by value what has no such mark
+(arrays, random streams, small tensors). So each pass starts from the same model, and the caller gets it back.
 """
 
 from __future__ import annotations
 
+import array
+import ast
+import io
+import itertools
+import pickle
 import random
-import sys
-from collections import deque
-from collections.abc import Callable, Iterator
-from functools import partial
-from operator import is_
-from types import CellType, FunctionType, MethodType, ModuleType
-from typing import Any
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from operator import attrgetter, is_
+from types import CellType, FunctionType, GeneratorType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
+from ntkscope.tangent.reach import ATOMS, Globals, Reach, followed, joined, slots
 
-MOST = 50_000  # containers followed: a model that holds a whole program (a trainer, a data set) is not walked for ever
-FOREIGN = (set(sys.stdlib_module_names) - {"__main__"}) | {
-    *(
-        "torch",
-        "numpy",
-        "scipy",
-        "sklearn",
-        "pandas",
-        "PIL",
-        "lightning",
-        "pytorch_lightning",
-        "accelerate",
-        "datasets",
-    ),
-    *("tokenizers", "dask", "distributed", "matplotlib", "wandb", "tensorboard", "ntkscope"),
-}  # whose objects are not the model's own
-KEPT = 2**26  # bytes: a larger tensor that is no parameter is kept by value only if the first pass wrote to it
+KEPT = 2**26  # bytes: larger tensors, arrays or sets of parameters are kept by value only if the first pass wrote to them
+SMALL = 2**20  # bytes: arrays up to this size are compared after every pass, others when a call ends
 MARK = "_belongs_to_ntkscope"
 _MISSING = object()
+_hooks = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def ours(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,168 +46,168 @@ def _marked(value: Any) -> bool:
 
 
 class Pristine:
-    """A model's slots and tensors as they are now.
+    """What a model reaches, as it is now.
 
     >>> model = nn.Linear(1, 1)
     >>> before = Pristine(model)
     >>> model.cache = 3
+    >>> before.changed()
+    ['cache']
     >>> before.restore(), hasattr(model, "cache")
     (['cache'], False)
     """
 
     def __init__(self, model: nn.Module, *, classes: bool = True, written: frozenset[str] | None = frozenset()) -> None:
-        """`written`: tensors that a pass is known to write to."""
-        self._mappings: list[tuple[str, dict[Any, Any], list[Any], list[Any]]] = []
+        """`written`: tensors that a pass is known to write to. Without `classes`, the model is a copy that shares parameters
+        and classes with another one, where they are looked after."""
+        self._mappings: list[tuple[str, Any, Any, list[Any], list[Any]]] = []  # name, owner, slots, keys, values
         self._sequences: list[tuple[str, Any, list[Any]]] = []
+        self._fields: list[tuple[str, Any, list[str], list[Any]]] = []
+        self._typed: list[tuple[str, Any, type]] = []
         self._tensors: list[_Held] = []
-        self._generators: list[tuple[str, Any, Any]] = []
-        self._classes: list[tuple[type, dict[str, Any]]] = []
-        self._cells: list[tuple[str, CellType, Any]] = []
-        self._values: dict[int, Tensor] | None = None
-        self._names = {id(module): name for name, module in model.named_modules(remove_duplicate=True)}
-        kinds: set[type] = set()
-        if classes:
-            kinds = {k for module in model.modules() for k in type(module).__mro__ if _package(k) not in FOREIGN}
-            self._classes = [(kind, _plain(kind)) for kind in sorted(kinds, key=lambda k: k.__qualname__)]
-        shared = [(f"{kind.__qualname__}.{key}", value) for kind, data in self._classes for key, value in data.items()]
-        self._walk([("", model), *shared])
-        self._keep_values(model)
+        self._states: list[_State] = []
+        self._values: dict[int, Any] | None = None
+        for name, value in Reach(model, classes=classes):
+            self._keep(name, value)
+        self._keep_values(model, parameters=classes)
         for held in self._tensors:
             if written and held.name in written:
-                held.value, held.written = held.alias.clone(), True
+                held.value, held.written = held.read(), True
 
-    def _walk(self, roots: list[tuple[str, Any]]) -> None:
-        seen: set[int] = set()
-        queue: deque[tuple[str, Any]] = deque(roots)
-        while queue and len(seen) < MOST:
-            name, value = queue.popleft()
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            if isinstance(value, Tensor):
-                self._tensors.append(_Held(name, value))
-            elif isinstance(value, torch.Generator):
-                self._generators.append((name, value, value.get_state()))
-            elif isinstance(value, random.Random):
-                self._generators.append((name, value, value.getstate()))
-            elif isinstance(value, np.random.Generator):
-                self._generators.append((name, value, value.bit_generator.state))
-            elif isinstance(value, np.random.RandomState):
-                self._generators.append((name, value, value.get_state()))
-            elif isinstance(value, dict):
-                kept = {key: member for key, member in value.items() if not _marked(member)}
-                self._mappings.append((name, value, list(kept), list(kept.values())))
-                queue.extend((_joined(name, key), member) for key, member in kept.items())
-            elif isinstance(value, list | set | deque | tuple):
-                if not isinstance(value, tuple):
-                    self._sequences.append((name, value, list(value)))
-                queue.extend((_joined(name, k), member) for k, member in enumerate(value))
-            elif isinstance(value, FunctionType):
-                for cell in value.__closure__ or ():
-                    self._cells.append((_joined(name, "closure"), cell, _content(cell)))
-                    queue.append((_joined(name, "closure"), _content(cell)))
-                queue.extend((_joined(name, "default"), member) for member in value.__defaults__ or ())
-            elif isinstance(value, partial):
-                queue.extend([(name, value.func), (name, value.args), (name, value.keywords)])
-            elif isinstance(value, MethodType):
-                queue.append((name, value.__self__))
-            elif hasattr(value, "__dict__") and (isinstance(value, nn.Module) or _followed(value)):
-                slots = vars(value)
-                self._mappings.append((name, slots, list(slots), list(slots.values())))
-                queue.extend((_joined(name, key), member) for key, member in slots.items())
+    def _keep(self, name: str, value: Any) -> None:
+        kind = _kind_of(value)
+        if kind is not None:
+            self._states.append(_State(name, value, kind))
+        elif isinstance(value, Tensor):
+            self._tensors.append(_Held(name, value))
+        elif isinstance(value, dict | type):
+            mapping = vars(value) if isinstance(value, type) else value
+            kept = {key: member for key, member in mapping.items() if not _marked(member)}
+            self._mappings.append((name, value, mapping, list(kept), list(kept.values())))
+        elif isinstance(value, list | set | deque | np.ndarray):
+            self._sequences.append((name, value, list(_members(value))))
+        if followed(type(value)):
+            self._typed.append((name, value, type(value)))
+        keys = list(_field_names(value))
+        if keys:
+            self._fields.append((name, value, keys, [_read(value, key) for key in keys]))
 
-    def _keep_values(self, model: nn.Module) -> None:
-        """Copies of what may be written by some inputs only: buffers, other tensors, tables with a largest norm."""
+    def _keep_values(self, model: nn.Module, parameters: bool) -> None:
+        """Copies of what may be written by some inputs only, or in ways that leave no trace: buffers, other tensors, tables
+        with a largest norm, parameters of models of an ordinary size."""
         weights = {id(parameter) for parameter in model.parameters()}
         tables = {id(module.weight) for module in model.modules() if getattr(module, "max_norm", None) is not None}
+        if parameters and sum(_bytes(parameter) for parameter in model.parameters()) <= KEPT:
+            weights = set()
         for held in self._tensors:
-            small = id(held.tensor) not in weights and held.alias.numel() * held.alias.element_size() <= KEPT
-            if small or id(held.tensor) in tables:
+            if (id(held.tensor) not in weights and _bytes(held.alias) <= KEPT) or id(held.tensor) in tables:
                 held.value = held.alias.clone()
 
     def watch_values(self) -> None:
-        """Keep a copy of every tensor until `writers` is asked: writing through `.data` leaves no other trace."""
-        self._values = {id(held.tensor): held.alias.clone() for held in self._tensors}
+        """Keep a copy of everything until `settle` is asked: writing through `.data` leaves no other trace."""
+        self._values = {id(kept): kept.read() for kept in (*self._tensors, *self._states) if kept.value is None}
 
     def settle(self) -> list[str]:
         """After a first pass: the tensors it wrote to, which are kept by value from now on; the other copies go."""
         assert self._values is not None
-        written = []
-        for held in self._tensors:
-            kept = self._values[id(held.tensor)]
-            if not _same(held.alias, kept):
-                held.value, held.written = kept, True
-                written.append(held.name)
+        for kept in (*self._tensors, *self._states):
+            value = self._values.get(id(kept))
+            if value is not None and not kept.holds(value):
+                kept.value = value
         self._values = None
-        return written
+        for held in self._tensors:
+            held.written = held.value is not None and not held.holds(held.value)
+        return [held.name for held in self._tensors if held.written]
 
-    def restore(self, *, numbers: bool = True) -> list[str]:
+    def restore(self, *, numbers: bool = True, every: bool = False) -> list[str]:
         """Put everything back; the names of what had changed.
 
-        Without `numbers`, tensors that were written to keep what was written: a backward pass may still need it.
+        Without `numbers`, tensors and arrays that were written to keep what was written: a backward pass may still need it.
+        With `every`, numbers are compared that nothing is known to have written to: something may have without a trace.
         """
-        changed: list[str] = []
-        for name, mapping, keys, values in self._mappings:
-            if (mapping or keys) and not _held(mapping, keys, values):
-                before = dict(zip(keys, values))
-                before |= {key: value for key, value in mapping.items() if _marked(value)}
-                changed += [_joined(name, key) for key in (*before, *mapping) if _differs(before, mapping, key)]
-                mapping.clear()
-                mapping.update(before)
-        for name, sequence, members in self._sequences:
-            if len(sequence) != len(members) or not all(map(is_, sequence, members)):
-                changed.append(name)
-                sequence.clear()
-                (sequence.update if isinstance(sequence, set) else sequence.extend)(members)
-        for held in self._tensors:
-            if held.restore(numbers):
-                changed.append(held.name)
-        for name, generator, state in self._generators:
-            if not _same_state(_state(generator), state):
-                changed.append(name)
-                _set_state(generator, state)
-        for name, cell, content in self._cells:
-            if _content(cell) is not content and content is not _MISSING:
-                changed.append(name)
-                cell.cell_contents = content
-        for kind, data in self._classes:
-            now = _plain(kind)
-            for key in {**data, **now}:
-                if now.get(key, _MISSING) is not data.get(key, _MISSING):
-                    changed.append(f"{kind.__qualname__}.{key}")
-                    if key in data:
-                        setattr(kind, key, data[key])
-                    else:
-                        delattr(kind, key)
+        changed = self._slots_changed(put=True)
+        changed += [kept.name for kept in (*self._tensors, *self._states) if kept.restore(numbers, every)]
+        for state in self._states:
+            if state.instead is not state.object:
+                self._exchange(state)
         return list(dict.fromkeys(changed))
+
+    def changed(self) -> list[str]:
+        """The names of what is no longer as it was, numbers among them; nothing is put back."""
+        return self._slots_changed(put=False) + [k.name for k in (*self._tensors, *self._states) if k.changed()]
 
     def follow(self) -> bool:
         """Take the numbers as they are now, where nothing but numbers has changed; False where more has."""
-        same = all(_held(mapping, keys, values) for _, mapping, keys, values in self._mappings if mapping or keys)
-        same = same and all(
-            len(sequence) == len(members) and all(map(is_, sequence, members))
-            for _, sequence, members in self._sequences
-        )
-        same = same and all(_content(cell) is content for _, cell, content in self._cells)
-        for kind, data in self._classes:
-            now = _plain(kind)
-            same = same and now.keys() == data.keys() and all(map(is_, now.values(), data.values()))
-        if same:
-            self._generators = [(name, generator, _state(generator)) for name, generator, _ in self._generators]
-            for held in self._tensors:
-                held.follow()
-        return same
+        if self._slots_changed(put=False):
+            return False
+        for kept in (*self._tensors, *self._states):
+            kept.follow()
+        return True
 
     def drew(self) -> list[str]:
         """The private generators that have moved since."""
-        return [name for name, generator, state in self._generators if not _same_state(_state(generator), state)]
+        return [state.name for state in self._states if state.kind.draws and state.changed()]
+
+    def _slots_changed(self, put: bool) -> list[str]:
+        """The names of slots that hold something else than they did; with `put`, they get it back."""
+        changed: list[str] = []
+        for name, owner, mapping, keys, values in self._mappings:
+            if (mapping or keys) and not _held(mapping, keys, values):
+                before = dict(zip(keys, values))
+                before |= {key: value for key, value in mapping.items() if _marked(value) and key not in before}
+                names = [key for key in {**before, **mapping} if before.get(key, _MISSING) is not mapping.get(key, _MISSING)]
+                changed += [joined(name, key) for key in names] or ([name] if list(before) != list(mapping) else [])
+                if put:
+                    _refill(owner, before, names)
+        for name, sequence, members in self._sequences:
+            if len(members) != len(_members(sequence)) or not all(map(is_, _members(sequence), members)):
+                changed.append(name)
+                if put:
+                    _refill_members(sequence, members)
+                    members[:] = _members(sequence)  # the order of a set may be another one now
+        for name, owner, kind in self._typed:
+            if type(owner) is not kind:
+                changed.append(joined(name, "__class__"))
+                if put:
+                    object.__setattr__(owner, "__class__", kind)
+        for name, owner, keys, values in self._fields:
+            for key, value in zip(keys, values):
+                if _read(owner, key) is not value:
+                    changed.append(name if isinstance(owner, CellType) else joined(name, key))
+                    if put:
+                        _write(owner, key, value)
+        return changed
+
+    def _exchange(self, state: _State) -> None:
+        """Another object takes the place of one that cannot be put back, wherever the model holds it."""
+        old, new, state.object = state.object, state.instead, state.instead
+        for _, owner, _, keys, values in self._mappings:
+            for k, value in enumerate(values):
+                if value is old:
+                    values[k] = new
+                    _write(owner, keys[k], new)
+        for _, sequence, members in self._sequences:
+            if any(member is old for member in members):
+                members[:] = [new if member is old else member for member in members]
+                _refill_members(sequence, members)
+        for _, owner, keys, values in self._fields:
+            for k, value in enumerate(values):
+                if value is old:
+                    values[k] = new
+                    _write(owner, keys[k], new)
 
 
 class _Held:
-    """A tensor: its storage, dtype, version, flags and gradient; its bytes too where a pass was seen to write them."""
+    """A tensor: its storage, dtype, version, flags, hooks and gradient; its bytes too where they are kept."""
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self.name, self.tensor = name, tensor
+        self.value: Tensor | None = None
+        self.written = False  # whether passes were seen to write to it
+        self._take()
+
+    def _take(self) -> None:
+        tensor = self.tensor
         self.alias = tensor.detach()
         self.versioned = not tensor.is_inference()
         self.version = tensor._version if self.versioned else 0
@@ -224,17 +215,27 @@ class _Held:
         self.leaf = tensor.is_leaf
         self.asks = tensor.requires_grad
         self.grad = tensor.grad if tensor.is_leaf else None
-        self.value: Tensor | None = None
-        self.written = False
+        self.hooks = _hooks(tensor)
+
+    def read(self) -> Tensor:
+        return self.alias.clone()
+
+    def holds(self, value: Tensor) -> bool:
+        return _same(self.alias, value)
 
     def follow(self) -> None:
         """Take the tensor as it is now."""
-        kept, written = self.value is not None, self.written
-        self.__init__(self.name, self.tensor)  # type: ignore[misc]
-        if kept:
-            self.value, self.written = self.alias.clone(), written
+        self._take()
+        if self.value is not None:
+            self.value = self.read()
 
-    def restore(self, numbers: bool) -> bool:
+    def changed(self) -> bool:
+        """Whether numbers, dtype or place are other ones."""
+        if _address(self.tensor) != self.address or (self.versioned and self.tensor._version != self.version):
+            return True
+        return self.value is not None and not self.holds(self.value)
+
+    def restore(self, numbers: bool, every: bool) -> bool:
         tensor, changed = self.tensor, False
         if _address(tensor) != self.address:  # cast or moved: `.data` was put in its place
             tensor.data = self.alias
@@ -247,7 +248,7 @@ class _Held:
             )
         if not numbers:
             changed |= touched
-        elif self.value is not None and (touched or self.written) and not _same(self.alias, self.value):
+        elif self.value is not None and (touched or every or self.written) and not self.holds(self.value):
             with torch.no_grad():
                 self.alias.copy_(self.value)
             changed = True
@@ -260,7 +261,130 @@ class _Held:
             if tensor.grad is not self.grad:
                 tensor.grad = self.grad
                 changed = True
+        if not all(map(is_, _hooks(tensor), self.hooks)):
+            tensor._backward_hooks, tensor._post_accumulate_grad_hooks = self.hooks
+            changed = True
         return changed
+
+
+class _Kind(NamedTuple):
+    """How to read and write what an object of some type holds inside, as something that is comparable and never changes."""
+
+    read: Callable[[Any], Any]
+    write: Callable[[Any, Any], Any] | None = None  # None: cannot be put back; its result, if any, takes the object's place
+    draws: bool = False  # whether it is a stream of random numbers
+    shared: bool = False  # whether tensors may share its memory
+
+
+class _State:
+    """What an object that is no tensor holds inside: numbers of an array, a random stream, how far an iterator has come."""
+
+    def __init__(self, name: str, value: Any, kind: _Kind) -> None:
+        self.name = name if kind.write is not None else f"{name} (cannot be put back)"
+        self.object = self.instead = value
+        self.kind, self.size = kind, int(getattr(value, "nbytes", 0))
+        self.value = kind.read(value) if self.size <= KEPT else None
+
+    def read(self) -> Any:
+        return self.kind.read(self.object)
+
+    def holds(self, value: Any) -> bool:
+        return bool(self.read() == value)
+
+    def follow(self) -> None:
+        """Take what it holds now."""
+        if self.value is not None:
+            self.value = self.read()
+
+    def changed(self) -> bool:
+        return self.value is not None and not self.holds(self.value)
+
+    def restore(self, numbers: bool, every: bool) -> bool:
+        if (self.size > SMALL and not every) or not self.changed():
+            return False
+        if self.kind.write is None:
+            self.value = self.read()  # named once, then left as it is
+        elif numbers or not self.kind.shared:
+            self.instead = self.kind.write(self.object, self.value) or self.object
+        return True
+
+
+def _kind_of(value: Any) -> _Kind | None:
+    """How to look into an object that is neither a container nor a tensor; None where there is nothing to see."""
+    if isinstance(value, np.ndarray) and (value.dtype.hasobject or not value.flags.writeable):
+        return None
+    return _kind_of_type(type(value))
+
+
+@lru_cache(1024)
+def _kind_of_type(kind: type) -> _Kind | None:
+    iterates = kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
+    return next((found for kinds, found in _KINDS if issubclass(kind, kinds)), _Kind(_progress) if iterates else None)
+
+
+def _write_array(owner: np.ndarray, kept: tuple[tuple[int, ...], bytes]) -> None:
+    owner.shape = kept[0]
+    owner[...] = np.frombuffer(kept[1], owner.dtype).reshape(kept[0])
+
+
+def _write_text(owner: Any, kept: tuple[Any, int]) -> None:
+    owner.seek(0)
+    owner.truncate()
+    owner.write(kept[0])
+    owner.seek(kept[1])
+
+
+def _progress(value: Any) -> Any:
+    """How far an iterator has come, as far as it tells."""
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return frame and (frame.f_lasti, [_progress(member) for member in frame.f_locals.values()])
+    if type(value) in ATOMS:
+        return value
+    if isinstance(value, tuple):
+        return [_progress(member) for member in value]
+    if isinstance(value, list):
+        return len(value)
+    if type(value).__module__ in ("builtins", "itertools") and hasattr(value, "__next__"):
+        try:
+            return _progress(value.__reduce__())
+        except TypeError:
+            return None
+    return type(value)
+
+
+_KINDS: list[tuple[Any, _Kind]] = [
+    (np.ndarray, _Kind(lambda a: (a.shape, a.tobytes()), _write_array, shared=True)),
+    (
+        torch.Generator,
+        _Kind(
+            lambda g: g.get_state().numpy().tobytes(),
+            lambda g, kept: g.set_state(torch.frombuffer(bytearray(kept), dtype=torch.uint8)) and None,
+            draws=True,
+        ),
+    ),
+    (random.Random, _Kind(lambda g: g.getstate(), lambda g, kept: g.setstate(kept), draws=True)),
+    (
+        np.random.Generator,
+        _Kind(
+            lambda g: pickle.dumps(g.bit_generator.state),
+            lambda g, kept: setattr(g.bit_generator, "state", pickle.loads(kept)),
+            draws=True,
+        ),
+    ),
+    (
+        np.random.RandomState,
+        _Kind(lambda g: pickle.dumps(g.get_state()), lambda g, kept: g.set_state(pickle.loads(kept)), draws=True),
+    ),
+    (bytearray, _Kind(bytes, lambda b, kept: b.__setitem__(slice(None), kept), shared=True)),
+    (
+        array.array,
+        _Kind(lambda a: a.tobytes(), lambda a, kept: a.__setitem__(slice(None), array.array(a.typecode, kept)), shared=True),
+    ),
+    (io.StringIO | io.BytesIO, _Kind(lambda f: f.closed or (f.getvalue(), f.tell()), _write_text)),
+    (io.IOBase, _Kind(lambda f: f.closed or not f.seekable() or f.tell())),
+    (itertools.count, _Kind(repr, lambda _, kept: itertools.count(*ast.literal_eval(f"({kept[6:-1]},)")))),
+]
 
 
 def _address(tensor: Tensor) -> tuple[Any, ...]:
@@ -270,7 +394,11 @@ def _address(tensor: Tensor) -> tuple[Any, ...]:
         return tensor.dtype, tensor.shape
 
 
-def _held(mapping: dict[Any, Any], keys: list[Any], values: list[Any]) -> bool:
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _held(mapping: Any, keys: list[Any], values: list[Any]) -> bool:
     """Whether a mapping holds the very same things in the same places."""
     return len(mapping) == len(keys) and all(map(is_, mapping.values(), values)) and list(mapping) == keys
 
@@ -284,72 +412,61 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(*bits)
 
 
-def _package(kind: type) -> str:
-    return kind.__module__.split(".")[0]
+def _members(sequence: Any) -> Any:
+    return sequence.flat if isinstance(sequence, np.ndarray) else sequence
 
 
-def _followed(value: Any) -> bool:
-    """Objects of the caller's own classes; classes, modules and other libraries' objects are left alone."""
-    return not isinstance(value, type | ModuleType) and _package(type(value)) not in FOREIGN
+def _refill(owner: Any, before: dict[Any, Any], names: list[Any]) -> None:
+    if isinstance(owner, type):
+        for key in names:
+            _write(owner, key, before.get(key, _MISSING))
+    else:
+        base = OrderedDict if isinstance(owner, OrderedDict) else dict
+        base.clear(owner)
+        base.update(owner, before)
 
 
-def _content(cell: CellType) -> Any:
+def _refill_members(sequence: Any, members: list[Any]) -> None:
+    if isinstance(sequence, np.ndarray):
+        for k, member in enumerate(members):
+            sequence.flat[k] = member
+    elif isinstance(sequence, set):
+        set.clear(sequence)
+        set.update(sequence, members)
+    else:
+        base = list if isinstance(sequence, list) else deque
+        base.clear(sequence)
+        base.extend(sequence, members)
+
+
+def _field_names(value: Any) -> Iterable[str]:
+    """The slots of an object that are in no mapping of its own."""
+    if isinstance(value, CellType):
+        return ("cell_contents",)
+    if isinstance(value, Globals):
+        return sorted(value.names)
+    return slots(type(value)) if followed(type(value)) else ()
+
+
+def _read(owner: Any, key: str) -> Any:
+    if isinstance(owner, Globals):
+        return owner.variables.get(key, _MISSING)
     try:
-        return cell.cell_contents
-    except ValueError:  # nothing in it yet
+        return object.__getattribute__(owner, key)
+    except (AttributeError, ValueError):  # not there; nothing in a closure yet
         return _MISSING
 
 
-def _plain(kind: type) -> dict[str, Any]:
-    """The attributes of a class that are data."""
-    return {
-        key: value
-        for key, value in vars(kind).items()
-        if not key.startswith("__") and not callable(value) and not hasattr(value, "__get__")
-    }
-
-
-def _joined(name: str, key: Any) -> str:
-    if key in ("_parameters", "_buffers", "_modules"):
-        return name
-    return f"{name}.{key}" if name else str(key)
-
-
-def _differs(before: dict[Any, Any], now: dict[Any, Any], key: Any) -> bool:
-    return before.get(key, _MISSING) is not now.get(key, _MISSING)
-
-
-def _state(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    return generator.get_state()
-
-
-def _set_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
+def _write(owner: Any, key: Any, value: Any) -> None:
+    if isinstance(owner, Globals | dict):
+        variables = owner.variables if isinstance(owner, Globals) else owner
+        if value is _MISSING:
+            variables.pop(key, None)
+        else:
+            variables[key] = value
     else:
-        generator.set_state(state)
-
-
-def _same_state(one: Any, other: Any) -> bool:
-    return list(map(str, _flat(one))) == list(map(str, _flat(other)))
-
-
-def _flat(state: Any) -> Iterator[Any]:
-    if isinstance(state, Tensor | np.ndarray):
-        yield bytes(np.asarray(state))
-    elif isinstance(state, dict):
-        for key in state:
-            yield from _flat(state[key])
-    elif isinstance(state, tuple | list):
-        for member in state:
-            yield from _flat(member)
-    else:
-        yield state
+        base = type if isinstance(owner, type) else object
+        if value is _MISSING:
+            base.__delattr__(owner, key)
+        else:
+            base.__setattr__(owner, key, value)
