@@ -223,7 +223,7 @@ def extend(
     sketch = Sketch(
         recipe["kind"], recipe["dim"], recipe["seed"], recipe["sparsity"], frozenset(recipe.get("factored", ()))
     )
-    with quiet(request.place()):
+    with quiet(request.place(), request.model):
         left = _projected(
             request, as_heads(request.outputs, summed=bool(recipe["summed"])), sketch, recipe["precision"]
         )

@@ -75,7 +75,7 @@ class Tangent:
         self._kept = Kept(lasting=True)
         if sample is not None:
             request = self._request("trntk0", sample, None, {})
-            with quiet(request.place()):
+            with quiet(request.place(), self.model):
                 request.engines().probe(request.x1)
 
     def _once(self) -> Tangent:
@@ -114,14 +114,12 @@ class Tangent:
         if memory is not None:
             chosen["memory"] = parse_bytes(memory)
         request = self._request(name, x1, x2, {**chosen, "seed": seed})
-        with quiet(request.place()):
+        with quiet(request.place(), self.model):
             return make(request, **options)
 
     def features(self, x: Any) -> Params:
         """`∂f_c(x_i)/∂θ` of every chosen parameter, (n, c, *shape), for all samples at once."""
         request = self._request("trntk0", x, None, {})
-        engines = request.engines()
-        rounding = Precision("exact", engines.subject.dtype)
 
         def work(engine: Engine) -> Params:
             captured = engine.capture(request.x1)
@@ -138,7 +136,9 @@ class Tangent:
             leaves = engine.subject.leaves
             return {name: value.unflatten(2, leaves[name].shape or (1,)).detach() for name, value in made.items()}
 
-        with quiet(engines.subject.device):
+        with quiet(request.place(), self.model):
+            engines = request.engines()
+            rounding = Precision("exact", engines.subject.dtype)
             return engines.run(work, request.x1, as_heads(self.outputs), full=False, precision=rounding)
 
     def jvp(self, x: Any, direction: Params) -> Tensor:
@@ -153,7 +153,8 @@ class Tangent:
         if isinstance(self.outputs, OutputSketch):
             raise UsageError("got outputs=OutputSketch(...) for a Jacobian product; expected the numbers of outputs")
         request = self._request("trntk0", x, None, {})
-        return Jacobian.of(request.engines().subject, request.x1, as_heads(self.outputs), certify=self.certify)
+        with quiet(request.place(), self.model):
+            return Jacobian.of(request.engines().subject, request.x1, as_heads(self.outputs), certify=self.certify)
 
     def _request(self, name: str, x1: Any, x2: Any, options: dict[str, Any]) -> Request:
         guards.check_mode(self.model)

@@ -101,7 +101,7 @@ def solve_last_layer(
 ) -> LastLayer:
     """`retrain_last_layer`, with what it found."""
     batch = _checked(model, part, loss, ridge, device)
-    with quiet(place(model, device)):
+    with quiet(place(model, device), model):
         subject = Subject(model, dtype=dtype, device=device, still=True)
         few = subject.placed(batch[: min(4, len(batch))])
         outputs = guards.first_outputs(subject, few)

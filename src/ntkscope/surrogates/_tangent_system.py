@@ -91,7 +91,7 @@ class TangentSystem:
 
     def _outputs(self) -> Float[Tensor, "n c"]:
         subject, size = self.jacobian.subject, self.jacobian.block
-        with quiet(subject.device), torch.no_grad():
+        with quiet(subject.device, subject.original), torch.no_grad():
             found = [subject(subject.placed(self.batch[i : i + size])) for i in range(0, len(self.batch), size)]
         outputs = torch.cat(found).to(torch.float64)
         if not bool(torch.isfinite(outputs).all()):

@@ -17,6 +17,7 @@ from ntkscope.core import NtkscopeError, NumericalError, UsageError
 from ntkscope.core.budget import over_budget
 from ntkscope.core.random import kept_randomness, reseed
 from ntkscope.core.sizes import parse_bytes
+from ntkscope.core.threads import Together
 from ntkscope.storage.feature_store import FeatureStore
 from ntkscope.tangent import guards
 from ntkscope.tangent.activation_stores import Layer, filled
@@ -73,7 +74,7 @@ def activations(
     guards.check_placement(place(model, device), device is not None, batch)
     guards.check_inputs_finite(batch)
     names = _named(layers)
-    with quiet(place(model, device)), _hookable(), torch.no_grad():
+    with quiet(place(model, device), model), _HOOKABLE, torch.no_grad():
         subject = Subject(model, device=device, still=True)
         few = subject.placed(batch[: min(3, len(batch))])
         with _runs(few):
@@ -112,6 +113,9 @@ def _hookable() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+_HOOKABLE = Together(_hookable)
 
 
 @contextlib.contextmanager

@@ -14,17 +14,17 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ntkscope.core import NtkscopeError, Params, UsageError, generator
 from ntkscope.core.calling import logits
+from ntkscope.core.threads import alone_with
 from ntkscope.core.tree import tensors
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.forward_mode import jvp
+from ntkscope.tangent.forward_mode import MATH, jvp
 from ntkscope.tangent.pristine import Pristine
 from ntkscope.tangent.reference import dense, pulled
-from ntkscope.tangent.subject import Subject, quiet, swapped
+from ntkscope.tangent.subject import Subject, place, quiet, swapped
 
 Road: TypeAlias = Callable[[nn.Module, Params, Batch], tuple[Tensor, Tensor]]
 FAILED = (NotImplementedError, RuntimeError, TypeError, AttributeError, AssertionError)
@@ -43,13 +43,13 @@ def expand(
     Differentiable by u, and on the forward road by whatever the inputs require. `road`: a name in `ROADS`. With `restore`, what
     the pass changed in the network's attributes is put back.
     """
-    before = Pristine(network, classes=False) if restore else None
-    try:
-        with sdpa_kernel(SDPBackend.MATH):  # fused attention has first derivatives alone
+    with alone_with(network), MATH:
+        before = Pristine(network) if restore else None
+        try:
             return ROADS[road](network, direction, batch)
-    finally:
-        if before is not None:
-            before.restore(numbers=False)
+        finally:
+            if before is not None:
+                before.restore(numbers=False)
 
 
 def _by_forward_mode(network: nn.Module, direction: Params, batch: Batch, everywhere: bool) -> tuple[Tensor, Tensor]:
@@ -139,9 +139,9 @@ def admit(model: nn.Module, names: tuple[str, ...], batch: Batch) -> tuple[str, 
     modes that see more than it does (`torch.no_grad` inside a model) or are wrong.
     """
     guards.check_mode(model)
-    subject = Subject(model, params=set(names).__contains__)
     few = batch[: min(SAMPLES, len(batch))].map(lambda t: t.detach().clone())
-    with quiet(subject.device):
+    with quiet(place(model), model):
+        subject = Subject(model, params=set(names).__contains__)
         guards.check_inputs_finite(few)
         outputs = guards.first_outputs(subject, few)
         guards.check_differentiable(subject, outputs)

@@ -202,20 +202,20 @@ def feature_matrices(
     if isinstance(sketch, str):
         raise UsageError(f"got outputs={outputs!r}; expected numbers of outputs, 'sketch' or an OutputSketch")
     chosen = None if sketch is None or isinstance(sketch, OutputSketch) else chosen_outputs(sketch)
-    asked = Asked(
-        model=_differentiable(model),
-        initial=None if before is None else _differentiable(before),
-        x=batch,
-        layers=_globs(layers),
-        outputs=chosen,
-        sketch=sketch if isinstance(sketch, OutputSketch) else None,
-        memory=parse_bytes(memory),
-        device=device,
-        dtype=dtype,
-        certify=certify,
-        progress=progress,
-    )
-    with quiet(place(model, device)):
+    with quiet(place(model, device), model, *([] if before is None else [before])):
+        asked = Asked(
+            model=_differentiable(model),
+            initial=None if before is None else _differentiable(before),
+            x=batch,
+            layers=_globs(layers),
+            outputs=chosen,
+            sketch=sketch if isinstance(sketch, OutputSketch) else None,
+            memory=parse_bytes(memory),
+            device=device,
+            dtype=dtype,
+            certify=certify,
+            progress=progress,
+        )
         found = run(asked)
     made: dict[str, LayerFeatures] = {}
     n = len(batch)

@@ -53,11 +53,11 @@ class Projector:
         guards.check_mode(model)
         self.batch = as_batch(x, model)
         guards.check_inputs_finite(self.batch)
-        asked = Asked(
-            _differentiable(model), None, self.batch, None, None, None, 0, device, None, False, False
-        )  # no stream: neither memory nor a certificate
         self.device = place(model, device)
-        with quiet(self.device):
+        with quiet(self.device, model):
+            asked = Asked(
+                _differentiable(model), None, self.batch, None, None, None, 0, device, None, False, False
+            )  # no stream: neither memory nor a certificate
             affine, self.left_out = _affine(asked, frozenset())
             self.subject, self.probed, self.sites, self.aliases = _chosen(asked, affine, self.left_out)
         self.shapes = {name: tuple(self.subject.leaves[site.parameter].shape) for name, site in self.sites.items()}
@@ -71,7 +71,7 @@ class Projector:
         (k, t), *others = self.sites[name].members
         if others or len(given) != 1 or not given[0].is_floating_point():
             return False
-        with quiet(self.device), torch.no_grad():
+        with quiet(self.device, self.subject.original), torch.no_grad():
             x = self._input(self._calls(self._few())[2], k, t, len(given[0])).flatten(1).double()
         own = given[0].flatten(1).double().to(x.device)
         if x.shape != own.shape:
@@ -90,7 +90,7 @@ class Projector:
         highest: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in directions}
         lowest: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in directions}
         size = self._block(directions)
-        with quiet(self.device), torch.enable_grad():
+        with quiet(self.device, self.subject.original):
             for at in range(0, len(self.batch), size):
                 _, _, calls = self._calls(self.subject.placed(self.batch[at : at + size]))
                 with torch.no_grad():
@@ -110,7 +110,7 @@ class Projector:
         ids = token_ids(batch)
         if ids is None:
             batch = batch.map(lambda t: t.detach().requires_grad_() if t.is_floating_point() else t)
-        with quiet(self.device), torch.enable_grad():
+        with quiet(self.device, self.subject.original):
             with Embedded(ids) if ids is not None else nullcontext() as mode:
                 _, _, calls = self._calls(batch)
             leaves = mode.leaves if mode is not None else [t for t in batch.tensors() if t.is_floating_point()]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ntkscope.core import fingerprint
 from ntkscope.core.identity import DIGITS, Answers, code_identity, network_identity
 from ntkscope.tangent.batches import Batch
-from ntkscope.tangent.subject import Subject, quiet
+from ntkscope.tangent.subject import Subject, place, quiet
 
 __all__ = [
     "DIGITS",
@@ -34,14 +34,13 @@ def network_answers(
 ) -> Answers:
     """The network's outputs for a few of its inputs, to tell later whether it still answers so; `numbers`: `x` is those
     few alone, of these numbers."""
-    subject = Subject(model, dtype=dtype, device=device, still=True)
+    with quiet(place(model, device), model), torch.no_grad():
+        subject = Subject(model, dtype=dtype, device=device, still=True)
 
-    def ask(items: list[int]) -> Tensor:
-        few = subject.placed(x if numbers is not None else x[torch.tensor(items)])
-        with quiet(subject.device), torch.no_grad():
-            return subject(few)
+        def ask(items: list[int]) -> Tensor:
+            return subject(subject.placed(x if numbers is not None else x[torch.tensor(items)]))
 
-    found = Answers.of(ask, len(x), subject.device)
+        found = Answers.of(ask, len(x), subject.device)
     return found if numbers is None else replace(found, items=tuple(numbers))
 
 

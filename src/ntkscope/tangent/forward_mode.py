@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ntkscope.core import Params
+from ntkscope.core.threads import Together
 
+MATH = Together(lambda: sdpa_kernel(SDPBackend.MATH))  # fused attention has first derivatives alone
 _ONE = threading.RLock()
 
 

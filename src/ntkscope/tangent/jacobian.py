@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ntkscope.core import Certificate, Params, UsageError, generator
 from ntkscope.linalg import OperatorGram
@@ -20,7 +19,7 @@ from ntkscope.tangent import guards
 from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch, as_batch
 from ntkscope.tangent.check import Sizes
-from ntkscope.tangent.forward_mode import jvp
+from ntkscope.tangent.forward_mode import MATH, jvp
 from ntkscope.tangent.func_method import one_by_one
 from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.reference import dense, pulled
@@ -56,8 +55,9 @@ class Jacobian:
         guards.check_mode(model)
         batch = as_batch(x, model)
         guards.check_placement(place(model, device), device is not None, batch)
-        subject = Subject(model, params=params, dtype=dtype, device=device)
-        self._begin(subject, batch, as_heads(outputs), block, certify)
+        with quiet(place(model, device), model):
+            subject = Subject(model, params=params, dtype=dtype, device=device)
+            self._begin(subject, batch, as_heads(outputs), block, certify)
 
     @classmethod
     def of(
@@ -74,7 +74,7 @@ class Jacobian:
         self._pulled: set[int] = set()  # blocks that were checked
         self._pushed: set[int] = set()
         self._forward = not subject.casts  # whether forward mode gives what it must
-        with quiet(subject.device):
+        with quiet(subject.device, subject.original):
             few = self._placed(slice(0, min(3, len(batch))))
             outputs = guards.first_outputs(subject, few)
             guards.check_differentiable(subject, outputs)
@@ -97,7 +97,7 @@ class Jacobian:
                 f"got a cotangent of shape {tuple(cotangent.shape)}; expected (n, c) = ({len(self.batch)}, {self.width})"
             )
         total = {name: torch.zeros_like(leaf) for name, leaf in self.subject.leaves.items()}
-        with quiet(self.subject.device):
+        with quiet(self.subject.device, self.subject.original):
             for rows in self._blocks():
                 batch = self._placed(rows)
                 values, grads = pulled(self.subject, batch, self.heads, cotangent[rows])
@@ -145,7 +145,7 @@ class Jacobian:
             name: direction[name].detach().to(leaf) if name in direction else torch.zeros_like(leaf)
             for name, leaf in self.subject.leaves.items()
         }
-        with quiet(self.subject.device), sdpa_kernel(SDPBackend.MATH):  # fused attention has first derivatives alone
+        with quiet(self.subject.device, self.subject.original), MATH:  # fused attention has first derivatives alone
             return torch.cat([self._push(rows, moving) for rows in self._blocks()])
 
     def _push(self, rows: slice, moving: Params) -> Tensor:

@@ -28,7 +28,9 @@ from torch import Tensor, nn
 from ntkscope.core import UsageError
 from ntkscope.tangent.reach import ATOMS, Globals, Reach, followed, joined, slots
 
-KEPT = 2**26  # bytes: larger tensors, arrays or sets of parameters are kept by value only if the first pass wrote to them
+KEPT = (
+    2**26
+)  # bytes: larger tensors, arrays or sets of parameters are kept by value only if the first pass wrote to them
 SMALL = 2**20  # bytes: arrays up to this size are compared after every pass, others when a call ends
 MARK = "_belongs_to_ntkscope"
 _MISSING = object()
@@ -85,7 +87,8 @@ class Pristine:
             kept = {key: member for key, member in mapping.items() if not _marked(member)}
             self._mappings.append((name, value, mapping, list(kept), list(kept.values())))
         elif isinstance(value, list | set | deque | np.ndarray):
-            self._sequences.append((name, value, list(_members(value))))
+            sequence = value.reshape(-1) if isinstance(value, np.ndarray) else value
+            self._sequences.append((name, sequence, list(sequence)))
         if followed(type(value)):
             self._typed.append((name, value, type(value)))
         keys = list(_field_names(value))
@@ -115,8 +118,8 @@ class Pristine:
             if value is not None and not kept.holds(value):
                 kept.value = value
         self._values = None
-        for held in self._tensors:
-            held.written = held.value is not None and not held.holds(held.value)
+        for kept in (*self._tensors, *self._states):
+            kept.written = kept.changed()
         return [held.name for held in self._tensors if held.written]
 
     def restore(self, *, numbers: bool = True, every: bool = False) -> list[str]:
@@ -130,6 +133,12 @@ class Pristine:
         for state in self._states:
             if state.instead is not state.object:
                 self._exchange(state)
+        lost = [held.name for held in self._tensors if held.lost]
+        if lost:
+            raise UsageError(
+                f"the model wrote to {', '.join(lost)} during a forward pass, for these inputs only, so it could not be kept as"
+                " it was; expected a forward pass that leaves parameters alone: move the update out of forward"
+            )
         return list(dict.fromkeys(changed))
 
     def changed(self) -> list[str]:
@@ -155,16 +164,18 @@ class Pristine:
             if (mapping or keys) and not _held(mapping, keys, values):
                 before = dict(zip(keys, values))
                 before |= {key: value for key, value in mapping.items() if _marked(value) and key not in before}
-                names = [key for key in {**before, **mapping} if before.get(key, _MISSING) is not mapping.get(key, _MISSING)]
+                names = [
+                    key for key in {**before, **mapping} if before.get(key, _MISSING) is not mapping.get(key, _MISSING)
+                ]
                 changed += [joined(name, key) for key in names] or ([name] if list(before) != list(mapping) else [])
                 if put:
                     _refill(owner, before, names)
         for name, sequence, members in self._sequences:
-            if len(members) != len(_members(sequence)) or not all(map(is_, _members(sequence), members)):
+            if len(members) != len(sequence) or not all(map(is_, sequence, members)):
                 changed.append(name)
                 if put:
                     _refill_members(sequence, members)
-                    members[:] = _members(sequence)  # the order of a set may be another one now
+                    members[:] = sequence  # the order of a set may be another one now
         for name, owner, kind in self._typed:
             if type(owner) is not kind:
                 changed.append(joined(name, "__class__"))
@@ -203,7 +214,7 @@ class _Held:
     def __init__(self, name: str, tensor: Tensor) -> None:
         self.name, self.tensor = name, tensor
         self.value: Tensor | None = None
-        self.written = False  # whether passes were seen to write to it
+        self.written = self.lost = False  # whether passes were seen to write to it; whether that cannot be put back
         self._take()
 
     def _take(self) -> None:
@@ -241,11 +252,7 @@ class _Held:
             tensor.data = self.alias
             changed = True
         touched = self.versioned and tensor._version != self.version
-        if touched and self.value is None:
-            raise UsageError(
-                f"the model wrote to {self.name} during a forward pass, for these inputs only, so it could not be kept as it"
-                " was; expected a forward pass that leaves parameters alone: move the update out of forward"
-            )
+        self.lost |= touched and self.value is None
         if not numbers:
             changed |= touched
         elif self.value is not None and (touched or every or self.written) and not self.holds(self.value):
@@ -261,7 +268,8 @@ class _Held:
             if tensor.grad is not self.grad:
                 tensor.grad = self.grad
                 changed = True
-        if not all(map(is_, _hooks(tensor), self.hooks)):
+        hooks = _hooks(tensor)
+        if hooks[0] is not self.hooks[0] or hooks[1] is not self.hooks[1]:
             tensor._backward_hooks, tensor._post_accumulate_grad_hooks = self.hooks
             changed = True
         return changed
@@ -271,7 +279,9 @@ class _Kind(NamedTuple):
     """How to read and write what an object of some type holds inside, as something that is comparable and never changes."""
 
     read: Callable[[Any], Any]
-    write: Callable[[Any, Any], Any] | None = None  # None: cannot be put back; its result, if any, takes the object's place
+    write: Callable[[Any, Any], Any] | None = (
+        None  # None: cannot be put back; its result, if any, takes the object's place
+    )
     draws: bool = False  # whether it is a stream of random numbers
     shared: bool = False  # whether tensors may share its memory
 
@@ -282,7 +292,7 @@ class _State:
     def __init__(self, name: str, value: Any, kind: _Kind) -> None:
         self.name = name if kind.write is not None else f"{name} (cannot be put back)"
         self.object = self.instead = value
-        self.kind, self.size = kind, int(getattr(value, "nbytes", 0))
+        self.kind, self.size, self.written = kind, int(getattr(value, "nbytes", 0)), False
         self.value = kind.read(value) if self.size <= KEPT else None
 
     def read(self) -> Any:
@@ -300,7 +310,7 @@ class _State:
         return self.value is not None and not self.holds(self.value)
 
     def restore(self, numbers: bool, every: bool) -> bool:
-        if (self.size > SMALL and not every) or not self.changed():
+        if (self.size > SMALL and not (every or self.written)) or not self.changed():
             return False
         if self.kind.write is None:
             self.value = self.read()  # named once, then left as it is
@@ -379,7 +389,11 @@ _KINDS: list[tuple[Any, _Kind]] = [
     (bytearray, _Kind(bytes, lambda b, kept: b.__setitem__(slice(None), kept), shared=True)),
     (
         array.array,
-        _Kind(lambda a: a.tobytes(), lambda a, kept: a.__setitem__(slice(None), array.array(a.typecode, kept)), shared=True),
+        _Kind(
+            lambda a: a.tobytes(),
+            lambda a, kept: a.__setitem__(slice(None), array.array(a.typecode, kept)),
+            shared=True,
+        ),
     ),
     (io.StringIO | io.BytesIO, _Kind(lambda f: f.closed or (f.getvalue(), f.tell()), _write_text)),
     (io.IOBase, _Kind(lambda f: f.closed or not f.seekable() or f.tell())),
@@ -412,10 +426,6 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(*bits)
 
 
-def _members(sequence: Any) -> Any:
-    return sequence.flat if isinstance(sequence, np.ndarray) else sequence
-
-
 def _refill(owner: Any, before: dict[Any, Any], names: list[Any]) -> None:
     if isinstance(owner, type):
         for key in names:
@@ -429,7 +439,7 @@ def _refill(owner: Any, before: dict[Any, Any], names: list[Any]) -> None:
 def _refill_members(sequence: Any, members: list[Any]) -> None:
     if isinstance(sequence, np.ndarray):
         for k, member in enumerate(members):
-            sequence.flat[k] = member
+            sequence[k] = member
     elif isinstance(sequence, set):
         set.clear(sequence)
         set.update(sequence, members)

@@ -54,7 +54,11 @@ class Reach:
         seen: set[int] = set()
         while self._queue and len(seen) < MOST:
             name, value = self._queue.popleft()
-            if type(value) not in ATOMS and id(value) not in seen and (not isinstance(value, type) or self._own_class(value)):
+            if (
+                type(value) not in ATOMS
+                and id(value) not in seen
+                and (not isinstance(value, type) or self._own_class(value))
+            ):
                 seen.add(id(value))
                 yield name, value
                 self._queue.extend(self._members(name, value))
@@ -85,7 +89,9 @@ class Reach:
         elif isinstance(value, memoryview):
             members = [(name, value.obj)]
         elif isinstance(value, Tensor):
-            members = [(name, vars(value)), (name, value._backward_hooks)] if vars(value) or value._backward_hooks else []
+            members = (
+                [(name, vars(value)), (name, value._backward_hooks)] if vars(value) or value._backward_hooks else []
+            )
         if followed(kind):
             if hasattr(value, "__dict__"):
                 members.append((name, vars(value)))

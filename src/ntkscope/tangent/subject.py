@@ -28,6 +28,7 @@ from ntkscope.core.calling import logits
 from ntkscope.core.copies import duplicate, reached, shared
 from ntkscope.core.random import kept_randomness
 from ntkscope.core.tensor_cores import tensor_cores
+from ntkscope.core.threads import Together, alone_with, caller
 from ntkscope.tangent.arithmetic import Kinds
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.pristine import Pristine
@@ -166,13 +167,14 @@ class Subject:
         """Put back what a pass changed, but for the numbers of tensors, which its backward pass may need."""
         assert self._pristine is not None
         self.changes.update(self._pristine.restore(numbers=False))
-        if _OPEN and self not in _OPEN[-1]:
-            _OPEN[-1].append(self)
+        calls = _OPEN.get(caller())
+        if calls and self not in calls[-1]:
+            calls[-1].append(self)
 
-    def restore(self) -> None:
-        """Put back everything."""
+    def restore(self, *, every: bool = False) -> None:
+        """Put back everything; `every`: also what may have been written without a trace."""
         if self._pristine is not None:
-            self.changes.update(self._pristine.restore())
+            self.changes.update(self._pristine.restore(every=every))
 
     def refresh(self) -> None:
         """Before another call: follow what the caller did to the weights."""
@@ -237,7 +239,7 @@ class Subject:
         return name.rpartition(".")[0] or "(the model itself)"
 
 
-_OPEN: list[list[Subject]] = []  # subjects to be put back when the call that runs them ends
+_OPEN: dict[int, list[list[Subject]]] = {}  # by caller: subjects to be put back when the call that runs them ends
 
 
 def place(model: nn.Module, device: torch.device | str | None = None) -> torch.device:
@@ -343,17 +345,18 @@ def swapped(model: nn.Module, state: Mapping[str, Tensor], *, everywhere: bool =
 def _casts_seen() -> Iterator[list[bool]]:
     """Notes whether modules are cast or moved while this is open."""
     seen: list[bool] = []
-    original = nn.Module._apply
 
     def noted(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         seen.append(True)
         return original(module, *args, **kwargs)
 
-    nn.Module._apply = noted  # type: ignore[method-assign, assignment]
-    try:
-        yield seen
-    finally:
-        nn.Module._apply = original  # type: ignore[method-assign]
+    with alone_with(nn.Module):
+        original = nn.Module._apply
+        nn.Module._apply = noted  # type: ignore[method-assign, assignment]
+        try:
+            yield seen
+        finally:
+            nn.Module._apply = original  # type: ignore[method-assign]
 
 
 def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dict[str, nn.Parameter]:
@@ -433,24 +436,46 @@ def _all_names(model: nn.Module) -> dict[int, list[str]]:
 
 
 @contextlib.contextmanager
-def quiet(device: torch.device) -> Iterator[None]:
-    """Gradients on, mixed precision and TF32 off; the caller's random states and settings are kept, whatever happens inside."""
-    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
-    with (
-        kept_randomness([device] if device.type == "cuda" else []),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-        tensor_cores(False),
-        torch.autocast(device.type, enabled=False),  # threads of their own know nothing of the caller's
-        warnings.catch_warnings(),  # here, for threads that would set filters side by side lose the caller's
-    ):
+def _settings() -> Iterator[None]:
+    """TF32 off; the default dtype, warning filters and random states of the process are kept, whatever happens inside."""
+    dtype = torch.get_default_dtype()
+    devices = [torch.device("cuda", k) for k in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)]
+    with kept_randomness(devices), tensor_cores(False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*performance drop", category=UserWarning)  # of vmap's slower rules
-        _OPEN.append([])
         try:
             yield
         finally:
-            for subject in _OPEN.pop():
-                subject.restore()
             torch.set_default_dtype(dtype)
+
+
+_SETTINGS = Together(_settings)
+
+
+@contextlib.contextmanager
+def quiet(device: torch.device, *models: nn.Module) -> Iterator[None]:
+    """One call on `models`: others on them, or on parts of them, wait in their threads until it ends.
+
+    Gradients on, mixed precision off, the settings of the process kept; the models are put back as they were.
+    """
+    threads, subjects = torch.get_num_threads(), list[Subject]()
+    with (
+        alone_with(*(module for model in models for module in model.modules())),
+        _SETTINGS,
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),  # threads of their own know nothing of the caller's
+        torch.autocast(device.type, enabled=False),
+    ):
+        calls = _OPEN.setdefault(caller(), [])
+        calls.append(subjects)
+        try:
+            yield
+        finally:
+            calls.pop()
+            if not calls:
+                del _OPEN[caller()]
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
+            with contextlib.ExitStack() as each:
+                for subject in subjects:
+                    each.callback(subject.restore, every=True)

@@ -86,8 +86,8 @@ def token_saliency(
     """
     guards.check_mode(model)
     batch = as_batch(x, model)
-    subject = Subject(model, device=device, still=True)
-    with quiet(place(model, device)), torch.enable_grad():
+    with quiet(place(model, device), model):
+        subject = Subject(model, device=device, still=True)
         blocks = [subject.placed(batch[at : at + BLOCK]) for at in range(0, len(batch), BLOCK)]
         mean = _mean_embedding(subject, blocks)
         found = [_of_block(subject, block, mean, centred, number) for number, block in enumerate(blocks)]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ntkscope.core import UsageError
-from ntkscope.core.random import kept_randomness
+from ntkscope.tangent.subject import quiet
 
 
 def bare(model: Any) -> nn.Module:
@@ -49,12 +49,8 @@ def held_still(model: nn.Module, device: torch.device) -> Iterator[None]:
 
     Flags are set directly: a module's own `train()` may do more than that, such as merging weights.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(kept_randomness([device] if device.type == "cuda" else []))
-        for kind in {"cpu", device.type}:  # what is made of a kernel is not rounded, wherever the loop calls us
-            stack.enter_context(torch.autocast(kind, enabled=False))
-        stack.enter_context(torch.inference_mode(False))
+    with quiet(device, model), contextlib.ExitStack() as stack:
+        modes = [(module, module.training) for module in model.modules()]
         if "torch._dynamo" in sys.modules:  # otherwise nothing was compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ntkscope.core import Inputs, UsageError
 from ntkscope.models import read_weights, without_prefix
 from ntkscope.tangent.batches import as_batch
-from ntkscope.tangent.subject import Subject, quiet, select
+from ntkscope.tangent.subject import Subject, place, quiet, select
 
 BLOCK = 256
 Params: TypeAlias = (
@@ -25,9 +25,9 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 def outputs(model: nn.Module, x: Inputs, device: Any = None) -> Float[Tensor, "n c"]:
     """The network's outputs on the CPU in float64, block by block; the model is not changed."""
-    subject, batch = Subject(model, device=device, still=True), as_batch(x, model)
-    found = []
-    with quiet(subject.device), torch.no_grad():
+    found, batch = [], as_batch(x, model)
+    with quiet(place(model, device), model), torch.no_grad():
+        subject = Subject(model, device=device, still=True)
         for start in range(0, len(batch), BLOCK):
             block = batch[start : start + BLOCK].to(subject.device, subject.dtype)
             found.append(subject(block).detach().double().cpu())
