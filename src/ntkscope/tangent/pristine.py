@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import ast
+import copy
 import io
 import itertools
 import pickle
@@ -34,6 +35,7 @@ KEPT = (
 SMALL = 2**20  # bytes: arrays up to this size are compared after every pass, others when a call ends
 MARK = "_belongs_to_ntkscope"
 _MISSING = object()
+_type: Callable[[Any], Any] = type
 _hooks = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
@@ -71,15 +73,16 @@ class Pristine:
         self._values: dict[int, Any] | None = None
         for name, value in Reach(model, classes=classes):
             self._keep(name, value)
+        self._numbers: list[_Held | _State] = [*self._tensors, *self._states]
         self._keep_values(model, parameters=classes)
         for held in self._tensors:
             if written and held.name in written:
                 held.value, held.written = held.read(), True
 
     def _keep(self, name: str, value: Any) -> None:
-        kind = _kind_of(value)
-        if kind is not None:
-            self._states.append(_State(name, value, kind))
+        state, kind = _kind_of(value), _type(value)
+        if state is not None:
+            self._states.append(_State(name, value, state))
         elif isinstance(value, Tensor):
             self._tensors.append(_Held(name, value))
         elif isinstance(value, dict | type):
@@ -89,8 +92,8 @@ class Pristine:
         elif isinstance(value, list | set | deque | np.ndarray):
             sequence = value.reshape(-1) if isinstance(value, np.ndarray) else value
             self._sequences.append((name, sequence, list(sequence)))
-        if followed(type(value)):
-            self._typed.append((name, value, type(value)))
+        if followed(kind):
+            self._typed.append((name, value, kind))
         keys = list(_field_names(value))
         if keys:
             self._fields.append((name, value, keys, [_read(value, key) for key in keys]))
@@ -108,17 +111,17 @@ class Pristine:
 
     def watch_values(self) -> None:
         """Keep a copy of everything until `settle` is asked: writing through `.data` leaves no other trace."""
-        self._values = {id(kept): kept.read() for kept in (*self._tensors, *self._states) if kept.value is None}
+        self._values = {id(kept): kept.read() for kept in self._numbers if kept.value is None}
 
     def settle(self) -> list[str]:
         """After a first pass: the tensors it wrote to, which are kept by value from now on; the other copies go."""
         assert self._values is not None
-        for kept in (*self._tensors, *self._states):
+        for kept in self._numbers:
             value = self._values.get(id(kept))
             if value is not None and not kept.holds(value):
                 kept.value = value
         self._values = None
-        for kept in (*self._tensors, *self._states):
+        for kept in self._numbers:
             kept.written = kept.changed()
         return [held.name for held in self._tensors if held.written]
 
@@ -129,7 +132,7 @@ class Pristine:
         With `every`, numbers are compared that nothing is known to have written to: something may have without a trace.
         """
         changed = self._slots_changed(put=True)
-        changed += [kept.name for kept in (*self._tensors, *self._states) if kept.restore(numbers, every)]
+        changed += [kept.name for kept in self._numbers if kept.restore(numbers, every)]
         for state in self._states:
             if state.instead is not state.object:
                 self._exchange(state)
@@ -143,13 +146,13 @@ class Pristine:
 
     def changed(self) -> list[str]:
         """The names of what is no longer as it was, numbers among them; nothing is put back."""
-        return self._slots_changed(put=False) + [k.name for k in (*self._tensors, *self._states) if k.changed()]
+        return self._slots_changed(put=False) + [k.name for k in self._numbers if k.changed()]
 
     def follow(self) -> bool:
         """Take the numbers as they are now, where nothing but numbers has changed; False where more has."""
         if self._slots_changed(put=False):
             return False
-        for kept in (*self._tensors, *self._states):
+        for kept in self._numbers:
             kept.follow()
         return True
 
@@ -192,20 +195,14 @@ class Pristine:
     def _exchange(self, state: _State) -> None:
         """Another object takes the place of one that cannot be put back, wherever the model holds it."""
         old, new, state.object = state.object, state.instead, state.instead
-        for _, owner, _, keys, values in self._mappings:
-            for k, value in enumerate(values):
-                if value is old:
-                    values[k] = new
-                    _write(owner, keys[k], new)
         for _, sequence, members in self._sequences:
             if any(member is old for member in members):
                 members[:] = [new if member is old else member for member in members]
                 _refill_members(sequence, members)
-        for _, owner, keys, values in self._fields:
-            for k, value in enumerate(values):
-                if value is old:
-                    values[k] = new
-                    _write(owner, keys[k], new)
+        for owner, keys, values in (*((m[1], *m[3:]) for m in self._mappings), *(f[1:] for f in self._fields)):
+            for k in [k for k, value in enumerate(values) if value is old]:
+                values[k] = new
+                _write(owner, keys[k], new)
 
 
 class _Held:
@@ -276,7 +273,7 @@ class _Held:
 
 
 class _Kind(NamedTuple):
-    """How to read and write what an object of some type holds inside, as something that is comparable and never changes."""
+    """How to copy what an object of some type holds inside, and how to write it back."""
 
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], Any] | None = (
@@ -299,7 +296,7 @@ class _State:
         return self.kind.read(self.object)
 
     def holds(self, value: Any) -> bool:
-        return bool(self.read() == value)
+        return pickle.dumps(self.read()) == pickle.dumps(value)  # arrays among them; NaN is a number like others
 
     def follow(self) -> None:
         """Take what it holds now."""
@@ -323,18 +320,13 @@ def _kind_of(value: Any) -> _Kind | None:
     """How to look into an object that is neither a container nor a tensor; None where there is nothing to see."""
     if isinstance(value, np.ndarray) and (value.dtype.hasobject or not value.flags.writeable):
         return None
-    return _kind_of_type(type(value))
+    return _kind_of_type(_type(value))
 
 
 @lru_cache(1024)
-def _kind_of_type(kind: type) -> _Kind | None:
+def _kind_of_type(kind: Any) -> _Kind | None:
     iterates = kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
     return next((found for kinds, found in _KINDS if issubclass(kind, kinds)), _Kind(_progress) if iterates else None)
-
-
-def _write_array(owner: np.ndarray, kept: tuple[tuple[int, ...], bytes]) -> None:
-    owner.shape = kept[0]
-    owner[...] = np.frombuffer(kept[1], owner.dtype).reshape(kept[0])
 
 
 def _write_text(owner: Any, kept: tuple[Any, int]) -> None:
@@ -349,51 +341,25 @@ def _progress(value: Any) -> Any:
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
         return frame and (frame.f_lasti, [_progress(member) for member in frame.f_locals.values()])
-    if type(value) in ATOMS:
-        return value
-    if isinstance(value, tuple):
-        return [_progress(member) for member in value]
+    if type(value) in ATOMS or isinstance(value, tuple):
+        return [_progress(member) for member in value] if isinstance(value, tuple) else value
     if isinstance(value, list):
         return len(value)
-    if type(value).__module__ in ("builtins", "itertools") and hasattr(value, "__next__"):
-        try:
-            return _progress(value.__reduce__())
-        except TypeError:
-            return None
-    return type(value)
+    try:
+        return _progress(value.__reduce__()) if _kind_of(value) is not None else None
+    except TypeError:
+        return None
 
 
 _KINDS: list[tuple[Any, _Kind]] = [
-    (np.ndarray, _Kind(lambda a: (a.shape, a.tobytes()), _write_array, shared=True)),
-    (
-        torch.Generator,
-        _Kind(
-            lambda g: g.get_state().numpy().tobytes(),
-            lambda g, kept: g.set_state(torch.frombuffer(bytearray(kept), dtype=torch.uint8)) and None,
-            draws=True,
-        ),
-    ),
+    (np.ndarray, _Kind(np.copy, lambda a, kept: a.__setitem__(..., kept), shared=True)),
+    (array.array | bytearray, _Kind(copy.copy, lambda a, kept: a.__setitem__(slice(None), kept), shared=True)),
+    (torch.Generator, _Kind(lambda g: g.get_state(), lambda g, kept: g.set_state(kept), draws=True)),
     (random.Random, _Kind(lambda g: g.getstate(), lambda g, kept: g.setstate(kept), draws=True)),
+    (np.random.RandomState, _Kind(lambda g: g.get_state(), lambda g, kept: g.set_state(kept), draws=True)),
     (
         np.random.Generator,
-        _Kind(
-            lambda g: pickle.dumps(g.bit_generator.state),
-            lambda g, kept: setattr(g.bit_generator, "state", pickle.loads(kept)),
-            draws=True,
-        ),
-    ),
-    (
-        np.random.RandomState,
-        _Kind(lambda g: pickle.dumps(g.get_state()), lambda g, kept: g.set_state(pickle.loads(kept)), draws=True),
-    ),
-    (bytearray, _Kind(bytes, lambda b, kept: b.__setitem__(slice(None), kept), shared=True)),
-    (
-        array.array,
-        _Kind(
-            lambda a: a.tobytes(),
-            lambda a, kept: a.__setitem__(slice(None), array.array(a.typecode, kept)),
-            shared=True,
-        ),
+        _Kind(lambda g: g.bit_generator.state, lambda g, kept: setattr(g.bit_generator, "state", kept), draws=True),
     ),
     (io.StringIO | io.BytesIO, _Kind(lambda f: f.closed or (f.getvalue(), f.tell()), _write_text)),
     (io.IOBase, _Kind(lambda f: f.closed or not f.seekable() or f.tell())),
@@ -440,13 +406,10 @@ def _refill_members(sequence: Any, members: list[Any]) -> None:
     if isinstance(sequence, np.ndarray):
         for k, member in enumerate(members):
             sequence[k] = member
-    elif isinstance(sequence, set):
-        set.clear(sequence)
-        set.update(sequence, members)
     else:
-        base = list if isinstance(sequence, list) else deque
+        base: Any = next(kind for kind in (list, set, deque) if isinstance(sequence, kind))
         base.clear(sequence)
-        base.extend(sequence, members)
+        (base.update if base is set else base.extend)(sequence, members)
 
 
 def _field_names(value: Any) -> Iterable[str]:
@@ -455,7 +418,7 @@ def _field_names(value: Any) -> Iterable[str]:
         return ("cell_contents",)
     if isinstance(value, Globals):
         return sorted(value.names)
-    return slots(type(value)) if followed(type(value)) else ()
+    return slots(_type(value)) if followed(_type(value)) else ()
 
 
 def _read(owner: Any, key: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import io
-import itertools
 import random
 import sys
 import weakref
@@ -20,12 +19,23 @@ from torch import Tensor, nn
 
 MOST = 50_000  # objects followed: a model that holds a whole program (a trainer, a data set) is not walked for ever
 PLAIN = {"types", "collections", "argparse", "queue", "weakref", "_weakrefset", "_thread"}  # hold what they are given
-FOREIGN = (set(sys.stdlib_module_names) - {"__main__", *PLAIN}) | set(
-    "torch numpy scipy sklearn pandas PIL lightning pytorch_lightning accelerate datasets tokenizers dask distributed"
-    " matplotlib wandb tensorboard ntkscope".split()
-)  # whose objects are not the model's own
+FOREIGN = set(sys.stdlib_module_names) - {"__main__", *PLAIN} | {
+    *(
+        "torch",
+        "numpy",
+        "scipy",
+        "sklearn",
+        "pandas",
+        "PIL",
+        "lightning",
+        "pytorch_lightning",
+        "accelerate",
+        "datasets",
+    ),
+    *("tokenizers", "dask", "distributed", "matplotlib", "wandb", "tensorboard", "ntkscope"),
+}  # whose objects are not the model's own
 ATOMS = {type(None), bool, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.Size}
-WHOLE = (array.array, bytearray, io.IOBase, np.ndarray, np.random.Generator, np.random.RandomState)
+WHOLE: tuple[type, ...] = (array.array, bytearray, io.IOBase, np.ndarray, np.random.Generator, np.random.RandomState)
 WHOLE += (random.Random, torch.Generator)  # types of objects that are looked at as a whole
 
 
@@ -67,7 +77,7 @@ class Reach:
     def _members(self, name: str, value: Any) -> Iterable[tuple[str, Any]]:
         if isinstance(value, type):
             return self._class_members(value)
-        kind = type(value)
+        kind: Any = type(value)
         members: list[tuple[str, Any]] = []
         if isinstance(value, dict):
             members = [(joined(name, key), member) for key, member in value.items() if type(member) not in ATOMS]
@@ -133,7 +143,7 @@ class Reach:
 
 
 @lru_cache(1024)
-def followed(kind: type) -> bool:
+def followed(kind: Any) -> bool:
     """Whether objects of a class are looked into: those of the caller's own classes, and those that only hold things."""
     if issubclass(kind, nn.Module):
         return True
@@ -144,7 +154,7 @@ def followed(kind: type) -> bool:
 
 
 @lru_cache(1024)
-def slots(kind: type) -> tuple[str, ...]:
+def slots(kind: Any) -> tuple[str, ...]:
     """The attributes that objects of a class keep outside of `__dict__`."""
     return tuple(k for base in kind.__mro__ for k, m in vars(base).items() if isinstance(m, MemberDescriptorType))
 
