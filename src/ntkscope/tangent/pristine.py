@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from operator import attrgetter, is_
-from types import CellType, FunctionType, GeneratorType
+from types import CellType, GeneratorType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,13 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
-from ntkscope.tangent.reach import ATOMS, Globals, Reach, followed, joined, slots
+from ntkscope.tangent.reach import ATOMS, MARK, Globals, Reach, followed, joined, marked, slots
 
 KEPT = (
     2**26
 )  # bytes: larger tensors, arrays or sets of parameters are kept by value only if the first pass wrote to them
 SMALL = 2**20  # bytes: arrays up to this size are compared after every pass, others when a call ends
-MARK = "_belongs_to_ntkscope"
 _MISSING = object()
 _type: Callable[[Any], Any] = type
 _hooks = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -43,10 +42,6 @@ def ours(hook: Callable[..., Any]) -> Callable[..., Any]:
     """A hook of this package's own, which is not taken for a change of the model."""
     setattr(hook, MARK, True)
     return hook
-
-
-def _marked(value: Any) -> bool:
-    return isinstance(value, FunctionType) and getattr(value, MARK, False) is True
 
 
 class Pristine:
@@ -87,7 +82,7 @@ class Pristine:
             self._tensors.append(_Held(name, value))
         elif isinstance(value, dict | type):
             mapping = vars(value) if isinstance(value, type) else value
-            kept = {key: member for key, member in mapping.items() if not _marked(member)}
+            kept = {key: member for key, member in mapping.items() if not marked(member)}
             self._mappings.append((name, value, mapping, list(kept), list(kept.values())))
         elif isinstance(value, list | set | deque | np.ndarray):
             sequence = value.reshape(-1) if isinstance(value, np.ndarray) else value
@@ -166,7 +161,7 @@ class Pristine:
         for name, owner, mapping, keys, values in self._mappings:
             if (mapping or keys) and not _held(mapping, keys, values):
                 before = dict(zip(keys, values))
-                before |= {key: value for key, value in mapping.items() if _marked(value) and key not in before}
+                before |= {key: value for key, value in mapping.items() if marked(value) and key not in before}
                 names = [
                     key for key in {**before, **mapping} if before.get(key, _MISSING) is not mapping.get(key, _MISSING)
                 ]

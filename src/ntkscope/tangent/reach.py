@@ -34,9 +34,15 @@ FOREIGN = set(sys.stdlib_module_names) - {"__main__", *PLAIN} | {
     ),
     *("tokenizers", "dask", "distributed", "matplotlib", "wandb", "tensorboard", "ntkscope"),
 }  # whose objects are not the model's own
+MARK = "_belongs_to_ntkscope"
 ATOMS = {type(None), bool, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.Size}
 WHOLE: tuple[type, ...] = (array.array, bytearray, io.IOBase, np.ndarray, np.random.Generator, np.random.RandomState)
 WHOLE += (random.Random, torch.Generator)  # types of objects that are looked at as a whole
+
+
+def marked(value: Any) -> bool:
+    """Whether this is a function of the package itself, which the model holds for a while."""
+    return isinstance(value, FunctionType) and getattr(value, MARK, False) is True
 
 
 class Globals(NamedTuple):
@@ -64,11 +70,7 @@ class Reach:
         seen: set[int] = set()
         while self._queue and len(seen) < MOST:
             name, value = self._queue.popleft()
-            if (
-                type(value) not in ATOMS
-                and id(value) not in seen
-                and (not isinstance(value, type) or self._own_class(value))
-            ):
+            if type(value) not in ATOMS and id(value) not in seen and self._wanted(value):
                 seen.add(id(value))
                 yield name, value
                 self._queue.extend(self._members(name, value))
@@ -99,9 +101,7 @@ class Reach:
         elif isinstance(value, memoryview):
             members = [(name, value.obj)]
         elif isinstance(value, Tensor):
-            members = (
-                [(name, vars(value)), (name, value._backward_hooks)] if vars(value) or value._backward_hooks else []
-            )
+            members = [(name, vars(value)), (joined(name, "_backward_hooks"), value._backward_hooks)]
         if followed(kind):
             if hasattr(value, "__dict__"):
                 members.append((name, vars(value)))
@@ -109,8 +109,12 @@ class Reach:
             members.append((kind.__qualname__, kind))
         return members
 
-    def _own_class(self, kind: type) -> bool:
-        return self.classes and _package(kind.__module__) not in FOREIGN and _package(kind.__module__) not in PLAIN
+    def _wanted(self, value: Any) -> bool:
+        if isinstance(value, type):
+            return (
+                self.classes and _package(value.__module__) not in FOREIGN and _package(value.__module__) not in PLAIN
+            )
+        return not marked(value)
 
     def _class_members(self, kind: type) -> Iterator[tuple[str, Any]]:
         yield from ((base.__qualname__, base) for base in kind.__mro__[1:])

@@ -126,10 +126,11 @@ class Subject:
         if self._written is None:
             before.watch_values()
         try:
-            with _casts_seen() as casts, Kinds(self.kinds):
+            _CAST.discard(caller())
+            with _NOTING, Kinds(self.kinds):
                 return self.model(*batch.args, **batch.kwargs)
         finally:
-            self.casts |= bool(casts)
+            self.casts |= caller() in _CAST
             self.draws |= bool(before.drew())
             if self._written is None:
                 self._written = frozenset(before.settle())
@@ -341,22 +342,26 @@ def swapped(model: nn.Module, state: Mapping[str, Tensor], *, everywhere: bool =
             slots[name] = value
 
 
+_CAST: set[int] = set()  # callers whose modules were cast or moved
+
+
 @contextlib.contextmanager
-def _casts_seen() -> Iterator[list[bool]]:
-    """Notes whether modules are cast or moved while this is open."""
-    seen: list[bool] = []
+def _noting() -> Iterator[None]:
+    """While open, casts and moves of modules are noted."""
+    original = nn.Module._apply
 
     def noted(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        seen.append(True)
+        _CAST.add(caller())
         return original(module, *args, **kwargs)
 
-    with alone_with(nn.Module):
-        original = nn.Module._apply
-        nn.Module._apply = noted  # type: ignore[method-assign, assignment]
-        try:
-            yield seen
-        finally:
-            nn.Module._apply = original  # type: ignore[method-assign]
+    nn.Module._apply = noted  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module._apply = original  # type: ignore[method-assign]
+
+
+_NOTING = Together(_noting)
 
 
 def select(model: nn.Module, params: Selection, last: Sequence[str] = ()) -> dict[str, nn.Parameter]:

@@ -125,7 +125,7 @@ class NetworkSource(ABC, Generic[Made]):
 
     def tile(self, i: int, j: int) -> TileValues:
         """Tile (i, j) and `k(x, x)` of its inputs; parameters used in new ways by these inputs take the func path."""
-        with self._lock, quiet(self.device, self.recipe.model), reproducible(self.device), self._clock():
+        with quiet(self.device, self.recipe.model), self._lock, reproducible(self.device), self._clock():
             start = self._paths.get(i, Detour())
             return retried(functools.partial(self._tile, i, j), start, threads=lambda d: self._made[d].threads)
 
