@@ -1,7 +1,7 @@
 """Everything that can be reached from a model, and the switches of the process, as plain data that can be compared.
 
-Written with `gc.get_referents` and `inspect.getclosurevars`, not with what the package itself uses: objects get numbers in the order
-in which they are met, and each is described by its type, its own numbers or bytes, and the numbers of what it refers to.
+Written with `gc.get_referents` and `inspect.getclosurevars`, not with what the package itself uses: objects get numbers in the
+order in which they are met, and each is described by its type, its own bytes, and the numbers of what it refers to.
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ def everything(model: nn.Module, *more: Any) -> list[str]:
 
     number(model)
     number(list(more))
-    lines = []
-    for value in met:  # grows
-        lines.append(f"{type(value).__name__} {_described(value, number)}")
-    return lines
+    return [f"{type(value).__name__} {_described(value, number)}" for value in met]  # which grows meanwhile
 
 
 def _described(value: Any, number: Any) -> Any:

@@ -28,10 +28,6 @@ COPIED = {"linearize", "solve", "another dtype"}  # may be refused: w₀ must st
 SILENT = {"draws globally", "the default dtype", "a gradient"}  # settings of the process
 
 
-def projected(name: str, **options: Any) -> Callable[[nn.Module], Any]:
-    return lambda model: ns.kernel(name, model, X, **options).dense()
-
-
 def tracked(model: nn.Module, folder: Path) -> None:
     with ns.Tracker(model, (X, LABELS), folder / "run", watch=("weights", "ck", "trntk"), when=[1], total=1) as tracker:
         tracker.step(loss=0.5)
@@ -179,27 +175,28 @@ def in_threads(*work: Callable[[], Any]) -> None:
     assert errors == []
 
 
-def three_callers(runs: int) -> None:
-    for run in range(runs):
-        model = build(["a buffer", "numpy", "a list"][run % 3])
-        expected = ns.kernel("trntk0", build("a list"), X).dense()
-        kept, found = ns.Tangent(model), []
-        with left_alone(model):
-            in_threads(
-                lambda: found.append(ns.kernel("trntk0", model, X).dense()),
-                lambda: found.append(kept.kernel("trntk0", X).dense()),
-                lambda: (kept.features(X), ns.feature_matrices(model, X), activations(model, X, ["a"])),
-            )
-        assert all(torch.equal(each, expected) for each in found)
+def three_callers(name: str) -> None:
+    model, expected = build(name), ns.kernel("trntk0", build("a list"), X).dense()
+    kept, found = ns.Tangent(model), list[Tensor]()
+    with left_alone(model):
+        in_threads(
+            lambda: found.append(ns.kernel("trntk0", model, X).dense()),
+            lambda: found.append(kept.kernel("trntk0", X).dense()),
+            lambda: (kept.features(X), ns.feature_matrices(model, X), activations(model, X, ["a"])),
+        )
+    assert all(torch.equal(each, expected) for each in found)
 
 
 def test_three_threads_on_one_model() -> None:
-    three_callers(4)
+    for name in ("a buffer", "numpy", "a list"):
+        three_callers(name)
 
 
 @pytest.mark.guard
 def test_three_threads_on_one_model_many_times() -> None:
-    three_callers(24)
+    for _ in range(8):
+        for name in ("a buffer", "numpy", "a list"):
+            three_callers(name)
 
 
 def test_threads_on_parts_of_one_model() -> None:
@@ -245,11 +242,12 @@ def test_the_generator_of_a_loader() -> None:
 
 def test_what_cannot_be_put_back_is_named(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
-        for value, write in (
-            ((n for n in range(99)), next),
-            (iter([1] * 99), next),
-            (log, lambda f: f.write("called")),
-        ):
-            model = build("a list")
-            model.kept, model.write = value, lambda m, x, write=write: write(m.kept) and None
+        several: list[tuple[Any, Callable[[Any, Tensor], Any]]] = [
+            ((n for n in range(99)), lambda m, x: next(m.kept)),
+            (iter([1] * 99), lambda m, x: next(m.kept)),
+            (log, lambda m, x: m.kept.write("called")),
+        ]
+        for value, write in several:
+            model: Any = build("a list")
+            model.kept, model.write = value, write
             assert ns.kernel("trntk0", model, X).certificate.changes == ("kept (cannot be put back)",)

@@ -29,7 +29,7 @@ TICKS = itertools.count()
 
 
 class Slotted:
-    __slots__ = ("__hidden", "n", "late")
+    __slots__ = ("__hidden", "late", "n")
 
     def __init__(self) -> None:
         self.n, self.__hidden = 0, []
@@ -179,13 +179,13 @@ class Recorded(Record):
 
 @writer("a global number")
 def _(m: Any, x: Tensor) -> None:
-    global CALLS  # noqa: PLW0603 - what is tested
+    global CALLS
     CALLS += 1
 
 
 @writer("a new global")
 def _(m: Any, x: Tensor) -> None:
-    global FRESH  # noqa: PLW0603
+    global FRESH
     FRESH = [len(x)]
 
 

@@ -39,7 +39,7 @@ def collect(
     A loader that shuffles is refused, and so are items drawn anew at each access, unless `augmented`: then they use
     a fixed seed. Global random states are left as they were.
     """
-    with kept_randomness():
+    with kept_randomness(also=_streams(data)):
         source = data.dataset if isinstance(data, DataLoader) else data
         if isinstance(data, DataLoader):
             refuse_shuffling(data, what)
@@ -104,12 +104,25 @@ def in_order(loader: DataLoader[Any]) -> DataLoader[Any]:
     if not isinstance(sampler, RandomSampler | WeightedRandomSampler | DistributedSampler):  # which draw from all items
         own = getattr(loader.batch_sampler, "sampler", None)
         batched = own is None and loader.batch_sampler is not None
-        with kept_randomness():
+        with kept_randomness(also=_streams(loader)):
             reseed(0)
             drawn = list(islice(loader.batch_sampler if batched else sampler, PASSES * size))  # type: ignore[arg-type]
         visited = sorted({int(i) for some in drawn for i in (some if batched else [some])})
         data = data if len(visited) == size else Subset(data, visited)
     return DataLoader(data, batch_size=loader.batch_size or BATCH, shuffle=False, collate_fn=loader.collate_fn)
+
+
+def _streams(data: Any) -> list[torch.Generator]:
+    """The random generators that a loader, its samplers and its data set hold."""
+    batches = getattr(data, "batch_sampler", None)
+    holders = (
+        data,
+        getattr(data, "dataset", None),
+        getattr(data, "sampler", None),
+        batches,
+        getattr(batches, "sampler", None),
+    )
+    return [v for each in holders for v in getattr(each, "__dict__", {}).values() if isinstance(v, torch.Generator)]
 
 
 def _items(data: Any) -> Iterable[Any]:

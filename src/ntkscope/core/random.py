@@ -49,15 +49,19 @@ def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:
 
 
 @contextlib.contextmanager
-def kept_randomness(devices: Sequence[torch.device] = ()) -> Iterator[None]:
-    """The caller's random states (torch, numpy, python) are the same afterwards, whatever is drawn inside."""
+def kept_randomness(devices: Sequence[torch.device] = (), also: Sequence[torch.Generator] = ()) -> Iterator[None]:
+    """The caller's random states (torch, numpy, python, and of the generators `also`) are the same afterwards, whatever is
+    drawn inside."""
     python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002
+    streams = [each.get_state() for each in also]
     with torch.random.fork_rng(devices=list(devices)):
         try:
             yield
         finally:
             random.setstate(python)
             np.random.set_state(arrays)  # noqa: NPY002
+            for each, state in zip(also, streams):
+                each.set_state(state)
 
 
 def reseed(seed: int) -> None:
