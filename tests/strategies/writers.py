@@ -32,7 +32,8 @@ class Slotted:
     __slots__ = ("__hidden", "late", "n")
 
     def __init__(self) -> None:
-        self.n, self.__hidden = 0, []
+        self.n = 0
+        self.__hidden: list[int] = []
 
     def tick(self) -> None:
         self.n, self.late = self.n + 1, True
@@ -55,7 +56,7 @@ class Record:
     n: int = 0
 
 
-class Named(list):  # type: ignore[type-arg]
+class Named(list[int]):
     """A list with attributes."""
 
 
@@ -73,7 +74,8 @@ class Writer(nn.Module):
     def __init__(self, setup: Callable[[Any], Any], write: Callable[[Any, Tensor], Any]) -> None:
         super().__init__()
         self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
-        self.write, self.breaks = write, None
+        self.write = write
+        self.breaks: Callable[[], None] | None = None
         setup(self)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -163,7 +165,7 @@ writer("a function's attribute")(lambda m, x: setattr(helper, "calls", getattr(h
 writer("a function that counts")(lambda m, x: helper(x))
 writer("a default", keeps(lambda: appender))(lambda m, x: m.kept())
 writer("a partial", keeps(lambda: partial(grow, [])))(lambda m, x: m.kept())
-writer("a weak reference", lambda m: setattr(m, "owner", Record()) or setattr(m, "kept", weakref.ref(m.owner)))(
+writer("a weak reference", lambda m: vars(m).update(owner=(made := Record()), kept=weakref.ref(made)))(
     lambda m, x: setattr(m.kept(), "n", m.kept().n + 1)
 )
 writer("draws and forgets", keeps(lambda: np.random.default_rng(0)))(lambda m, x: m.kept.random())

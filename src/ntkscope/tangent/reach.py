@@ -53,10 +53,10 @@ class Globals(NamedTuple):
 
 
 class Reach:
-    """What a model reaches, breadth first; `names` is what code that was met so far mentions.
+    """What a model reaches, breadth first, each object once, with its name.
 
-    >>> [name for name, _ in Reach(nn.Linear(1, 1)) if name]
-    ['_parameters', '_buffers', '_modules', 'weight', 'bias']
+    >>> [name for name, value in Reach(nn.Linear(1, 1)) if isinstance(value, Tensor)]
+    ['weight', 'bias']
     """
 
     def __init__(self, model: nn.Module, *, classes: bool = True) -> None:
