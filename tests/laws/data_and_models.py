@@ -1,0 +1,99 @@
+"""Data sets, their transforms, and architectures: options, counts and shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import ntkscope as ns
+from laws.table import Argument, Case, case, choice, count, finite, given, labels, nonnegative, other, positive, seed, share, switch, whole
+
+D, MO = ns.data, ns.models
+NOT_PARTS = (None, "x", 3, object(), torch.eye(3))
+NOT_MODELS = (None, "x", 3, object(), torch.nn.Linear)
+NODES = (None, "x", 3, (), (0, 2), (2.5, 3), (float("nan"), 3), object())
+BOX = ("x", 3, (), ((0.0, 0.0), (-1.0, 1.0)), ((float("nan"), 1.0), (-1.0, 1.0)), ((1.0, -1.0), (-1.0, 1.0)), object())
+
+
+def images() -> Argument:
+    def draw(random: np.random.Generator, sizes: Any) -> Any:
+        x = torch.from_numpy(random.uniform(size=(sizes["n"], 3, 8, 8))).float()
+        return ns.core.Part(x, torch.arange(sizes["n"]) % sizes["c"])
+
+    return other(draw, bad=NOT_PARTS)
+
+
+def split() -> Argument:
+    def draw(random: np.random.Generator, sizes: Any) -> Any:
+        part = images().draw(random, sizes)
+        return ns.core.Split(part, part, classes=("a", "b", "c"))
+
+    return other(draw, bad=NOT_PARTS)
+
+
+def summed(part: Any) -> Any:
+    parts = [part.train, part.test] if hasattr(part, "train") else [part]
+    return [(np.asarray(one.x.sum()), np.asarray(one.y.sum())) for one in parts]
+
+
+def loaded(name: str, **arguments: Argument) -> Case:
+    """A data set by name: its options one by one."""
+    arguments.setdefault("seed", seed())
+    return Case(lambda **options: D.load(name, **options), arguments, of=summed, name=f"data.load({name})")
+
+
+def network(name: str, inputs: tuple[int, ...], **arguments: Argument) -> Case:
+    """An architecture by name, and what it answers."""
+
+    def function(**options: Any) -> Any:
+        return MO.build(name, **options).eval()(torch.ones(2, *inputs))
+
+    arguments.setdefault("classes", count(3))
+    return Case(function, {**arguments, "seed": seed().may_be(None)}, name=f"models.{name}")
+
+
+ITEMS = {"train": count(20), "test": count(10)}
+DTYPE = choice("float32")
+WIDTH = {"width": positive(0.25)}
+CASES: list[Case] = [
+    case(D.badnets, part=images(), fraction=share(0.25), target=count(1, least=0), include_target=switch(True), seed=seed(), options={"of": summed}),
+    case(D.stamp, part=images(), target=count(1, least=0).may_be(None), seed=seed(), options={"of": summed}),
+    case(D.Trigger, size=count(2), colour=choice("yellow"), place=choice("lower-right"), pattern=choice("square"), margin=count(0, least=0)),
+    case(D.label_noise, part=images(), fraction=share(0.25), classes=count(3, least=2), seed=seed(), options={"of": summed}),
+    case(D.one_vs_rest, data=images(), positive=count(1, least=0), options={"of": summed}),
+    case(D.translate, data=images(), max_shift=count(2, least=0), seed=seed(), epoch=count(1, least=0), fill=given(0.0, bad=("x", None, object(), float("nan"), float("inf"), 1j)), options={"of": summed}),
+    case(D.check_part, part=images(), classes=count(3, least=0)),
+    case(D.validate, split=split(), options={"of": summed}),
+    case(D.options_of, name=choice("digits")),
+    case(D.load, name=choice("digits"), seed=seed(), options={"of": summed}),
+    loaded("digits", test_fraction=share(0.2), dtype=DTYPE),
+    loaded("alignment-reversing", balance=share(0.1), n=count(20), dimension=count(20), ridge=nonnegative(0.5), input_noise=nonnegative(0.01), label_offset=finite(1e-5), reading=choice("support"), unit_norm=switch(True), dtype=DTYPE),
+    loaded("boolean-cube", dimension=count(4), degree=count(2, least=0), dtype=DTYPE),
+    loaded("chain-monomial", dimension=count(6), rank=count(3), decay=positive(1.0).may_be(None), unit_labels=switch(True), dtype=DTYPE, **ITEMS),
+    loaded("high-rank-polynomial", dimension=count(6), decay=positive(1.0).may_be(None), unit_labels=switch(True), dtype=DTYPE, **ITEMS),
+    loaded("hidden-polynomial", degree=count(3), dimension=count(5), correlated=switch(), direct=switch(), bound=positive(2.0), roots=choice("equispaced"), leading=finite(1.0), target=choice("raw"), noise=nonnegative(0.1), validation=count(5, least=0), dtype=DTYPE, **ITEMS),
+    loaded("index-teacher", dimension=count(5), directions=count(1), link=choice("softplus"), tau=positive(1.0).may_be(None), centred=switch(True), noise=nonnegative(0.3), noisy_test=switch(), dtype=DTYPE, **ITEMS),
+    loaded("logistic-boundary", boundary=choice("F1"), intervals=given((5, 4), bad=NODES), refinement=given((2, 2), bad=NODES), box=given(((-1.0, 1.0), (-1.0, 1.0)), bad=BOX), dtype=DTYPE),
+    loaded("orthant-shells", dimension=count(3), centre=positive(4.0), radii=given((1.0, 2.0), bad=("x", 3, (), (0.0, 1.0), (-1.0, 2.0), (1.0, 9.0), (float("nan"), 1.0), object())), per_class=count(5), empty=count(1, least=0), sparse=count(0, least=0), sparse_per_class=count(2), test_per_class=count(3), dtype=DTYPE),
+    loaded("target-function", function=choice("f1"), intervals=count(10), refinement=count(2), interval=given((-1.0, 1.0), bad=("x", 3, (), (1.0, -1.0), (0.0, 0.0), (float("nan"), 1.0), object())), dtype=DTYPE),
+    case(MO.build, name=choice("lenet"), options={"of": lambda model: 0}),
+    network("mlp", (4,), in_features=count(4), widths=given(5, bad=(None, "x", 0, -1, 2.5, float("nan"), (0,), (2.5,), ("x",), object())), depth=count(2).may_be(None), bias=switch(True), activation=choice("relu"), ntk=switch(), sigma_w=nonnegative(1.0).may_be(None), sigma_b=nonnegative(1.0).may_be(None), law=choice("normal"), init_scale=positive(1.0), symmetric=switch()),
+    network("quadratic", (4,), in_features=count(4), width=count(5)),
+    network("lenet", (1, 28, 28), in_channels=count(1), image_size=count(28), padding=count(0, least=0).may_be(None), **WIDTH),
+    network("small_cnn", (1, 8, 8), in_channels=count(1), image_size=count(8), channels=given((2, 3), bad=(None, "x", 3, (), (0,), (2.5,), ("x",), object())), convolutions=count(1), pool=choice("max"), hidden=given((4,), bad=(None, "x", 3, (0,), (2.5,), ("x",), object())), ntk=switch()),
+    network("alexnet", (3, 32, 32), in_channels=count(3), dropout=share(0.0), width=positive(0.05)),
+    network("poison_cnn", (3, 16, 16), in_channels=count(3), image_size=count(16), dropout=share(0.2), **WIDTH),
+    network("mobilenetv2", (3, 32, 32), in_channels=count(3), dropout=share(0.2), **WIDTH),
+    network("resnet18", (3, 16, 16), in_channels=count(3), max_pool=switch(), width=positive(0.05)),
+    network("resnet34", (3, 16, 16), in_channels=count(3), max_pool=switch(), width=positive(0.05)),
+    network("resnet20", (3, 8, 8), in_channels=count(3)),
+    network("resnet56", (3, 8, 8), in_channels=count(3)),
+    case(MO.activation, kind=choice("relu")),
+    case(MO.gaussian_moments, activation=given(torch.nn.Tanh(), bad=NOT_MODELS[:4]), nodes=count(64)),
+    case(MO.contrast, model=given(torch.nn.Linear(3, 3), bad=NOT_MODELS), first=count(0, least=0), second=count(1, least=0), options={"of": lambda model: 0}),
+    case(MO.NTKLinear, in_features=count(3), out_features=count(2), bias=switch(True), sigma_w=nonnegative(1.0), sigma_b=nonnegative(1.0), options={"of": lambda model: 0}),
+    case(MO.Normalised, activation=given(torch.nn.Tanh(), bad=NOT_MODELS[:4]), options={"of": lambda model: model(torch.ones(2))}),
+    case(MO.Scale, factor=finite(2.0), options={"of": lambda model: model(torch.ones(2))}),
+]
