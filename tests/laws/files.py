@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 import ntkscope as ns
-from laws.table import Case, case, choice, count, finite, given, nonnegative, positive, seed, share, switch
+from laws.table import Case, case, choice, count, finite, given, nonnegative, positive, seed, share
 from ntkscope import core, report, storage, tracking
 from ntkscope import xray as _  # noqa: F401
 from ntkscope.xray import Budget, Observations, judge, read_review
@@ -24,21 +24,31 @@ def judged(**seen: Any) -> Any:
 
 def opened(call: Any, name: str) -> Case:
     """What reads a folder: all that is no folder of its kind is refused."""
-    return Case(call, {"path": given(".", bad=NO_PATHS, odd=(".", "/dev/null"))}, name=name, of=lambda found: 0)
+    return Case(
+        call, {"path": given(".", bad=NO_PATHS, odd=(".", "/dev/null"))}, name=name, of=lambda found: 0, reader=True
+    )
 
 
+# fmt: off
 CASES: list[Case] = [
     case(core.derive_seed, seed=seed()),
-    case(core.generator, seed=seed(), device=given("cpu", bad=(None, "no such", 3.5, object(), [])), options={"of": lambda found: found.initial_seed()}),
+    case(core.generator, seed=seed(), device=given("cpu", bad=(None, "no such", 3.5, object(), [])),
+        options={"of": lambda found: found.initial_seed()}),
     case(core.numpy_generator, seed=seed(), options={"of": lambda found: found.random()}),
     case(core.Registry, kind=given("thing"), options={"of": lambda found: 0}),
-    case(core.Part, x=given(torch.eye(3), bad=(None, "x", 3, object(), torch.eye(2))), y=given(torch.arange(3), bad=(None, 3, object(), torch.arange(2), torch.tensor(3)))),
-    case(core.Claim, id=given("a", bad=(None, 3, "", object())), source=given("b", bad=(None, 3, object())), published=given(1.0), measured=given(1.0), tolerance=given(0.1), verdict=choice("reproduced"), note=given("", bad=(None, 3, object()))),
+    case(core.Part, x=given(torch.eye(3), bad=(None, "x", 3, object(), torch.eye(2))),
+        y=given(torch.arange(3), bad=(None, 3, object(), torch.arange(2), torch.tensor(3)))),
+    case(core.Claim, id=given("a", bad=(None, 3, "", object())), source=given("b", bad=(None, 3, object())),
+        published=given(1.0), measured=given(1.0), tolerance=given(0.1), verdict=choice("reproduced"),
+        note=given("", bad=(None, 3, object()))),
     case(core.environment, options={"of": lambda found: 0}),
     case(tracking.OnPlateau, window=count(10), least=positive(0.01)),
     case(Budget, time=given("10m", bad=TIME), memory=given("2GiB", bad=MEMORY)),
-    Case(judged, {"linearisation": nonnegative(0.1).may_be(None), "kernel_change": nonnegative(0.2).may_be(None), "rotation": share(0.1).may_be(None), "tau_before": finite(0.1).may_be(None), "tau_after": finite(0.2).may_be(None)}, name="xray.judge", ranges={"score": (0, 1)}),
+    Case(judged, {"linearisation": nonnegative(0.1).may_be(None), "kernel_change": nonnegative(0.2).may_be(None),
+        "rotation": share(0.1).may_be(None), "tau_before": finite(0.1).may_be(None),
+        "tau_after": finite(0.2).may_be(None)}, name="xray.judge", ranges={"score": (0, 1)}),
 ]
+# fmt: on
 READERS: list[Case] = [
     opened(lambda path: storage.open_kernel(path), "storage.open_kernel"),
     opened(lambda path: storage.KernelStore.open(path), "storage.KernelStore"),

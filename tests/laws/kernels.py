@@ -30,12 +30,27 @@ def inputs(axis: str = "n") -> Argument:
 
 
 def named(name: str, **options: Argument) -> Case:
-    arguments = {"model": model(), "x1": inputs(), "x2": inputs("m").may_be(None), "memory": given("1GiB", bad=MEMORY), "certify": given("every", bad=CERTIFY), "device": given(None, bad=DEVICE), "seed": seed(), **options}
-    return Case(lambda **given: ns.kernel(name, **given), arguments, name=f"kernels.{name}", items={"": ("n", "m")} if name != "entk" else None)
+    arguments = {
+        "model": model(),
+        "x1": inputs(),
+        "x2": inputs("m").may_be(None),
+        "memory": given("1GiB", bad=MEMORY),
+        "certify": given("every", bad=CERTIFY),
+        "device": given(None, bad=DEVICE),
+        "seed": seed(),
+        **options,
+    }
+    return Case(
+        lambda **given: ns.kernel(name, **given),
+        arguments,
+        name=f"kernels.{name}",
+        items={"": ("n", "m")} if name != "entk" else None,
+    )
 
 
 GRADIENTS = {"outputs": given(None, bad=OUTPUTS), "precision": choice("exact")}
 PROJECTED = {"dim": count(16).may_be(None), "kind": choice("rademacher"), "normalize": switch(True)}
+# fmt: off
 CASES: list[Case] = [
     named("entk", **GRADIENTS, schedule=choice("auto")),
     named("trntk", **GRADIENTS, schedule=choice("auto")),
@@ -47,12 +62,20 @@ CASES: list[Case] = [
     named("em", normalize=switch()),
     named("ptk", form=choice("dual")),
     case(ns.kernel, name=choice("trntk"), model=model(), x1=inputs(), options={"name": "kernels.kernel"}),
-    case(ns.kernels.OutputSketch, k=count(2), seed=seed()),
-    case(ns.tangent.Jacobian, model=model(), x=inputs(), outputs=given(None, bad=OUTPUTS), block=count(4), options={"of": lambda found: found.shape}),
-    case(ns.tangent.entk_operator, model=model(), x1=inputs(), block=count(4), options={"of": lambda found: found.diagonal()}),
-    case(ns.tangent.trace_operator, model=model(), x1=inputs(), block=count(4), options={"of": lambda found: found.diagonal()}),
+    case(ns.kernels.OutputSketch, k=count(2), seed=seed(), options={"name": "kernels.OutputSketch"}),
+    case(ns.tangent.Jacobian, model=model(), x=inputs(), outputs=given(None, bad=OUTPUTS), block=count(4),
+        options={"of": lambda found: found.shape}),
+    case(ns.tangent.entk_operator, model=model(), x1=inputs(), block=count(4),
+        options={"of": lambda found: found.diagonal()}),
+    case(ns.tangent.trace_operator, model=model(), x1=inputs(), block=count(4),
+        options={"of": lambda found: found.diagonal()}),
     case(ns.tangent.activations, model=model(), x=inputs(), reduce=choice("flatten"), memory=given("1GiB", bad=MEMORY)),
-    case(ns.tangent.feature_matrices, model=model(), x=inputs(), memory=given("1GiB", bad=MEMORY), certify=given("every", bad=CERTIFY), device=given(None, bad=DEVICE), options={"of": lambda found: [layer.ptk for layer in found.layers.values()]}),
-    case(ns.tangent.input_gradients, model=model(), x=inputs(), outputs=given(None, bad=OUTPUTS), block=count(4), options={"items": {"": ("n", None, None)}}),
-    Case(lambda model, sample, **options: ns.Tangent(model, sample, **options).kernel("trntk", sample) if hasattr(ns.Tangent, "kernel") else 0, {"model": model(), "sample": inputs(), "outputs": given(None, bad=OUTPUTS), "memory": given("1GiB", bad=MEMORY), "certify": given("every", bad=CERTIFY), "precision": choice("exact"), "device": given(None, bad=DEVICE)}, name="kernels.Tangent"),
+    case(ns.tangent.feature_matrices, model=model(), x=inputs(), memory=given("1GiB", bad=MEMORY),
+        certify=given("every", bad=CERTIFY), device=given(None, bad=DEVICE),
+        options={"of": lambda found: [layer.ptk for layer in found.layers.values()]}),
+    Case(lambda model, sample, **options: (ns.Tangent(model, sample, **options).kernel("trntk",
+        sample) if hasattr(ns.Tangent, "kernel") else 0), {"model": model(), "sample": inputs(), "outputs": given(None,
+        bad=OUTPUTS), "memory": given("1GiB", bad=MEMORY), "certify": given("every", bad=CERTIFY),
+        "precision": choice("exact"), "device": given(None, bad=DEVICE)}, name="kernels.Tangent"),
 ]
+# fmt: on

@@ -9,7 +9,24 @@ import numpy as np
 import torch
 
 import ntkscope as ns
-from laws.table import Argument, Case, choice, count, given, kernel, labels, matrix, nonnegative, other, positive, seed, share, switch, test_kernel, vector
+from laws.table import (
+    Argument,
+    Case,
+    choice,
+    count,
+    cross_kernel,
+    given,
+    kernel,
+    labels,
+    matrix,
+    nonnegative,
+    other,
+    positive,
+    seed,
+    share,
+    switch,
+    vector,
+)
 
 S = ns.surrogates
 LISTS = (None, "x", 3, (), ("x",), (-1.0,), (float("nan"),), object())
@@ -31,10 +48,17 @@ def surrogate(make: Any, y: Argument, name: str = "", **options: Argument) -> Ca
     arguments = {
         "K": matrix("n", "p") if inputs else kernel(),
         "y": y,
-        "K_test": matrix("m", "p") if inputs else test_kernel(),
+        "K_test": matrix("m", "p") if inputs else cross_kernel(),
         **options,
     }
-    return Case(fitted(make), arguments, name=name or f"surrogates.{make.__name__}", items=None if inputs else {"": ("m", None)}, rtol=1e-4)
+    return Case(
+        fitted(make),
+        arguments,
+        name=name or f"surrogates.{make.__name__}",
+        items=None if inputs else {"": ("m", None)},
+        rtol=1e-4,
+        estimator=True,
+    )
 
 
 def _model(random: np.random.Generator, sizes: Any) -> torch.nn.Module:
@@ -42,21 +66,35 @@ def _model(random: np.random.Generator, sizes: Any) -> torch.nn.Module:
 
 
 CLASSES, TARGETS = labels(), vector()
+# fmt: off
 CASES: list[Case] = [
-    surrogate(S.ConjugateLeastSquares, CLASSES, ridge=nonnegative(0.1), rtol=nonnegative(1e-10).may_be(None)),
-    surrogate(S.KernelGLM, CLASSES, alpha=positive(1e-2), solver=choice("newton-cg"), multi_class=choice("multinomial"), tol=positive(1e-6), max_iter=count(100), fit_intercept=switch(True), rank=count(8), seed=seed()),
-    surrogate(S.KernelGLM, CLASSES, name="surrogates.KernelGLM by cross-validation", alpha=given("cv"), alphas=given((1e-3, 1e-2), bad=LISTS), cv=count(3, least=2), seed=seed()),
-    surrogate(S.KernelLogistic, CLASSES, alpha=positive(1e-2), multi_class=choice("multinomial"), tol=positive(1e-8), max_iter=count(100), fit_intercept=switch(True)),
+    surrogate(S.ConjugateLeastSquares, TARGETS, ridge=nonnegative(0.1), rtol=nonnegative(1e-10).may_be(None)),
+    surrogate(S.KernelGLM, CLASSES, alpha=positive(1e-2), solver=choice("newton-cg"), multi_class=choice("multinomial"),
+        tol=positive(1e-6), max_iter=count(100), fit_intercept=switch(True), rank=count(8), seed=seed()),
+    surrogate(S.KernelGLM, CLASSES, name="surrogates.KernelGLM by cross-validation", alpha=given("cv"),
+        alphas=given((1e-3, 1e-2), bad=LISTS), cv=count(3, least=2), seed=seed()),
+    surrogate(S.KernelLogistic, CLASSES, alpha=positive(1e-2), multi_class=choice("multinomial"), tol=positive(1e-8),
+        max_iter=count(100), fit_intercept=switch(True)),
     surrogate(S.KernelNeighbors, CLASSES, k=count(3)),
-    surrogate(S.KernelRidge, TARGETS, alpha=nonnegative(0.5), solver=choice("auto"), rtol=positive(1e-8), max_iter=count(100), rank=count(8)),
-    surrogate(S.KernelRidgeClassifier, CLASSES, alpha=nonnegative(0.5), solver=choice("auto"), rtol=positive(1e-8), max_iter=count(100), rank=count(8)),
+    surrogate(S.KernelRidge, TARGETS, alpha=nonnegative(0.5), solver=choice("auto"), rtol=positive(1e-8),
+        max_iter=count(100), rank=count(8)),
+    surrogate(S.KernelRidgeClassifier, CLASSES, alpha=nonnegative(0.5), solver=choice("auto"), rtol=positive(1e-8),
+        max_iter=count(100), rank=count(8)),
     surrogate(S.KernelRidgeLOO, TARGETS, alphas=given((1e-3, 1e-1, 1.0), bad=LISTS), rows=count(100), seed=seed()),
-    surrogate(S.KernelSVM, CLASSES, C=positive(1.0), loss=choice("hinge"), intercept=choice("free"), solver=choice("auto"), tol=positive(1e-6)),
-    surrogate(S.KernelSVR, TARGETS, C=positive(1.0), epsilon=nonnegative(0.1), loss=choice("epsilon_insensitive"), intercept=choice("free"), solver=choice("auto"), tol=positive(1e-6)),
+    surrogate(S.KernelSVM, CLASSES, C=positive(1.0), loss=choice("hinge"), intercept=choice("free"),
+        solver=choice("auto"), tol=positive(1e-6)),
+    surrogate(S.KernelSVR, TARGETS, C=positive(1.0), epsilon=nonnegative(0.1), loss=choice("epsilon_insensitive"),
+        intercept=choice("free"), solver=choice("auto"), tol=positive(1e-6)),
     surrogate(S.MinimumNorm, TARGETS, rtol=share(1e-10).may_be(None)),
     surrogate(S.MinimumNormClassifier, CLASSES, rtol=share(1e-10).may_be(None)),
     surrogate(S.NearestClassCentre, CLASSES, variance=share(1.0)),
-    surrogate(S.RecursiveFeatureMachine, TARGETS, kernel=choice("laplace"), bandwidth=positive(3.0).may_be(None), ridge=positive(1e-2).may_be(None), iterations=count(1, least=0).may_be(None), diagonal=switch(), rows=count(100), seed=seed()),
-    surrogate(S.RecursiveFeatureClassifier, CLASSES, kernel=choice("laplace"), bandwidth=positive(3.0).may_be(None), ridge=positive(1e-2).may_be(None), iterations=count(1, least=0).may_be(None), diagonal=switch(), rows=count(100), seed=seed()),
-    Case(S.linearize, {"model": other(_model, bad=(None, "x", 3, object(), torch.nn.Linear)), "coordinates": choice("u"), "offset": switch(True)}, name="surrogates.linearize"),
+    surrogate(S.RecursiveFeatureMachine, TARGETS, kernel=choice("laplace"), bandwidth=positive(3.0).may_be(None),
+        ridge=positive(1e-2).may_be(None), iterations=count(1, least=0).may_be(None), diagonal=switch(),
+        rows=count(100), seed=seed()),
+    surrogate(S.RecursiveFeatureClassifier, CLASSES, kernel=choice("laplace"), bandwidth=positive(3.0).may_be(None),
+        ridge=positive(1e-2).may_be(None), iterations=count(1, least=0).may_be(None), diagonal=switch(),
+        rows=count(100), seed=seed()),
+    Case(S.linearize, {"model": other(_model, bad=(None, "x", 3, object(), torch.nn.Linear)),
+        "coordinates": choice("u"), "offset": switch(True)}, name="surrogates.linearize"),
 ]
+# fmt: on

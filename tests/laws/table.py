@@ -6,12 +6,12 @@ A `Case` names a public function, an `Argument` for each of its parameters, and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from ntkscope.linalg import Gram
@@ -19,7 +19,7 @@ from ntkscope.linalg import Gram
 Sizes = Mapping[str, int]
 Draw = Callable[[np.random.Generator, Sizes], Any]
 
-SIZES: Sizes = {"n": 12, "m": 7, "p": 5, "q": 4, "c": 3, "k": 4, "u": 9, "v": 9, "w": 30, "t": 11}  # items, test items, features, …
+SIZES: Sizes = {"n": 12, "m": 7, "p": 5, "q": 4, "c": 3, "k": 4, "u": 9, "v": 9, "w": 30, "t": 11}
 INVARIANT: Mapping[str, tuple[str | None, ...]] = {}
 
 
@@ -27,8 +27,9 @@ INVARIANT: Mapping[str, tuple[str | None, ...]] = {}
 class Argument:
     """One parameter. `axes`: what lies along each axis ("n" twice for a kernel); `degree`: the result's degree in it.
 
-    `bad`: values that must be refused; `odd`: values that may be refused or taken, never with another error. `nan`: whether
-    entries that are not finite have a documented meaning.
+    `bad`: values that must be refused; `odd`: values that may be refused or taken, never with another error. `meaning`: numbers
+    that are not finite and yet mean something there. `square`: whether another shape must be refused. `tensor`: whether
+    it is given as a tensor, since nothing else is promised.
     """
 
     draw: Draw
@@ -37,7 +38,8 @@ class Argument:
     degree: float | Mapping[str, float] | None = None
     bad: tuple[Any, ...] = ()
     odd: tuple[Any, ...] = ()
-    nan: bool = False
+    meaning: tuple[float, ...] = ()
+    square: bool = False
     tensor: bool = False
 
     def may_be(self, *values: Any) -> Argument:
@@ -56,7 +58,9 @@ class Case:
 
     `items`: the axes of the result, by field (fields that are not named do not depend on the order; None: no law).
     `low`, `high`: the range of every number in the result, or of the fields in `ranges`. `free`: fields that may be NaN or
-    infinite, as documented. `of`: what of the result the laws are about.
+    infinite, as documented; `noise`: fields of the size of rounding, and seconds, which no two results share. `of`: what of
+    the result the laws are about. `estimator`: scikit-learn's own checks may refuse, too. `reader`: there is nothing to
+    read, so ordinary arguments are refused. `slow`: left to `make guard`.
     """
 
     function: Callable[..., Any]
@@ -66,9 +70,12 @@ class Case:
     high: float = np.inf
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     free: tuple[str, ...] = ()
+    noise: tuple[str, ...] = ()
     of: Callable[[Any], Any] = lambda result: result
     name: str = ""
     rtol: float = 1e-6
+    estimator: bool = False
+    reader: bool = False
     slow: bool = False
 
     def __str__(self) -> str:
@@ -79,10 +86,18 @@ class Case:
         return {name: argument.draw(random, sizes) for name, argument in self.arguments.items()}
 
 
+def public_name(function: Callable[..., Any]) -> str:
+    """Where users find it: `linalg.lsmr` for what a room exports, `measures.kendall.kendall` for what its module does."""
+    name = function.__name__
+    _, room, *modules = function.__module__.split(".")
+    exported = getattr(sys.modules[f"ntkscope.{room}"], name, None) is function
+    return f"{room}.{name}" if exported or not modules else f"{room}.{modules[0]}.{name}"
+
+
 def case(function: Callable[..., Any], /, *, options: Mapping[str, Any] | None = None, **arguments: Argument) -> Case:
     """A row of a table: the parameters by name, what the `Case` says beside them in `options`."""
     chosen = dict(options or {})
-    chosen.setdefault("name", f"{function.__module__.removeprefix('ntkscope.')}.{function.__qualname__}")
+    chosen.setdefault("name", public_name(function))
     return Case(function, arguments, **chosen)
 
 
@@ -91,8 +106,8 @@ def case(function: Callable[..., Any], /, *, options: Mapping[str, Any] | None =
 NOT_ARRAYS = (None, "x", object(), 1j, {}, [[1.0], [1.0, 2.0]])
 
 
-def array(draw: Draw, *axes: str, degree: Any = None, nan: bool = False, tensor: bool = False) -> Argument:
-    return Argument(draw, "array", axes, degree, bad=NOT_ARRAYS, nan=nan, tensor=tensor)
+def array(draw: Draw, *axes: str, **more: Any) -> Argument:
+    return Argument(draw, "array", axes, bad=NOT_ARRAYS, **more)
 
 
 def _normal(*axes: str) -> Draw:
@@ -126,7 +141,7 @@ def kernel(axis: str = "n", **more: Any) -> Argument:
         factor = _features(random, sizes[axis])
         return factor @ factor.T / factor.shape[1] + np.eye(sizes[axis])
 
-    return array(draw, axis, axis, **more)
+    return array(draw, axis, axis, **{"square": True, **more})
 
 
 def symmetric(axis: str = "p", **more: Any) -> Argument:
@@ -134,11 +149,9 @@ def symmetric(axis: str = "p", **more: Any) -> Argument:
     return kernel(axis, **more)
 
 
-def test_kernel(rows: str = "m", columns: str = "n", **more: Any) -> Argument:
+def cross_kernel(rows: str = "m", columns: str = "n", **more: Any) -> Argument:
+    """Test items with training items."""
     return matrix(rows, columns, **more)
-
-
-test_kernel.__test__ = False  # type: ignore[attr-defined]
 
 
 def labels(axis: str = "n", classes: str = "c", *, odd: Sequence[Any] = ()) -> Argument:
@@ -153,6 +166,11 @@ def labels(axis: str = "n", classes: str = "c", *, odd: Sequence[Any] = ()) -> A
 def targets(axis: str = "n") -> Argument:
     """Labels where floats, and integers below 0, are documented to be numbers to predict."""
     return replace(labels(axis), kind="labels or targets")
+
+
+def columns(axis: str = "n", classes: str = "c") -> Argument:
+    """Labels that number the columns of a result: those with gaps have more columns."""
+    return replace(labels(axis, classes), kind="labels of columns")
 
 
 def flags(axis: str = "n") -> Argument:
