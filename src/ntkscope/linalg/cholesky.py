@@ -96,7 +96,7 @@ def _factor(
         if factor is not None:
             return factor, jitter
         larger = max(10 * jitter, 10 * torch.finfo(matrix.dtype).eps * scale)
-        if larger > max_jitter * scale or larger == 0:
+        if larger > max_jitter * scale or larger in (0, float("inf")):
             smallest = _smallest_eigenvalue(matrix, block) - jitter - ridge
             raise NumericalError(
                 f"{gram!r} is not positive definite: its smallest eigenvalue is {smallest:.3g}, ridge {ridge:.3g} and"

@@ -61,11 +61,11 @@ def symmetric_part(gram: Gram, dtype: torch.dtype, *, largest: int | None = LAPA
         )
     formed = gram.dense().detach()
     values = formed.to(dtype)
-    if not all_finite(values):
-        raise NumericalError(f"{gram!r} holds NaN or infinity; check the inputs or activations it was computed from")
     if values.data_ptr() == formed.data_ptr():
         values = values.clone()  # the Gram may hold this one
     symmetrise(values)
+    if not all_finite(values):  # or sums of two of them are not
+        raise NumericalError(f"{gram!r} holds NaN or infinity; check the inputs or activations it was computed from")
     return values
 
 
