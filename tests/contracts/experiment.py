@@ -101,7 +101,7 @@ class ExperimentContract:
         assert smoke != paper
         assert not ns.EXPERIMENTS[self.name].difference(paper)
         for scale in (smoke, paper):
-            again = json.loads(json.dumps(dataclasses.asdict(scale)))  # type: ignore[call-overload]
+            again = json.loads(json.dumps(dataclasses.asdict(scale)))
             assert configured(ns.EXPERIMENTS[self.name], "paper", again) == scale
 
     @pytest.mark.nightly

@@ -127,8 +127,8 @@ def test_settings_take_the_type_of_their_default() -> None:
 def test_a_difference_from_the_paper_scale_is_named_unless_it_is_free() -> None:
     experiment = ns.EXPERIMENTS["poisoning"]
     paper = experiment.config.paper()
-    assert experiment.difference(dataclasses.replace(paper, seeds=9)) == ""  # type: ignore[type-var]
-    assert experiment.difference(dataclasses.replace(paper, points=9)) == "points=9 instead of 5000"  # type: ignore[type-var]
+    assert experiment.difference(dataclasses.replace(paper, seeds=9)) == ""
+    assert experiment.difference(dataclasses.replace(paper, points=9)) == "points=9 instead of 5000"
 
 
 def test_verdicts() -> None:

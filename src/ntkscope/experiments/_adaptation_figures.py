@@ -80,11 +80,9 @@ def _tests(record: Record, found: dict[str, list[Any]]) -> Any:
             pairs[name] = paired_with_p(record, probe, several)
     for i, (name, values) in enumerate(pairs.items()):
         right.hist([100 * value for value in values], alpha=0.4, color=drawing.COLOURS[i], label=TITLES[name])
-    left.set_xlabel("accuracy of the other method, quantiles, %", fontsize=8)
-    left.set_ylabel("accuracy of the probe on M, quantiles, %", fontsize=8)
+    drawing.label(left, x="accuracy of the other method, quantiles, %", y="accuracy of the probe on M, quantiles, %")
     right.axvline(0, color="#999999", linewidth=0.8)
-    right.set_xlabel("probe minus the other on the same tweets, points", fontsize=8)
-    right.set_ylabel("shuffles", fontsize=8)
+    drawing.label(right, x="probe minus the other on the same tweets, points", y="shuffles")
     for axis in (left, right):
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=7, frameon=False)

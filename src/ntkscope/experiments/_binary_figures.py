@@ -41,9 +41,9 @@ def _tables(record: Record) -> Any:
             )
         drawing.width_factors(axis, [int(width[1:]) for width in TABLES[table]["lin"]["test"]])
         drawing.plain_log(axis)
-        axis.set_ylabel("test error, percent (published: dashed)", fontsize=9)
-        axis.set_title(f"0 against the rest, {task}", fontsize=9)
-        axis.legend(fontsize=7, frameon=False)
+        drawing.label(
+            axis, title=f"0 against the rest, {task}", y="test error, percent (published: dashed)", legend=True
+        )
     return figure
 
 
@@ -58,10 +58,9 @@ def _ridges(record: Record) -> Any:
                 colour = drawing.COLOURS[i % len(drawing.COLOURS)]
                 label = width if where == "test" else None
                 axis.plot(at, [curve[ridge] for ridge in at], style, color=colour, markersize=3, label=label)
-        axis.set_xscale("log")
-        axis.set_xlabel("ridge / mean diagonal of the kernel", fontsize=9)
-        axis.set_ylabel("accuracy, percent (training: dotted)", fontsize=9)
-        axis.set_title(task, fontsize=9)
+        drawing.label(
+            axis, title=task, x="ridge / mean diagonal of the kernel", y="accuracy, percent (training: dotted)", log="x"
+        )
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=7, frameon=False)
     return figure
@@ -77,7 +76,5 @@ def _threshold(record: Record) -> Any:
     axis.set_xscale("log")
     axis.set_xticks([0.5, 1, 2, 5, 10, 100, 500], ["0.5", "1", "2", "5", "10", "100", "500"])
     axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-    axis.set_xlabel("parameters / training images", fontsize=9)
-    axis.set_ylabel("test accuracy of the solver, percent", fontsize=9)
-    axis.legend(fontsize=7, frameon=False)
+    drawing.label(axis, x="parameters / training images", y="test accuracy of the solver, percent", legend=True)
     return figure

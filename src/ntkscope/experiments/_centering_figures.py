@@ -26,8 +26,7 @@ def draw(record: Record) -> dict[str, Any]:
             paths = paths_of(scales, record, spectrum)
             for axis, layer in zip(axes, LAYERS):
                 lines(axis, paths, paths.rows[f"{kind} {layer}"])
-                axis.set_title(f"{title}, {layer}", fontsize=8)
-                axis.set_xlabel("step", fontsize=8)
+                drawing.label(axis, title=f"{title}, {layer}", x="step")
             axes[0].legend(fontsize=7, frameon=False)
         figures[name] = figure
     return figures

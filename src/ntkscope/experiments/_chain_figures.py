@@ -45,7 +45,5 @@ def correlations(record: Record) -> Any:
             axis.plot(i, layer["control"]["mean"], "o", color=drawing.COLOURS[1], markersize=4)
             axis.plot(i, layer["rho"], "o", color=drawing.COLOURS[0], markersize=4)
         axis.set_ylim(0, 1.02)
-        axis.set_title(f"{title}: ρ (blue), 95 % of random Q (orange)", fontsize=8)
-        axis.set_xlabel("seed", fontsize=8)
-        axis.set_ylabel("correlation, layer 1", fontsize=8)
+        drawing.label(axis, title=f"{title}: ρ (blue), 95 % of random Q (orange)", x="seed", y="correlation, layer 1")
     return figure

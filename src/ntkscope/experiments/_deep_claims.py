@@ -193,8 +193,5 @@ def draw(record: Record) -> dict[str, Any]:
         if activation == "relu":
             values = curves(record, task, activation, widths[-1], "predicted, linear slope").mean(0)
             axis.plot(decays, values, ":", color=drawing.COLOURS[2], label="predicted, linear part of the slope")
-        axis.set_title(f"{task}, {activation}", fontsize=8)
-        axis.set_xlabel("decay α", fontsize=9)
-        axis.set_ylabel("ρ(ẆᵀẆ, ẆᵀKẆ)", fontsize=9)
-        axis.legend(fontsize=7, frameon=False)
+        drawing.label(axis, title=f"{task}, {activation}", x="decay α", y="ρ(ẆᵀẆ, ẆᵀKẆ)", legend=True)
     return {"deep-prediction": figure}

@@ -46,6 +46,17 @@ def canvas(rows: int = 1, columns: int = 1, *, width: float = 4.6, height: float
     return figure, axes
 
 
+def label(axis: Any, *, title: str = "", x: str = "", y: str = "", log: str = "", legend: bool = False) -> None:
+    """Title, names of both axes, which of them ("x", "y", "xy") are logarithmic, and a legend without a frame."""
+    for write, text in ((axis.set_title, title), (axis.set_xlabel, x), (axis.set_ylabel, y)):
+        if text:
+            write(text, fontsize=9)
+    for name in log:
+        getattr(axis, f"set_{name}scale")("log")
+    if legend:
+        axis.legend(fontsize=7, frameon=False)
+
+
 def compare_bars(
     axis: Any,
     names: Sequence[str],

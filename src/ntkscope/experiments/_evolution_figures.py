@@ -41,8 +41,7 @@ def evolution(paths: Paths) -> Any:
                 values = paths.rows[f"{kind} {layer}"]
             lines(axis, paths, values)
             axis.set_ylim(0, 1.02)
-            axis.set_title(f"{title}, {layer}" if column < 2 else title, fontsize=9)
-            axis.set_xlabel("step", fontsize=8)
+            drawing.label(axis, title=f"{title}, {layer}" if column < 2 else title, x="step")
     axes[0].legend(fontsize=7, frameon=False)
     return figure
 

@@ -35,8 +35,7 @@ def planted(record: Record) -> Any:
             axis.plot(np.full(len(row[arm]), at + 0.1 * k), row[arm], "o", color=drawing.COLOURS[k], markersize=4)
         axis.plot([], [], "o", color=drawing.COLOURS[k], label=f"{kind}, effect {row['effect']:.3f}")
     axis.set_xticks([0, 1], [ARMS["near"], ARMS["far"]], fontsize=8)
-    axis.set_ylabel("accuracy in the empty orthant", fontsize=9)
-    axis.legend(fontsize=8, frameon=False)
+    drawing.label(axis, y="accuracy in the empty orthant", legend=True)
     return figure
 
 
@@ -52,8 +51,7 @@ def swaps(record: Record) -> Any:
             left.plot([at - 0.09, at + 0.09], [np.mean(values)] * 2, color=drawing.COLOURS[k], linewidth=2)
         left.plot([], [], "o", color=drawing.COLOURS[k], label=label)
     left.axhline(0.5, color="#999999", linewidth=0.6, linestyle="--")
-    left.set_ylabel("accuracy in the empty orthant", fontsize=9)
-    left.legend(fontsize=7, frameon=False)
+    drawing.label(left, y="accuracy in the empty orthant", legend=True)
     effects = {depth: effect_of(row) for depth, row in rows.items()}
     middle = np.array([effect.mean for effect in effects.values()])
     ends = np.array([[effect.low, effect.high] for effect in effects.values()]).T
@@ -82,10 +80,8 @@ def mirror_images(record: Record) -> Any:
                 np.flatnonzero(known), means, "o-", color=drawing.COLOURS[k % 6], markersize=4, label=f"depth {depth}"
             )
         axis.axhline(0, color="#999999", linewidth=0.6)
-        axis.set_title(title, fontsize=9)
-        axis.set_xlabel("signs that differ", fontsize=9)
-    axes[0].set_ylabel("correlation, radius removed", fontsize=9)
-    axes[0].legend(fontsize=7, frameon=False)
+        drawing.label(axis, title=title, x="signs that differ")
+    drawing.label(axes[0], y="correlation, radius removed", legend=True)
     return figure
 
 
@@ -99,8 +95,6 @@ def attribution(record: Record, depths: list[int]) -> Any:
             axis.plot(places, mass, "o-", color=drawing.COLOURS[k % 6], markersize=4, label=f"depth {depth}")
         items = attributions_of(record, depths[0])[0][reading]["items"]
         axis.plot(range(1, len(items) + 1), items, "--", color="#999999", label="items")
-        axis.set_title(f"tangent kernel of the {reading}", fontsize=9)
-        axis.set_xlabel("signs from the empty orthant", fontsize=9)
-    axes[0].set_ylabel("share of Σ|c K|", fontsize=9)
-    axes[0].legend(fontsize=7, frameon=False)
+        drawing.label(axis, title=f"tangent kernel of the {reading}", x="signs from the empty orthant")
+    drawing.label(axes[0], y="share of Σ|c K|", legend=True)
     return figure

@@ -63,8 +63,7 @@ def _spectra(record: Record) -> Any:
         low, high = axis.get_xlim()
         axis.plot([low, high], [low, high], "--", color="#999999", linewidth=0.8)
         axis.set_yscale("symlog", linthresh=10)
-        axis.set_xlabel(f"quantiles of {name} at the start", fontsize=9)
-        axis.set_ylabel("after training", fontsize=9)
+        drawing.label(axis, x=f"quantiles of {name} at the start", y="after training")
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=7, frameon=False)
     return figure
@@ -81,7 +80,5 @@ def _training(record: Record) -> Any:
                 values = [row["weights"]["top"][place] for row in rows]
                 axis.plot(steps, values, "o-", markersize=2.5, linewidth=0.9, color=drawing.COLOURS[place])
             axis.set_xscale("log")
-        axis.set_title(WORDS[case], fontsize=9)
-        axis.set_xlabel("step (the start at 0.5)", fontsize=8)
-        axis.set_ylabel("first five eigenvalues of WᵀW/d", fontsize=8)
+        drawing.label(axis, title=WORDS[case], x="step (the start at 0.5)", y="first five eigenvalues of WᵀW/d")
     return figure

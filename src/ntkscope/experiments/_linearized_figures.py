@@ -27,8 +27,7 @@ def _accuracy(record: Record) -> Any:
                 name = label if where == "test" else None
                 axis.errorbar(widths, means, yerr=errors, fmt=style, color=drawing.COLOURS[i], markersize=4, label=name)
         drawing.width_factors(axis, widths)
-        axis.set_ylabel("accuracy, percent (training: dotted)", fontsize=9)
-        axis.set_title(TITLES[task], fontsize=9)
+        drawing.label(axis, title=TITLES[task], y="accuracy, percent (training: dotted)")
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=7, frameon=False)
     return figure
@@ -45,8 +44,7 @@ def _gaps(record: Record) -> Any:
         axis.plot(list(published), list(published.values()), "x--", color=drawing.COLOURS[i], alpha=0.6)
     every = {w for task in read.TASKS for w in (*read.widths(record, task), *(int(name[1:]) for name in GAPS[task]))}
     drawing.width_factors(axis, sorted(every))
-    axis.set_ylabel("LeNet minus linearisation, test points\n(published: crosses)", fontsize=9)
-    axis.legend(fontsize=7, frameon=False)
+    drawing.label(axis, y="LeNet minus linearisation, test points\n(published: crosses)", legend=True)
     return figure
 
 
@@ -64,9 +62,7 @@ def _training(record: Record) -> Any:
                     at, shown, style, color=colour, markersize=3, label=f"x{width}" if kind == "network" else None
                 )
         axis.set_xscale("symlog", linthresh=1)
-        axis.set_xlabel("epoch", fontsize=9)
-        axis.set_ylabel("test accuracy, percent (linearisation: dashed)", fontsize=9)
-        axis.set_title(TITLES[task], fontsize=9)
+        drawing.label(axis, title=TITLES[task], x="epoch", y="test accuracy, percent (linearisation: dashed)")
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=7, frameon=False)
     return figure

@@ -35,9 +35,7 @@ def _panels(config: Any) -> tuple[Any, list[tuple[Any, str, str]]]:
 
 
 def _finish(axis: Any, title: str, xlabel: str, measure: str, *, drawn: bool) -> None:
-    axis.set_title(title, fontsize=9)
-    axis.set_xlabel(xlabel, fontsize=9)
-    axis.set_ylabel(MEASURES[measure], fontsize=9)
+    drawing.label(axis, title=title, x=xlabel, y=MEASURES[measure])
     if drawn:
         axis.legend(fontsize=7, framealpha=0.85, edgecolor="none")
         if measure == "loss":

@@ -54,10 +54,8 @@ def _by_degree(record: Record, config: Any, complete: list[tuple[str, str]], tar
             told = [interval(modes.of(mode, degree)) for degree in config.degrees]
             errors = [one["mean"] - one["low"] for one in told]
             drawing.line_with_errors(axis, config.degrees, [one["mean"] for one in told], errors, k, mode)
-        axis.set_title(f"{freeze} frozen, state {state}, {target}", fontsize=9)
-        axis.set_xlabel("degree", fontsize=9)
+        drawing.label(axis, title=f"{freeze} frozen, state {state}, {target}", x="degree")
         axis.set_xticks(config.degrees)
         axis.set_ylim(-0.3, 1.05)
-    axes[0].set_ylabel("R², test items", fontsize=9)
-    axes[0].legend(fontsize=7, frameon=False)
+    drawing.label(axes[0], y="R², test items", legend=True)
     return figure

@@ -87,8 +87,11 @@ def table_1(record: Record, depths: list[int]) -> Any:
             axis.plot(at, TABLE_1[title.split(" ")[0] if "NTK" in title else title][place], "k_", markersize=9)
         axis.set_xticks(range(len(groups)), [title for title, _, _ in groups], rotation=75, fontsize=7)
         axis.axhline(0.5, color="#999999", linewidth=0.6, linestyle="--")
-        axis.set_title(f"{column} orthant{'s' if column == 'remaining' else ''}; printed: black", fontsize=9)
-        axis.set_ylabel("accuracy, one point per seed", fontsize=9)
+        drawing.label(
+            axis,
+            title=f"{column} orthant{'s' if column == 'remaining' else ''}; printed: black",
+            y="accuracy, one point per seed",
+        )
     return figure
 
 
@@ -112,11 +115,9 @@ def table_2(record: Record, depths: list[int]) -> Any:
             printed = [TABLE_2[depth][2 * label + k][0] for depth in depths]
             axis.plot(depths, printed, "_", color=drawing.COLOURS[k], markersize=14, label=f"{moment}, printed")
         axis.set_xticks(depths)
-        axis.set_xlabel("hidden layers", fontsize=9)
-        axis.set_title(f"class {label}", fontsize=9)
+        drawing.label(axis, title=f"class {label}", x="hidden layers")
         axis.set_ylim(-0.05, 1.05)
-    axes[0].set_ylabel("nearest training point has the same class", fontsize=9)
-    axes[0].legend(fontsize=7, frameon=False)
+    drawing.label(axes[0], y="nearest training point has the same class", legend=True)
     return figure
 
 
@@ -132,8 +133,7 @@ def figure_2(record: Record, depth: int) -> Any:
             axis.plot(radii, values[:, place].T, color=drawing.COLOURS[k], linewidth=0.5, alpha=0.35)
             axis.plot(radii, values[:, place].mean(0), color=drawing.COLOURS[k], linewidth=2, label=label)
     for axis, name in zip(axes, SHOWN):
-        axis.set_title(TITLES[name], fontsize=9)
-        axis.set_xlabel("radius", fontsize=9)
+        drawing.label(axis, title=TITLES[name], x="radius")
         axis.set_ylim(-0.02, 1.02)
     axes[0].set_ylabel(f"class 1, {depth} hidden layer{'s' if depth > 1 else ''}", fontsize=9)
     axes[-1].legend(fontsize=7, frameon=False)
@@ -150,8 +150,7 @@ def profiles(record: Record, depths: list[int]) -> Any:
         for k in range(int(far.max()) + 1):
             shade = "#c0504d" if k == 0 else shades(0.9 * k / far.max())
             axis.plot(radii, mean[far == k].mean(0), color=shade, linewidth=2 if k == 0 else 1, label=f"{k} signs away")
-        axis.set_title(f"depth {depth}", fontsize=9)
-        axis.set_xlabel("radius", fontsize=9)
+        drawing.label(axis, title=f"depth {depth}", x="radius")
         axis.set_ylim(-0.02, 1.02)
     axes[0].set_ylabel("mean probability of class 1", fontsize=9)
     axes[-1].legend(fontsize=6, frameon=False)
@@ -182,9 +181,7 @@ def coverage(covered: dict[int, dict[int, Any]]) -> Any:
                     axis.plot(steps, means, marker + "-", color=drawing.COLOURS[k], markersize=4, label=label)
             axis.axhline(0.5, color="#999999", linewidth=0.6, linestyle="--")
             axis.set_ylim(0.3, 1.02)
-            axis.set_title(f"depth {depth}, {arrangement}", fontsize=8)
-            axis.set_xlabel("signs from a dense orthant", fontsize=8)
+            drawing.label(axis, title=f"depth {depth}, {arrangement}", x="signs from a dense orthant")
             axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-    axes[0].set_ylabel("accuracy: ○ dense, △ sparse, □ empty", fontsize=8)
-    axes[0].legend(fontsize=6, frameon=False)
+    drawing.label(axes[0], y="accuracy: ○ dense, △ sparse, □ empty", legend=True)
     return figure

@@ -51,9 +51,7 @@ def _scatter(record: Record, tasks: list[Task], model: str) -> Any:
         order = np.argsort(v)
         axis.plot(v[order], y[order], color="#999999", linewidth=1, label="true")
         axis.scatter(v, predicted, s=4, alpha=0.5, linewidths=0, color=drawing.COLOURS[0], label=MODELS[model])
-        axis.set_title(f"{task.kind}, degree {task.degree}, test items, one seed", fontsize=9)
-        axis.set_xlabel("v", fontsize=9)
-        axis.legend(fontsize=8, frameon=False)
+        drawing.label(axis, title=f"{task.kind}, degree {task.degree}, test items, one seed", x="v", legend=True)
     return figure
 
 
@@ -83,8 +81,7 @@ def _row(axes: list[Any], results: Results, kind: str, target: str) -> None:
     axes[0].set_ylim(-0.3, 1.05)
     drawing.plain_log(axes[1])
     for axis, label in zip(axes, ("R²", "MSE")):
-        axis.set_xlabel("degree", fontsize=9)
-        axis.set_ylabel(f"{label}, test items", fontsize=9)
+        drawing.label(axis, x="degree", y=f"{label}, test items")
     axes[0].set_title(f"{kind}, {target} targets", fontsize=9)
     axes[1].legend(fontsize=7, frameon=False)
 
@@ -100,7 +97,6 @@ def _alignment(results: Results, target: str) -> Any:
         style = "-" if degree % 2 else "--"  # an odd degree and the even one above it share a colour
         colour = drawing.COLOURS[(degree - 1) // 2 % len(drawing.COLOURS)]
         axis.plot([moments[i] for i in few], shares[few], style, color=colour, label=f"degree {degree}")
-    axis.set_xlabel("epoch", fontsize=9)
-    axis.set_ylabel("share of units with |cos| ≥ 0.7", fontsize=9)
+    drawing.label(axis, x="epoch", y="share of units with |cos| ≥ 0.7")
     axis.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return figure

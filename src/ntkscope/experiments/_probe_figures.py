@@ -39,9 +39,9 @@ def sizes(network: Network) -> Any:
     places = range(len(network.rows))
     axis.bar(places, [row["width"] for row in network.rows], color=drawing.COLOURS[5], label="numbers per image")
     axis.plot(places, [row["components"] for row in network.rows], "o", color=drawing.COLOURS[0], label="components")
-    axis.set_ylabel("flattened size", fontsize=9)
-    axis.legend(fontsize=8, frameon=False)
-    axis.set_title(f"{network.label}, {100 * network.accuracy:.2f} % correct", fontsize=9)
+    drawing.label(
+        axis, title=f"{network.label}, {100 * network.accuracy:.2f} % correct", y="flattened size", legend=True
+    )
     _names(axis, network)
     return figure
 
@@ -54,9 +54,7 @@ def accuracies(network: Network) -> Any:
             colour = shades(0.95 - 0.9 * k / max(1, len(network.rows) - 1))
             axis.plot(row["dims"], row["accuracy"][probe], color=colour, linewidth=1.2, label=layer)
         axis.axhline(network.accuracy, color="#999999", linewidth=0.8, linestyle="--")
-        axis.set_xscale("log")
-        axis.set_xlabel("principal components", fontsize=9)
-        axis.set_title(TITLES[probe], fontsize=9)
+        drawing.label(axis, title=TITLES[probe], x="principal components", log="x")
     axes[0].set_ylabel("test accuracy", fontsize=9)
     axes[-1].legend(fontsize=7, frameon=False)
     return figure
@@ -89,8 +87,11 @@ def collapsing(network: Network, found: CollapseLayer) -> Any:
     _names(left, network)
     shares = [found.distribution[layer] for layer in network.network.layers]
     right.bar(range(len(shares)), shares, color=drawing.COLOURS[0])
-    right.set_ylabel("first layer where the probes agree, share of draws", fontsize=8)
-    right.set_title(f"at no layer: {found.distribution[None]:.2f}", fontsize=9)
+    drawing.label(
+        right,
+        title=f"at no layer: {found.distribution[None]:.2f}",
+        y="first layer where the probes agree, share of draws",
+    )
     right.set_ylim(0, 1)
     _names(right, network)
     return figure

@@ -33,9 +33,7 @@ def _panels(config: Any) -> tuple[Any, list[Any]]:
 
 
 def _finish(axis: Any, title: str, xlabel: str, *, logs: bool) -> None:
-    axis.set_title(title, fontsize=9)
-    axis.set_xlabel(xlabel, fontsize=9)
-    axis.set_ylabel("test error", fontsize=9)
+    drawing.label(axis, title=title, x=xlabel, y="test error")
     if logs:
         axis.set_yscale("log")
         axis.legend(fontsize=7, framealpha=0.85, edgecolor="none")

@@ -208,16 +208,13 @@ def draw(record: Record) -> dict[str, Any]:
         axes[1].scatter(observed, printed, s=8, marker="x", color=drawing.COLOURS[1], label="Eq. 28 as printed")
         ends = [float(np.nanmin(observed)), 1.0]
         axes[1].plot(ends, ends, color="#999999", linewidth=0.8)
-        axes[1].set_xlabel("observed ρ", fontsize=9)
-        axes[1].set_ylabel("predicted ρ", fontsize=9)
+        drawing.label(axes[1], x="observed ρ", y="predicted ρ")
     for i, way in enumerate(ways):
         mean = table(record, way, "observed").mean(-1)
         balances = [float(b) for b in seeds_of(record, way)[0]]
         axes[2].plot(balances, mean.mean(0), "o-", color=drawing.COLOURS[i], markersize=3, label=way)
     for axis in (axes[0], axes[2]):
-        axis.set_xscale("log")
-        axis.set_xlabel("balance γ", fontsize=9)
-        axis.set_ylabel("ρ(ẆᵀẆ, ẆᵀKẆ)", fontsize=9)
+        drawing.label(axis, x="balance γ", y="ρ(ẆᵀẆ, ẆᵀKẆ)", log="x")
     for axis in axes:
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=7, frameon=False)

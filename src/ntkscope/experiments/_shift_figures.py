@@ -44,9 +44,7 @@ def _first(record: Record) -> Any:
         density = stats.gaussian_kde(points[:, 0])(at)
         axis.fill_between(at, density, alpha=0.3, color=drawing.COLOURS[i])
         axis.plot(at, density, color=drawing.COLOURS[i], linewidth=1.2, label=f"{name} ({len(points):,} tweets)")
-    axis.set_xlabel("first principal component", fontsize=9)
-    axis.set_ylabel("density", fontsize=9)
-    axis.legend(fontsize=8, frameon=False)
+    drawing.label(axis, x="first principal component", y="density", legend=True)
     return figure
 
 
@@ -65,10 +63,7 @@ def _planes(panels: dict[str, dict[str, np.ndarray]]) -> Any:
             density = stats.gaussian_kde(few.T)(grid).reshape(60, 60)
             axis.contour(x, y, density, levels=5, colors=colour, linewidths=1)
             axis.plot([], [], color=colour, label=f"{name} ({len(points):,} tweets)")
-        axis.set_title(title, fontsize=9)
-        axis.set_xlabel("first principal component", fontsize=9)
-        axis.set_ylabel("second", fontsize=9)
-        axis.legend(fontsize=8, frameon=False)
+        drawing.label(axis, title=title, x="first principal component", y="second", legend=True)
     return figure
 
 
@@ -94,9 +89,7 @@ def _separation(record: Record) -> Any:
             colour = drawing.COLOURS[i % len(drawing.COLOURS)]
             axis.plot(at, values[:, 0], "o-", markersize=3, linewidth=1.2, color=colour, label=pooling)
             axis.fill_between(at, values[:, 1], values[:, 2], alpha=0.15, color=colour)
-        axis.set_xlabel("layer", fontsize=9)
-        axis.set_title(title, fontsize=9)
-        axis.legend(fontsize=7, frameon=False)
+        drawing.label(axis, title=title, x="layer", legend=True)
     sizes = list(record.config["sizes"])
     for i, (effect, label) in enumerate((("auc", "all dimensions"), ("auc_pc12_qda", "PC1–2"))):
         for k, size in enumerate(sizes):

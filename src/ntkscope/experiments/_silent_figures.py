@@ -128,8 +128,7 @@ def moments(record: Record, one: Polynomial) -> Any:
         axis.scatter(range(cosines.shape[1]), cosines[k], s=3, color=drawing.COLOURS[0], linewidths=0)
         axis.axhline(0, color=GREY, linewidth=0.6)
         axis.set_ylim(-1.05, 1.05)
-        axis.set_title(f"{one.name}, {title}", fontsize=9)
-        axis.set_xlabel("hidden unit", fontsize=8)
+        drawing.label(axis, title=f"{one.name}, {title}", x="hidden unit")
     axes[0].set_ylabel("cosine", fontsize=9)
     if not one.fitted:
         return figure

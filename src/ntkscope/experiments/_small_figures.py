@@ -31,9 +31,7 @@ def draw(record: Record) -> dict[str, Any]:
         _ridges(axes[1], rows, found, reading)
     series["published"] = ([ROWS[row][0][4] for row in rows], None)
     drawing.compare_bars(axes[0], rows, series, label="Kendall τ")
-    axes[1].set_xscale("log")
-    axes[1].set_xlabel("ridge strength", fontsize=9)
-    axes[1].set_ylabel("Kendall τ of the correct class, first network", fontsize=9)
+    drawing.label(axes[1], x="ridge strength", y="Kendall τ of the correct class, first network", log="x")
     if axes[1].lines:
         axes[1].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figures = {"table1": figure}

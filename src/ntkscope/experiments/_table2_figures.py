@@ -85,9 +85,9 @@ def _ridges(record: Record, s: int, kernels: list[str]) -> Any:
         points = {float(ridge): row["tau"] for ridge, row in others.items() if isinstance(row, Mapping)}
         points[record.config["alpha"]] = record.metrics[f"{s}/{k}/common"]["tau"]
         axis.plot(*zip(*sorted(points.items())), marker="o", markersize=4, label=TITLES[k])
-    axis.set_xscale("log")
-    axis.set_xlabel("ridge strength, kernels divided by their mean diagonal", fontsize=9)
-    axis.set_ylabel("Kendall τ, common training points", fontsize=9)
+    drawing.label(
+        axis, x="ridge strength, kernels divided by their mean diagonal", y="Kendall τ, common training points", log="x"
+    )
     if kernels:
         axis.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return ridges
@@ -98,8 +98,7 @@ def _figure2(values: Float64[np.ndarray, "6 k c"]) -> Any:
     figure, (bars, box) = drawing.canvas(1, 2, width=5.0)
     mean, q1, median, q3, low, high = values
     image = bars.imshow(mean.T, cmap="RdBu_r", vmin=-np.nanmax(np.abs(mean)), vmax=np.nanmax(np.abs(mean)))
-    bars.set_xlabel("training class", fontsize=9)
-    bars.set_ylabel("output", fontsize=9)
+    drawing.label(bars, x="training class", y="output")
     figure.colorbar(image, ax=bars, shrink=0.8, label="mean attribution")
     chosen = int(np.nanargmax(np.nansum(mean, axis=0)))
     stats = [
@@ -108,8 +107,7 @@ def _figure2(values: Float64[np.ndarray, "6 k c"]) -> Any:
         for k in range(len(mean)) if np.isfinite(mean[k, chosen])
     ]  # fmt: skip
     box.bxp(stats, showmeans=True, meanline=True, showfliers=False)
-    box.set_xlabel("training class", fontsize=9)
-    box.set_ylabel(f"attribution to output {chosen}", fontsize=9)
+    drawing.label(box, x="training class", y=f"attribution to output {chosen}")
     return figure
 
 

@@ -33,8 +33,7 @@ def _transition(record: Record) -> Any:
         axes[2].plot(
             rates, [one["alignment"][kind] for one in runs], "o", markersize=3, color=drawing.COLOURS[i], label=name
         )
-    axes[2].set_ylabel("alignment", fontsize=9)
-    axes[2].legend(fontsize=7, frameon=False)
+    drawing.label(axes[2], y="alignment", legend=True)
     for axis in axes:
         axis.set_xlabel("step of SGD, squared error without ½", fontsize=9)
     return figure
@@ -54,8 +53,7 @@ def _one_step(record: Record) -> Any:
                 naive = [one["naive"][name] for one in found]
                 axis.plot(rates, naive, "--", linewidth=1, color=colour, label="f₀ as if independent of W")
     for axis, label in zip(axes, ("λ₁ of W₁ᵀW₁/d", "|β·u₁|")):
-        axis.set_xlabel("size of the step, Eq. 74's loss", fontsize=9)
-        axis.set_ylabel(label, fontsize=9)
+        drawing.label(axis, x="size of the step, Eq. 74's loss", y=label)
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=7, frameon=False)
     return figure

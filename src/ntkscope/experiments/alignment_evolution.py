@@ -109,8 +109,7 @@ def draw(record: Record) -> dict[str, Any]:
             found = [summary(row["kta"]) for row in rows]
             at = [row["step"] / last for row in rows]
             drawing.line_with_errors(axis, at, [one["mean"] for one in found], [one["sem"] for one in found], i, name)
-    axis.set_xlabel("share of the steps", fontsize=9)
-    axis.set_ylabel("KTA of the CK", fontsize=9)
+    drawing.label(axis, x="share of the steps", y="KTA of the CK")
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=7, frameon=False)
     return {"kta": figure}

@@ -16,7 +16,7 @@ from ntkscope.data.alignment_reversing import reverse
 from ntkscope.experiments._early_identities import normal, relative
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._reversing_claims import PUBLISHED, READINGS, draw, read
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.linalg import matrix_correlation
 from ntkscope.measures import _free_products as free
 from ntkscope.measures import early_time as early
@@ -44,9 +44,7 @@ class AlignmentReversing(Scales):
     readings: tuple[str, ...] = READINGS
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> AlignmentReversing:
-        return cls(size=96, balances=(0.0625, 0.125, 0.25, 0.5, 1.0), data_seeds=2, other_seeds=1, networks=4)
+    smoke = scaled(size=96, balances=(0.0625, 0.125, 0.25, 0.5, 1.0), data_seeds=2, other_seeds=1, networks=4)
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from ntkscope.experiments._network import trained
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once
 from ntkscope.experiments._retraining import nearest_groups, once_with, reliability, retrained_margins
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.explain.influences import margin_directions
 from ntkscope.measures.datamodeling import (
     DatamodelingScore,
@@ -88,23 +88,21 @@ class AttributionQuality(Scales):
     trak_dampings: tuple[float, ...] = (0.0, 0.01, 0.1, 1.0, 10.0)
     memory: str = "64GiB"
 
-    @classmethod
-    def smoke(cls) -> AttributionQuality:
-        return cls(
-            dataset="digits",
-            points=60,
-            items=12,
-            epochs=3,
-            subsets=8,
-            repeats=2,
-            removals=4,
-            removal_repeats=2,
-            together=8,
-            checkpoints=2,
-            trak_dims=(16, 32),
-            trak_dampings=(0.1, 1.0),
-            memory="2GiB",
-        )
+    smoke = scaled(
+        dataset="digits",
+        points=60,
+        items=12,
+        epochs=3,
+        subsets=8,
+        repeats=2,
+        removals=4,
+        removal_repeats=2,
+        together=8,
+        checkpoints=2,
+        trak_dims=(16, 32),
+        trak_dampings=(0.1, 1.0),
+        memory="2GiB",
+    )
 
 
 def run(

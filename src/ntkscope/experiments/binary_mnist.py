@@ -17,7 +17,7 @@ from ntkscope.experiments._legs import Leg, run_legs, unfinished
 from ntkscope.experiments._lenet_tasks import Task, load_task
 from ntkscope.experiments._paired_training import KINDS, Recipe, train_members
 from ntkscope.experiments._tangent_ridge import by_jacobian, make_system, ridge_path
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 TASKS = {"standard": False, "shifted": True}
 
@@ -47,24 +47,22 @@ class BinaryMnist(Scales):
     memory: str = "110GiB"
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> BinaryMnist:
-        return cls(
-            dataset="digits",
-            enlarge=3,
-            train_items=120,
-            test_items=60,
-            solver_widths=(1, 2),
-            initialisations=1,
-            ridges=(0.0, 1e-9, 1e-5, 1e-2),
-            wide_ridges=(0.0, 1e-9),
-            jacobian_ridges=(1e-5,),
-            fractions=(0.5,),
-            sgd_widths=(1,),
-            optional=(2,),
-            epochs=2,
-            memory="1GiB",
-        )
+    smoke = scaled(
+        dataset="digits",
+        enlarge=3,
+        train_items=120,
+        test_items=60,
+        solver_widths=(1, 2),
+        initialisations=1,
+        ridges=(0.0, 1e-9, 1e-5, 1e-2),
+        wide_ridges=(0.0, 1e-9),
+        jacobian_ridges=(1e-5,),
+        fractions=(0.5,),
+        sgd_widths=(1,),
+        optional=(2,),
+        epochs=2,
+        memory="1GiB",
+    )
 
 
 def solver(config: BinaryMnist, task: Task, width: float, seed: int, device: torch.device) -> dict[str, Any]:

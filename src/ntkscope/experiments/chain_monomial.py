@@ -15,7 +15,7 @@ from ntkscope.experiments._chain_claims import NAME, PUBLISHED, READINGS
 from ntkscope.experiments._chain_figures import draw
 from ntkscope.experiments._feature_path import LAYERS, ChainTask, correlation, finals, follow, rounded
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.linalg import matrix_correlation
 from ntkscope.tangent import LayerFeatures, feature_matrices
 
@@ -42,19 +42,17 @@ class ChainMonomial(Scales):
     samples: int = 400_000
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> ChainMonomial:
-        return cls(
-            items=96,
-            dimension=12,
-            width=48,
-            ansatz_items=64,
-            ansatz_width=48,
-            steps=300,
-            seeds=2,
-            draws=40,
-            samples=40_000,
-        )
+    smoke = scaled(
+        items=96,
+        dimension=12,
+        width=48,
+        ansatz_items=64,
+        ansatz_width=48,
+        steps=300,
+        seeds=2,
+        draws=40,
+        samples=40_000,
+    )
 
     @property
     def task(self) -> ChainTask:

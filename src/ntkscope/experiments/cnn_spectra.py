@@ -29,7 +29,7 @@ from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking
 from ntkscope.experiments._results import summary
 from ntkscope.experiments._two_layer import Shape, conjugate_kernel, first_layer_kernel, network, weights_of
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.kernels import kernel
 from ntkscope.measures.spectra import compare
 from ntkscope.training.stopping import StopWhen
@@ -91,21 +91,19 @@ class CnnSpectra(Scales):
     seeds: int = 3
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> CnnSpectra:
-        return cls(
-            dataset="digits",
-            train_items=120,
-            test_items=80,
-            channels=(4, 8),
-            points=60,
-            gd_steps=20,
-            epochs=3,
-            dimension=24,
-            case_epochs=5,
-            memory="1GiB",
-            seeds=1,
-        )
+    smoke = scaled(
+        dataset="digits",
+        train_items=120,
+        test_items=80,
+        channels=(4, 8),
+        points=60,
+        gd_steps=20,
+        epochs=3,
+        dimension=24,
+        case_epochs=5,
+        memory="1GiB",
+        seeds=1,
+    )
 
     def how(self, optimizer: str) -> dict[str, Any]:
         """The settings of `fit`."""
@@ -298,8 +296,7 @@ def draw(record: Record) -> dict[str, Any]:
             accuracy = summary(100 * run["test"] for run in several)["mean"]
             distance = summary(run["KS"] for run in several)["mean"]
             axis.set_title(f"{name}: {accuracy:.1f} % correct, KS {distance:.3f}", fontsize=9)
-        axis.set_xlabel("logarithm of the eigenvalue, at the start", fontsize=8)
-        axis.set_ylabel("after training", fontsize=8)
+        drawing.label(axis, x="logarithm of the eigenvalue, at the start", y="after training")
     return {"figure22": figure}
 
 

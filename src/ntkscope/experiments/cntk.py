@@ -21,7 +21,7 @@ from ntkscope.experiments._images import load_images
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once, summary
 from ntkscope.experiments._wide import convolutional_network, rounded, sample_ntk, width_slope
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Layer, Relu, serial
 from ntkscope.kernels import kernel
 
@@ -67,21 +67,19 @@ class ConvolutionalNTK(Scales):
     judged: int = 64
     seeds: int = 5
 
-    @classmethod
-    def smoke(cls) -> ConvolutionalNTK:
-        return cls(
-            dataset="digits",
-            shrink=2,
-            layers=2,
-            checked=3,
-            widths=(8, 16, 32),
-            draws=3,
-            items=40,
-            test_items=40,
-            channels=(4, 8),
-            judged=8,
-            seeds=2,
-        )
+    smoke = scaled(
+        dataset="digits",
+        shrink=2,
+        layers=2,
+        checked=3,
+        widths=(8, 16, 32),
+        draws=3,
+        items=40,
+        test_items=40,
+        channels=(4, 8),
+        judged=8,
+        seeds=2,
+    )
 
 
 def run(
@@ -258,8 +256,7 @@ def draw(record: Record) -> dict[str, Any]:
     axes[1].set_xscale("log")
     axes[1].set_xticks(channels, [str(c) for c in channels])
     axes[1].minorticks_off()
-    axes[1].set_xlabel("channels", fontsize=9)
-    axes[1].set_ylabel(f"test accuracy, %, {config['items']} training images", fontsize=9)
+    drawing.label(axes[1], x="channels", y=f"test accuracy, %, {config['items']} training images")
     axes[1].legend(fontsize=7, frameon=False, ncols=2)
     return {"cntk": figure}
 

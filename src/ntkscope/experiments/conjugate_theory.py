@@ -16,7 +16,7 @@ from ntkscope.experiments import _theory_kernels as kernels
 from ntkscope.experiments._results import once
 from ntkscope.experiments._theory_claims import CLAIMS
 from ntkscope.experiments._theory_verdicts import theory_verdicts
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 MEASUREMENTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # of the number of trials and the seed
     "weighted norms": grids.weighted_norms,
@@ -47,9 +47,7 @@ class ConjugateTheory(Scales):
 
     trials: int = 3000
 
-    @classmethod
-    def smoke(cls) -> ConjugateTheory:
-        return cls(trials=100)
+    smoke = scaled(trials=100)
 
 
 def run(
@@ -76,17 +74,13 @@ def draw(record: Record) -> dict[str, Any]:
     axes[0].loglog(found["N"], found["exp(3x)"], "o-", color=blue, label="exp(3x)")
     axes[0].loglog(found["N, periodic"], found["exp(sin 2πx)"], "s-", color=orange, label="exp(sin 2πx)")
     drawing.power_law(axes[0], found["N"], found["exp(3x)"][0], -2, "order 2")
-    axes[0].set_xlabel("N", fontsize=9)
-    axes[0].set_ylabel("error of the norm", fontsize=9)
-    axes[0].legend(fontsize=7, frameon=False)
+    drawing.label(axes[0], x="N", y="error of the norm", legend=True)
     tents = record.metrics["lemma 4.2"]["tents"]
     lengths = [float(length) for length in tents]
     for key, colour in (("over printed", orange), ("over corrected", blue)):
         axes[1].loglog(lengths, [one[key] for one in tents.values()], "o-", color=colour, label=key)
     axes[1].axhline(1, color="#999999", linewidth=0.8)
-    axes[1].set_xlabel("b - a", fontsize=9)
-    axes[1].set_ylabel("left side of Lemma 4.2 over its right side", fontsize=9)
-    axes[1].legend(fontsize=7, frameon=False)
+    drawing.label(axes[1], x="b - a", y="left side of Lemma 4.2 over its right side", legend=True)
     corner = record.metrics["lemma 5.1"]
     names = ("worst ratio", "one peak", "lattice of peaks")
     labels = ("random functions", *names[1:])

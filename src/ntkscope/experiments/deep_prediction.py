@@ -16,7 +16,7 @@ from ntkscope.data._quadratic_form import spectrum
 from ntkscope.experiments._deep_claims import PUBLISHED, draw, read
 from ntkscope.experiments._layer_views import layer_view
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.infinite import Relu
 from ntkscope.measures import early_time as early
 
@@ -36,9 +36,7 @@ class DeepPrediction(Scales):
     seeds: int = 10
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> DeepPrediction:
-        return cls(widths=(16, 64), items=16, dimension=16, decays=(0.0, 1.0, 2.0, 10.0), seeds=2)
+    smoke = scaled(widths=(16, 64), items=16, dimension=16, decays=(0.0, 1.0, 2.0, 10.0), seeds=2)
 
 
 def linear_slope(cov: Tensor, q1: Tensor, q2: Tensor) -> tuple[Tensor, Tensor]:

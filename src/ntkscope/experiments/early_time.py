@@ -15,7 +15,7 @@ from ntkscope.experiments import _early_identities as identities
 from ntkscope.experiments._early_claims import CLAIMS
 from ntkscope.experiments._results import once
 from ntkscope.experiments._theory_verdicts import theory_verdicts
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,17 @@ class EarlyTimeTheory(Scales):
     width: int = 1024
     sizes: tuple[int, ...] = (64, 256, 1024)
 
-    @classmethod
-    def smoke(cls) -> EarlyTimeTheory:
-        return cls(
-            trials=12,
-            draws=4000,
-            rotations=16,
-            rotated=80,
-            formula_draws=2,
-            dimension=120,
-            networks=10,
-            width=96,
-            sizes=(16, 64),
-        )
+    smoke = scaled(
+        trials=12,
+        draws=4000,
+        rotations=16,
+        rotated=80,
+        formula_draws=2,
+        dimension=120,
+        networks=10,
+        width=96,
+        sizes=(16, 64),
+    )
 
 
 def measurements(config: EarlyTimeTheory, seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
@@ -93,8 +91,7 @@ def draw(record: Record) -> dict[str, Any]:
         label = "numerator" if name == "numerator" else f"{name} denominator"
         axes[0].loglog(widths, wide[name][: len(widths)], "o-", color=drawing.COLOURS[i], markersize=3, label=label)
     drawing.power_law(axes[0], widths, wide["numerator"][0], -1, "order 1/k")
-    axes[0].set_xlabel("width k", fontsize=9)
-    axes[0].set_ylabel("covariance over mean term, Eq. 5", fontsize=9)
+    drawing.label(axes[0], x="width k", y="covariance over mean term, Eq. 5")
     spread = record.metrics["self-averaging"]
     for i, name in enumerate(("mean rho", "ratio of means", "free prediction")):
         errors = spread["spread of rho"] if name == "mean rho" else [0.0] * len(spread["sizes"])
@@ -103,8 +100,7 @@ def draw(record: Record) -> dict[str, Any]:
     for axis, ticks in ((axes[0], widths), (axes[1], spread["sizes"])):
         axis.set_xticks(list(ticks), [str(tick) for tick in ticks])
         axis.minorticks_off()
-    axes[1].set_xlabel("n = d = k", fontsize=9)
-    axes[1].set_ylabel("ρ(ẆᵀẆ, ẆᵀKẆ), spread over networks", fontsize=9)
+    drawing.label(axes[1], x="n = d = k", y="ρ(ẆᵀẆ, ẆᵀKẆ), spread over networks")
     found = record.metrics["free formulas"]
     names = ("Eq. 20", "Eq. 22", "Eq. 28", "Eq. 28 as printed")
     bars = {key: ([found[key][name] for name in names], None) for key in ("k = d", "k = 2d")}

@@ -21,7 +21,7 @@ from ntkscope.experiments._lenet_tasks import Task, load_task
 from ntkscope.experiments._linearized_claims import parameters
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.kernels import Tangent
 from ntkscope.linalg import effective_rank, estimate_effective_rank
 from ntkscope.linalg.spectrum import entropy_rank
@@ -86,22 +86,20 @@ class EffectiveRanks(Scales):
     memory: str = "100GiB"
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> EffectiveRanks:
-        return cls(
-            dataset="digits",
-            colour="digits",
-            enlarge=3,
-            items=10,
-            large=12,
-            widths=(1.0, 2.0),
-            optional=(),
-            large_widths=(1.0,),
-            alexnet_widths=(0.05,),
-            alexnet_optional=(),
-            side=64,
-            memory="1GiB",
-        )
+    smoke = scaled(
+        dataset="digits",
+        colour="digits",
+        enlarge=3,
+        items=10,
+        large=12,
+        widths=(1.0, 2.0),
+        optional=(),
+        large_widths=(1.0,),
+        alexnet_widths=(0.05,),
+        alexnet_optional=(),
+        side=64,
+        memory="1GiB",
+    )
 
 
 def spectrum(K: Float64[Tensor, "n n"]) -> dict[str, Any]:
@@ -278,17 +276,13 @@ def draw(record: Record) -> dict[str, Any]:
             axis.plot(list(rows), values, "o-", color=drawing.COLOURS[i], markersize=4, label=label)
         axis.set_title(f"singular values {reading}", fontsize=9)
         drawing.width_factors(axis, sorted({width for rows in found.values() for width in rows}))
-        axis.set_ylabel("effective rank of 600 images (10 rows each)", fontsize=8)
-        axis.legend(fontsize=7, frameon=False)
+        drawing.label(axis, y="effective rank of 600 images (10 rows each)", legend=True)
     spectra, panels = drawing.canvas(1, 2, width=5.0)
     for axis, name in zip(panels, ("standard", "shifted")):
         for i, (width, row) in enumerate(by_width(record, f"lenet/{name}/").items()):
             colour = drawing.COLOURS[i % len(drawing.COLOURS)]
             axis.plot(row["ranks"], np.maximum(row["values"], 1e-12), color=colour, linewidth=1.2, label=width)
-        axis.set_yscale("log")
-        axis.set_xlabel("rank", fontsize=9)
-        axis.set_ylabel("singular value of the Jacobian", fontsize=9)
-        axis.set_title(f"LeNet, {name} digits", fontsize=9)
+        drawing.label(axis, title=f"LeNet, {name} digits", x="rank", y="singular value of the Jacobian", log="y")
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=7, frameon=False)
     return {"ranks": figure, "spectra": spectra}

@@ -19,7 +19,7 @@ from ntkscope.experiments._intervals import interval, short
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, needs
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.tangent import feature_matrices
 
@@ -77,9 +77,7 @@ class Faces(Scales):
     draws: int = 200
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> Faces:
-        return cls(width=16, epochs=20, seeds=2, draws=40)
+    smoke = scaled(width=16, epochs=20, seeds=2, draws=40)
 
     def network(self, seed: int) -> nn.Module:
         return models.build(
@@ -270,8 +268,7 @@ def draw(record: Record) -> dict[str, Any]:
         axis.plot([i] * len(member["draws"]), member["draws"], ".", color=drawing.COLOURS[1], markersize=2, alpha=0.4)
         axis.plot(i, member["pearson_diagonal"], "o", color=drawing.COLOURS[0], markersize=5)
     axis.axhline(ONE_DRAW, color="#999999", linewidth=0.8, linestyle="--")
-    axis.set_xlabel("seed", fontsize=8)
-    axis.set_ylabel("Pearson of diagonals: K (blue), draws of Q (orange)", fontsize=8)
+    drawing.label(axis, x="seed", y="Pearson of diagonals: K (blue), draws of Q (orange)")
     return figures | {"control": figure}
 
 

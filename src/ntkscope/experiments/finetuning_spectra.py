@@ -26,7 +26,7 @@ from ntkscope.experiments._network import logits_of, weights_file
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once, under
 from ntkscope.experiments._sentences import build_encoder, on, sample, sentences
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.kernels import kernel
 from ntkscope.linalg import power_law_tail
 from ntkscope.training.evaluation import evaluating
@@ -84,19 +84,17 @@ class FinetuningSpectra(Scales):
     per_epoch: int = 10
     seeds: int = 1
 
-    @classmethod
-    def smoke(cls) -> FinetuningSpectra:
-        return cls(
-            dataset="made-up",
-            encoder="tiny",
-            train_items=128,
-            test_items=60,
-            length=6,
-            epochs=3,
-            lr=0.5,
-            points=60,
-            per_epoch=2,
-        )
+    smoke = scaled(
+        dataset="made-up",
+        encoder="tiny",
+        train_items=128,
+        test_items=60,
+        length=6,
+        epochs=3,
+        lr=0.5,
+        points=60,
+        per_epoch=2,
+    )
 
     @property
     def moments(self) -> tuple[int, ...]:
@@ -282,13 +280,11 @@ def draw(record: Record) -> dict[str, Any]:
             colour, label = drawing.COLOURS[i], name if s == 0 else None
             left.plot(at, [row["values"][i] for row in rows], style, color=colour, linewidth=1.2, label=label)
             right.plot(at, [row["alignments"][i] for row in rows], style, color=colour, linewidth=1.2, label=label)
-    left.set_yscale("log")
-    left.set_ylabel("eigenvalue of the CK", fontsize=9)
+    drawing.label(left, y="eigenvalue of the CK", log="y")
     right.set_ylabel("alignment with the labels", fontsize=9)
     right.set_ylim(0, 1)
     for axis in (left, right):
-        axis.set_xlabel("epoch", fontsize=9)
-        axis.legend(fontsize=8, frameon=False)
+        drawing.label(axis, x="epoch", legend=True)
     return {"figure23": figure}
 
 

@@ -30,7 +30,7 @@ from ntkscope.experiments._review_formulas import (
 )
 from ntkscope.experiments._wide import dense_ntk, relu_network, rounded, width_slope
 from ntkscope.experiments._wide_training import Task
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 DELTA = 0.1  # of the theorem at initialisation: the quantile is 1 − δ
 PUBLISHED = {
@@ -111,21 +111,19 @@ class FiniteVsInfinite(Scales):
     test_items: int = 40
     seeds: int = 8
 
-    @classmethod
-    def smoke(cls) -> FiniteVsInfinite:
-        return cls(
-            hidden=(1, 2),
-            widths=(32, 64, 128, 256),
-            draws=20,
-            samples=50_000,
-            variance_draws=40,
-            variance_width=256,
-            train_widths=(32, 64, 128, 256),
-            kappas=(1.0, 0.3),
-            train_items=8,
-            test_items=10,
-            seeds=2,
-        )
+    smoke = scaled(
+        hidden=(1, 2),
+        widths=(32, 64, 128, 256),
+        draws=20,
+        samples=50_000,
+        variance_draws=40,
+        variance_width=256,
+        train_widths=(32, 64, 128, 256),
+        kappas=(1.0, 0.3),
+        train_items=8,
+        test_items=10,
+        seeds=2,
+    )
 
 
 def run(

@@ -33,7 +33,7 @@ from ntkscope.experiments._regression_claims import judge
 from ntkscope.experiments._regression_figures import draw
 from ntkscope.experiments._regression_published import PUBLISHED
 from ntkscope.experiments._results import once
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 from ntkscope.measures.regression_bounds import regression_bounds, trapezoid_norm
@@ -81,19 +81,17 @@ class FunctionRegression(Scales):
     only: tuple[str, ...] = ()
     workers: int = 1
 
-    @classmethod
-    def smoke(cls) -> FunctionRegression:
-        return cls(
-            targets=("f1", "f2"),
-            architectures=("tanh-128", "tanh-256", "relu-128"),
-            networks=2,
-            watched=1,
-            intervals=40,
-            steps=150,
-            every=50,
-            cutoffs=(1e-15, 1e-12, 1e-9),
-            instances=50,
-        )
+    smoke = scaled(
+        targets=("f1", "f2"),
+        architectures=("tanh-128", "tanh-256", "relu-128"),
+        networks=2,
+        watched=1,
+        intervals=40,
+        steps=150,
+        every=50,
+        cutoffs=(1e-15, 1e-12, 1e-9),
+        instances=50,
+    )
 
     @property
     def moments(self) -> tuple[int, ...]:

@@ -243,8 +243,7 @@ def draw(record: Record) -> dict[str, Any]:
     for axis in axes:
         axis.set_ylabel("share of larger ones", fontsize=9)
         if axis.get_legend_handles_labels()[0]:
-            axis.set_xscale("log")
-            axis.legend(fontsize=7, frameon=False)
+            drawing.label(axis, log="x", legend=True)
     return {"spectra": figure}
 
 

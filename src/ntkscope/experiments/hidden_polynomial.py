@@ -49,7 +49,7 @@ from ntkscope.experiments._polynomial_readings import (
     networks_key,
     tasks_of,
 )
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import experiment, scaled
 from ntkscope.kernels import Tangent
 
 NAME = "hidden-polynomial"
@@ -69,9 +69,7 @@ class HiddenPolynomial(PolynomialRuns):
     follow: int = 20
     noise: float = 0.01
 
-    @classmethod
-    def smoke(cls) -> HiddenPolynomial:
-        return cls(**SMALL, correlated=(3, 11), direct=(9, 18, 19), targets=("raw",), widths=(8, 16), follow=2)
+    smoke = scaled(**SMALL, correlated=(3, 11), direct=(9, 18, 19), targets=("raw",), widths=(8, 16), follow=2)
 
 
 @dataclass(frozen=True, eq=False)

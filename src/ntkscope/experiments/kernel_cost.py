@@ -25,7 +25,7 @@ from ntkscope.experiments._kernel_pairs import TITLES
 from ntkscope.experiments._legs import Leg, not_run, run_legs
 from ntkscope.experiments._network import trained
 from ntkscope.experiments._published import Published
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.kernels import kernel
 from ntkscope.machines.computing import clock
 
@@ -104,25 +104,23 @@ class KernelCost(Scales):
     repeats: int = 3
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> KernelCost:
-        return cls(
-            dataset="digits",
-            model="small_cnn",
-            train_items=300,
-            epochs=4,
-            batch=50,
-            lr=0.1,
-            augment=False,
-            points=(50, 100),
-            dense_points=50,
-            residual_points=60,
-            dim=512,
-            dims=(32, 128, 512),
-            outputs=(1, 2, 5, 10),
-            output_points=60,
-            memory="2GiB",
-        )
+    smoke = scaled(
+        dataset="digits",
+        model="small_cnn",
+        train_items=300,
+        epochs=4,
+        batch=50,
+        lr=0.1,
+        augment=False,
+        points=(50, 100),
+        dense_points=50,
+        residual_points=60,
+        dim=512,
+        dims=(32, 128, 512),
+        outputs=(1, 2, 5, 10),
+        output_points=60,
+        memory="2GiB",
+    )
 
 
 def operations(n: int, c: int, p: int, k: int, forward: float | int = 0) -> dict[str, float | int]:
@@ -354,10 +352,7 @@ def draw(record: Record) -> dict[str, Any]:
         axes[0].plot(
             [there[-1], PAPER_POINTS], [seconds[-1], carried_on(there, seconds, PAPER_POINTS)], "--", color=colour
         )
-    axes[0].set_xscale("log")
-    axes[0].set_xlabel("points; dashed: carried on", fontsize=9)
-    axes[0].set_yscale("log")
-    axes[0].set_ylabel("seconds", fontsize=9)
+    drawing.label(axes[0], x="points; dashed: carried on", y="seconds", log="xy")
     if axes[0].lines:
         axes[0].legend(fontsize=7, frameon=False)
     dims = [dim for dim in record.config["dims"] if f"residual-{dim}" in record.arrays]
@@ -370,18 +365,13 @@ def draw(record: Record) -> dict[str, Any]:
         axes[1].plot(
             (edges[1:] + edges[:-1]) / 2, np.where(counts > 0, counts, np.nan), color=colour, label=f"K = {dim}"
         )
-    axes[1].set_yscale("log")
-    axes[1].set_xlabel("(projected - exact) √K", fontsize=9)
-    axes[1].set_ylabel("density", fontsize=9)
-    axes[1].legend(fontsize=7, frameon=False)
+    drawing.label(axes[1], x="(projected - exact) √K", y="density", log="y", legend=True)
     std = [record.metrics[f"residual/{dim}"]["std"] for dim in dims]
     axes[2].loglog(dims, std, "o-", color=drawing.COLOURS[0], label="measured")
     axes[2].loglog(dims, [std[0] * math.sqrt(dims[0] / dim) for dim in dims], "--", color="#999999", label="1/√K")
     axes[2].set_xticks(dims, [str(dim) for dim in dims])
     axes[2].minorticks_off()
-    axes[2].set_xlabel("K", fontsize=9)
-    axes[2].set_ylabel("standard deviation of residuals", fontsize=9)
-    axes[2].legend(fontsize=8, frameon=False)
+    drawing.label(axes[2], x="K", y="standard deviation of residuals", legend=True)
     return {"table4": figure}
 
 

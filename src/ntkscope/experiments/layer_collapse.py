@@ -29,7 +29,7 @@ from ntkscope.experiments._probed_networks import build, images, probed
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Reading, lacking
 from ntkscope.experiments._results import once, summary, under
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.measures.collapse import Collapse, collapse
 from ntkscope.measures.dimension import two_nn
 from ntkscope.tangent import activations
@@ -79,24 +79,22 @@ class LayerCollapse(Scales):
     seeds: int = 3
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> LayerCollapse:
-        return cls(
-            dataset="digits",
-            train_items=120,
-            test_items=60,
-            enlarge=2,
-            width=0.0625,
-            epochs=4,
-            moments=(0, 2, 4),
-            batch=30,
-            lr=0.1,
-            augment=False,
-            points=80,
-            near=80,
-            memory="1GiB",
-            seeds=1,
-        )
+    smoke = scaled(
+        dataset="digits",
+        train_items=120,
+        test_items=60,
+        enlarge=2,
+        width=0.0625,
+        epochs=4,
+        moments=(0, 2, 4),
+        batch=30,
+        lr=0.1,
+        augment=False,
+        points=80,
+        near=80,
+        memory="1GiB",
+        seeds=1,
+    )
 
     def how(self, smoothing: float) -> dict[str, Any]:
         """The settings of `fit`: the step falls to a tenth after 0.4 and again after 0.6 of the epochs."""
@@ -292,8 +290,7 @@ def draw(record: Record) -> dict[str, Any]:
             axis.plot(
                 at, [found[epoch]["layers"][layer][name] for epoch in at], "o-", markersize=3, color=colour, label=label
             )
-        axis.set_title(title, fontsize=9)
-        axis.set_xlabel("epoch", fontsize=8)
+        drawing.label(axis, title=title, x="epoch")
         axis.set_xscale("symlog", linthresh=1)
         if name not in ("nc3", "nc4"):
             axis.set_yscale("log")
@@ -309,9 +306,7 @@ def draw(record: Record) -> dict[str, Any]:
                 axis.plot(
                     [one["layers"][layer][name] for layer in LAYERS], "o-", markersize=3, color=shade, label=epoch
                 )
-            axis.set_yscale("log")
-            axis.set_ylabel(label, fontsize=8)
-            axis.set_title(f"label smoothing {smoothing:g}", fontsize=9)
+            drawing.label(axis, title=f"label smoothing {smoothing:g}", y=label, log="y")
             axis.set_xticks(range(len(LAYERS)), LAYERS, rotation=35, ha="right", fontsize=7)
     panels[0].legend(fontsize=6, frameon=False, title="epoch", title_fontsize=7)
     return {"epochs": figure, "layers": profiles}

@@ -16,7 +16,7 @@ from ntkscope.experiments._lazy_claims import CHANGES, NAME, PUBLISHED, READINGS
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._results import under
 from ntkscope.experiments._two_layer import Shape
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 LABELS = {"weights": "W/√d", "ck": "CK", "ntk": "NTK", "ck without 1/√d": "CK without 1/√d"}
 
@@ -49,20 +49,18 @@ class LazyBounds(Scales):
     def __post_init__(self) -> None:
         object.__setattr__(self, "shapes", tuple(tuple(shape) for shape in self.shapes))
 
-    @classmethod
-    def smoke(cls) -> LazyBounds:
-        return cls(
-            sizes=(32, 64),
-            dimensions=(20, 40),
-            shapes=((40, 20, 30),),
-            theorem_steps=60,
-            training_steps=300,
-            stop=1e-3,
-            factors=(0.5, 1.0, 2.0, 4.0),
-            stable_steps=30,
-            seeds=2,
-            early_seeds=3,
-        )
+    smoke = scaled(
+        sizes=(32, 64),
+        dimensions=(20, 40),
+        shapes=((40, 20, 30),),
+        theorem_steps=60,
+        training_steps=300,
+        stop=1e-3,
+        factors=(0.5, 1.0, 2.0, 4.0),
+        stable_steps=30,
+        seeds=2,
+        early_seeds=3,
+    )
 
 
 def legs(config: LazyBounds, seed: int, device: torch.device) -> list[Leg]:
@@ -120,8 +118,7 @@ def draw(record: Record) -> dict[str, Any]:
     for name, style in (("bound", "--"), ("limit", ":")):
         if name in constants:
             least.axhline(constants[name], color="#555555", linestyle=style, linewidth=1, label=f"{name}, E v² = 1")
-    least.set_xlabel("d", fontsize=9)
-    least.set_ylabel("least eigenvalue of the first-layer NTK", fontsize=9)
+    drawing.label(least, x="d", y="least eigenvalue of the first-layer NTK")
     least.set_ylim(bottom=0)
     least.legend(fontsize=7, frameon=False)
     return {"lazy": figure}
@@ -137,8 +134,7 @@ def _changes(axis: Any, record: Record, prefix: str, names: dict[str, str], with
                 drawing.power_law(axis, list(runs), values[0], -1, "1/n")
     axis.set_xticks(list(runs), [str(n) for n in runs])
     axis.minorticks_off()
-    axis.set_xlabel("n", fontsize=9)
-    axis.set_ylabel(label, fontsize=9)
+    drawing.label(axis, x="n", y=label)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=7, frameon=False)
 

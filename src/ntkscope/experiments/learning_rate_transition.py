@@ -15,7 +15,7 @@ from ntkscope.experiments._teacher import LAYER, Case, Student, label_moments, t
 from ntkscope.experiments._teacher_spectra import alignments, rounded, spectra_of, weight_spectrum
 from ntkscope.experiments._transition_claims import PUBLISHED, READINGS
 from ntkscope.experiments._transition_figures import draw
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.measures.lazy import slope_moments
 from ntkscope.measures.one_step import OneStepSetting, one_step_spike, one_step_threshold
 from ntkscope.models._activations import activation
@@ -44,21 +44,19 @@ class LearningRateTransition(Scales):
     multiples: tuple[float, ...] = (0.5, 0.8, 1.0, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0)
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> LearningRateTransition:
-        """All sizes an eighth, and the steps with them."""
-        return cls(
-            items=250,
-            width=188,
-            dimension=125,
-            test_items=250,
-            seeds=2,
-            rates=(0.375, 1.0, 1.375, 1.75, 2.125, 2.75),
-            batch=4,
-            expected=2_000,
-            most=3_000,
-            multiples=(0.5, 2.0, 3.0),
-        )
+    # All sizes an eighth, and the steps with them.
+    smoke = scaled(
+        items=250,
+        width=188,
+        dimension=125,
+        test_items=250,
+        seeds=2,
+        rates=(0.375, 1.0, 1.375, 1.75, 2.125, 2.75),
+        batch=4,
+        expected=2_000,
+        most=3_000,
+        multiples=(0.5, 2.0, 3.0),
+    )
 
     @property
     def student(self) -> Student:

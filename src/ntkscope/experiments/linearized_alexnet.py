@@ -18,7 +18,7 @@ from ntkscope.experiments._lenet_tasks import Task, load_task
 from ntkscope.experiments._paired_training import Recipe, one_hot, train_members
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 NAME = "linearized-alexnet"
 TF32_FROM = 2  # times the width: 1e16 operations and more; the network and its linearisation round alike
@@ -83,20 +83,18 @@ class LinearizedAlexnet(Scales):
     batch: int = 32
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> LinearizedAlexnet:
-        return cls(
-            dataset="digits",
-            images=24,
-            test_items=20,
-            side=64,
-            enlarge=4,
-            widths=(0.05,),
-            optional=(),
-            epochs=1,
-            drop=0,
-            batch=8,
-        )
+    smoke = scaled(
+        dataset="digits",
+        images=24,
+        test_items=20,
+        side=64,
+        enlarge=4,
+        widths=(0.05,),
+        optional=(),
+        epochs=1,
+        drop=0,
+        batch=8,
+    )
 
 
 def trained(
@@ -217,9 +215,7 @@ def draw(record: Record) -> dict[str, Any]:
             axis.plot(
                 at, values, style, color=drawing.COLOURS[i], markersize=4, label=name if where == "test" else None
             )
-    axis.set_xlabel("width factor", fontsize=9)
-    axis.set_ylabel("accuracy, percent (training: dotted)", fontsize=9)
-    axis.legend(fontsize=7, frameon=False)
+    drawing.label(axis, x="width factor", y="accuracy, percent (training: dotted)", legend=True)
     return {"accuracy": figure}
 
 

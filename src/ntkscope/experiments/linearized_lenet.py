@@ -22,7 +22,7 @@ from ntkscope.experiments._linearized_statements import PUBLISHED
 from ntkscope.experiments._logistic_pixels import pixel_regression
 from ntkscope.experiments._paired_training import KINDS, Recipe, Trained, one_hot, stacked_outputs, train_members
 from ntkscope.experiments._tangent_solve import solve_tangent
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 MOMENTS = (0, 1, 3, 10, 30)  # epochs at which outputs are looked at, besides the last
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -64,29 +64,27 @@ class LinearizedLenet(Scales):
     pixel_steps: int = 100
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> LinearizedLenet:
-        return cls(
-            dataset="digits",
-            colour="digits",
-            enlarge=3,
-            train_items=96,
-            test_items=60,
-            widths=(1,),
-            colour_widths=(1,),
-            optional=(2,),
-            colour_optional=(),
-            seeds=2,
-            epochs=2,
-            drop=1,
-            grid_epochs=1,
-            grid_lr=(0.1, 0.01),
-            grid_decay=(5e-5,),
-            validation=32,
-            lsmr_widths=(1,),
-            lsmr_steps=5,
-            pixel_steps=5,
-        )
+    smoke = scaled(
+        dataset="digits",
+        colour="digits",
+        enlarge=3,
+        train_items=96,
+        test_items=60,
+        widths=(1,),
+        colour_widths=(1,),
+        optional=(2,),
+        colour_optional=(),
+        seeds=2,
+        epochs=2,
+        drop=1,
+        grid_epochs=1,
+        grid_lr=(0.1, 0.01),
+        grid_decay=(5e-5,),
+        validation=32,
+        lsmr_widths=(1,),
+        lsmr_steps=5,
+        pixel_steps=5,
+    )
 
 
 @dataclass(frozen=True, eq=False)

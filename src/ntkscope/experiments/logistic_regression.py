@@ -35,7 +35,7 @@ from ntkscope.experiments._logistic_fits import margin, plain_newton
 from ntkscope.experiments._logistic_instances import corner_instances
 from ntkscope.experiments._network import weights_file
 from ntkscope.experiments._results import once
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.linalg import NumericalWarning
 from ntkscope.measures.logistic_bounds import logistic_bounds, signed_scores, summed_cross_entropy
 from ntkscope.surrogates import KernelLogistic
@@ -84,18 +84,16 @@ class LogisticRegression(Scales):
     only: tuple[str, ...] = ()
     workers: int = 1
 
-    @classmethod
-    def smoke(cls) -> LogisticRegression:
-        return cls(
-            networks=2,
-            watched=1,
-            lr=1e-3,
-            epochs=60,
-            checkpoints=(0, 20, 60),
-            ridge=1e-3,
-            ridges=(1e-3, 1.0),
-            instances=30,
-        )
+    smoke = scaled(
+        networks=2,
+        watched=1,
+        lr=1e-3,
+        epochs=60,
+        checkpoints=(0, 20, 60),
+        ridge=1e-3,
+        ridges=(1e-3, 1.0),
+        instances=30,
+    )
 
 
 class Task(GridTask):

@@ -21,7 +21,7 @@ from ntkscope.experiments._cube import fully_connected
 from ntkscope.experiments._images import load_images
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once, summary
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.infinite import Layer, Relu
 from ntkscope.kernels import kernel
 
@@ -63,11 +63,9 @@ class MaxLearningRates(Scales):
     trials: int = 8
     seeds: int = 5
 
-    @classmethod
-    def smoke(cls) -> MaxLearningRates:
-        return cls(
-            datasets=("digits",), items=40, hidden=(1,), width=128, steps=20, linear_steps=1000, trials=6, seeds=2
-        )
+    smoke = scaled(
+        datasets=("digits",), items=40, hidden=(1,), width=128, steps=20, linear_steps=1000, trials=6, seeds=2
+    )
 
 
 def run(
@@ -275,10 +273,13 @@ def draw(record: Record) -> dict[str, Any]:
         axes[1].plot(losses, color=drawing.COLOURS[i], linewidth=1.2, label=f"ηλ = {times}")
     axes[1].set_yscale("log")
     axes[1].xaxis.get_major_locator().set_params(integer=True)
-    axes[1].set_xlabel("steps of gradient descent", fontsize=9)
-    axes[1].set_ylabel("training loss Σ(f−y)²/n", fontsize=9)
-    axes[1].set_title(f"{names[0]}, first network", fontsize=9)
-    axes[1].legend(fontsize=7, frameon=False)
+    drawing.label(
+        axes[1],
+        title=f"{names[0]}, first network",
+        x="steps of gradient descent",
+        y="training loss Σ(f−y)²/n",
+        legend=True,
+    )
     return {"rates": figure}
 
 

@@ -215,9 +215,12 @@ def draw(record: Record) -> dict[str, Any]:
                 axis.plot([row["step"] / last for row in rows], values, "o-", markersize=2.5, linewidth=0.9)
             axis.axhline(found["chance"], color="#999999", linestyle="--", linewidth=0.8)
         axis.set_ylim(-0.02, 1.02)
-        axis.set_title(CASES.get(key, "control: ReLU, quadratic"), fontsize=9)
-        axis.set_xlabel("share of the steps", fontsize=8)
-        axis.set_ylabel("cos² of the angles (chance: dashed)", fontsize=8)
+        drawing.label(
+            axis,
+            title=CASES.get(key, "control: ReLU, quadratic"),
+            x="share of the steps",
+            y="cos² of the angles (chance: dashed)",
+        )
     return {"angles": figure}
 
 

@@ -15,7 +15,7 @@ from ntkscope.experiments._centering_figures import draw
 from ntkscope.experiments._feature_path import correlation, finals, follow, ratio
 from ntkscope.experiments._feature_runs import FREE, SMALL, FeatureRuns, legs_of
 from ntkscope.experiments._legs import Leg, run_legs
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import experiment, scaled
 
 MEASURES = {"ratio": ratio, "tangents": correlation("tangents")}
 SPECTRA = ("isotropic", "decay-2")
@@ -25,9 +25,7 @@ SPECTRA = ("isotropic", "decay-2")
 class NFACenterings(FeatureRuns):
     """The runs of `nfa-evolution` with the two spectra of Figure 5; Figure 4's inputs are isotropic."""
 
-    @classmethod
-    def smoke(cls) -> NFACenterings:
-        return cls(**SMALL)
+    smoke = scaled(**SMALL)
 
 
 def expanded(config: NFACenterings, seeds: list[int], device: torch.device) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ntkscope.experiments._evolution_figures import draw
 from ntkscope.experiments._feature_path import SPECTRA, correlation
 from ntkscope.experiments._feature_runs import FREE, SMALL, FeatureRuns, as_deviations, legs_of
 from ntkscope.experiments._legs import run_legs
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import experiment, scaled
 
 MEASURES = {"uncentred": correlation(None), "centred": correlation("weights")}
 
@@ -24,9 +24,7 @@ class NFAEvolution(FeatureRuns):
     Legs at squared scales, which is what the printed ones mean if they are standard deviations, run if they are named.
     """
 
-    @classmethod
-    def smoke(cls) -> NFAEvolution:
-        return cls(**SMALL)
+    smoke = scaled(**SMALL)
 
 
 def run(

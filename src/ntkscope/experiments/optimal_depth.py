@@ -21,7 +21,7 @@ from ntkscope.experiments._cube import fully_connected, low_degrees
 from ntkscope.experiments._images import load_images
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.infinite import Erf, Layer, Relu
 
 KINDS = {"CK": "nngp", "NTK": "ntk"}
@@ -84,18 +84,16 @@ class OptimalDepth(Scales):
     test_items: int = 1000
     seeds: int = 5
 
-    @classmethod
-    def smoke(cls) -> OptimalDepth:
-        return cls(
-            dimension=24,
-            deepest=20,
-            datasets=("digits",),
-            hidden=(1, 2, 4, 16),
-            biases=(0.0,),
-            items=80,
-            test_items=100,
-            seeds=2,
-        )
+    smoke = scaled(
+        dimension=24,
+        deepest=20,
+        datasets=("digits",),
+        hidden=(1, 2, 4, 16),
+        biases=(0.0,),
+        items=80,
+        test_items=100,
+        seeds=2,
+    )
 
 
 def run(
@@ -294,8 +292,7 @@ def draw(record: Record) -> dict[str, Any]:
         drawing.plain_log(axis)
         axis.set_title(f"{short}, ReLU, σ_w² = σ_b² = 2, d = {config['dimension']}", fontsize=9)
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.set_xlabel("weight layers", fontsize=9)
-        axis.set_ylabel("degree-k fractional variance", fontsize=9)
+        drawing.label(axis, x="weight layers", y="degree-k fractional variance")
         axis.legend(fontsize=7, frameon=False, ncols=2)
     for i, name in enumerate(NETS):
         for short, style in zip(KINDS, ("o-", "s--")):
@@ -303,8 +300,7 @@ def draw(record: Record) -> dict[str, Any]:
             places, label = (list(column), list(column.values())), f"{_written(name)}, {short}"
             axes[2].plot(*places, style, markersize=4, color=drawing.COLOURS[i], label=label)
     drawing.plain_log(axes[2])
-    axes[2].set_xlabel("degree k", fontsize=9)
-    axes[2].set_ylabel("weight layers at the peak", fontsize=9)
+    drawing.label(axes[2], x="degree k", y="weight layers at the peak")
     axes[2].legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     data, panels = drawing.canvas(len(config["datasets"]), 2, width=5.0)
     hidden = list(config["hidden"])
@@ -321,10 +317,7 @@ def draw(record: Record) -> dict[str, Any]:
             axis.set_xscale("log")
             axis.set_xticks(hidden, [str(h) for h in hidden])
             axis.minorticks_off()
-            axis.set_xlabel("hidden layers", fontsize=9)
-            axis.set_ylabel(label, fontsize=9)
-            axis.set_title(dataset, fontsize=9)
-            axis.legend(fontsize=7, frameon=False)
+            drawing.label(axis, title=dataset, x="hidden layers", y=label, legend=True)
     return {"cube": figure, "data": data}
 
 

@@ -24,7 +24,7 @@ from ntkscope.experiments._probe_figures import draw
 from ntkscope.experiments._probe_peers import few_components, objectives
 from ntkscope.experiments._probe_readings import CURVED, IDENTITIES, NETWORK, PEER, array_name, key
 from ntkscope.experiments._probed_networks import Probed, images, probed, ready
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.explain.probes import LayerProbe, ProbeProtocol, layer_probe
 from ntkscope.measures.collapse import collapse
 from ntkscope.measures.dimension import components_for
@@ -64,24 +64,22 @@ class PcaProbes(Scales):
     memory: str = "96GiB"
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> PcaProbes:
-        return cls(
-            dataset="digits",
-            networks=("resnet18",),
-            train_items=120,
-            test_items=60,
-            enlarge=2,
-            width=0.0625,
-            epochs=3,
-            batch=30,
-            lr=0.1,
-            augment=False,
-            C=0.01,
-            components=20,
-            draws=200,
-            memory="2GiB",
-        )
+    smoke = scaled(
+        dataset="digits",
+        networks=("resnet18",),
+        train_items=120,
+        test_items=60,
+        enlarge=2,
+        width=0.0625,
+        epochs=3,
+        batch=30,
+        lr=0.1,
+        augment=False,
+        C=0.01,
+        components=20,
+        draws=200,
+        memory="2GiB",
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from ntkscope.experiments._published_measure import (
 from ntkscope.experiments._results import once, summary
 from ntkscope.experiments._surrogate import Surrogate, faithful
 from ntkscope.experiments._table3_claims import NAME, PUBLISHED, TABLE, judge
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.explain import forensics
 from ntkscope.machines import KernelPair
 from ntkscope.measures.faithfulness import probabilities
@@ -67,23 +67,21 @@ class Poisoning(Scales):
     sgd_alpha: float = 1e-2
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> Poisoning:
-        return cls(
-            dataset="digits",
-            width=0.125,
-            enlarge=2,
-            train_items=1000,
-            test_items=100,
-            epochs=8,
-            batch=50,
-            points=300,
-            dim=128,
-            precision="exact",
-            memory="2GiB",
-            seeds=1,
-            sgd_seeds=2,
-        )
+    smoke = scaled(
+        dataset="digits",
+        width=0.125,
+        enlarge=2,
+        train_items=1000,
+        test_items=100,
+        epochs=8,
+        batch=50,
+        points=300,
+        dim=128,
+        precision="exact",
+        memory="2GiB",
+        seeds=1,
+        sgd_seeds=2,
+    )
 
 
 def second_trigger(seed: int, side: int) -> Trigger:

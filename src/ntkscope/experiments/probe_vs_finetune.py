@@ -23,7 +23,7 @@ from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._network import logits_of
 from ntkscope.experiments._results import once
 from ntkscope.experiments._tweets import Tweets, balanced, classifier, manual_split, tweets
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.training import adaptation
 
 METHODS = {"probe": "linear-probe", "random": "random-features", "finetune": "fine-tune", "lora": "lora"}
@@ -55,24 +55,22 @@ class ProbeVsFinetune(Scales):
     p_runs: int = 5
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> ProbeVsFinetune:
-        return cls(
-            dataset="made-up",
-            encoder="tiny",
-            length=6,
-            per_class=24,
-            epochs=2,
-            rates=(1e-3, 1e-2),
-            rate_draws=1,
-            rank=2,
-            shuffles=3,
-            p_train=80,
-            p_validation=40,
-            p_rates=(1e-3, 1e-2),
-            p_rate_epochs=1,
-            p_runs=2,
-        )
+    smoke = scaled(
+        dataset="made-up",
+        encoder="tiny",
+        length=6,
+        per_class=24,
+        epochs=2,
+        rates=(1e-3, 1e-2),
+        rate_draws=1,
+        rank=2,
+        shuffles=3,
+        p_train=80,
+        p_validation=40,
+        p_rates=(1e-3, 1e-2),
+        p_rate_epochs=1,
+        p_runs=2,
+    )
 
 
 def adapted(

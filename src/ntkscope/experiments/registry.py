@@ -5,30 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Self, TypeVar
 
 from ntkscope.core import Claim, Record, Registry, UsageError
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, verdicts
 
 
-@runtime_checkable
-class Config(Protocol):
-    """A frozen dataclass of plain values with two scales."""
-
-    @classmethod
-    def smoke(cls) -> Config:
-        """Seconds on two cores: the mechanics."""
-        ...
-
-    @classmethod
-    def paper(cls) -> Config:
-        """The published setting, or the nearest that is feasible."""
-        ...
+def scaled(**settings: Any) -> classmethod[Any, [], Any]:
+    """The smoke scale, as `smoke = scaled(...)` in a configuration: what differs from the paper scale."""
+    return classmethod(lambda cls: cls(**settings))
 
 
 class Scales:
-    """A configuration whose defaults are the paper scale."""
+    """A configuration, a frozen dataclass of plain values, whose defaults are the paper scale: the published setting, or the
+    nearest that is feasible. `smoke` is the mechanics, in seconds on two cores."""
 
     @classmethod
     def paper(cls) -> Self:
@@ -49,7 +40,7 @@ class Experiment:
 
     name: str
     func: Callable[..., None]
-    config: type[Config]
+    config: type[Any]
     published: tuple[Published, ...]
     judge: Judge
     draw: Draw
@@ -81,7 +72,7 @@ F = TypeVar("F", bound=Callable[..., None])
 def experiment(
     name: str,
     *,
-    config: type[Config],
+    config: type[Any],
     published: Iterable[Published] | Mapping[str, Published],
     judge: Judge | Mapping[str, Read],
     draw: Draw,

@@ -23,7 +23,7 @@ from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._shift_figures import draw
 from ntkscope.experiments._tweet_embeddings import hidden_states, pretrained, untrained
 from ntkscope.experiments._tweets import Tweets, balanced, tweets
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 Both = tuple[np.ndarray, np.ndarray]
 
@@ -49,22 +49,20 @@ class SentimentShift(Scales):
     pairs: int = 10
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> SentimentShift:
-        return cls(
-            dataset="made-up",
-            encoder="tiny",
-            blocks=2,
-            length=6,
-            items=60,
-            pool=200,
-            poolings=("mean", "cls"),
-            sizes=("1x8", "2x16"),
-            draws=1,
-            permutations=59,
-            filters=2,
-            pairs=2,
-        )
+    smoke = scaled(
+        dataset="made-up",
+        encoder="tiny",
+        blocks=2,
+        length=6,
+        items=60,
+        pool=200,
+        poolings=("mean", "cls"),
+        sizes=("1x8", "2x16"),
+        draws=1,
+        permutations=59,
+        filters=2,
+        pairs=2,
+    )
 
 
 class Views:

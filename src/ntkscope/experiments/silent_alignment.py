@@ -21,7 +21,7 @@ from ntkscope.experiments._silent_figures import array_name, draw
 from ntkscope.experiments._silent_path import Path, follow
 from ntkscope.experiments._silent_summary import summary
 from ntkscope.experiments._silent_tasks import TASKS, Task
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 NAME = "silent-alignment"
 
@@ -61,29 +61,27 @@ class SilentAlignment(Scales):
     drawn: tuple[str, ...] = tuple(one.name for one in TASKS)
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> SilentAlignment:
-        return cls(
-            seeds=3,
-            dimension=8,
-            width=16,
-            train_items=96,
-            validation_items=32,
-            test_items=32,
-            batch=16,
-            epochs=6,
-            patience=5,
-            pictures=("digits", "digits"),
-            image_lr=0.02,
-            moments=3,
-            followed=3,
-            watched=5,
-            points=48,
-            most_points=96,
-            strengths=(1e-4, 1e-2, 1.0),
-            draws=199,
-            drawn=("d7", "mnist/small"),
-        )
+    smoke = scaled(
+        seeds=3,
+        dimension=8,
+        width=16,
+        train_items=96,
+        validation_items=32,
+        test_items=32,
+        batch=16,
+        epochs=6,
+        patience=5,
+        pictures=("digits", "digits"),
+        image_lr=0.02,
+        moments=3,
+        followed=3,
+        watched=5,
+        points=48,
+        most_points=96,
+        strengths=(1e-4, 1e-2, 1.0),
+        draws=199,
+        drawn=("d7", "mnist/small"),
+    )
 
 
 def leg(config: SilentAlignment, record: Record, one: Task, root: str | None, seed: int, device: torch.device) -> Any:

@@ -17,7 +17,7 @@ from ntkscope.experiments import _cube as cube
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._results import once
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.infinite import Erf, Layer, Relu
 
 KINDS = {"CK": "nngp", "NTK": "ntk"}
@@ -105,9 +105,7 @@ class SimplicityBias(Scales):
     networks: int = 100
     deep: int = 32
 
-    @classmethod
-    def smoke(cls) -> SimplicityBias:
-        return cls(corners=4, dimensions=(4, 16), draws=1000, keep=(1, 5), width=64, outputs=8, networks=10, deep=8)
+    smoke = scaled(corners=4, dimensions=(4, 16), draws=1000, keep=(1, 5), width=64, outputs=8, networks=10, deep=8)
 
 
 def relu_net(reading: str) -> Layer:
@@ -336,10 +334,7 @@ def draw(record: Record) -> dict[str, Any]:
             values = {k: v for k, v in enumerate(found[f"spectrum/{d}/{key}/{s}"]["share"]) if v > 0}
             colour = drawing.COLOURS[i]
             axes[1].plot(list(values), list(values.values()), style, markersize=4, color=colour, label=f"{name}, {s}")
-    axes[1].set_yscale("log")
-    axes[1].set_xlabel("degree k", fontsize=9)
-    axes[1].set_ylabel(f"fractional variance, d = {d}", fontsize=9)
-    axes[1].legend(fontsize=7, frameon=False)
+    drawing.label(axes[1], x="degree k", y=f"fractional variance, d = {d}", log="y", legend=True)
     names = [str(k) for k in range(small + 1)]
     one = found["samples/relu"]
     nets = one["networks"]

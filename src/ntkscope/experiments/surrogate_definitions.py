@@ -30,7 +30,7 @@ from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._network import trained
 from ntkscope.experiments._results import under
 from ntkscope.experiments._surrogate_definitions import kernels, measures, surrogate, width_bound
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,18 @@ class SurrogateDefinitions(Scales):
     memory: str = "4GiB"
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> SurrogateDefinitions:
-        return cls(
-            trials=20,
-            widths=(16, 32, 64),
-            width_seeds=2,
-            dataset="digits",
-            networks=("small_cnn",),
-            train_items=300,
-            test_items=100,
-            points=60,
-            items=30,
-            strength=0.2,
-        )
+    smoke = scaled(
+        trials=20,
+        widths=(16, 32, 64),
+        width_seeds=2,
+        dataset="digits",
+        networks=("small_cnn",),
+        train_items=300,
+        test_items=100,
+        points=60,
+        items=30,
+        strength=0.2,
+    )
 
 
 def attack(

@@ -30,7 +30,7 @@ from ntkscope.experiments._side_by_side import side_by_side
 from ntkscope.experiments._surrogate import SENSITIVITY, Surrogate, log_odds_pair
 from ntkscope.experiments._table2_claims import NAME, PUBLISHED, judge
 from ntkscope.experiments._table2_figures import boxes, draw, panel
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.explain import attribute
 
 GROUPS = {"exact": ("trntk", "trntk0"), "projected": ("proj-trntk", "proj-pntk"), "embedding": ("em", "ck")}
@@ -74,30 +74,28 @@ class SurrogateKernels(Scales):
     compared_points: int = 2000
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> SurrogateKernels:
-        return cls(
-            dataset="digits",
-            model="small_cnn",
-            train_items=600,
-            test_items=200,
-            epochs=8,
-            batch=50,
-            lr=0.1,
-            augment=False,
-            exact_points=150,
-            feature_points=200,
-            embedding_points=200,
-            dim=256,
-            precision="exact",
-            memory="2GiB",
-            inspected=40,
-            seeds=2,
-            further=100,
-            sgd_seeds=2,
-            sgd_points=100,
-            compared_points=60,
-        )
+    smoke = scaled(
+        dataset="digits",
+        model="small_cnn",
+        train_items=600,
+        test_items=200,
+        epochs=8,
+        batch=50,
+        lr=0.1,
+        augment=False,
+        exact_points=150,
+        feature_points=200,
+        embedding_points=200,
+        dim=256,
+        precision="exact",
+        memory="2GiB",
+        inspected=40,
+        seeds=2,
+        further=100,
+        sgd_seeds=2,
+        sgd_points=100,
+        compared_points=60,
+    )
 
     def points(self, kernel: str, s: int = 0) -> int:
         """How many training points the kernel of network s has."""

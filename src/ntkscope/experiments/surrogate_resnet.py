@@ -27,7 +27,7 @@ from ntkscope.experiments._published_measure import Compared, spread, stochastic
 from ntkscope.experiments._results import averaged, summary
 from ntkscope.experiments._side_by_side import side_by_side
 from ntkscope.experiments._surrogate import SENSITIVITY, Surrogate, log_odds_pair
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 
 NAME = "surrogate-resnet"
 # network test accuracy %, TAD points, tau
@@ -83,26 +83,24 @@ class SurrogateResnet(Scales):
     compared_points: int = 2000
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> SurrogateResnet:
-        return cls(
-            dataset="digits",
-            networks=("resnet18", "mobilenetv2"),
-            pretrained=(),
-            width=0.0625,
-            train_items=300,
-            test_items=100,
-            epochs=5,
-            batch=50,
-            lr=0.1,
-            augment=False,
-            points=60,
-            precision="exact",
-            memory="2GiB",
-            seeds=1,
-            sgd_seeds=2,
-            compared_points=40,
-        )
+    smoke = scaled(
+        dataset="digits",
+        networks=("resnet18", "mobilenetv2"),
+        pretrained=(),
+        width=0.0625,
+        train_items=300,
+        test_items=100,
+        epochs=5,
+        batch=50,
+        lr=0.1,
+        augment=False,
+        points=60,
+        precision="exact",
+        memory="2GiB",
+        seeds=1,
+        sgd_seeds=2,
+        compared_points=40,
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,7 +47,7 @@ from ntkscope.experiments._small_training import (
     two_classes,
 )
 from ntkscope.experiments._surrogate import SENSITIVITY, Surrogate, log_odds_pair
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.machines import KernelPair
 from ntkscope.measures.faithfulness import kendall_tau
 
@@ -85,26 +85,24 @@ class SurrogateSmall(Scales):
     compared_points: int = 2000
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> SurrogateSmall:
-        return cls(
-            rows=("mlp-mnist2", "cnn-mnist2"),
-            dataset="digits",
-            train_items=200,
-            test_items=60,
-            points=80,
-            epochs=5,
-            batch=20,
-            channels=(8, 8),
-            sigmoid_channels=(8, 8),
-            seeds=2,
-            other_seeds=1,
-            authors_seeds=2,
-            authors_points=80,
-            authors_share=0.1,
-            sgd_seeds=2,
-            compared_points=60,
-        )
+    smoke = scaled(
+        rows=("mlp-mnist2", "cnn-mnist2"),
+        dataset="digits",
+        train_items=200,
+        test_items=60,
+        points=80,
+        epochs=5,
+        batch=20,
+        channels=(8, 8),
+        sigmoid_channels=(8, 8),
+        seeds=2,
+        other_seeds=1,
+        authors_seeds=2,
+        authors_points=80,
+        authors_share=0.1,
+        sgd_seeds=2,
+        compared_points=60,
+    )
 
     def networks(self, reading: str) -> int:
         """How many networks a row has in this reading."""

@@ -30,7 +30,7 @@ from ntkscope.experiments._results import once, summary
 from ntkscope.experiments._sentences import blocks_of, build_encoder, on, sample, sentences
 from ntkscope.experiments._side_by_side import side_by_side
 from ntkscope.experiments._surrogate import Surrogate, log_odds_pair
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.training.schedules import Triangular
 
 NAME = "surrogate-text"
@@ -90,24 +90,22 @@ class SurrogateText(Scales):
     compared_points: int = 2000
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> SurrogateText:
-        return cls(
-            dataset="made-up",
-            encoder="tiny",
-            train_items=200,
-            test_items=60,
-            length=6,
-            epochs=3,
-            lr=1e-2,
-            points=60,
-            dim=64,
-            precision="exact",
-            memory="2GiB",
-            seeds=1,
-            sgd_seeds=2,
-            compared_points=40,
-        )
+    smoke = scaled(
+        dataset="made-up",
+        encoder="tiny",
+        train_items=200,
+        test_items=60,
+        length=6,
+        epochs=3,
+        lr=1e-2,
+        points=60,
+        dim=64,
+        precision="exact",
+        memory="2GiB",
+        seeds=1,
+        sgd_seeds=2,
+        compared_points=40,
+    )
 
 
 def run(

@@ -20,7 +20,7 @@ from ntkscope.experiments._paired_training import Recipe, one_hot, train_members
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking
 from ntkscope.experiments._tangent_solve import solve_tangent
-from ntkscope.experiments.registry import Scales, experiment
+from ntkscope.experiments.registry import Scales, experiment, scaled
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 
@@ -64,20 +64,18 @@ class TangentOrLastLayer(Scales):
     steps: int = 100
     legs: tuple[str, ...] = ()
 
-    @classmethod
-    def smoke(cls) -> TangentOrLastLayer:
-        return cls(
-            dataset="digits",
-            colour="digits",
-            enlarge=3,
-            images=80,
-            held=20,
-            test_items=40,
-            widths=(1,),
-            epochs=(0, 1),
-            ridges=(0.1,),
-            steps=5,
-        )
+    smoke = scaled(
+        dataset="digits",
+        colour="digits",
+        enlarge=3,
+        images=80,
+        held=20,
+        test_items=40,
+        widths=(1,),
+        epochs=(0, 1),
+        ridges=(0.1,),
+        steps=5,
+    )
 
 
 def percent(model: nn.Module, part: Part) -> float:
@@ -219,11 +217,9 @@ def draw(record: Record) -> dict[str, Any]:
         axis.set_xscale("symlog", linthresh=1)
         axis.set_xticks(at, [str(epoch) for epoch in at])
         axis.tick_params(axis="x", which="minor", bottom=False)
-        axis.set_xlabel("epoch", fontsize=9)
-        axis.set_ylabel("test accuracy, percent", fontsize=9)
+        drawing.label(axis, x="epoch", y="test accuracy, percent")
         task, width = name.split("/x")
-        axis.set_title(f"{TITLES[task]}, ×{width}", fontsize=9)
-        axis.legend(fontsize=7, frameon=False)
+        drawing.label(axis, title=f"{TITLES[task]}, ×{width}", legend=True)
     return {"readings": figure}
 
 

@@ -40,7 +40,7 @@ from ntkscope.experiments._polynomial_networks import (
     stored,
     train,
 )
-from ntkscope.experiments.registry import experiment
+from ntkscope.experiments.registry import experiment, scaled
 from ntkscope.kernels import Tangent
 from ntkscope.training.modes import Phase
 
@@ -59,9 +59,7 @@ class TrainingModes(PolynomialRuns):
     rate: float = 1.0
     follow: int = 20
 
-    @classmethod
-    def smoke(cls) -> TrainingModes:
-        return cls(**SMALL, width=8, follow=2)
+    smoke = scaled(**SMALL, width=8, follow=2)
 
 
 def phases(mode: str, freeze: str, state: str) -> tuple[Phase, ...]:
