@@ -97,8 +97,9 @@ class FeatureMaker:
     def check_finite(self, values: Tensor, x: Batch) -> None:
         if not bool(torch.isfinite(values).all()):
             raise NumericalError(
-                "the kernel holds NaN or infinity: some layer's output is not finite, or is zero where it is normalised;"
-                " look at the network's layers on these inputs, or use dtype=torch.float64"
+                "the kernel holds NaN or infinity: some layer's output is not finite, is zero where it is normalised, or is so"
+                f" large that its products are beyond the range of {str(self.dtype).removeprefix('torch.')}; look at the"
+                " network's layers on these inputs, or use dtype=torch.float64"
             )
 
     def certificate(self) -> Certificate:

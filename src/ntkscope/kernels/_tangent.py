@@ -42,8 +42,9 @@ def kernel(
             " some outputs, or the kernels 'trntk' or 'trntk0'"
         )
     if request.store is None:
-        made = _products(request, engines, heads, full, precision, per_layer, profile, schedule)
+        made = _products(request, engines, replace(heads, unit=None), full, precision, per_layer, profile, schedule)
         outputs = made.values.shape[0] // len(request.x1) if full else 1
+        made = made if normalize else made.in_units()
         found = gram(request, subject, made, scale=1.0 / made.outputs if mean else 1.0, outputs=outputs)
         return _cosines(found) if normalize else found
     if per_layer:

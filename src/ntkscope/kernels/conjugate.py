@@ -13,6 +13,7 @@ from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_rows
 from ntkscope.kernels._stored import stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
+from ntkscope.tangent.arithmetic import check_feature_range
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.feature_audit import AuditedFeatures
 from ntkscope.tangent.readout import locate
@@ -35,6 +36,7 @@ def ck(request: Request, *, bias: bool | None = None) -> Gram:
         return stored(request, recipe, {"bias": str(bias)}, meta=describe(subject))
     request.check_memory(readout.x[0].numel() + 1, subject.dtype.itemsize)
     features = feature_rows(AuditedFeatures(subject, compute, request.certify), request, few, BLOCK)
+    check_feature_range(*features.sides)
     return FactoredGram(
         *features.sides,
         name=request.name,

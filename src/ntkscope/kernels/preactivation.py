@@ -18,6 +18,7 @@ from ntkscope.kernels._feature_tiles import FeatureRecipe, feature_rows
 from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import DenseGram, FactoredGram, Gram
+from ntkscope.tangent.arithmetic import check_feature_range
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.contraction import ranges
 from ntkscope.tangent.feature_audit import AuditedFeatures
@@ -70,6 +71,7 @@ def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gr
     request.check_memory(shape.numel() if form == "dual" else 0, subject.dtype.itemsize)
     if form == "dual":
         features = feature_rows(audited, request, few, BLOCK)
+        check_feature_range(*features.sides)
         return FactoredGram(*features.sides, name=request.name, meta=meta | {"certificate": features.certificate()})
     channel = _channel_axis(subject, layer)
     count = shape[channel - 1 if channel > 0 else channel]

@@ -7,6 +7,7 @@ seed gives the same projection on every device and for every block size.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -21,6 +22,7 @@ from ntkscope.kernels._sketching import make_sketch
 from ntkscope.kernels.registry import KERNELS, Request, describe
 from ntkscope.linalg import FactoredGram, Gram
 from ntkscope.linalg.batch_means import group_count
+from ntkscope.tangent.arithmetic import check_feature_range
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.heads import Heads, as_heads
 from ntkscope.tangent.precision import Precision
@@ -107,6 +109,8 @@ def _projected(
         _projected_store.refuse(request)
     if request.store is not None and heads.sketch is not None:
         raise UsageError("got store= with outputs=OutputSketch(...); leave one of them out")
+    if normalize and request.store is None:
+        heads = replace(heads, unit=None)  # of cosines nothing else is left
     engines = request.engines()
     rounding = Precision(precision, engines.subject.dtype)
 
@@ -186,6 +190,8 @@ def _made(
     left = _projected_store.scaled(engine, left)
     right = None if right is None else _projected_store.scaled(engine, right)
     meta, groups = _meta(engine, request, stages), _groups(stages)
+    if not normalize:
+        check_feature_range(left, right)
     made = FactoredGram(left, right, groups=groups, name=request.name, coverage=engine.coverage(), meta=meta)
     if normalize:
         made = made.normalized()  # type: ignore[assignment]

@@ -199,11 +199,13 @@ def inverse_norms(diagonal: Tensor | None, side: str, gram: str) -> Tensor:
             f" pass {side}_diagonal= when creating the Gram"
         )
     wide = diagonal.detach().to(torch.float64)
-    bad = (~(wide > 0) | ~torch.isfinite(wide)).nonzero().flatten().tolist()
+    least = torch.finfo(diagonal.dtype).tiny if diagonal.is_floating_point() else 0.0  # smaller ones lose digits
+    bad = (~((wide > 0) & (wide >= least)) | ~torch.isfinite(wide)).nonzero().flatten().tolist()
     if bad:
         more = f" and {len(bad) - 10} more" if len(bad) > 10 else ""
         raise NumericalError(
             f"normalizing {gram}: k(x, x) is not positive and finite at {side}s {bad[:10]}{more}"
-            f" (first value {float(wide[bad[0]])!r}); drop those inputs, or use the unnormalized kernel"
+            f" (first value {float(wide[bad[0]])!r}; {diagonal.dtype} holds numbers from {least:.0e} on); drop those inputs,"
+            " use dtype=torch.float64, or use the unnormalized kernel"
         )
     return wide.rsqrt()

@@ -18,8 +18,9 @@ from torch import Tensor
 from ntkscope.core import Certificate, NumericalError
 from ntkscope.core.peak import kind_of
 from ntkscope.core.tensor_cores import any_order, tensor_cores
-from ntkscope.tangent import func_method
+from ntkscope.tangent import func_method, guards
 from ntkscope.tangent.apart import LEAST
+from ntkscope.tangent.arithmetic import unit_for
 from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.captured import Captured, capture
@@ -66,6 +67,10 @@ class Engine:
         self.probed = sample if isinstance(sample, Probed) else Probed.of(subject, sample)
         few, found = self.probed.few, self.probed.findings
         self.chosen = heads.count(self.probed.findings.outputs)
+        if heads.unit is None:
+            self.heads = heads = replace(heads, unit=unit_for(self.probed.size, subject.dtype))
+        if heads.summed:
+            guards.check_sum(subject, few, heads)
         self.width = heads.width(self.probed.findings.outputs)
         self.findings = replace(found, func=found.func | detour.func)
         self.input_bytes = sum(t[0].numel() * t.element_size() for t in few.tensors())

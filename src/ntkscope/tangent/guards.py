@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, NumericalError, UsageError, generator
 from ntkscope.core.random import kept_randomness, reseed
+from ntkscope.tangent.arithmetic import largest_number
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.chance import Draws, Extreme
+from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pristine import ours
-from ntkscope.tangent.reference import compare, pull
+from ntkscope.tangent.reference import compare, dense, pull
 from ntkscope.tangent.subject import Subject
 
 LOG = logging.getLogger(__name__)
@@ -24,6 +26,8 @@ OUTPUTS = {
     torch.bfloat16: 6e-2,
     torch.float16: 1e-2,
 }  # of a batch and of one alone
+# what rounding leaves of gradients that cancel
+CANCELLED = {torch.float64: 1e-13, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 MIXED = (
     "a sample's outputs change with the other samples of the batch (batch statistics, attention or comparisons across samples),"
     " so a kernel between two samples is not defined; use running statistics or rewrite the model so that each sample is"
@@ -115,14 +119,32 @@ def check_differentiable(subject: Subject, outputs: Tensor) -> None:
         )
 
 
-def check_used(subject: Subject, batch: Batch) -> None:
-    """Chosen parameters that no output depends on give a kernel of zeros."""
+def check_used(subject: Subject, batch: Batch) -> float:
+    """Chosen parameters that no output depends on give a kernel of zeros. How large gradients are, for random signs."""
     outputs = subject(batch)
-    grads = pull(subject, outputs, torch.ones_like(outputs), list(subject.leaves.values()))
+    signs = torch.randint(0, 2, outputs.shape, generator=generator(0, "used")).to(outputs) * 2 - 1
+    grads = pull(subject, outputs, signs, list(subject.leaves.values()))
     if subject.leaves and all(grad is None for grad in grads):
         raise UsageError(
             f"no output depends on the chosen parameters ({', '.join(list(subject.leaves)[:4])}), so their kernel is zero;"
             " choose parameters that the forward pass uses with params="
+        )
+    return largest_number(*(dense(grad, grad) for grad in grads if grad is not None))
+
+
+def check_sum(subject: Subject, batch: Batch, heads: Heads) -> None:
+    """The sum of outputs that always add up to the same (a softmax) has no gradient but for rounding."""
+    chosen, leaves = Heads(heads.outputs)(subject(batch)), list(subject.leaves.values())
+    signs = torch.randn(chosen.shape, generator=generator(0, "sum"), dtype=torch.float64).to(chosen)
+    sizes = [
+        largest_number(*(dense(grad, grad) for grad in pull(subject, chosen, weights, leaves) if grad is not None))
+        for weights in (torch.ones_like(chosen), signs)
+    ]
+    if chosen.shape[1] > 1 and sizes[1] > 0 and sizes[0] <= subject.loosest(CANCELLED) * sizes[1]:
+        raise UsageError(
+            f"the outputs of {type(subject.original).__name__} add up to a constant (a softmax, centred outputs), so the"
+            " gradient of their sum is zero but for rounding, and so are 'pntk' and 'proj-pntk'; use 'trntk', choose some"
+            " outputs=, or return the logits"
         )
 
 

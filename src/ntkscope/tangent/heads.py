@@ -39,14 +39,19 @@ class OutputSketch:
 
 @dataclass(frozen=True)
 class Heads:
-    """Each of `outputs` (all when None), their sum, or random combinations; of these, those of one `group`."""
+    """Each of `outputs` (all when None), their sum, or random combinations; of these, those of one `group`.
+
+    All are multiplied by `unit`, a power of two that keeps products of their gradients in range; None: an engine chooses it.
+    """
 
     outputs: tuple[int, ...] | None = None
     summed: bool = False
     sketch: OutputSketch | None = None
     group: tuple[int, int] | None = None
+    unit: float | None = 1.0
 
     def __call__(self, values: Tensor) -> Tensor:
+        values = values if self.unit in (1, None) else values * self.unit
         if self.sketch is not None:
             signs = self.sketch.signs(0, values.shape[1]).to(values) * self.sketch.k**-0.5
             return values @ (signs if self.group is None else signs[:, slice(*self.group)])
@@ -65,7 +70,7 @@ class Heads:
         terms = values.double().abs()  # in which no sum of shorter numbers overflows
         if self.sketch is not None:
             shares = torch.full((terms.shape[1], self.width(terms.shape[1])), self.sketch.k**-0.5)
-            return terms @ shares.to(terms)
+            return terms @ shares.to(terms) * (self.unit or 1.0)
         return self(terms)
 
     def count(self, width: int) -> int:

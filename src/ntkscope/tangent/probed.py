@@ -27,6 +27,7 @@ class Probed:
     findings: Findings
     graph_bytes: int
     calls: list[Call]
+    size: float  # of the largest gradient
 
     @classmethod
     def of(cls, subject: Subject, sample: Batch) -> Probed:
@@ -36,10 +37,10 @@ class Probed:
             guards.check_differentiable(subject, outputs)
             guards.check_chance(subject, few, outputs)
             guards.check_independence(subject, few, outputs)
-            guards.check_used(subject, few)
+            size = guards.check_used(subject, few)
             findings = probe(subject, few, outputs.shape[1])
             graph_bytes, calls = _graph_bytes(subject, few, findings)
-        return cls(few, findings, graph_bytes, calls)
+        return cls(few, findings, graph_bytes, calls, size)
 
 
 def probed(x1: Batch, x2: Batch | None) -> Batch:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ntkscope.core import Certificate, UsageError
 from ntkscope.linalg.assembly import assemble
+from ntkscope.tangent.arithmetic import check_range
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.engine import Engine
@@ -41,6 +42,7 @@ class Products:
     plan: Plan
     planes: Mapping[str, Tensor] = field(default_factory=dict)
     outputs: int = 1  # how many outputs were chosen
+    unit: float = 1.0  # by which gradients were multiplied
 
     @property
     def contributions(self) -> dict[str, Tensor]:
@@ -51,6 +53,23 @@ class Products:
     def squares(self) -> Tensor | None:
         """The squares of every head's products, summed: what a sketch of outputs says its error with."""
         return self.planes.get(SQUARES)
+
+    def in_units(self) -> Products:
+        """The products of the gradients themselves; an error where their numbers do not hold them."""
+        rows, columns = (
+            float(side.max()) if side.numel() else 0.0 for side in (self.row_diagonal, self.column_diagonal)
+        )
+        check_range(rows**0.5 * columns**0.5, self.values.dtype, self.unit)
+        if self.unit == 1:
+            return self
+        sides = [
+            side / self.unit / self.unit for side in (self.row_diagonal, self.column_diagonal)
+        ]  # perhaps of the values
+        for part in (self.values, *self.contributions.values()):
+            part.div_(self.unit).div_(self.unit)
+        if self.squares is not None:
+            self.squares.div_(self.unit**2).div_(self.unit**2)
+        return replace(self, row_diagonal=sides[0], column_diagonal=sides[1])
 
     @property
     def turned(self) -> Products:
@@ -97,7 +116,8 @@ def products(
         made = multiplied(
             groups, x1, x2, memory, most, planes=planes, progress=progress, staffed=staffed, schedule=schedule
         )
-        return replace(made, outputs=engine.chosen)
+        assert engine.heads.unit is not None
+        return replace(made, outputs=engine.chosen, unit=engine.heads.unit)
 
     with rounding.context():
         return engines.run(work, probed(x1, x2), heads, full=full, precision=rounding, profile=profile)

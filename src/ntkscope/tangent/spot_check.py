@@ -30,6 +30,7 @@ class Spot:
     full: bool  # whether every pair of heads is a number of its own
     where: float = 0.0  # which heads are looked at then: from the first ones, 0, to the last ones, 1
     heads: int = 1  # how many a sample has
+    dtype: torch.dtype = torch.float64  # of the features
     products: Tensor | None = None  # of the two samples with each other and themselves: (2, 2), or (2, 2, few, few)
 
     def add(self, left: Feature, right: Feature) -> None:
@@ -38,7 +39,7 @@ class Spot:
 
     def add_pair(self, one: Feature, other: Feature) -> None:
         """The same for the features of the two samples alone."""
-        self.heads = _heads(one)
+        self.heads, self.dtype = _heads(one), (one.values if isinstance(one, Formed) else one.b).dtype
         if self.full:
             parts = [self._chosen]
         else:
@@ -59,10 +60,16 @@ class Spot:
             return 0.0
         seen, every = (self._chosen, self.heads) if self.full else (slice(0, 1), 1)
         rows, columns = (slice(at * every + seen.start, at * every + seen.stop) for at in (self.row, self.column))
-        off = (total[rows, columns].double() - self.products[0, 1]).abs().max()
-        lengths = [self.products[k, k].trace() if self.full else self.products[k, k] for k in (0, 1)]
-        relative = float(off / (lengths[0] * lengths[1]).sqrt().clamp_min(1e-300))
+        off = float((total[rows, columns].double() - self.products[0, 1]).abs().max())
+        relative = off / max(self.length, 1e-300)
         return relative if math.isfinite(relative) else 0.0  # others say what is wrong with infinite numbers
+
+    @property
+    def length(self) -> float:
+        """The product of the lengths of the two gradients."""
+        assert self.products is not None
+        lengths = [self.products[k, k].trace() if self.full else self.products[k, k] for k in (0, 1)]
+        return float(lengths[0].sqrt() * lengths[1].sqrt())
 
 
 @dataclass
@@ -91,6 +98,12 @@ def settle(spot: Spot, total: Float[Tensor, "rows columns"], tolerance: float) -
     found = spot.discrepancy(total)
     if found <= tolerance:
         return found
+    info = torch.finfo(spot.dtype)
+    if spot.length < info.tiny / info.eps:
+        raise NumericalError(
+            f"gradients or features of some samples are so small that products of about {spot.length:.0e} lose their digits in"
+            f" {str(spot.dtype).removeprefix('torch.')}; use dtype=torch.float64, or multiply the model's outputs by a constant"
+        )
     raise NumericalError(
         f"an entry of the kernel differs from the same product of features, computed in float64, by {found:.1e} of their"
         f" lengths, more than {tolerance:.0e}; this is an error in ntkscope or in PyTorch's BLAS: please report it with"
