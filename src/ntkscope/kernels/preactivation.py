@@ -146,16 +146,16 @@ def _layers(subject: Subject, batch: Batch, layer: str, heads: Heads) -> list[Te
     if cut.dim() < 2 or len(cut) != len(batch):
         shape = tuple(cut.shape)
         raise UsageError(f"module {layer!r} gives {shape} for {len(batch)} samples; expected one row per sample")
-    heads_of = range(outputs.shape[1] if outputs.requires_grad else 0)
-    parts = [torch.autograd.grad(outputs[:, k].sum(), edges, retain_graph=True, allow_unused=True) for k in heads_of]
+    if not outputs.requires_grad:
+        raise UsageError(
+            f"no output depends on the output of module {layer!r} as far as autograd can see; choose another layer=, or look"
+            " for torch.no_grad() and .detach() after it"
+        )
+    every = range(outputs.shape[1])
+    parts = [torch.autograd.grad(outputs[:, k].sum(), edges, retain_graph=True, allow_unused=True) for k in every]
     elsewhere = any(part[1] is not None for part in parts)
     if held._version != version or (elsewhere and cut._version):
         raise UsageError(WRITTEN.format(layer=layer))
-    if not elsewhere and all(part[0] is None for part in parts):
-        raise UsageError(
-            f"no output depends on the output of module {layer!r} as far as autograd can see, so its kernel is zero; choose"
-            " another layer=, or look for torch.no_grad() and .detach() after it"
-        )
     rows = []
     for part in parts:
         found = [each for each in part if each is not None] or [torch.zeros_like(cut)]
