@@ -97,10 +97,10 @@ def within(truth: float, ends: tuple[float, float]) -> bool:
 # -- two samples ------------------------------------------------------------------------------------------------------------
 
 
-def shifted(random: Random, seed: int, by: float, **options: object) -> ns.explain.Shift:
+def shifted(random: Random, seed: int, by: float, **options: Any) -> ns.explain.Shift:
     a, b = random.normal(size=(60, 10)), random.normal(size=(60, 10))
     b[:, 0] += by
-    return ns.explain.shift(None, a, b, permutations=99, seed=seed, **options)  # type: ignore[arg-type]
+    return ns.explain.shift(None, a, b, permutations=99, seed=seed, **options)
 
 
 for _name in ("c2st", "mmd", "ks", "holm"):
@@ -455,7 +455,7 @@ def table(found: dict[str, tuple[int, int]]) -> str:
     for name, (count, runs) in found.items():
         one = CASES[name]
         nominal = ("95 %" if one.kind == "interval" else "5 %") + (
-            "" if not one.wide else " or more" if one.kind == "interval" else " or less"
+            "" if not one.wide else " (may be more)" if one.kind == "interval" else " (may be less)"
         )
         low, high = one.bounds(runs)
         flag = "" if low <= count / runs <= high else " **!**"

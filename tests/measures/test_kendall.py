@@ -124,6 +124,12 @@ def test_standard_errors_are_those_of_the_bootstrap(tied: bool) -> None:
     assert [low, high] == pytest.approx(list(quantiles), abs=0.02)
 
 
+def test_intervals_of_few_and_of_an_unknown_kind() -> None:
+    assert kendall([1, 2], [1, 2]).interval() == (-1.0, 1.0)
+    with pytest.raises(UsageError, match="got ties='B'"):
+        kendall([1, 2, 3], [1, 3, 2]).interval("B")  # type: ignore[arg-type]
+
+
 def test_intervals_cover() -> None:
     """Of 200 samples of 80 Gaussian pairs, the 95 % intervals hold the true τ = 2/π arcsin ρ at least 180 times."""
     random = numpy_generator(2, "test", "cover")

@@ -37,7 +37,7 @@ class Shift:
     """What tells two samples a and b apart.
 
     `p`: of every test, `(1 + #{T_b ≥ T}) / (1 + B)`, and under "holm" the smallest of them corrected for their number.
-    `effects`: (value, low, high), intervals that cover in at least 95 % of samples: "auc", the area under the ROC curve of a
+    `effects`: (value, low, high), 95 % intervals or wider (docs/science.md): "auc", the area under the ROC curve of a
     linear classifier of a against b on items it was not fitted on, its mean over classifiers fitted on so many items;
     "auc_pc12" and "auc_pc12_qda", the same given the first two principal components, linear and quadratic; "mmd2", the
     squared maximum mean discrepancy; "ks", the largest Kolmogorov–Smirnov distance over components. `verdict`: "shift" where
