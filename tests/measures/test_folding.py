@@ -146,7 +146,7 @@ def test_what_has_no_correlation_says_why() -> None:
             (np.zeros((3, 4)), [0, 0, 0], 1.0), UsageError, "distinct orthant numbers", marks=pytest.mark.wrong_type
         ),
         ((np.full((3, 4), np.nan), [0, 0, 0]), NumericalError, "NaN or infinite"),
-        ((np.zeros((3, 4)), [0, 0, np.nan]), NumericalError, "strata holds"),
+        ((np.zeros((3, 4)), [0, 0, np.nan]), NumericalError, "got strata with 1 NaN"),
     ],
 )
 def test_refusals(arguments: tuple[object, ...], error: type[Exception], message: str) -> None:

@@ -98,7 +98,7 @@ def _item(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor | np.ndarray | np.generic) and value.shape == () else value
 
 
-def level(value: Any, name: str = "level", such_as: float = 0.95) -> float:
+def probability(value: Any, name: str = "level", such_as: float = 0.95) -> float:
     """A confidence level, or a share of false alarms: strictly between 0 and 1."""
     return number(value, name, above=0, below=1, expected=f"a probability between 0 and 1, such as {such_as:g}")
 
@@ -114,6 +114,12 @@ def function(value: Any, name: str, expected: str = "a function") -> Callable[..
     if not callable(value):
         raise UsageError(f"got {name} of type {type(value).__name__}; expected {expected}")
     return value
+
+
+def instance(value: Any, name: str, kind: type, expected: str) -> None:
+    """Refuse what is no `kind`."""
+    if not isinstance(value, kind):
+        raise UsageError(f"got {name} of type {type(value).__name__}; expected {expected}")
 
 
 def path_of(value: Any, name: str) -> Path:
@@ -135,12 +141,10 @@ def as_dtype(dtype: Any) -> torch.dtype:
     return found
 
 
-def as_device(device: Any) -> torch.device | None:
-    """A device that can be used here; None stays None, and "auto" is CUDA where there is any, else None."""
-    if device is None:
-        return None
-    if isinstance(device, str) and device == "auto":
-        return torch.device("cuda") if torch.cuda.is_available() else None
+def as_device(device: Any, auto: bool = False) -> torch.device | None:
+    """A device that can be used here; None stays None. With `auto`, "auto" is CUDA where there is any, else None."""
+    if device is None or (auto and isinstance(device, str) and device == "auto"):
+        return torch.device("cuda") if device is not None and torch.cuda.is_available() else None
     try:
         where = torch.device(device)
         if where.type == "cuda" and not torch.cuda.is_available():
@@ -152,9 +156,10 @@ def as_device(device: Any) -> torch.device | None:
         TypeError,
         ImportError,
     ) as error:  # the last of a backend that is not installed
+        known = "'cpu', 'auto'," if auto else "'cpu'"
         raise UsageError(
-            f"got device={str(device)!r}, which cannot be used here ({str(error).splitlines()[0]}); expected 'cpu', 'auto',"
-            " or a device PyTorch finds"
+            f"got device={str(device)!r}, which cannot be used here ({str(error).splitlines()[0]}); expected {known} or a"
+            " device PyTorch finds"
         ) from error
     return where
 
@@ -241,7 +246,7 @@ def _no_array(array: Any, name: str, axes: tuple[int, ...], more: str = "") -> U
 
 def _not_finite(bad: Any, name: str) -> NumericalError:
     return NumericalError(
-        f"got {name} with NaN or infinity in {len(bad)} places, the first at {tuple(bad[0].tolist())}; expected finite"
+        f"got {name} with {len(bad)} NaN or infinite values, the first at {tuple(bad[0].tolist())}; expected finite"
         " numbers: drop those items or find where they come from"
     )
 
@@ -368,7 +373,7 @@ def one_hot(numbers: Labels | Tensor, classes: int, device: torch.device | None 
 
 
 def unit_of(*arrays: Any) -> float:
-    """A power of two about the largest magnitude in all arrays; 1 between 1e-70 and 1e70, and where all are zero.
+    """An even power of two about the largest magnitude in all arrays; 1 between 1e-70 and 1e70, and where all are zero.
 
     What is homogeneous divides its arguments by it, exactly, so that squares and products neither overflow nor vanish.
 
@@ -378,14 +383,17 @@ def unit_of(*arrays: Any) -> float:
     largest = max((float(abs(array).max()) for array in arrays if np.prod(array.shape)), default=0.0)
     if not largest or 1 / LARGEST <= largest <= LARGEST or not math.isfinite(largest):
         return 1.0
-    return 2.0 ** max(-1000, math.frexp(largest)[1] - 1)
+    return 4.0 ** max(-500, (math.frexp(largest)[1] - 1) // 2)
 
 
-def in_range(array: Any, name: str) -> Any:
-    """`array`, unless its largest magnitude is such that products of its entries overflow or vanish."""
-    if unit_of(array) != 1:
+def in_range(rows: Tensor, name: str) -> Tensor:
+    """`rows` (n, …), unless the squares of one of them overflow or vanish in its own floating-point type."""
+    largest = rows.detach().abs().flatten(1).amax(1) if rows.numel() else rows.new_zeros(0)
+    limit = 2.0 ** (math.frexp(torch.finfo(rows.dtype).max)[1] // 2 - 12)
+    bad = ((largest > limit) | ((largest < 1 / limit) & (largest > 0))).nonzero().flatten()
+    if len(bad):
         raise NumericalError(
-            f"got {name} with magnitudes up to {float(abs(array).max()):.3g}, whose products leave the range of float64;"
-            f" expected them between {1 / LARGEST:.0e} and {LARGEST:.0e}: change the units"
+            f"got {name} with magnitudes up to {float(largest[bad[0]]):.3g} at {int(bad[0])}, whose squares leave the range"
+            f" of {rows.dtype}; expected them between {1 / limit:.0e} and {limit:.0e}: change the units"
         )
-    return array
+    return rows

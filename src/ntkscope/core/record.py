@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ntkscope.core.arguments import path_of
 from ntkscope.core.arrays import Arrays, write_array
 from ntkscope.core.atomic import CHECKED, NEW, Over, atomic_file, remove_leftovers
 from ntkscope.core.claims import Claim
@@ -86,7 +87,7 @@ class Record:
         command: str | None = None,
     ) -> Record:
         """Start a record in `folder`, which is created if missing and must not hold a record yet."""
-        folder = Path(folder)
+        folder = path_of(folder, "folder")
         now = _now()
         document = {
             "schema_version": SCHEMA_VERSION,
@@ -125,7 +126,8 @@ class Record:
     @classmethod
     def open(cls, folder: str | Path) -> Record:
         """Read the record in `folder`; nothing can be written through what this returns."""
-        return cls(Path(folder), read_record(Path(folder)), writable=False)
+        folder = path_of(folder, "folder")
+        return cls(folder, read_record(folder), writable=False)
 
     @classmethod
     def resume(
@@ -141,7 +143,7 @@ class Record:
         What ran before is kept under `earlier`, with its environment; wall time adds up. Arrays and series whose files were
         lost or changed are dropped with a `DamageWarning` and named in `.dropped`, so that the run recomputes them.
         """
-        folder = Path(folder)
+        folder = path_of(folder, "folder")
         with FolderLock(folder):  # nobody writes between reading it and going on
             return cls._resumed(folder, config, seeds, device)
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError
-from ntkscope.core.arguments import Real, as_dtype, at_least
+from ntkscope.core.arguments import Real, as_dtype, at_least, function, tensor_of
 from ntkscope.data.registry import DATASETS
 
 BOUNDARIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -61,7 +61,11 @@ def logistic_boundary(
         boundary = BOUNDARIES[boundary]
     kind = as_dtype(dtype)
     nodes = grid(box, (intervals[0] * refinement[0], intervals[1] * refinement[1]))
-    values = boundary(nodes[..., 0], nodes[..., 1])
+    values = tensor_of(
+        function(boundary, "boundary")(nodes[..., 0], nodes[..., 1]), "values of the boundary", keep=True
+    )
+    if values.shape != nodes.shape[:2]:
+        raise UsageError(f"the boundary gave values of shape {tuple(values.shape)}; expected {tuple(nodes.shape[:2])}")
     if (values == 0).any():
         i, j = (values == 0).nonzero()[0].tolist()
         raise UsageError(

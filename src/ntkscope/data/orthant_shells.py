@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.core.arguments import Real, as_dtype, at_least, between
+from ntkscope.core.arguments import Real, as_dtype, at_least, between, number
 from ntkscope.data.registry import DATASETS
 
 
@@ -132,8 +132,12 @@ def orthant_shells(
     between(1, 16, dimension=dimension)
     at_least(0, sparse_per_class=sparse_per_class)
     at_least(1, per_class=per_class, test_per_class=test_per_class)
-    if len(radii) < 2 or any(not radius > 0 for radius in radii):
-        raise UsageError(f"radii={tuple(radii)}; expected a positive radius for each of two or more classes")
+    number(centre, "centre", above=0)
+    if len(radii) < 2 or any(not 0 < number(radius, "radii", expected="numbers") < centre for radius in radii):
+        raise UsageError(
+            f"radii={tuple(radii)}; expected a positive radius below centre={centre}, so that a shell stays in its orthant,"
+            " for each of two or more classes"
+        )
     kind, signs, orthants = as_dtype(dtype), orthant_signs(dimension), 2**dimension
 
     shuffled = torch.randperm(orthants, generator=generator(seed, "orthants"))

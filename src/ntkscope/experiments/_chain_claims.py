@@ -7,7 +7,7 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope.experiments._feature_path import LAYERS
-from ntkscope.experiments._intervals import interval, short
+from ntkscope.experiments._intervals import ANY, CORRELATION, interval, short
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, needs
 
@@ -87,9 +87,11 @@ def members(record: Record, reading: str) -> list[Mapping[str, Any]]:
     return found
 
 
-def over(record: Record, reading: str, value: Callable[[Mapping[str, Any]], float]) -> dict[str, float]:
+def over(
+    record: Record, reading: str, value: Callable[[Mapping[str, Any]], float], within: tuple[float, float] = ANY
+) -> dict[str, float]:
     """Mean over seeds of one figure, with its interval."""
-    return interval(value(one) for one in members(record, reading))
+    return interval((value(one) for one in members(record, reading)), within)
 
 
 def of_layer(layer: str, *path: str) -> Callable[[Mapping[str, Any]], float]:
@@ -174,8 +176,8 @@ def _egop(config: Any, record: Record) -> Reading:
 
 @needs("trained/ansatz")
 def _ansatz(config: Any, record: Record) -> Reading:
-    told = {layer: over(record, "ansatz", of_layer(layer, "rho")) for layer in LAYERS}
-    control = {layer: over(record, "ansatz", of_layer(layer, "control", "mean")) for layer in LAYERS}
+    told = {layer: over(record, "ansatz", of_layer(layer, "rho"), CORRELATION) for layer in LAYERS}
+    control = {layer: over(record, "ansatz", of_layer(layer, "control", "mean"), CORRELATION) for layer in LAYERS}
     measured = {
         "ρ": {layer: short(one) for layer, one in told.items()},
         "control": {layer: short(one) for layer, one in control.items()},
@@ -205,17 +207,22 @@ def _setting(config: Any, record: Record) -> Reading:
     return Reading(measured, max(losses) <= 0.01, note)
 
 
-def _beside(record: Record, measured: dict[str, Any], value: Callable[[Mapping[str, Any]], float]) -> dict[str, Any]:
+def _beside(
+    record: Record,
+    measured: dict[str, Any],
+    value: Callable[[Mapping[str, Any]], float],
+    within: tuple[float, float] = ANY,
+) -> dict[str, Any]:
     """The other reading of s, where it was measured."""
     if "trained/deviation" in record.metrics:
-        measured["s a standard deviation"] = short(over(record, "deviation", value))
+        measured["s a standard deviation"] = short(over(record, "deviation", value, within))
     return measured
 
 
 @needs("trained/variance")
 def _rho(config: Any, record: Record) -> Reading:
     value = of_layer("layer1", "rho")
-    told = over(record, "variance", value)
+    told = over(record, "variance", value, CORRELATION)
     note = f"0.93 is {rank_among(record, value, 0.93)}; mean with its 95 % interval"
     measured = _beside(record, {"ρ": short(told), "each": each(record, value)}, value)
     return Reading(measured, 0.90 <= told["mean"] <= 0.95, note, seeds=int(told["n"]))
@@ -224,7 +231,7 @@ def _rho(config: Any, record: Record) -> Reading:
 @needs("trained/variance")
 def _control(config: Any, record: Record) -> Reading:
     value = of_layer("layer1", "control", "mean")
-    told, rho = over(record, "variance", value), over(record, "variance", of_layer("layer1", "rho"))
+    told, rho = (over(record, "variance", one, CORRELATION) for one in (value, of_layer("layer1", "rho")))
     drop = over(record, "variance", lambda one: of_layer("layer1", "rho")(one) - value(one))
     single = [of_layer("layer1", "control", name) for name in ("least", "most")]
     draws = [min(each(record, single[0])), max(each(record, single[1]))]
@@ -264,7 +271,7 @@ def _scale(config: Any, record: Record) -> Reading:
     measured: dict[str, Any] = {"variance · fan-in": found["variances"]}
     note = "s is read as a variance, as N(0, s/k) says"
     if all(f"trained/{reading}" in record.metrics for reading in READ):
-        ends = {reading: short(over(record, reading, of_layer("layer1", "rho"))) for reading in READ}
+        ends = {reading: short(over(record, reading, of_layer("layer1", "rho"), CORRELATION)) for reading in READ}
         measured["ρ after training"] = {f"s a {reading}": value for reading, value in ends.items()}
     return Reading(measured, max(abs(off) for off in found["standard errors off"].values()) <= 4, note)
 

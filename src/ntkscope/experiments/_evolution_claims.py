@@ -12,7 +12,7 @@ from scipy import stats
 from ntkscope.core import Record
 from ntkscope.experiments._feature_path import LAYERS, SPECTRA
 from ntkscope.experiments._feature_runs import Paths, as_deviations, key_of, missing, paths_of
-from ntkscope.experiments._intervals import interval, short
+from ntkscope.experiments._intervals import CORRELATION, interval, short
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking
 
@@ -98,7 +98,7 @@ def robustness(paths: Paths) -> tuple[dict[str, Any], bool]:
     for layer in LAYERS:
         centred, uncentred = (ranges(paths.moved(f"{kind} {layer}")) for kind in ("centred", "uncentred"))
         gap = interval(centred - uncentred)
-        least = interval(paths.moved(f"centred {layer}").min((0, 2)))
+        least = interval(paths.moved(f"centred {layer}").min((0, 2)), CORRELATION)
         measured[layer] = {
             "range of the centred": short(interval(centred)),
             "range of the uncentred": short(interval(uncentred)),
@@ -117,7 +117,9 @@ def rise(paths: Paths, layer: str) -> dict[float, dict[str, float]]:
 
 def spearman(scales: tuple[float, ...], values: Float64[np.ndarray, "scales seeds"]) -> dict[str, float]:
     """Rank correlation of s and a figure, seed by seed; 0 for one that does not change with s."""
-    return interval(stats.spearmanr(scales, one).statistic if np.ptp(one) > 0 else 0.0 for one in values.T)
+    return interval(
+        (stats.spearmanr(scales, one).statistic if np.ptp(one) > 0 else 0.0 for one in values.T), CORRELATION
+    )
 
 
 def _setting(config: Any, record: Record) -> Reading:
@@ -194,8 +196,8 @@ def _early(config: Any, record: Record) -> Reading:
         means = early.mean(1)  # (scales, moments)
         spreads = means.max(0) - means.min(0)
         measured[layer] = {
-            f"step {EARLY[0]} by s": [short(interval(values[:, 0])) for values in early],
-            "least by s": [short(interval(values.min(1))) for values in early],
+            f"step {EARLY[0]} by s": [short(interval(values[:, 0], CORRELATION)) for values in early],
+            "least by s": [short(interval(values.min(1), CORRELATION)) for values in early],
             "spread, step by step": [round(float(value), 4) for value in spreads],
         }
         well = (means.min(0) >= 0.8) & (spreads <= 0.15)
@@ -212,7 +214,7 @@ def _rises(config: Any, record: Record) -> Reading:
         return lacking(*lacks)
     paths = paths_of(config.scales, record, "isotropic")
     told = {layer: rise(paths, layer) for layer in LAYERS}
-    starts = {layer: short(interval(paths.rows[f"uncentred {layer}"][0, :, 0])) for layer in LAYERS}
+    starts = {layer: short(interval(paths.rows[f"uncentred {layer}"][0, :, 0], CORRELATION)) for layer in LAYERS}
     measured = {
         "start": starts,
         "rise by s": {layer: {f"{s:g}": short(one) for s, one in rows.items()} for layer, rows in told.items()},

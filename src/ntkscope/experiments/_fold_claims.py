@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record
-from ntkscope.experiments._intervals import interval, short
+from ntkscope.experiments._intervals import SHARE, interval, short
 from ntkscope.experiments._orthant_machines import READINGS as OUTPUTS
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, lacking, needs
@@ -115,7 +115,7 @@ def _learned(config: Any, record: Record) -> Reading:
     if (missing := _missing(config, record, "swaps")) is not None:
         return missing
     found = {
-        f"{arm}, depth {depth}": interval(one["exchanged labels"] for one in row[arm])
+        f"{arm}, depth {depth}": interval((one["exchanged labels"] for one in row[arm]), SHARE)
         for depth, row in swaps_of(record).items()
         for arm in ("near", "far")
     }
@@ -126,7 +126,7 @@ def _learned(config: Any, record: Record) -> Reading:
 @needs("swaps/3")
 def _folds(config: Any, record: Record) -> Reading:
     row = swaps_of(record)[3]
-    effect, plain = effect_of(row), interval(one["empty"] for one in row["plain"])
+    effect, plain = effect_of(row), interval((one["empty"] for one in row["plain"]), SHARE)
     holds = effect.low >= -SMALL and effect.high <= SMALL and plain["mean"] >= 0.65
     return Reading({"swap effect": _told(effect), "plain accuracy": short(plain)}, holds, seeds=len(row["plain"]))
 

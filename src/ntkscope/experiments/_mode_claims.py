@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from ntkscope.core import Record
-from ntkscope.experiments._intervals import interval
+from ntkscope.experiments._intervals import R2, interval
 from ntkscope.experiments._polynomial_data import Task
 from ntkscope.experiments._polynomial_readings import over_seeds
 from ntkscope.experiments._published import Published
@@ -95,7 +95,7 @@ class Modes:
         return np.array(self._metrics[kernels_key(mode, degree)]["models"][model]["mse test"])
 
     def r2(self, degree: int) -> dict[str, Any]:
-        return {mode: over_seeds(self.of(mode, degree)) for mode in MODES}
+        return {mode: over_seeds(self.of(mode, degree), R2) for mode in MODES}
 
 
 Judged = Callable[[Modes], tuple[Any, bool]]

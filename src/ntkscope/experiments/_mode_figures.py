@@ -9,7 +9,7 @@ import numpy as np
 
 from ntkscope.core import Record
 from ntkscope.experiments import _drawing as drawing
-from ntkscope.experiments._intervals import interval
+from ntkscope.experiments._intervals import R2, interval
 from ntkscope.experiments._mode_claims import MODES, Modes, needed, variants
 
 
@@ -51,7 +51,7 @@ def _by_degree(record: Record, config: Any, complete: list[tuple[str, str]], tar
     for axis, (freeze, state) in zip(axes, complete):
         modes = Modes(record, freeze, state, target)
         for k, mode in enumerate(MODES):
-            told = [interval(modes.of(mode, degree)) for degree in config.degrees]
+            told = [interval(modes.of(mode, degree), R2) for degree in config.degrees]
             errors = [one["mean"] - one["low"] for one in told]
             drawing.line_with_errors(axis, config.degrees, [one["mean"] for one in told], errors, k, mode)
         drawing.label(axis, title=f"{freeze} frozen, state {state}, {target}", x="degree")

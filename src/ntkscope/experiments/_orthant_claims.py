@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from ntkscope.core import Record
-from ntkscope.experiments._intervals import interval, short
+from ntkscope.experiments._intervals import CORRELATION, SHARE, interval, short
 from ntkscope.experiments._orthant_data import radii_probed
 from ntkscope.experiments._orthant_published import PUBLISHED as PUBLISHED
 from ntkscope.experiments._orthant_readings import (
@@ -171,7 +171,7 @@ def _every_depth(record: Record) -> tuple[str, ...]:
 
 
 def _by_depth(record: Record, column: str) -> dict[int, dict[str, float]]:
-    return {depth: interval(row[column] for row in networks_of(record, depth)) for depth in DEPTHS}
+    return {depth: interval((row[column] for row in networks_of(record, depth)), SHARE) for depth in DEPTHS}
 
 
 def _fewest(record: Record) -> int:
@@ -309,7 +309,7 @@ def _monotone(config: Any, record: Record) -> Reading:
     measured, holds = {}, True
     for k, name in enumerate(SHOWN):
         ranks = [float(spearmanr(radii, curve).statistic) if np.ptp(curve) > 0 else 0.0 for curve in found[:, k]]
-        rank, rise = interval(ranks), interval(found[:, k, high] - found[:, k, low])
+        rank, rise = interval(ranks, CORRELATION), interval(found[:, k, high] - found[:, k, low])
         measured[name] = {"Spearman": short(rank), "P(2.5) - P(1)": short(rise)}
         holds &= rank["mean"] >= 0.8 and (name == "empty" or rise["mean"] >= 0.3)
     return Reading(measured, holds, seeds=len(found))

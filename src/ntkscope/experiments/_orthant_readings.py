@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record, numpy_generator
-from ntkscope.experiments._intervals import interval, short
+from ntkscope.experiments._intervals import SHARE, interval, short
 from ntkscope.experiments._orthant_data import radii_probed
 from ntkscope.experiments._results import under
 
@@ -45,7 +45,7 @@ def networks_fitted(record: Record, depth: int) -> dict[int, Mapping[str, Any]]:
 
 def spread(rows: Rows) -> dict[str, dict[str, float]]:
     """Mean and interval over seeds of both columns."""
-    return {column: interval(row[column] for row in rows) for column in COLUMNS}
+    return {column: interval((row[column] for row in rows), SHARE) for column in COLUMNS}
 
 
 def told(found: Mapping[str, dict[str, float]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record
-from ntkscope.experiments._intervals import interval
+from ntkscope.experiments._intervals import R2, interval
 from ntkscope.experiments._polynomial_data import Task
 from ntkscope.experiments._polynomial_networks import LOSS, OPTIMIZER, network
 from ntkscope.experiments._polynomial_published import PUBLISHED
@@ -101,7 +101,7 @@ def _odd_fast(results: Results, target: str) -> tuple[Any, bool]:
     measured, holds = {}, True
     for degree, epoch in ((3, 2), (5, 2), (7, 5)):
         found = _at_epoch(results, Task("isotropic", degree, target), epoch)
-        measured[str(degree)] = {"epoch": epoch, "share aligned": over_seeds(found)}
+        measured[str(degree)] = {"epoch": epoch, "share aligned": over_seeds(found, (0, 1))}
         holds = holds and float(found.mean()) >= SHARE
     return measured, holds
 
@@ -125,10 +125,10 @@ def _fails(results: Results, target: str) -> tuple[Any, bool]:
         task = Task("isotropic", degree, target)
         start, end = results.largest(task)
         measured[str(degree)] = {
-            "R²": over_seeds(results.r2(task)),
-            "largest |cos|, start": over_seeds(start),
-            "largest |cos|, end": over_seeds(end),
-            "share aligned, end": over_seeds(np.array(results.network(task)["aligned"])[:, -1]),
+            "R²": over_seeds(results.r2(task), R2),
+            "largest |cos|, start": over_seeds(start, (0, 1)),
+            "largest |cos|, end": over_seeds(end, (0, 1)),
+            "share aligned, end": over_seeds(np.array(results.network(task)["aligned"])[:, -1], (0, 1)),
         }
         holds = holds and float(results.r2(task).mean()) <= FAILS and float((end - start).mean()) <= 0.2
     return measured, holds
@@ -141,7 +141,7 @@ def _r2(results: Results, kind: str, degrees: Sequence[int], target: str) -> dic
 def _by_degree(results: Results, found: Mapping[int, Any], kind: str, target: str) -> dict[str, Any]:
     """R² over seeds, with the width chosen."""
     return {
-        str(degree): [*over_seeds(values), results.chosen(Task(kind, degree, target))[0]]
+        str(degree): [*over_seeds(values, R2), results.chosen(Task(kind, degree, target))[0]]
         for degree, values in found.items()
     }
 
@@ -182,7 +182,7 @@ def _corr_rbf(results: Results, target: str) -> tuple[Any, bool]:
         task = Task("correlated", degree, target)
         ntk, rbf = (results.machine(task, model, "mse validation") for model in (NTK, RBF))
         wins += float(rbf.mean()) < float(ntk.mean())
-        measured[str(degree)] = {"RBF": over_seeds(rbf), "NTK": over_seeds(ntk)}
+        measured[str(degree)] = {"RBF": over_seeds(rbf, R2), "NTK": over_seeds(ntk, R2)}
         squared = [float(results.machine(task, f"{k} ridge", "mse validation").mean()) for k in ("rbf", "ntk")]
         measured[str(degree)]["ridge, RBF and NTK"] = [round(value, 5) for value in squared]
     return {"validation MSE": measured, "RBF better": wins, "degrees": len(degrees)}, wins > len(degrees) / 2
@@ -218,7 +218,7 @@ def _fig3(results: Results, target: str) -> tuple[Any, bool]:
         task = Task("isotropic", degree, target)
         train = np.array(results.network(task)["r2 train"])
         means[degree] = float(results.r2(task).mean())
-        measured[str(degree)] = {"test": over_seeds(results.r2(task)), "train": over_seeds(train)}
+        measured[str(degree)] = {"test": over_seeds(results.r2(task), R2), "train": over_seeds(train, R2)}
     return measured, means[7] >= FITS and means[8] <= FAILS
 
 
@@ -230,7 +230,7 @@ def _fig5(results: Results, target: str) -> tuple[Any, bool]:
     measured = {
         "scatter": {name: over_seeds(values) for name, values in fuzz.items()},
         "difference": over_seeds(gap),
-        "R² of the NTK": {name: over_seeds(values) for name, values in r2.items()},
+        "R² of the NTK": {name: over_seeds(values, R2) for name, values in r2.items()},
     }
     return measured, float(gap.mean()) < 0 and float(r2["8"].mean()) <= FAILS
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from ntkscope.core import Record
-from ntkscope.experiments._intervals import interval, short
+from ntkscope.experiments._intervals import ANY, interval, short
 from ntkscope.experiments._polynomial_data import Task
 from ntkscope.experiments._reading import Read, Reading, lacking
 
@@ -124,9 +124,9 @@ def threshold(values: Mapping[int, float]) -> int | None:
     return next((d for d in sorted(values) if values[d] >= FITS and values.get(d + 1, 1.0) <= FAILS), None)
 
 
-def over_seeds(values: Any) -> list[Any]:
+def over_seeds(values: Any, within: tuple[float, float] = ANY) -> list[Any]:
     """Mean over seeds and its 95 % interval, as a claim shows it."""
-    return short(interval(np.asarray(values, dtype=np.float64)))
+    return short(interval(np.asarray(values, dtype=np.float64), within))
 
 
 def first_epochs(shares: Float64[np.ndarray, "seeds moments"], moments: Sequence[float], least: float) -> list[float]:

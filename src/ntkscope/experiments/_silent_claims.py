@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ntkscope.core import Record
+from ntkscope.experiments._intervals import CORRELATION, R2, SHARE
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, needs
 from ntkscope.experiments._silent_readings import END, Most, at, common, each, lags, mean_of, numbers, silence
@@ -108,7 +109,7 @@ def _of_cosines(asked: Asked, shown: Callable[[Cosines], dict[str, Any]], leg: s
     def read(config: Any, record: Record) -> Reading:
         row = record.metrics[leg]
         found = Most(asked(row["cosines"]))
-        measured = {**found.told(), **shown(row["cosines"]), "network's R²": mean_of(row["network"]["fit"])}
+        measured = {**found.told(), **shown(row["cosines"]), "network's R²": mean_of(row["network"]["fit"], R2)}
         measured |= {**_jumps(row), "silence": silence(row["half"])}
         words = "; ".join(word for word in (note, beside(row, asked)) if word)
         return Reading(measured, found.holds, words, seeds=found.seeds)
@@ -129,9 +130,9 @@ def _jumps(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shares(cosines: Cosines) -> dict[str, Any]:
     return {
-        "share of units ≥ 0.8 after epoch 1": mean_of(at(cosines["share ≥ 0.8"], 1)),
-        "at the end": mean_of(at(cosines["share ≥ 0.8"], END)),
-        "mean |cos| after epoch 1": mean_of(at(cosines["mean"], 1)),
+        "share of units ≥ 0.8 after epoch 1": mean_of(at(cosines["share ≥ 0.8"], 1), SHARE),
+        "at the end": mean_of(at(cosines["share ≥ 0.8"], END), SHARE),
+        "mean |cos| after epoch 1": mean_of(at(cosines["mean"], 1), SHARE),
     }
 
 
@@ -154,7 +155,8 @@ def _static(cosines: Cosines) -> list[bool | None]:
 
 def _largest(cosines: Cosines) -> dict[str, Any]:
     return {
-        f"largest |cos|, {name}": mean_of(at(cosines["largest"], when)) for name, when in (("start", 0), ("end", END))
+        f"largest |cos|, {name}": mean_of(at(cosines["largest"], when), SHARE)
+        for name, when in (("start", 0), ("end", END))
     }
 
 
@@ -169,7 +171,7 @@ def _together(config: Any, record: Record) -> Reading:
     measured = {
         **found.told(),
         **_jumps(row),
-        "network's R²": mean_of(row["network"]["fit"]),
+        "network's R²": mean_of(row["network"]["fit"], R2),
         "silence": silence(row["half"]),
     }
     note = "the document's epoch 2 is one run; a jump during it begins between 0 and 2 here"
@@ -191,11 +193,13 @@ def _slow(config: Any, record: Record) -> Reading:
         **found.told(),
         "first |cos| > 0.5 at epoch": mean_of(when),
         "seeds with one": sum(map(math.isfinite, when)),
-        "share of units ≥ 0.5 after epoch 16": mean_of(at(row["cosines"]["share ≥ 0.5"], 16)),
-        "largest |cos| by epoch": {str(e): mean_of(at(row["cosines"]["largest"], e)) for e in (0, 1, 5, 16, 40, END)},
+        "share of units ≥ 0.5 after epoch 16": mean_of(at(row["cosines"]["share ≥ 0.5"], 16), SHARE),
+        "largest |cos| by epoch": {
+            str(e): mean_of(at(row["cosines"]["largest"], e), SHARE) for e in (0, 1, 5, 16, 40, END)
+        },
         "rise of the correlation around it": mean_of(rises),
         **_jumps(row),
-        "network's R²": mean_of(row["network"]["fit"]),
+        "network's R²": mean_of(row["network"]["fit"], R2),
         "silence": silence(row["half"]),
     }
 
@@ -217,12 +221,12 @@ def _first_epoch(config: Any, record: Record) -> Reading:
     found = Most([None if a is None or b is None else a and b for a, b in zip(moved, weaker)])
     measured = {
         **found.told(),
-        "mean |cos| at the start, after epoch 1, at the end": [mean_of(values) for values in cosines],
+        "mean |cos| at the start, after epoch 1, at the end": [mean_of(values, SHARE) for values in cosines],
         "cosines moved in epoch 1": Most(moved).told(),
-        "correlation by epoch": {str(e): mean_of(at(correlation, e)) for e in (0, 1, 20, END)},
+        "correlation by epoch": {str(e): mean_of(at(correlation, e), CORRELATION) for e in (0, 1, 20, END)},
         "correlation weaker at the end": Most(weaker).told(),
-        "R² of the machine at the end": mean_of(at(row["machine"]["fit"], END)),
-        "network's R²": mean_of(row["network"]["fit"]),
+        "R² of the machine at the end": mean_of(at(row["machine"]["fit"], END), R2),
+        "network's R²": mean_of(row["network"]["fit"], R2),
         "spread of the network's outputs / targets": mean_of(row["network"]["spread"]),
         **_jumps(row),
         "silence": silence(row["half"]),
@@ -240,10 +244,10 @@ def _closeness(row: Mapping[str, Any]) -> tuple[Most, dict[str, Any]]:
     found = Most([None if pair is None else pair[1] > pair[0] and pair[1] >= 0.9 for pair in pairs])
     return found, {
         **found.told(),
-        "correlation with the network, initial kernel": mean_of(at(correlation, 0)),
-        "final kernel": mean_of(at(correlation, END)),
-        "final kernel, more points": mean_of(at(row["more points"]["correlation"], END)),
-        "network's R²": mean_of(row["network"]["fit"]),
+        "correlation with the network, initial kernel": mean_of(at(correlation, 0), CORRELATION),
+        "final kernel": mean_of(at(correlation, END), CORRELATION),
+        "final kernel, more points": mean_of(at(row["more points"]["correlation"], END), CORRELATION),
+        "network's R²": mean_of(row["network"]["fit"], R2),
         "silence": silence(row["half"]),
     }
 

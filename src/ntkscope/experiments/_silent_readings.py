@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ntkscope.experiments._intervals import interval, short
+from ntkscope.experiments._intervals import ANY, interval, short
 from ntkscope.measures.uncertainty import wilson_interval
 
 END = "end"
@@ -21,13 +21,13 @@ def numbers(values: Iterable[Any]) -> list[float]:
     return [number(value) for value in values]
 
 
-def mean_of(values: Iterable[Any]) -> list[Any]:
+def mean_of(values: Iterable[Any], within: tuple[float, float] = ANY) -> list[Any]:
     """Mean with its 95 % interval over the seeds where it is defined, and their number; empty if there are none.
 
     >>> mean_of([1.0, 3.0, None])
     [2.0, -10.7062, 14.7062, 2]
     """
-    told = interval(numbers(values))
+    told = interval(numbers(values), within)
     return [*short(told), told["n"]] if told["n"] else []
 
 

@@ -15,7 +15,7 @@ from ntkscope import data, models, training
 from ntkscope.core import Part, Record, generator
 from ntkscope.experiments import _drawing as drawing
 from ntkscope.experiments._feature_path import finals, rounded
-from ntkscope.experiments._intervals import interval, short
+from ntkscope.experiments._intervals import CORRELATION, SHARE, interval, short
 from ntkscope.experiments._legs import Leg, run_legs
 from ntkscope.experiments._published import Published
 from ntkscope.experiments._reading import Read, Reading, needs
@@ -204,8 +204,8 @@ def _setting(config: Any, record: Record) -> Reading:
         "epochs": config.epochs,
         "batch": config.batch,
         "training accuracy": [one["train_accuracy"] for one in found],
-        "test accuracy": short(interval(one["test_accuracy"] for one in found)),
-        "share of the larger class among them": short(interval(one["test_majority"] for one in found)),
+        "test accuracy": short(interval((one["test_accuracy"] for one in found), SHARE)),
+        "share of the larger class among them": short(interval((one["test_majority"] for one in found), SHARE)),
     }
     even = all(2 * one["with_glasses"] == one["items"] for one in found)
     inside = all(one["pixels"][0] >= 0 and one["pixels"][1] <= 1 for one in found)
@@ -215,12 +215,12 @@ def _setting(config: Any, record: Record) -> Reading:
 @needs("trained")
 def _rho(config: Any, record: Record) -> Reading:
     found = members(record)
-    told = interval(one["pearson_diagonal"] for one in found)
+    told = interval((one["pearson_diagonal"] for one in found), CORRELATION)
     measured = {
         "Pearson of diagonals": short(told),
         "each": [round(one["pearson_diagonal"], 4) for one in found],
-        "ρ of the matrices": short(interval(one["rho"] for one in found)),
-        "centred ρ": short(interval(one["centred"] for one in found)),
+        "ρ of the matrices": short(interval((one["rho"] for one in found), CORRELATION)),
+        "centred ρ": short(interval((one["centred"] for one in found), CORRELATION)),
     }
     return Reading(measured, told["mean"] >= 0.6, "mean with its 95 % interval", seeds=int(told["n"]))
 
@@ -231,7 +231,7 @@ def _control(config: Any, record: Record) -> Reading:
     draws = np.concatenate([one["draws"] for one in found])
     drop = interval(one["pearson_diagonal"] - float(np.mean(one["draws"])) for one in found)
     measured = {
-        "mean of the draws": short(interval(float(np.mean(one["draws"])) for one in found)),
+        "mean of the draws": short(interval((float(np.mean(one["draws"])) for one in found), CORRELATION)),
         "below the value with K by": short(drop),
         "95 % of the draws": [round(float(np.quantile(draws, q)), 4) for q in (0.025, 0.975)],
         f"share of draws up to {ONE_DRAW}": round(float((draws <= ONE_DRAW).mean()), 4),

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float64, Int64
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import whole
 from ntkscope.explain._kernels import kernel_of
 
 BLOCK = 2**23  # kernel values held at a time
@@ -39,8 +40,7 @@ def nearest(K_test: Any, k: int = 5, *, skip_self: bool = False) -> Nearest:
     gram = kernel_of(K_test)
     m, n = gram.shape
     available = n - skip_self
-    if not 1 <= k <= available:
-        raise UsageError(f"got k={k} for {available} training points; expected 1 … {available}")
+    k = whole(k, "k", low=1, high=available, expected=f"1 … {available} for {available} training points")
     if skip_self and m != n:
         raise UsageError(f"got skip_self=True with a kernel of shape {(m, n)}; expected a square one")
     indices, values = np.empty((m, k), dtype=np.int64), np.empty((m, k))

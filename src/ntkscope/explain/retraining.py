@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import column_count, labels_of, one_hot, plain_array
+from ntkscope.core.arguments import column_count, labels_of, one_hot, plain_array, whole
 from ntkscope.explain._kernels import kernel_of
 from ntkscope.explain.gauss_newton import gauss_newton_influence
 from ntkscope.explain.influences import Influence
@@ -106,8 +106,7 @@ def removal_effects(
         raise UsageError(
             f"got classes of dtype {chosen.dtype} and shape {chosen.shape}; expected ({m}, C) outputs, each 0 … {c - 1}"
         )
-    if not 1 <= k <= n:
-        raise UsageError(f"got k={k} for {n} training points; expected 1 … {n}")
+    k = whole(k, "k", low=1, high=n, expected=f"1 … {n} for {n} training points")
     indices = np.empty((*chosen.shape, k), dtype=np.int64)
     values = np.empty((*chosen.shape, k))
     for rows in found._blocks(chosen.shape[1]):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import as_device, in_range
 from ntkscope.core.calling import parted
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.infinite.layer import Layer, Shape
@@ -176,6 +177,7 @@ def _compute(
         raise UsageError(
             f"got a network of type {type(net).__name__}; expected a torch.nn.Module or layers of this room"
         )
+    as_device(device)
     left = _inputs(x1, dtype, device)
     right = left if x2 is None else _inputs(x2, dtype, device)
     if left.shape[1:] != right.shape[1:]:
@@ -229,7 +231,7 @@ def _inputs(x: Any, dtype: torch.dtype, device: torch.device | str | None) -> Te
     # A sum is one cheap pass, and finite unless a value is not, or it overflows.
     if not bool(torch.isfinite(values.sum())) and not bool(torch.isfinite(values).all()):
         raise NumericalError("got inputs with NaN or infinite values; expected finite ones: check how they were made")
-    return values
+    return in_range(values, "inputs")
 
 
 def _gram(network: Network, kind: str, values: Tensor, symmetric: bool, rows: Any = None, columns: Any = None) -> Gram:

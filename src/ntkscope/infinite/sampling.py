@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError, generator
+from ntkscope.core import NumericalError, generator
+from ntkscope.core.arguments import whole
 from ntkscope.linalg import Gram, as_gram
 
 
@@ -25,8 +26,7 @@ def sample(
     """
     gram = as_gram(K, symmetric=True)
     n = len(gram)
-    if count < 1 or (keep is not None and not 1 <= keep <= n):
-        raise UsageError(f"got count={count}, keep={keep}; expected at least one draw, and 1 to {n} eigenvalues")
+    count, keep = whole(count, "count", low=1), keep if keep is None else whole(keep, "keep", low=1, high=n)
     values, vectors = torch.linalg.eigh(gram.dense().double())
     if n and float(values[0]) < -1e-7 * float(values.abs().max()):
         raise NumericalError(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Params, UsageError
+from ntkscope.core.arguments import as_device
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.kernels.registry import KERNELS, Kept, Request
 from ntkscope.linalg import Gram
@@ -61,11 +62,7 @@ class Tangent:
             raise UsageError(f"got precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise UsageError(f"got dtype={dtype!r}; expected a floating-point torch.dtype such as torch.float64")
-        if device is not None:
-            try:
-                torch.device(device)
-            except (RuntimeError, TypeError) as error:
-                raise UsageError(f"got device={device!r}; expected a device such as 'cpu' or 'cuda:0'") from error
+        as_device(device)
         self.model, self.params, self.precision = model, params, precision
         if not (outputs is None or isinstance(outputs, OutputSketch)):
             outputs = chosen_outputs(outputs)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import number, tensor_of
+from ntkscope.core.arguments import number, tensor_of, unit_of
 from ntkscope.linalg.blocked import HouseholderQR, solve_triangular, upper_product
 from ntkscope.linalg.lanczos import top_eigenpairs
 from ntkscope.linalg.mixed import product
 from ntkscope.linalg.operator import OperatorGram
-from ntkscope.linalg.system import column_units, right_hand_sides
+from ntkscope.linalg.system import column_units, in_units, right_hand_sides
 
 SVD_UP_TO = 20_000  # of the shorter side: LAPACK's workspace has 4 m² numbers, counted in 32 bits
 ENTRIES = 2**31 - 1
@@ -67,6 +67,9 @@ def least_squares(
     cutoff = max(1, *matrix.shape) * torch.finfo(matrix.dtype).eps if rtol is None else float(rtol)
     if not 0 <= cutoff < 1:
         raise UsageError(f"got rtol={rtol}; expected it in [0, 1), relative to the largest singular value")
+    size = unit_of(matrix)
+    matrix = matrix if size == 1 else matrix / size
+    ridge = number(ridge / size / size, "ridge", expected=f"one beside which A, of size {size:.0e}, is not nothing")
     roots = row_roots(weights, matrix)
     unit = column_units(targets)
     scaled = roots * (targets / unit)
@@ -76,14 +79,14 @@ def least_squares(
     solve = _by_svd if by_svd else _by_qr
     found = solve(roots * matrix, scaled, ridge, cutoff)
     gap = torch.linalg.vector_norm(scaled - roots * product(matrix, found.x), dim=0)
-    size = torch.linalg.vector_norm(scaled, dim=0)
+    length = torch.linalg.vector_norm(scaled, dim=0)
     return LeastSquaresSolution(
-        solution=(found.x * unit).reshape(matrix.shape[1], *Y.shape[1:]),
+        solution=in_units(found.x, unit, size).reshape(matrix.shape[1], *targets.shape[1:][: np.ndim(Y) - 1]),
         rank=found.rank,
         cutoff=cutoff,
-        singular_values=found.singular_values,
+        singular_values=None if found.singular_values is None else found.singular_values * size,
         residual_norm=gap * unit[0],
-        relative_residual=torch.where(gap == 0, gap, gap / size),
+        relative_residual=torch.where(gap == 0, gap, gap / length),
         method="svd" if by_svd else "qr",
     )
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import number, tensor_of
+from ntkscope.core.arguments import number, tensor_of, unit_of
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.mixed import product, transposed_product
 from ntkscope.linalg.multiplies import LinearMap
-from ntkscope.linalg.system import column_units, right_hand_sides, warn
+from ntkscope.linalg.system import column_units, in_units, right_hand_sides, warn
 
 SLACK = 10  # what rounding may add to a test of the recurrence when it is repeated with computed residuals
 
@@ -86,7 +86,12 @@ def lsmr(
     X = targets.new_zeros(operator.shape[1], targets.shape[1])
     history = [torch.where(size > 0, 1.0, 0.0).to(size)]
     norms = torch.zeros_like(size)
-    state = _start(operator, targets)
+    scale, state = _start(operator, targets)
+    if scale != 1:
+        operator = _Scaled(operator, scale)
+        ridge = number(
+            ridge / scale / scale, "ridge", expected=f"one beside which A, of size {scale:.0e}, is not nothing"
+        )
     norms[state.column] = state.norm2.sqrt()
     state = state.only(state.ar > 0)  # the others have Aᵀ Y = 0: their solution is 0
     iterations = 0
@@ -122,13 +127,13 @@ def lsmr(
             " use a larger ridge, more iterations or a larger rtol"
         )
     return LSMRSolution(
-        solution=(X * unit).reshape(operator.shape[1], *Y.shape[1:]),
+        solution=in_units(X, unit, scale).reshape(operator.shape[1], *targets.shape[1:][: np.ndim(Y) - 1]),
         iterations=iterations,
         residual_norm=gap * unit[0],
         relative_residual=torch.where(gap == 0, gap, gap / size),
         optimality=optimality,
         history=torch.stack(history),
-        norm=float(norms.max()) if len(norms) else 0.0,
+        norm=float(norms.max()) * scale if len(norms) else 0.0,
         columns_converged=passed,
         converged=not missed,
         warnings=warn(messages),
@@ -172,14 +177,17 @@ class _State:
         return _State(*(getattr(self, field.name)[..., kept] for field in fields(self)))
 
 
-def _start(operator: LinearMap, targets: Tensor) -> _State:
+def _start(operator: LinearMap, targets: Tensor) -> tuple[float, _State]:
+    """What A is divided by (1, unless it is very large or small), and the first vectors of the bidiagonalisation."""
     beta = torch.linalg.vector_norm(targets, dim=0)
     u = targets / _nonzero(beta)
     v = operator.rmatvec(u)
+    scale = unit_of(v)
+    v = v if scale == 1 else v / scale
     alpha = torch.linalg.vector_norm(v, dim=0)
     v = v / _nonzero(alpha)
     one, zero = torch.ones_like(beta), torch.zeros_like(beta)
-    return _State(
+    return scale, _State(
         column=torch.arange(len(beta), device=beta.device),
         u=u,
         v=v,
@@ -286,6 +294,24 @@ class _Matrix:
 
     def rmatvec(self, U: Tensor, /) -> Tensor:
         return transposed_product(self.values, U)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaled:
+    """Another `LinearMap` divided by a number."""
+
+    inner: LinearMap
+    scale: float
+
+    @property
+    def shape(self) -> Any:
+        return self.inner.shape
+
+    def matvec(self, V: Tensor, /) -> Tensor:
+        return self.inner.matvec(V) / self.scale
+
+    def rmatvec(self, U: Tensor, /) -> Tensor:
+        return self.inner.rmatvec(U) / self.scale
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import from_numpy
+from ntkscope.core.arguments import probability, tensor_of
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.nulls import InitialNull, NoiseNull, Null, PermutationNull, excess_kurtosis
 from ntkscope.linalg.singular import SingularParts
@@ -96,10 +96,7 @@ def spike_test(
     (1, True, 1.0)
     """
     matrix = checked_matrix(W, "W")
-    if not 0 < level < 1:
-        raise UsageError(
-            f"got level={level}; expected the share of false alarms allowed, between 0 and 1, such as 0.05"
-        )
+    level = probability(level, such_as=0.05)
     if isinstance(null, str):
         if null not in ("permutation", "tracy-widom"):
             raise UsageError(f'got null={null!r}; expected "permutation", "tracy-widom" or a matrix W0 of W\'s shape')
@@ -125,12 +122,7 @@ def checked_matrix(W: Matrix, name: str) -> Float[Tensor, "m n"]:
             f"got {name} as {W!r}: entries of a Gram are not independent, so neither permuted entries nor Marchenko–Pastur are"
             " its null; compare it with the initial kernel: ntkscope.measures.spectra.classify(K, K0)"
         )
-    values = (from_numpy(W) if isinstance(W, np.ndarray) else W).detach()
-    if values.ndim != 2 or values.is_complex():
-        raise UsageError(
-            f"got {name} of shape {tuple(values.shape)} and {values.dtype}; expected a real matrix: flatten a convolution's"
-            " weights to (out, in · height · width)"
-        )
+    values = tensor_of(W, f"{name} (convolutions flattened to (out, in · height · width))", 2, keep=True)
     if min(values.shape) < 2:
         raise UsageError(f"got {name} of shape {tuple(values.shape)}; expected at least two rows and two columns")
     matrix = values.to(torch.float64)

@@ -7,7 +7,7 @@ import math
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import UsageError
+from ntkscope.core.arguments import number, whole
 
 
 def spike_threshold(shape: tuple[int, int], scale: float = 1.0) -> float:
@@ -16,7 +16,8 @@ def spike_threshold(shape: tuple[int, int], scale: float = 1.0) -> float:
     >>> spike_threshold((100, 100))
     10.0
     """
-    return scale * (shape[0] * shape[1]) ** 0.25
+    rows, columns = (whole(size, "shape", low=1) for size in shape)
+    return number(scale, "scale", above=0) * (rows * columns) ** 0.25
 
 
 def spiked_value(strength: float, shape: tuple[int, int], scale: float = 1.0) -> float:
@@ -28,7 +29,7 @@ def spiked_value(strength: float, shape: tuple[int, int], scale: float = 1.0) ->
     7.2
     """
     rows, columns = shape
-    square = max(strength, spike_threshold(shape, scale)) ** 2
+    square = max(number(strength, "strength", low=0), spike_threshold(shape, scale)) ** 2
     return math.sqrt((square + rows * scale**2) * (square + columns * scale**2) / square)
 
 
@@ -39,13 +40,12 @@ def spike_strength(value: float, shape: tuple[int, int], scale: float = 1.0) -> 
     30.0
     """
     rows, columns = shape
-    if not scale > 0:
-        raise UsageError(f"got scale={scale}; expected the standard deviation of the noise, positive")
-    square = (value / scale) ** 2
+    least = spike_threshold(shape, scale)
+    square = (number(value, "value", low=0) / scale) ** 2
     middle = square - rows - columns
     inner = middle**2 - 4 * rows * columns
     if middle <= 0 or inner <= 0:
-        return spike_threshold(shape, scale)
+        return least
     return scale * math.sqrt((middle + math.sqrt(inner)) / 2)
 
 
@@ -58,7 +58,7 @@ def spike_overlaps(strength: float, shape: tuple[int, int], scale: float = 1.0) 
     [0.83, 0.87]
     """
     rows, columns = shape
-    square = (strength / scale) ** 2
+    square = (max(number(strength, "strength", low=0), spike_threshold(shape, scale)) / scale) ** 2
     gap = max(0.0, square**2 - rows * columns)
     return math.sqrt(gap / (square * (square + rows))), math.sqrt(gap / (square * (square + columns)))
 

@@ -89,6 +89,17 @@ def column_units(targets: Tensor) -> Tensor:
     return torch.where(largest > 0, torch.exp2(largest.log2().floor()), 1.0)
 
 
+def in_units(solution: Tensor, targets: Tensor, matrix: float) -> Tensor:
+    """The solution of a system whose two sides were divided by these units; refused where it leaves the range of floats."""
+    restored = solution * targets if matrix == 1 else solution * (targets / matrix)
+    if not all_finite(restored):
+        raise NumericalError(
+            f"the solution leaves the range of float64: the matrix is of size {matrix:.0e}, right-hand sides up to"
+            f" {float(targets.max()):.0e}; expected sides nearer to each other: change the units"
+        )
+    return restored
+
+
 def warn(messages: list[str]) -> tuple[str, ...]:
     """Emit each message as a `NumericalWarning` at the solver's caller, and return them to be kept in the result."""
     for message in messages:

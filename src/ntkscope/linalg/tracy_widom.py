@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from scipy.special import airy
+from scipy.special import airy, airye
 
 from ntkscope.core import UsageError
 from ntkscope.linalg.marchenko_pastur import Array, Values, elementwise
@@ -44,16 +44,27 @@ def tracy_widom_sf(x: Values) -> Values:
     >>> f"{tracy_widom_sf(12.0):.3g}"
     '1.98e-14'
     """
-    return elementwise(_tabulated, x)
+    return elementwise(lambda values: np.where(values > HIGHEST, _far(values), _tabulated(values)), x)
 
 
 def exact_sf(x: Values) -> Values:
     """`1 - F₁(x)` from the determinant, which the table interpolates; about 1 ms per value."""
-    return elementwise(lambda values: -np.expm1(_log_determinants(values)[0]), x)
+    return elementwise(lambda v: np.where(v > HIGHEST, _far(v), -np.expm1(_log_determinants(v)[0])), x)
+
+
+def _far(x: Array) -> Array:
+    """`1 - F₁(x)` above the table: half the integral of Ai from x on (the trace of `A_s`), to relative 1e-70."""
+    nodes, weights = np.polynomial.laguerre.laggauss(16)
+    start = np.clip(x, HIGHEST, 1e4)[..., None]  # beyond, it is 0 in float64
+    at = start + nodes / np.sqrt(start)
+    slower = 2 / 3 * (at**1.5 - start**1.5) - nodes
+    return np.asarray(
+        (weights * airye(at)[0] * np.exp(-slower) / np.sqrt(start)).sum(-1) / 2 * np.exp(-2 / 3 * start[..., 0] ** 1.5)
+    )
 
 
 def _tabulated(x: Array) -> Array:
-    """The Chebyshev sum of every value's own piece; 1 below the table, what its end has above it, NaN at NaN."""
+    """The Chebyshev sum of every value's own piece; 1 below the table, NaN at NaN."""
     edges, coefficients = _table()
     inside = np.clip(x, edges[0], edges[-1])
     piece = np.clip(np.searchsorted(edges, inside, side="right") - 1, 0, len(edges) - 2)

@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import finite, plain_array
+from ntkscope.core.arguments import class_numbers, finite, number, one_hot, plain_array, unit_of, whole
 from ntkscope.linalg import Gram, as_gram, eigenpairs, matrix_correlation, principal_angles
 from ntkscope.measures.registry import measure
 
@@ -104,8 +104,7 @@ def label_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = Fals
     if centred:
         gram = as_gram(_centred(gram), symmetric=True)
         Y = Y - Y.mean(0)
-    if k is not None and not 1 <= k <= len(gram):
-        raise UsageError(f"got k={k} of the eigenvectors of a kernel of {len(gram)} rows; expected 1 … {len(gram)}")
+    k = None if k is None else whole(k, "k", low=1, high=len(gram))
     if not np.isfinite(_norm(gram, False)):
         raise NumericalError(f"{gram!r} holds NaN or infinity; its eigenvectors are undefined")
     _, vectors = eigenpairs(gram, k)  # ascending
@@ -160,8 +159,7 @@ def kernel_velocity(K0: Kernel, K1: Kernel, *, elapsed: float | int = 1) -> floa
     0.707107
     """
     before, after = _pair(K0, K1)
-    if not (np.isfinite(elapsed) and elapsed > 0):
-        raise UsageError(f"got elapsed={elapsed}; expected the steps or the time between the two moments, above 0")
+    elapsed = number(elapsed, "elapsed", above=0, expected="the steps or the time between the two moments, above 0")
     sizes = _norm(before, False), _norm(after, False)
     if not np.isfinite(sizes).all():
         raise NumericalError("got a kernel that holds NaN or infinity: its velocity is undefined")
@@ -215,26 +213,37 @@ def _centred(gram: Gram) -> Float64[Tensor, "n n"]:
 
 
 def _targets(y: Any, n: int) -> np.ndarray:
-    array = plain_array(y)
-    if array.ndim == 1 and array.dtype.kind in "iu" and len(array) and array.min() >= 0:
-        array = np.eye(int(array.max()) + 1)[array]
+    """Labels as one-hot rows, one column for each class that occurs; real targets as they are, of any scale."""
+    array = plain_array(y, "the targets")
+    if array.ndim == 1 and (array.dtype.kind in "bUS" or (array.dtype.kind in "iu" and array.min(initial=0) >= 0)):
+        classes, numbers = class_numbers(array)
+        array = one_hot(numbers, len(classes)).numpy()
     Y = finite(array[:, None] if array.ndim == 1 else array, "the targets", 2)
     if len(Y) != n:
         raise UsageError(f"got {len(Y)} labels for a kernel of {n} rows; expected one per row")
-    return Y
+    return Y / unit_of(Y)
 
 
 def _square(K: Kernel) -> Gram:
+    """A square kernel; one so large or so small that squares of it leave the range of floats is divided by its unit."""
     gram = as_gram(K)
     if gram.shape[0] != gram.shape[1] or gram.shape[0] < 1:
         raise UsageError(f"got a kernel of shape {gram.shape}; expected a square one, between the same items")
-    return gram
+    return _divided(gram, unit_of(gram.diagonal()))
 
 
-def _pair(K1: Kernel, K2: Kernel) -> tuple[Gram, Gram]:
-    left, right = _square(K1), _square(K2)
+def _divided(gram: Gram, unit: float) -> Gram:
+    return gram if unit == 1 else gram.scaled(torch.full((len(gram),), unit**-0.5, dtype=torch.float64))
+
+
+def _pair(K1: Kernel, K2: Kernel, together: bool = False) -> tuple[Gram, Gram]:
+    """Two kernels of the same items, each divided by its own unit, or both by the larger."""
+    left, right = (as_gram(K) for K in (K1, K2)) if together else (_square(K1), _square(K2))
     if left.shape != right.shape:
         raise UsageError(f"got kernels of shapes {left.shape} and {right.shape}; expected both for the same items")
+    if together and _square(left) and _square(right):
+        unit = unit_of(left.diagonal(), right.diagonal())
+        return _divided(left, unit), _divided(right, unit)
     return left, right
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import finite
+from ntkscope.core.arguments import finite, unit_of
 from ntkscope.measures.alignment import Kernel, _centre, _means, _pair
 from ntkscope.measures.registry import measure
 
@@ -24,7 +24,7 @@ def relative_change(K0: Kernel, K1: Kernel, *, centred: bool = False) -> float:
     >>> relative_change(np.eye(3), 3 * np.eye(3) + 100, centred=True)
     2.0
     """
-    before, after = _pair(K0, K1)
+    before, after = _pair(K0, K1, together=True)
     means = [_means(gram) for gram in (before, after)] if centred else []
     sums = torch.zeros(2, dtype=torch.float64)
     for rows, columns, tile in before.tiles():
@@ -35,7 +35,9 @@ def relative_change(K0: Kernel, K1: Kernel, *, centred: bool = False) -> float:
     moved, size = sums.sqrt().tolist()
     if not math.isfinite(moved + size):
         raise NumericalError("got a kernel that holds NaN or infinity; its change is undefined")
-    return round(moved / max(size, 1e-300), 12)
+    if size == 0 < moved:
+        raise NumericalError("got a zero (or, centred, constant) kernel K0: a change relative to it is undefined")
+    return round(moved / size, 12) if moved else 0.0
 
 
 @measure("linearisation-error", of="two changes", low=0, best=0)
@@ -51,5 +53,6 @@ def linearisation_error(change: Any, predicted: Any) -> float:
     moved, linear = finite(change, "the change of the outputs", 2), finite(predicted, "the predicted change", 2)
     if moved.shape != linear.shape:
         raise UsageError(f"got changes of shapes {moved.shape} and {linear.shape}; expected the same items and outputs")
-    size = float(np.linalg.norm(moved))
-    return float(np.linalg.norm(moved - linear)) / size if size > 0 else math.nan
+    unit = unit_of(moved, linear)
+    size = float(np.linalg.norm(moved / unit))
+    return float(np.linalg.norm((moved - linear) / unit)) / size if size > 0 else math.nan

@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Int64
 from scipy.stats import t as student
 
-from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import Vector, choice, two_orders
-from ntkscope.core.arguments import level as checked_level
+from ntkscope.core import NumericalError
+from ntkscope.core.arguments import Vector, choice, probability, two_orders
 from ntkscope.measures.registry import measure
 
 Counts = Int64[np.ndarray, " n"]
 Ties = Literal["b", "discordant"]
+TIES = ("b", "discordant")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Kendall:
         n = (1 + math.isqrt(1 + 8 * self.pairs)) // 2
         if n < 3:
             return -1.0, 1.0
-        width = float(student.ppf((1 + checked_level(level)) / 2, n - 2)) * math.sqrt(n / (n - 2)) * error
+        width = float(student.ppf((1 + probability(level)) / 2, n - 2)) * math.sqrt(n / (n - 2)) * error
         return (max(-1.0, middle - width), min(1.0, middle + width))
 
 
@@ -104,8 +104,7 @@ def kendall_tau(a: Any, b: Any, ties: Ties = "b") -> float:
     >>> round(kendall_tau([1, 1, 2], [1, 1, 2], ties="discordant"), 4)
     0.3333
     """
-    if ties not in ("b", "discordant"):
-        raise UsageError(f'got ties={ties!r}; expected "b" or "discordant"')
+    choice(ties, "ties", TIES)
     found = kendall(a, b)
     if ties == "b" and math.isnan(found.tau_b):
         raise NumericalError(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import Matrix, finite, plain_array
+from ntkscope.core.arguments import Matrix, finite, unit_of
 from ntkscope.measures.kendall import kendall
 from ntkscope.measures.registry import measure
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
@@ -37,7 +37,7 @@ def r_squared(predicted: Any, true: Any) -> Float64[np.ndarray, " d"]:
     >>> r_squared([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).tolist(), r_squared([[2.0], [2.0]], [[1.0], [3.0]]).tolist()
     ([1.0], [0.0])
     """
-    f, y = two_outputs(predicted, true)
+    f, y, _ = scaled_outputs(predicted, true)
     centred = y - y.mean(0)
     missed, spread = np.square(y - f).sum(0), np.square(centred).sum(0)
     varies = np.sqrt(spread / len(y)) > CONSTANT * np.abs(y).max(0)
@@ -50,8 +50,8 @@ def rmse(predicted: Any, true: Any) -> Float64[np.ndarray, " d"]:
     >>> rmse([1.0, 5.0], [1.0, 2.0]).round(4).tolist()
     [2.1213]
     """
-    f, y = two_outputs(predicted, true)
-    return np.asarray(np.sqrt(np.square(y - f).mean(0)))
+    f, y, units = scaled_outputs(predicted, true)
+    return np.asarray(np.sqrt(np.square(y - f).mean(0)) * units)
 
 
 @measure("r2-outputs", of="two outputs", high=1, best=1)
@@ -77,8 +77,8 @@ def output_fidelity(
     >>> found.r2, found.rmse, found.tau
     (1.0, 0.0, 1.0)
     """
-    g, f = two_outputs(surrogate, network)
-    values, errors = r_squared(g, f), rmse(g, f)
+    g, f, _ = scaled_outputs(surrogate, network)
+    values, errors = r_squared(g, f), rmse(surrogate, network)
     found = []
     for k in range(f.shape[1]):
         rank = kendall(g[:, k], f[:, k]) if len(f) > 1 else None
@@ -91,12 +91,18 @@ def output_fidelity(
 
 def two_outputs(first: Any, second: Any) -> tuple[Matrix, Matrix]:
     """Two sets of outputs of the same items as float64 matrices (items, outputs)."""
-    arrays = [plain_array(values) for values in (first, second)]
-    wide = [values[:, None] if values.ndim == 1 else values for values in arrays]
-    f, y = (finite(values, "the outputs", 2) for values in wide)
+    arrays = [finite(values, "the outputs", 1, 2) for values in (first, second)]
+    f, y = (values[:, None] if values.ndim == 1 else values for values in arrays)
     if f.shape != y.shape or not f.size:
         raise UsageError(f"got outputs of shapes {f.shape} and {y.shape}; expected the same items and outputs in both")
     return f, y
+
+
+def scaled_outputs(first: Any, second: Any) -> tuple[Matrix, Matrix, Float64[np.ndarray, " d"]]:
+    """`two_outputs`, each output divided by its unit: 1, unless squares would overflow or vanish."""
+    f, y = two_outputs(first, second)
+    units = np.array([unit_of(f[:, k], y[:, k]) for k in range(f.shape[1])])
+    return f / units, y / units, units
 
 
 def _interval(g: Float64[np.ndarray, " n"], f: Float64[np.ndarray, " n"], resamples: int, seed: int) -> Any:

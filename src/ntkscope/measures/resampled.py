@@ -9,7 +9,7 @@ from typing import Any
 from scipy import stats
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import finite
+from ntkscope.core.arguments import finite, number, probability, unit_of
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,11 @@ def corrected_t_test(differences: Any, *, train: int, test: int, level: float = 
     (0.02, 1.2247, 3)
     """
     values = finite(differences, "differences", 1)
-    n = len(values)
+    n, unit = len(values), unit_of(values)
     if n < 2:
         raise UsageError(f"got {n} difference(s); expected those of at least two splits")
-    if train < 1 or test < 1:
-        raise UsageError(
-            f"got train={train} and test={test}; expected the numbers of items in a split, at least 1 each"
-        )
-    if not 0 < level < 1:
-        raise UsageError(f"got level={level}; expected it in (0, 1)")
+    train, test, level = number(train, "train", low=1), number(test, "test", low=1), probability(level)
+    values = values / unit
     mean, deviation = float(values.mean()), float(values.std(ddof=1))
     if deviation <= 1e-12 * float(abs(values).max()):
         deviation = 0.0
@@ -59,4 +55,5 @@ def corrected_t_test(differences: Any, *, train: int, test: int, level: float = 
     t = mean / error if error else math.copysign(math.inf, mean) if mean else 0.0
     p = float(2 * stats.t.sf(abs(t), n - 1)) if error else math.nan if mean else 1.0
     wide = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
-    return ResampledTest(mean, mean - wide, mean + wide, t, p, n, deviation / math.sqrt(n))
+    mean, low, high, sem = (unit * one for one in (mean, mean - wide, mean + wide, deviation / math.sqrt(n)))
+    return ResampledTest(mean, low, high, t, p, n, sem)

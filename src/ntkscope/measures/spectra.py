@@ -13,6 +13,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import probability, whole
 from ntkscope.linalg import Gram, SpikeTest, TailFit, marchenko_pastur, participation, power_law_tail
 from ntkscope.linalg.nulls import (
     InitialNull,
@@ -105,9 +106,11 @@ def classify(
     >>> classify(noise + 4 * torch.outer(torch.ones(60), torch.arange(90) % 2 - 0.5), draws=0).label
     'bulk + spikes'
     """
+    level = None if level is None else probability(level, such_as=LEVEL)
+    draws, resamples = whole(draws, "draws", low=0), whole(resamples, "resamples", low=0)
     if isinstance(W, Gram) or isinstance(W0, Gram):
         return _classify_kernel(W, W0, resamples, seed)
-    if isinstance(W0, list | tuple):
+    if isinstance(W0, list | tuple) and any(isinstance(one, Gram | Tensor | np.ndarray) for one in W0):
         raise UsageError("got several W0 for weights; expected the initial weights: redrawn kernels are for a Gram")
     matrix = checked_matrix(W, "W")
     side = min(matrix.shape)

@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from scipy.special import ndtr, ndtri, stdtrit
 
 from ntkscope.core import UsageError, numpy_generator
-from ntkscope.core.arguments import finite, vector
+from ntkscope.core.arguments import finite, number, probability, unit_of, vector, whole
 
 BLOCK = 2**22  # counts held at a time
 
@@ -37,7 +37,8 @@ def standard_error(values: Any) -> float:
     1.0
     """
     found = vector(values, "values")
-    return float(found.std(ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.nan
+    unit = unit_of(found)
+    return float((found / unit).std(ddof=1) / math.sqrt(len(found))) * unit if len(found) > 1 else math.nan
 
 
 def summarise(results: Iterable[Mapping[str, Any]]) -> dict[str, Summary]:
@@ -74,8 +75,9 @@ def bootstrap_means(
     """
     items = finite(values, "values", 2)
     n = len(items)
-    if resamples < 1 or n < 1:
-        raise UsageError(f"got {resamples} resamples of {n} items; expected at least one of each")
+    resamples = whole(resamples, "resamples", low=1)
+    if n < 1:
+        raise UsageError("got values of no items; expected at least one")
     random = numpy_generator(seed, "bootstrap")
     found = []
     for start in range(0, resamples, rows := max(1, BLOCK // n)):
@@ -95,8 +97,7 @@ def percentile_interval(values: Any, level: float = 0.95, items: int | None = No
     >>> percentile_interval(range(101), 0.9)
     (5.0, 95.0)
     """
-    if not 0 < level < 1:
-        raise UsageError(f"got level={level}; expected a probability between 0 and 1, such as 0.95")
+    level = probability(level)
     ordered = np.sort(vector(list(values), "values"))
     if not len(ordered):
         raise UsageError("got no values; expected at least one")
@@ -142,10 +143,8 @@ def wald_trials(share: float, half_width: float, level: float = 0.95) -> float:
     >>> round(wald_trials(0.5, 0.0310))
     999
     """
-    if not 0 < share < 1 or not 0 < half_width < math.inf:
-        raise UsageError(
-            f"got {share} ± {half_width}; expected a share between 0 and 1 and a positive half-width: others imply no n"
-        )
+    share = probability(share, "share", 0.5)  # at 0 and 1 nothing implies n
+    half_width = number(half_width, "half_width", above=0)
     return normal_quantile(level) ** 2 * share * (1 - share) / half_width**2
 
 
@@ -155,17 +154,14 @@ def normal_quantile(level: float) -> float:
     >>> round(normal_quantile(0.95), 6)
     1.959964
     """
-    if not 0 < level < 1:
-        raise UsageError(f"got level={level}; expected a probability between 0 and 1, such as 0.95")
+    level = probability(level)
     return -float(ndtri((1 - level) / 2))
 
 
 def _wilson(successes: int, trials: int, z: float) -> tuple[float, float, float]:
     """Centre and half-width of Wilson's interval, both times the third number, `1 + z²/n`."""
-    if not 0 <= successes <= trials:
-        raise UsageError(f"got {successes} successes in {trials} trials; expected between 0 and {trials}")
-    if not float(successes).is_integer() or not float(trials).is_integer():
-        raise UsageError(f"got {successes} successes in {trials} trials; expected whole numbers, counts of items")
+    trials = whole(trials, "trials", low=0)
+    successes = whole(successes, "successes", low=0, high=trials)
     if not trials:
         return 0.5, 0.5, 1.0
     share, square = successes / trials, z * z / trials

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ntkscope.core import Claim, NtkscopeError, Record, RecordError
+from ntkscope.core.arguments import path_of
 from ntkscope.core.claims import VERDICTS
 from ntkscope.report.claims import claims_table, pill, tally
 from ntkscope.report.document import document, part, save
@@ -48,7 +49,7 @@ def write_index(folder: str | Path) -> Path:
 
     A record that cannot be read is listed with the reason. Hidden folders and links to folders are skipped.
     """
-    folder = Path(folder)
+    folder = path_of(folder, "folder")
     entries = [_entry(folder, found) for found in records(folder)]
     if not entries:
         raise RecordError(f"no record in {folder} or below; give a folder that contains records")

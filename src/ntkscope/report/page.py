@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import NtkscopeError, Record, RecordError
+from ntkscope.core.arguments import path_of
 from ntkscope.report.comparison import COMPARISON, comparison
 from ntkscope.report.document import document, save
 from ntkscope.report.help import popover
@@ -33,7 +34,7 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
     page of what is there so far. Beside the page of an X-ray in its own folder lie `scores.csv` and `scores.json`, with the
     scores of every training item. O(bytes of the arrays shown).
     """
-    folder = Path(folder)
+    folder = path_of(folder, "folder")
     if out is not None:
         return Page(folder).write(out)
     page = Page(folder)
@@ -65,7 +66,7 @@ class Page:
 
     def write(self, out: str | Path) -> Path:
         """Write the page to the file `out`."""
-        return save(self.html, out)
+        return save(self.html, path_of(out, "out"))
 
     def __repr__(self) -> str:
         return f"Page({self.record!r})"

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ntkscope.core import DamagedTile, StoreError, UsageError
+from ntkscope.core.arguments import path_of
 from ntkscope.core.atomic import CHECKED, NEW, SUFFIX, atomic_file, remove_leftovers
 from ntkscope.core.door import regular_file
 
@@ -248,6 +249,7 @@ class RemoteFolder(Folder):
 
 def folder(url: str | os.PathLike[str]) -> Folder:
     """The folder at a path or an fsspec URL (`file://`, `memory://`, `s3://` …); nothing is read or created yet."""
+    path_of(url, "the place of a store")
     text = os.fspath(url)
     if not text:
         raise UsageError("got an empty path for a store; expected a folder or an fsspec URL")

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
@@ -28,6 +28,15 @@ def training_kernel(estimator: BaseEstimator, K: Any) -> Gram:
     if n < 1:
         raise UsageError(f"got a kernel of shape {(n, m)}; expected at least one training point")
     return gram
+
+
+def fitted_kernel(estimator: BaseEstimator, K: Any) -> Gram:
+    """The kernel of a fitted estimator's training points once more, for what leaves one of them out."""
+    check_is_fitted(estimator)
+    rows, points = (K if hasattr(K, "shape") else np.asarray(K)).shape[0], estimator.n_features_in_
+    if rows != points:
+        raise UsageError(f"leave_one_out got a kernel of {rows} rows; expected the {points} training points")
+    return _as_finite_gram(estimator, K, symmetric=True, reset=False)
 
 
 def query_kernel(estimator: BaseEstimator, K: Any) -> Gram:

@@ -21,7 +21,7 @@ from ntkscope.core.arguments import choice, one_hot
 from ntkscope.core.random import derive_seed
 from ntkscope.linalg import Gram
 from ntkscope.surrogates._base import Array, LinearClassifier, as_array
-from ntkscope.surrogates._checks import class_labels, strength, training_kernel
+from ntkscope.surrogates._checks import class_labels, fitted_kernel, strength, training_kernel
 from ntkscope.surrogates._glm_leave_one_out import glm_leave_one_out
 from ntkscope.surrogates._leading import Leading, full_preconditioner, leading_pairs, reduced_preconditioner
 from ntkscope.surrogates._losses import Loss, OneVsRest, Softmax
@@ -126,12 +126,7 @@ class KernelGLM(LinearClassifier):
             raise UsageError(
                 "leave_one_out got a KernelGLM fitted by solver='sgd'; expected one at its optimum: use solver='newton-cg'"
             )
-        gram = training_kernel(self, K)
-        numbers = self.numbers_
-        if gram.shape[0] != len(numbers):
-            raise UsageError(
-                f"leave_one_out got a kernel of {gram.shape[0]} rows; expected the {len(numbers)} training points"
-            )
+        gram, numbers = fitted_kernel(self, K), self.numbers_
         return glm_leave_one_out(
             gram,
             leading_pairs(gram, self.rank, self.seed),

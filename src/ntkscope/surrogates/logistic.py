@@ -11,15 +11,14 @@ from typing import Any, final
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from ntkscope.core import UsageError
 from ntkscope.core.arguments import choice, one_hot
 from ntkscope.linalg.system import symmetric_part
 from ntkscope.surrogates._base import Array, LinearClassifier, as_array
 from ntkscope.surrogates._checks import (
     class_labels,
+    fitted_kernel,
     sample_weights,
     strength,
     training_kernel,
@@ -175,12 +174,7 @@ class KernelLogistic(LinearClassifier):
 
         The strength `α n` of the penalty is that of the whole fit.
         """
-        check_is_fitted(self)
-        gram = training_kernel(self, K)
-        if gram.shape[0] != len(self.numbers_):
-            raise UsageError(
-                f"leave_one_out got a kernel of {gram.shape[0]} rows; expected the {len(self.numbers_)} training points"
-            )
+        gram = fitted_kernel(self, K)
         kernel = symmetric_part(gram, torch.float64)
         coef, intercept = self.coef_, self.intercept_
         if self._binary:

@@ -6,12 +6,11 @@ import math
 from typing import Any, final
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import one_hot
 from ntkscope.surrogates._base import Array, LinearClassifier, as_array
-from ntkscope.surrogates._checks import class_labels, training_kernel
+from ntkscope.surrogates._checks import class_labels, fitted_kernel, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 
 
@@ -53,12 +52,7 @@ class NearestClassCentre(LinearClassifier):
 
         A class whose only member is left out has no centre, and the logit -inf.
         """
-        check_is_fitted(self)
-        gram = training_kernel(self, K)
-        if gram.shape[0] != len(self.numbers_):
-            raise UsageError(
-                f"leave_one_out got a kernel of {gram.shape[0]} rows; expected the {len(self.numbers_)} training points"
-            )
+        gram = fitted_kernel(self, K)
         logits = self.logits(gram)
         rows, own = np.arange(len(self.numbers_)), self.numbers_
         count = np.bincount(own)[own].astype(np.float64)

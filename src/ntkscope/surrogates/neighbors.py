@@ -7,11 +7,11 @@ from typing import Any, final
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ntkscope.core import UsageError
+from ntkscope.core.arguments import whole
 from ntkscope.linalg import Gram
 from ntkscope.linalg.gram import slices
 from ntkscope.surrogates._base import Array, KernelClassifier, as_array
-from ntkscope.surrogates._checks import class_labels, query_kernel, training_kernel
+from ntkscope.surrogates._checks import class_labels, fitted_kernel, query_kernel, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 
 ROWS = 512
@@ -38,9 +38,7 @@ class KernelNeighbors(KernelClassifier):
         """Store the labels; the kernel (n, n) is checked but not stored."""
         gram = training_kernel(self, K)
         self.classes_, self.numbers_ = class_labels(gram, y, "KernelNeighbors")
-        if not isinstance(self.k, int | np.integer) or self.k < 1:
-            raise UsageError(f"got k={self.k!r}; expected a whole number ≥ 1")
-        self.k_ = min(int(self.k), len(self.numbers_))
+        self.k_ = min(whole(self.k, "k", low=1), len(self.numbers_))
         return self
 
     def kneighbors(self, K: Any) -> Array:
@@ -59,8 +57,7 @@ class KernelNeighbors(KernelClassifier):
 
     def leave_one_out(self, K: Any) -> Array:
         """(n, classes): each training point's logits by the votes of the others; exact."""
-        check_is_fitted(self)
-        gram = training_kernel(self, K)
+        gram = fitted_kernel(self, K)
         return self._votes(_nearest(gram, min(self.k_, max(1, len(gram) - 1)), skip_self=True))
 
     def _votes(self, nearest: Array) -> Array:

@@ -8,7 +8,6 @@ from typing import Any, final
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
@@ -27,7 +26,14 @@ from ntkscope.linalg import (
 from ntkscope.linalg.band import lapack_is_safe
 from ntkscope.linalg.system import column_units, symmetric_part
 from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array
-from ntkscope.surrogates._checks import class_labels, float_targets, sample_weights, strength, training_kernel
+from ntkscope.surrogates._checks import (
+    class_labels,
+    fitted_kernel,
+    float_targets,
+    sample_weights,
+    strength,
+    training_kernel,
+)
 from ntkscope.surrogates.registry import SURROGATES
 
 DENSE_UP_TO = 10_000
@@ -115,12 +121,7 @@ class _Ridge(LinearInKernel):
         return found.solution
 
     def _leave_one_out(self, K: Any) -> Array:
-        check_is_fitted(self)
-        gram = training_kernel(self, K)
-        if gram.shape[0] != self.coef_.shape[1]:
-            raise UsageError(
-                f"leave_one_out got a kernel of {gram.shape[0]} rows; expected the {self.coef_.shape[1]} training points"
-            )
+        gram = fitted_kernel(self, K)
         if not lapack_is_safe(gram.shape[0], gram.device):
             raise UsageError(
                 f"leave_one_out of ridge regression got {gram!r}; it forms and inverts K, which is too large for that:"

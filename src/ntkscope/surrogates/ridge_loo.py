@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ntkscope.core import UsageError
@@ -17,7 +16,7 @@ from ntkscope.data.subsets import stratified
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.linalg.band import lapack_is_safe
 from ntkscope.surrogates._base import Array, LinearInKernel, as_array
-from ntkscope.surrogates._checks import float_targets, strength, training_kernel
+from ntkscope.surrogates._checks import fitted_kernel, float_targets, strength, training_kernel
 from ntkscope.surrogates._ridge_path import RidgePath, ridge_path
 from ntkscope.surrogates.registry import SURROGATES
 from ntkscope.surrogates.ridge import DENSE_UP_TO, KernelRidge
@@ -118,13 +117,9 @@ class KernelRidgeLOO(MultiOutputMixin, RegressorMixin, LinearInKernel):
 
     def leave_one_out(self, K: Any) -> Float64[np.ndarray, "n k"]:
         """Each training point's prediction by the fit without it, at the α of the whole fit; exact, O(n³)."""
-        check_is_fitted(self)
-        gram = training_kernel(self, K)
-        if gram.shape[0] != self.coef_.shape[1] or not lapack_is_safe(gram.shape[0], gram.device):
-            raise UsageError(
-                f"leave_one_out got {gram!r}; expected the kernel of the {self.coef_.shape[1]} training points, small enough"
-                " to be decomposed"
-            )
+        gram = fitted_kernel(self, K)
+        if not lapack_is_safe(gram.shape[0], gram.device):
+            raise UsageError(f"leave_one_out got {gram!r}; expected one small enough to be decomposed")
         targets = self._targets.to(gram.device)
         alpha = torch.tensor([self.alpha_], dtype=torch.float64, device=gram.device)
         return as_array(targets - ridge_path(gram, targets, alpha).residuals(0))

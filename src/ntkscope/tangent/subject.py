@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from ntkscope.core import Params, UsageError
+from ntkscope.core.arguments import as_device
 from ntkscope.core.calling import logits
 from ntkscope.core.copies import duplicate, reached, shared
 from ntkscope.core.random import kept_randomness
@@ -247,7 +248,8 @@ def place(model: nn.Module, device: torch.device | str | None = None) -> torch.d
     """Where a model is computed: on `device`, or where its first parameter is."""
     if device is None:
         return next((p.device for p in model.parameters()), torch.device("cpu"))
-    where = torch.device(device)
+    where = as_device(device)
+    assert where is not None
     if where.type == "cuda" and where.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return where

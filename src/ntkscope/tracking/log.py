@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Record, RecordError, fingerprint
+from ntkscope.core.arguments import path_of
 from ntkscope.core.record_schema import FILE
 from ntkscope.tracking.weights import directions_for
 
@@ -55,7 +55,7 @@ class Log:
     def __init__(
         self, folder: str | os.PathLike[str], config: Mapping[str, Any], seed: int, device: torch.device
     ) -> None:
-        path = Path(folder)
+        path = path_of(folder, "out")
         self.resumed = os.path.exists(path / FILE)
         if self.resumed:
             found = Record.open(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import number, whole
 from ntkscope.training.moments import Every, LogSpaced, snapshot_steps
 
 
@@ -27,10 +27,8 @@ class OnPlateau:
     least: float | int = 0.01
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise UsageError(f"OnPlateau(window={self.window}); expected a number of steps, at least 1")
-        if not (math.isfinite(self.least) and self.least >= 0):
-            raise UsageError(f"OnPlateau(least={self.least}); expected a fraction of the loss, 0 or more, such as 0.01")
+        whole(self.window, "OnPlateau(window)", low=1, expected="a number of steps, at least 1")
+        number(self.least, "OnPlateau(least)", low=0, expected="a fraction of the loss, 0 or more, such as 0.01")
 
 
 When: TypeAlias = Every | LogSpaced | OnPlateau | int | Iterable[int]
@@ -56,14 +54,8 @@ def check_schedule(when: When) -> When:
                 "got when=Every(…, 'epoch'), but a tracker does not know how long an epoch is; expected steps: Every(steps"
                 " of an epoch)"
             )
-        if when.count < 1:
-            raise UsageError(f"got when=Every({when.count}); expected a number of steps, at least 1")
         return when
-    if isinstance(when, LogSpaced):
-        if when.count < 1:
-            raise UsageError(f"got when=LogSpaced({when.count}); expected a number of moments, at least 1")
-        return when
-    if isinstance(when, OnPlateau):
+    if isinstance(when, LogSpaced | OnPlateau):
         return when
     if isinstance(when, int) and not isinstance(when, bool):
         return check_schedule(Every(when))

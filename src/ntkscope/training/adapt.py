@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Part, Registry, Snapshot, UsageError, derive_seed
+from ntkscope.core.arguments import as_device, instance
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
 from ntkscope.training.heads import FEW, find_head, head_inputs, replace_head
@@ -157,7 +158,7 @@ def adaptation(
     _check(model, part, validation, targets)
     _check_options(method, options)
     settings = _settings(method, part, seed, options)
-    made = copy.deepcopy(model).to(device)
+    made = copy.deepcopy(model).to(as_device(device))
     where = next(made.parameters()).device
     name = find_head(made, part.take(range(min(FEW, len(part)))).to(where).x, head)
     made = replace_head(made, name, classes, derive_seed(seed, "adapt"))
@@ -265,8 +266,7 @@ def _settings(method: str, part: Part, seed: int, options: Mapping[str, Any]) ->
 
 
 def _check(model: Any, part: Any, validation: Any, targets: Iterable[str] | None) -> None:
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
+    instance(model, "a model", nn.Module, "a torch.nn.Module")
     if not any(True for _ in model.parameters()):
         raise UsageError(f"{type(model).__name__} has no parameters to adapt")
     for name, value in (("part", part), ("validation", validation)):

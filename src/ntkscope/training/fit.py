@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Part, Snapshot, UsageError, fingerprint
+from ntkscope.core.arguments import instance
 from ntkscope.training import resuming
 from ntkscope.training.evaluation import Weights, item_weights
 from ntkscope.training.moments import snapshot_steps
@@ -59,6 +60,8 @@ def fit(
     1.75
     """
     settings = as_settings(settings, options)
+    instance(model, "a model", nn.Module, "a torch.nn.Module")
+    instance(part, "data", Part, "a Part(x, y)")
     _check_finite(part)
     model.to(device=settings.device, dtype=settings.dtype)
     if settings.channels_last:
@@ -95,7 +98,8 @@ def _lean(part: Part, weights: Weights) -> Part:
     scale = item_weights(part, weights)
     if scale is not None and isinstance(part.x, Tensor) and part.x.is_floating_point():
         scale = scale.to(part.x.dtype)
-    return Part(part.x, part.y, {} if scale is None else {"weights": scale})
+    y = part.y.long() if part.y.dtype == torch.bool and part.y.ndim == 1 else part.y  # False is class 0
+    return Part(part.x, y, {} if scale is None else {"weights": scale})
 
 
 def _check_finite(part: Part) -> None:

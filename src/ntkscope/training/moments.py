@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import choice, whole
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,19 @@ class Every:
     count: int
     unit: Literal["epoch", "step"] = "step"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", whole(self.count, "Every(count)", low=1))
+        choice(self.unit, "Every(unit)", ("epoch", "step"))
+
 
 @dataclass(frozen=True)
 class LogSpaced:
     """The start, about `count` steps spaced evenly in their logarithm from 1 on, and the end."""
 
     count: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", whole(self.count, "LogSpaced(count)", low=1))
 
 
 Moments = str | int | Every | LogSpaced | Iterable[int]
@@ -48,17 +56,13 @@ def snapshot_steps(moments: Moments, total: int, per_epoch: int = 1) -> tuple[in
     if isinstance(moments, int):
         moments = Every(moments)
     if isinstance(moments, Every):
-        stride = moments.count * (per_epoch if moments.unit == "epoch" else 1)
-        if stride < 1:
-            raise UsageError(f"snapshots every {moments.count} {moments.unit}s; expected at least 1")
-        steps = {*range(0, total, stride), total}
+        steps = {*range(0, total, moments.count * (per_epoch if moments.unit == "epoch" else 1)), total}
     elif isinstance(moments, LogSpaced):
-        if moments.count < 1:
-            raise UsageError(f"{moments.count} log-spaced snapshots; expected at least 1")
         steps = {0, total, *np.unique(np.geomspace(1, max(total, 1), moments.count).round().astype(int)).tolist()}
     else:
-        steps = {int(step) for step in moments} | {total}
-        if min(steps) < 0 or max(steps) > total:
+        listed = moments if isinstance(moments, Iterable) else [moments]
+        steps = {whole(step, "a step of snapshots", low=0) for step in listed} | {total}
+        if max(steps) > total:
             raise UsageError(
                 f"snapshots at steps {min(steps)} ... {max(steps)}; expected 0 ... {total}, the number of updates"
             )

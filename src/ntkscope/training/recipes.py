@@ -15,6 +15,7 @@ import typer
 
 from ntkscope import data, models
 from ntkscope.core import Part, Record, Split, UsageError
+from ntkscope.core.arguments import as_device
 from ntkscope.core.progress import duration
 from ntkscope.core.script import run_script
 from ntkscope.training.evaluation import evaluate
@@ -56,7 +57,7 @@ def run_recipe(
     `limit` keeps the first items of each part and `width` narrows the network, to try the mechanics.
     """
     out = Path(out)
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = as_device(device or "auto", auto=True) or torch.device("cpu")
     options = {**recipe.model_options, **({} if width is None else {"width": width}), "seed": seed}
     length = recipe.epochs if epochs is None else epochs
     on_device = {} if where.type == "cuda" else {"autocast": None}

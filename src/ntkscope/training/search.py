@@ -16,6 +16,7 @@ from torch import nn
 
 from ntkscope.core import NumericalError, Part, Progress, UsageError, derive_seed
 from ntkscope.core import progress as show_progress
+from ntkscope.core.arguments import instance, whole
 from ntkscope.training.ensemble import OWN, fit_ensemble
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
@@ -76,8 +77,8 @@ def folds(part: Part, count: int, seed: int = 0) -> Iterator[tuple[Part, Part]]:
     >>> [sorted(fold.y.tolist()) for _, fold in folds(part, 3)]
     [[0, 1], [0, 1], [0, 1]]
     """
-    if not 2 <= count <= len(part):
-        raise UsageError(f"{count} folds of {len(part)} items; expected 2 ... {len(part)}")
+    instance(part, "data", Part, "a Part(x, y)")
+    count = whole(count, "count", low=2, high=len(part), expected=f"2 ... {len(part)} folds of {len(part)} items")
     state = derive_seed(seed, "folds") % 2**32
     stratified = part.y.ndim == 1 and not part.y.is_floating_point()
     if stratified and (fewest := int(torch.unique(part.y, return_counts=True)[1].min())) < count:

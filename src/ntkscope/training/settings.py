@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Inputs, UsageError
+from ntkscope.core.arguments import as_device, number, whole
 from ntkscope.core.identity import identity
 from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.evaluation import Weights
@@ -78,10 +79,12 @@ class Settings:
                 f"got epochs={self.epochs} and steps={self.steps}; expected exactly one: epochs= passes over the data, or"
                 " steps= updates"
             )
-        length = self.epochs if self.epochs is not None else self.steps
-        assert length is not None
-        if length < 0:
-            raise UsageError(f"got a length of {length}; expected 0 or more")
+        for name in ("lr", "momentum", "weight_decay"):
+            number(getattr(self, name), name)
+        for name, least in (("epochs", 0), ("steps", 0), ("batch_size", 1)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole(getattr(self, name), name, low=least))
+        object.__setattr__(self, "device", as_device(self.device))
         if self.autocast is not None and self.autocast not in AUTOCAST:
             raise UsageError(f"autocast={self.autocast!r}; expected None, {' or '.join(map(repr, AUTOCAST))}")
         # What a caller may use up or change later is copied; the rest is checked by making its canonical form.
