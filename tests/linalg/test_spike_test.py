@@ -274,11 +274,11 @@ class TestInitialNull:
     ("W", "options", "error", "match"),
     [
         (torch.zeros(3), {}, UsageError, "flatten a convolution"),
-        (torch.zeros(2, 3, 4), {}, UsageError, "expected a real matrix"),
+        (torch.zeros(2, 3, 4), {}, UsageError, "expected real numbers with 2 axes"),
         (torch.zeros(0, 4), {}, UsageError, "at least two rows"),
         (torch.zeros(1, 4), {}, UsageError, "at least two rows"),
         (torch.ones(5, 4), {}, NumericalError, "constant"),
-        (torch.full((5, 4), math.nan), {}, NumericalError, "20 entries that are NaN"),
+        (torch.full((5, 4), math.nan), {}, NumericalError, "20 NaN or infinite"),
         (torch.eye(5), {}, UsageError, "transpose"),
         (DenseGram(torch.eye(5), symmetric=True), {}, UsageError, "not independent"),
         (noise(5, 6), {"null": "gaussian"}, UsageError, "tracy-widom"),

@@ -144,7 +144,7 @@ def test_subspaces_are_their_definition(n: int, a: int, b: int, seed: int) -> No
 
 def test_bad_input_to_the_new_ones() -> None:
     K = torch.eye(3)
-    with pytest.raises(UsageError, match="expected 1 … 3"):
+    with pytest.raises(UsageError, match="k=4; expected a whole number ≥ 1 and ≤ 3"):
         label_power(K, [0, 1, 1], k=4)
     with pytest.raises(NumericalError, match="no power"):
         label_power(K, [2.0, 2.0, 2.0], centred=True)

@@ -24,7 +24,7 @@ def run(part: Part = PART, model: nn.Module | None = None, **options: object) ->
     [
         ({"epochs": 1}, "exactly one"),
         ({"steps": None}, "exactly one"),
-        ({"steps": -1}, "length of -1"),
+        ({"steps": -1}, "steps=-1; expected a whole number ≥ 0"),
         ({"batch_size": 24}, r"batch_size=24; expected 1 ... 23"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"optimizer": "gd", "batch_size": 5}, "use 'sgd'"),
@@ -34,7 +34,7 @@ def run(part: Part = PART, model: nn.Module | None = None, **options: object) ->
         ({"autocast": "int8"}, "autocast='int8'"),
         ({"snapshots": [7]}, "expected 0 ... 1"),
         ({"snapshots": "middle"}, "snapshots='middle'"),
-        ({"snapshots": 0}, "at least 1"),
+        ({"snapshots": 0}, "a whole number ≥ 1"),
         ({"weights": "w"}, "no extra 'w'"),
         ({"weights": torch.ones(3)}, r"shape \(3,\); expected \(23,\)"),
         ({"weights": torch.ones(23), "loss": lambda f, y: f.mean()}, "one number per item"),

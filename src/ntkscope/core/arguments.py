@@ -208,7 +208,7 @@ def finite(values: Any, name: str, *axes: int) -> np.ndarray:
     return wide
 
 
-def tensor_of(values: Any, name: str, *axes: int, keep: bool = False, empty: bool = False) -> Tensor:
+def tensor_of(values: Any, name: str, *axes: int, keep: bool = False, empty: bool = False, hint: str = "") -> Tensor:
     """`finite` as a tensor on the device it came on, none of its axes empty; `keep` leaves floating-point types as they are.
 
     >>> tensor_of([[1, 2]], "X", 2)
@@ -217,7 +217,7 @@ def tensor_of(values: Any, name: str, *axes: int, keep: bool = False, empty: boo
     array = values.detach() if isinstance(values, Tensor) else plain_array(values, name)
     complex_or_text = array.is_complex() if isinstance(array, Tensor) else array.dtype.kind not in "fiub"
     if complex_or_text or (axes and array.ndim not in axes) or (0 in array.shape and not empty):
-        raise _no_array(array, name, axes, "" if empty else ", none empty")
+        raise _no_array(array, name, axes, ("" if empty else ", none empty") + hint)
     array = from_numpy(array) if isinstance(array, np.ndarray) else array
     wide = array if keep and array.is_floating_point() else array.to(torch.float64)
     if not all_finite(wide):

@@ -122,16 +122,11 @@ def checked_matrix(W: Matrix, name: str) -> Float[Tensor, "m n"]:
             f"got {name} as {W!r}: entries of a Gram are not independent, so neither permuted entries nor Marchenko–Pastur are"
             " its null; compare it with the initial kernel: ntkscope.measures.spectra.classify(K, K0)"
         )
-    values = tensor_of(W, f"{name} (convolutions flattened to (out, in · height · width))", 2, keep=True)
-    if min(values.shape) < 2:
-        raise UsageError(f"got {name} of shape {tuple(values.shape)}; expected at least two rows and two columns")
-    matrix = values.to(torch.float64)
-    low, high = torch.aminmax(matrix)  # NaN if there is one
-    if not bool(torch.isfinite(low) & torch.isfinite(high)):
-        bad = int((~torch.isfinite(matrix)).sum())
-        raise NumericalError(
-            f"{name} holds {bad} entries that are NaN or infinite; its spectrum is undefined: see where training diverged"
-        )
+    hint = ": flatten a convolution's weights to (out, in · height · width)"
+    matrix = tensor_of(W, name, 2, empty=True, hint=hint)
+    if min(matrix.shape) < 2:
+        raise UsageError(f"got {name} of shape {tuple(matrix.shape)}; expected at least two rows and two columns")
+    low, high = torch.aminmax(matrix)
     if float(high) - float(low) <= 1e-12 * max(abs(float(high)), abs(float(low))):
         raise NumericalError(
             f"{name} is constant ({float(high):.6g}), so nothing is left without its mean; expected entries that differ: was"

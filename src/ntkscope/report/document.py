@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import RecordError, UsageError
+from ntkscope.core.arguments import path_of
 from ntkscope.core.atomic import atomic_file
 from ntkscope.report.markup import Markup, code_script, data_script, join, tag
 
@@ -81,7 +82,7 @@ def part(key: str, title: str, body: Markup) -> Markup:
 
 def save(page: str, out: str | Path, over: bytes | tuple[bytes, ...] = PAGE) -> Path:
     """Write a page atomically, over an earlier one at most; it can be rebuilt from its record, so it is not synced to disk."""
-    path = Path(out)
+    path = path_of(out, "out")
     if str(out).endswith(("/", os.sep)):
         raise UsageError(f"got the folder {out} for a page; expected a file, such as {path / 'page.html'}")
     try:

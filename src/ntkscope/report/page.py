@@ -66,7 +66,7 @@ class Page:
 
     def write(self, out: str | Path) -> Path:
         """Write the page to the file `out`."""
-        return save(self.html, path_of(out, "out"))
+        return save(self.html, out)
 
     def __repr__(self) -> str:
         return f"Page({self.record!r})"
