@@ -46,12 +46,12 @@ def corrected_t_test(differences: Any, *, train: int, test: int, level: float = 
     n, unit = len(values), unit_of(values)
     if n < 2:
         raise UsageError(f"got {n} difference(s); expected those of at least two splits")
-    train, test, level = number(train, "train", low=1), number(test, "test", low=1), probability(level)
+    share, level = number(test, "test", low=1) / number(train, "train", low=1), probability(level)
     values = values / unit
     mean, deviation = float(values.mean()), float(values.std(ddof=1))
     if deviation <= 1e-12 * float(abs(values).max()):
         deviation = 0.0
-    error = math.sqrt(1 / n + test / train) * deviation
+    error = math.sqrt(1 / n + share) * deviation
     t = mean / error if error else math.copysign(math.inf, mean) if mean else 0.0
     p = float(2 * stats.t.sf(abs(t), n - 1)) if error else math.nan if mean else 1.0
     wide = float(stats.t.ppf((1 + level) / 2, n - 1)) * error
