@@ -100,7 +100,7 @@ def kernel(
             outputs=_numbers(outputs),
             params=params or None,
             dtype=_dtype(dtype),
-            device=as_device(device, auto=True) or "cpu",
+            device=as_device(device) or "cpu",
             memory=memory,
             store=store,
             executor=scheduler,

@@ -141,8 +141,8 @@ def as_dtype(dtype: Any) -> torch.dtype:
     return found
 
 
-def as_device(device: Any, auto: bool = False) -> torch.device | None:
-    """A device that can be used here; None stays None. With `auto`, "auto" is CUDA where there is any, else None."""
+def as_device(device: Any, auto: bool = True) -> torch.device | None:
+    """A device that can be used here; None stays None, and "auto", where it is allowed, is CUDA if there is any, else None."""
     if device is None or (auto and isinstance(device, str) and device == "auto"):
         return torch.device("cuda") if device is not None and torch.cuda.is_available() else None
     try:

@@ -177,7 +177,7 @@ def _compute(
         raise UsageError(
             f"got a network of type {type(net).__name__}; expected a torch.nn.Module or layers of this room"
         )
-    as_device(device)
+    as_device(device, auto=False)
     left = _inputs(x1, dtype, device)
     right = left if x2 is None else _inputs(x2, dtype, device)
     if left.shape[1:] != right.shape[1:]:

@@ -62,7 +62,7 @@ class Tangent:
             raise UsageError(f"got precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise UsageError(f"got dtype={dtype!r}; expected a floating-point torch.dtype such as torch.float64")
-        as_device(device)
+        as_device(device, auto=False)
         self.model, self.params, self.precision = model, params, precision
         if not (outputs is None or isinstance(outputs, OutputSketch)):
             outputs = chosen_outputs(outputs)

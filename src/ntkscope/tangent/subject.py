@@ -248,7 +248,7 @@ def place(model: nn.Module, device: torch.device | str | None = None) -> torch.d
     """Where a model is computed: on `device`, or where its first parameter is."""
     if device is None:
         return next((p.device for p in model.parameters()), torch.device("cpu"))
-    where = as_device(device)
+    where = as_device(device, auto=False)
     assert where is not None
     if where.type == "cuda" and where.index is None:
         return torch.device("cuda", torch.cuda.current_device())

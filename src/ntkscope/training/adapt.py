@@ -158,7 +158,7 @@ def adaptation(
     _check(model, part, validation, targets)
     _check_options(method, options)
     settings = _settings(method, part, seed, options)
-    made = copy.deepcopy(model).to(as_device(device))
+    made = copy.deepcopy(model).to(as_device(device, auto=False))
     where = next(made.parameters()).device
     name = find_head(made, part.take(range(min(FEW, len(part)))).to(where).x, head)
     made = replace_head(made, name, classes, derive_seed(seed, "adapt"))

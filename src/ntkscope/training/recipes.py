@@ -57,7 +57,7 @@ def run_recipe(
     `limit` keeps the first items of each part and `width` narrows the network, to try the mechanics.
     """
     out = Path(out)
-    where = as_device(device or "auto", auto=True) or torch.device("cpu")
+    where = as_device(device or "auto") or torch.device("cpu")
     options = {**recipe.model_options, **({} if width is None else {"width": width}), "seed": seed}
     length = recipe.epochs if epochs is None else epochs
     on_device = {} if where.type == "cuda" else {"autocast": None}

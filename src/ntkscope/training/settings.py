@@ -84,7 +84,7 @@ class Settings:
         for name, least in (("epochs", 0), ("steps", 0), ("batch_size", 1)):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, whole(getattr(self, name), name, low=least))
-        object.__setattr__(self, "device", as_device(self.device))
+        object.__setattr__(self, "device", as_device(self.device, auto=False))
         if self.autocast is not None and self.autocast not in AUTOCAST:
             raise UsageError(f"autocast={self.autocast!r}; expected None, {' or '.join(map(repr, AUTOCAST))}")
         # What a caller may use up or change later is copied; the rest is checked by making its canonical form.

@@ -98,7 +98,7 @@ def xray(
     limits = as_budget(budget)
     check_choice(kernels, max_train, max_test)
     given.certify(certify)
-    where = as_device(device, auto=True)
+    where = as_device(device)
     clock = Clock(limits.seconds, began, reserved=RESERVED)
     chosen = chosen_parameters(model, params)
     followed = tracked_training(tracked, model)
