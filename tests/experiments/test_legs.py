@@ -12,6 +12,8 @@ import ntkscope as ns
 from ntkscope.core import Record, RecordError, UsageError
 from ntkscope.experiments._gather import gather
 from ntkscope.experiments._legs import Leg, chosen, run_legs, showing
+from ntkscope.experiments._results import once
+from ntkscope.experiments._runner import _trusting
 
 OPTIONS = {
     "device": "cpu",
@@ -122,3 +124,40 @@ def test_a_leg_knows_whether_its_run_shows_progress_and_afterwards_nothing_does(
     with pytest.raises(RuntimeError, match=str(progress)):
         run_legs(record, [Leg("two", fails)], (), progress=progress)
     assert not showing()
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        *({"gathered": value} for value in (5, "abc", None, [1], [{}], [{"legs": 5}], {"legs": ["leg"]})),
+        {"gathered": [{"legs": [[1]], "environment": {}, "seconds": 1}]},
+        {"leg": {"seconds": "x"}},
+        {"leg": {"seconds": float("nan")}},
+        {"leg": {"seconds": -1}},
+    ],
+    ids=repr,
+)
+def test_what_no_run_gathered_is_refused(tmp_path: Path, metrics: dict[str, object]) -> None:
+    with Record.create(tmp_path / "theirs", kind="experiment", name="x") as theirs:
+        theirs.put(**metrics)
+    with Record.create(tmp_path / "ours", kind="experiment", name="x") as ours:
+        with pytest.raises(RecordError, match="was not written by a run"):
+            gather(ours, [tmp_path / "theirs"])
+        assert not ours.metrics
+
+
+@pytest.mark.parametrize("value", [5, None, [1], "x"])
+def test_what_is_no_result_is_refused_when_a_run_resumes(tmp_path: Path, value: object) -> None:
+    record = Record.create(tmp_path, kind="experiment")
+    record.put(leg=value)
+    with pytest.raises(RecordError, match="expected a result"):
+        once(record, "leg", dict)
+
+
+def test_errors_are_blamed_on_earlier_results_only_where_there_are_some(tmp_path: Path) -> None:
+    record = Record.create(tmp_path, kind="experiment", name="x")
+    with pytest.raises(KeyError), _trusting(record):
+        raise KeyError("value")
+    record.put(leg={"seconds": 1.0})
+    with pytest.raises(RecordError, match="KeyError: 'value'"), _trusting(record):
+        raise KeyError("value")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +205,59 @@ def test_a_checkpoint_whose_hyper_parameters_would_run_code_is_refused(tmp_path:
     with pytest.raises(UnsafeData, match="refused before anything in it ran"):
         load_weights(net(2), path)
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_no_flipped_byte_gives_other_weights(tmp_path: Path, suffix: str) -> None:
+    """PyTorch's archives have checksums of their members, and files of `save_weights` one of all tensors."""
+    source, path = net(1), tmp_path / f"w{suffix}"
+    save_weights(source, path) if suffix == ".safetensors" else torch.save(source.state_dict(), path)
+    whole, refused = path.read_bytes(), 0
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        try:
+            assert same(load_weights(net(2), path), source), f"byte {place}"
+        except (DataCorrupt, UnsafeData, UsageError):
+            refused += 1
+    assert refused > len(range(0, len(whole), 7)) / 10
+
+
+LOST = {
+    "complex": lambda value: torch.complex(value, value),
+    "beyond float32": lambda value: value.double() * 1e300,
+    "below float32": lambda value: value.double() * 1e-300,
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+@pytest.mark.parametrize("strict", [True, False])
+def test_weights_that_the_model_s_type_cannot_hold(tmp_path: Path, name: str, strict: bool) -> None:
+    target = net(2)
+    before = {key: value.clone() for key, value in target.state_dict().items()}
+    key = next(iter(before))
+    torch.save({**before, key: LOST[name](before[key] + 1)}, tmp_path / "w.pt")
+    with pytest.raises(UsageError, match=f"lost in the model's type: {key}"):
+        load_weights(target, tmp_path / "w.pt", strict=strict)
+    assert all(torch.equal(value, before[key]) for key, value in target.state_dict().items())
+
+
+def test_rounding_is_no_loss(tmp_path: Path) -> None:
+    source = net(1)
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        torch.save({key: value.to(dtype) for key, value in source.state_dict().items()}, tmp_path / "w.pt")
+        load_weights(net(2), tmp_path / "w.pt")
+    state = {key: value.double() for key, value in source.state_dict().items()}
+    next(iter(state.values())).view(-1)[0] = 1e-60  # one weight that decayed is no loss either
+    torch.save(state, tmp_path / "w.pt")
+    load_weights(net(2), tmp_path / "w.pt")
+
+
+def test_a_model_without_memory_and_a_tar_archive_are_said_to_be_that(tmp_path: Path) -> None:
+    save_weights(net(1), tmp_path / "w.safetensors")
+    with pytest.raises(UsageError, match="device meta"):
+        load_weights(net(1).to("meta"), tmp_path / "w.safetensors")
+    (tmp_path / "part").write_bytes(b"1")
+    with tarfile.open(tmp_path / "w.pt", "w") as archive:
+        archive.add(tmp_path / "part", "storages")
+    with pytest.raises(DataCorrupt, match="tar archive"):
+        read_weights(tmp_path / "w.pt")

@@ -23,6 +23,7 @@ from ntkscope.core.pickles import instructions
 LARGEST_PICKLE = 1 << 26  # bytes of the pickle beside the storages
 MOST_CALLS = 1_000_000
 LEGACY_PICKLES = 5  # magic number, protocol, system, what was saved, names of storages; their bytes follow
+DIRECTORY = 0x10  # of a member's attributes: PyTorch then reads nothing, and takes what is in its memory
 TAR_MEMBERS = (b"sys_info", b"pickle", b"storages", b"tensors")
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _REBUILD = {
@@ -55,8 +56,8 @@ def check_torch_file(path: Path) -> None:
                 _check_legacy(handle, size)
     except (UnsafeData, DataCorrupt) as error:
         raise type(error)(f"{path} {error}") from None
-    except (zipfile.BadZipFile, pickle.UnpicklingError, NotImplementedError, OSError, EOFError, ValueError,
-            TypeError, AttributeError, LookupError, OverflowError, RecursionError, MemoryError) as error:  # fmt: skip
+    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError,
+            TypeError, AttributeError, LookupError, OverflowError, MemoryError) as error:  # fmt: skip
         raise DataCorrupt(
             f"{path} is not a complete PyTorch file ({type(error).__name__}: {error}); copy or download it again"
         ) from error
@@ -72,9 +73,9 @@ def _check_archive(handle: BinaryIO, size: int) -> None:
                 "is a compressed archive, which PyTorch does not write: its bytes may become any number; refused before"
                 " anything was read. Write it again with torch.save"
             )
-        names = [member.filename for member in members]
+        names = [member.filename for member in members if not member.external_attr & DIRECTORY]
         folders = {name.partition("/")[0] for name in names}
-        if len({name.lower() for name in names}) < len(names) or len(folders) != 1 or archive.comment:
+        if len({name.lower() for name in names}) < len(members) or len(folders) != 1 or archive.comment:
             raise DataCorrupt(
                 "is not a complete PyTorch file (the names in its archive are not those torch.save writes)"
             )
