@@ -10,7 +10,6 @@ from ntkscope.kernels._stored import refuse_store, stored
 from ntkscope.kernels.registry import Request, describe
 from ntkscope.linalg import DenseGram, Gram
 from ntkscope.tangent import guards
-from ntkscope.tangent.engines import Engines
 from ntkscope.tangent.fingerprint import names_fingerprint
 from ntkscope.tangent.heads import Heads, OutputSketch
 from ntkscope.tangent.precision import Precision
@@ -42,7 +41,19 @@ def kernel(
             " some outputs, or the kernels 'trntk' or 'trntk0'"
         )
     if request.store is None:
-        made = _products(request, engines, replace(heads, unit=None), full, precision, per_layer, profile, schedule)
+        made = products(
+            engines,
+            request.x1,
+            request.x2,
+            replace(heads, unit=None),
+            full=full,
+            precision=precision,
+            memory=request.memory,
+            per_layer=per_layer,
+            progress=request.progress,
+            profile=profile,
+            schedule=schedule,
+        )
         outputs = made.values.shape[0] // len(request.x1) if full else 1
         made = made if normalize else made.in_units()
         found = gram(request, subject, made, scale=1.0 / made.outputs if mean else 1.0, outputs=outputs)
@@ -89,31 +100,6 @@ def _cosines(found: DenseGram) -> Gram:
         told = {**found.meta["error"], "standard_error": error.to(found.dtype), "relative": relative}
         made = made.with_labels(meta={**made.meta, "error": told})
     return made
-
-
-def _products(
-    request: Request,
-    engines: Engines,
-    heads: Heads,
-    full: bool,
-    precision: str,
-    per_layer: bool,
-    profile: bool,
-    schedule: str,
-) -> Products:
-    return products(
-        engines,
-        request.x1,
-        request.x2,
-        heads,
-        full=full,
-        precision=precision,
-        memory=request.memory,
-        per_layer=per_layer,
-        progress=request.progress,
-        profile=profile,
-        schedule=schedule,
-    )
 
 
 def gram(request: Request, subject: Subject, made: Products, *, scale: float = 1.0, outputs: int = 1) -> DenseGram:

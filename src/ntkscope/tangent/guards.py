@@ -129,6 +129,10 @@ def check_used(subject: Subject, batch: Batch) -> float:
             f"no output depends on the chosen parameters ({', '.join(list(subject.leaves)[:4])}), so their kernel is zero;"
             " choose parameters that the forward pass uses with params="
         )
+    return _largest(grads)
+
+
+def _largest(grads: list[Tensor | None]) -> float:
     return largest_number(*(dense(grad, grad) for grad in grads if grad is not None))
 
 
@@ -136,10 +140,7 @@ def check_sum(subject: Subject, batch: Batch, heads: Heads) -> None:
     """The sum of outputs that always add up to the same (a softmax) has no gradient but for rounding."""
     chosen, leaves = Heads(heads.outputs)(subject(batch)), list(subject.leaves.values())
     signs = torch.randn(chosen.shape, generator=generator(0, "sum"), dtype=torch.float64).to(chosen)
-    sizes = [
-        largest_number(*(dense(grad, grad) for grad in pull(subject, chosen, weights, leaves) if grad is not None))
-        for weights in (torch.ones_like(chosen), signs)
-    ]
+    sizes = [_largest(pull(subject, chosen, weights, leaves)) for weights in (torch.ones_like(chosen), signs)]
     if chosen.shape[1] > 1 and sizes[1] > 0 and sizes[0] <= subject.loosest(CANCELLED) * sizes[1]:
         raise UsageError(
             f"the outputs of {type(subject.original).__name__} add up to a constant (a softmax, centred outputs), so the"
