@@ -167,33 +167,23 @@ class Identity:
         self.parts = [(value, _held(value, True), _numbers(value, state)) for value in reached(model)]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Identity) or len(self.parts) != len(other.parts):
-            return False
-        return all(
-            mine is theirs
-            and len(held) == len(now)
-            and all(map(_alike, held, now))
-            and (numbers is after or _alike_numbers(numbers, after))
-            for (mine, held, numbers), (theirs, now, after) in zip(self.parts, other.parts)
+        return (
+            isinstance(other, Identity)
+            and len(self.parts) == len(other.parts)
+            and all(
+                mine is theirs and len(held) == len(now) and all(map(_alike, held, now)) and numbers == after
+                for (mine, held, numbers), (theirs, now, after) in zip(self.parts, other.parts)
+            )
         )
 
     __hash__ = None  # type: ignore[assignment]
 
 
 def _alike(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) and not gc.is_tracked(one) and _plainly_equal(one, other))
-
-
-def _plainly_equal(one: Any, other: Any) -> bool:
+    """The same thing, or an equal number or text."""
+    if one is other or type(one) is not type(other):
+        return one is other
     return isinstance(one, int | float | complex | str | bytes | np.generic) and (one == other or one != one != other)
-
-
-def _alike_numbers(one: Any, other: Any) -> bool:
-    if type(one) is not type(other) or not isinstance(one, tuple):
-        return False
-    return all(
-        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b for a, b in zip(one, other)
-    )
 
 
 def _numbers(value: Any, state: set[int]) -> Any:
@@ -205,7 +195,11 @@ def _numbers(value: Any, state: set[int]) -> Any:
     kind = value.shape, value.dtype, value.device, value.requires_grad
     if id(value) in state or value.is_inference():
         return kind
-    return (*kind, value._version, value.detach().clone() if value.numel() <= LARGE else None)
+    plain = value.layout == torch.strided and not value.is_quantized and value.numel() <= LARGE
+    written = (
+        value.detach().cpu().resolve_conj().reshape(-1).view(torch.uint8).numpy().tobytes() if plain else value._version
+    )
+    return *kind, written
 
 
 def _held(value: Any, code: bool) -> list[Any]:

@@ -10,7 +10,7 @@ that stay), then `products` (a kernel in memory) or `tile_source` (its tiles, fo
 from ntkscope.tangent.activations import activations
 from ntkscope.tangent.coverage import Coverage
 from ntkscope.tangent.feature_matrices import FeatureMatrices, LayerFeatures, feature_matrices
-from ntkscope.tangent.jacobian import Jacobian, entk_operator, trace_operator
+from ntkscope.tangent.jacobian import Jacobian
 
 __all__ = [
     "Coverage",
@@ -18,7 +18,5 @@ __all__ = [
     "Jacobian",
     "LayerFeatures",
     "activations",
-    "entk_operator",
     "feature_matrices",
-    "trace_operator",
 ]

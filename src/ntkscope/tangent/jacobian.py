@@ -1,4 +1,4 @@
-"""The Jacobian of a network's outputs by its parameters as an operator, and tangent kernels that are never formed.
+"""The Jacobian of a network's outputs by its parameters as an operator.
 
 `J v` by forward-mode differentiation, `Jᵀ u` by one backward pass, so `K v = J₁ (J₂ᵀ v)` costs about two passes over the
 data whatever the number of samples: the method to solvers that need `K @ v` alone.
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Certificate, Params, UsageError, generator
-from ntkscope.linalg import OperatorGram
 from ntkscope.tangent import guards
 from ntkscope.tangent.audit import Auditor, PathChanged
 from ntkscope.tangent.batches import Batch, as_batch
@@ -213,59 +212,3 @@ class Jacobian:
 
     def _placed(self, rows: slice) -> Batch:
         return self.subject.placed(self.batch[rows])
-
-
-def entk_operator(model: nn.Module, x1: Any, x2: Any = None, **options: Any) -> OperatorGram:
-    """The empirical NTK, row `i*c + k`, as `K @ v` alone: two passes over the data a vector, O(p) memory.
-
-    `options` as for `Jacobian`.
-
-    >>> K = entk_operator(nn.Linear(2, 1, bias=False), torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
-    >>> K @ torch.tensor([1.0, 1.0])
-    tensor([2., 3.])
-    """
-    left = Jacobian(model, x1, **options)
-    right = left if x2 is None else Jacobian(model, x2, **options)
-
-    def through(source: Jacobian, target: Jacobian, v: Tensor) -> Tensor:
-        columns = v.reshape(len(source.batch), source.width, -1)
-        made = [target.jvp(source.vjp(columns[..., k])).flatten() for k in range(columns.shape[-1])]
-        return torch.stack(made, dim=1).reshape(target.shape[0], *v.shape[1:])
-
-    return OperatorGram(
-        (left.shape[0], right.shape[0]),
-        lambda v: through(right, left, v),
-        None if x2 is None else lambda v: through(left, right, v),
-        symmetric=x2 is None,
-        name="entk",
-        rows=f"sample*{left.width} + output",
-        outputs=left.width,
-        dtype=left.subject.dtype,
-        device=left.subject.device,
-    )
-
-
-def trace_operator(model: nn.Module, x1: Any, x2: Any = None, **options: Any) -> OperatorGram:
-    """The unnormalised trace-NTK as `K @ v` alone: `Σ_c J_c (J_cᵀ v)`, two passes per output and vector."""
-    left = Jacobian(model, x1, **options)
-    right = left if x2 is None else Jacobian(model, x2, **options)
-
-    def through(source: Jacobian, target: Jacobian, v: Tensor) -> Tensor:
-        columns = v.reshape(len(source.batch), -1)
-        result = torch.zeros(len(target.batch), columns.shape[1], dtype=columns.dtype, device=columns.device)
-        for k in range(columns.shape[1]):
-            for c in range(source.width):
-                cotangent = torch.zeros(len(source.batch), source.width, dtype=columns.dtype, device=columns.device)
-                cotangent[:, c] = columns[:, k]
-                result[:, k] += target.jvp(source.vjp(cotangent))[:, c]
-        return result.reshape(len(target.batch), *v.shape[1:])
-
-    return OperatorGram(
-        (len(left.batch), len(right.batch)),
-        lambda v: through(right, left, v),
-        None if x2 is None else lambda v: through(left, right, v),
-        symmetric=x2 is None,
-        name="trntk0",
-        dtype=left.subject.dtype,
-        device=left.subject.device,
-    )
