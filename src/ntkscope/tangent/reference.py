@@ -31,6 +31,8 @@ def pull(subject: Subject, values: Tensor, weights: Tensor, leaves: Sequence[Ten
     try:
         return list(torch.autograd.grad(values, leaves, weights, retain_graph=True, allow_unused=True))
     except RuntimeError as error:
+        if "has changed the type" in str(error):  # a gradient hook that multiplies with numbers of another dtype
+            raise UsageError(f"a gradient hook of the model fails in this dtype ({error}): leave dtype= out") from error
         if "use_reentrant" not in str(error):
             raise
     return _by_backward(subject, values, weights, leaves)
