@@ -1,37 +1,33 @@
-"""`python -m copies [PART OF A NAME]`: every cell of the law, those that are not equal one per line, and how many there are of each."""
+"""`python -m copies [CHANGES [PART OF A NAME]]`: cells that are not equal, one per line, and how many there are of each kind.
+
+CHANGES: how many of the changes that any model takes are drawn for each entry; all of them without it.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 
-import torch
-
-from copies.law import ENTRIES, EQUAL, KEPT, Cell, changes_of, kept, kernels, linearized, tally
+from copies.law import EQUAL, Cell, cells, tally
 from copies.models import CASES
 
 
 def main() -> None:
     began = time.perf_counter()
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    generic = int(sys.argv[1]) if len(sys.argv) > 1 else None
+    wanted = [name for name in CASES if len(sys.argv) < 3 or sys.argv[2] in name]
     everything: dict[str, list[Cell]] = {}
-    for name, case in CASES.items():
-        if wanted not in name:
-            continue
-        cells = [kernels(case, entry) for entry in ENTRIES if entry != "device=cuda" or torch.cuda.is_available()]
-        cells += linearized(case, changes_of(case))
-        for entry in KEPT:
-            cells += kept(case, entry, changes_of(case))
-        for cell in cells:
+    for name in wanted:
+        for cell in cells(CASES[name], generic):
             everything.setdefault(cell.entry, []).append(cell)
             if cell.verdict != EQUAL:
                 print(f"{cell.verdict:8} {cell.case:34} {cell.entry:20} {cell.change:28} {cell.note}", flush=True)
-    for entry, cells in everything.items():
-        print(f"{entry:20} {len(cells):5} cells  {tally(cells)}")
+    for entry, found in everything.items():
+        print(f"{entry:20} {len(found):5} cells  {tally(found)}")
     print(
-        f"{'all':20} {sum(map(len, everything.values())):5} cells  {tally([c for cs in everything.values() for c in cs])}"
+        f"{'all':20} {sum(map(len, everything.values())):5} cells  {tally([c for found in everything.values() for c in found])}"
     )
-    print(f"{len(CASES)} models, {time.perf_counter() - began:.0f} s")
+    print(f"{len(wanted)} models, {time.perf_counter() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Kinds of change that a caller makes to a model between two calls; each raises `Inapplicable` where the model has no such part."""
+"""Changes that a caller makes to a model between two calls; each raises `Inapplicable` where the model has no such part."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""The law: whatever is computed by a copy equals plain autograd on the original, or is refused; never silently another number."""
+"""The law: what is computed by a copy equals plain autograd on the original, or is refused; never silently another number."""
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +49,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def jacobian(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Outputs (n, c) and gradients (n, c, *shape) by parameter, on the model itself, one sample and output at a time, in float64."""
+    """Outputs (n, c) and gradients (n, c, *shape) by parameter, on the model itself, one sample and one output at a time."""
     leaves = {name: p for name, p in model.named_parameters() if p.requires_grad}
     outputs, rows = [], {name: [] for name in leaves}
     for i in range(len(x)):
@@ -66,8 +68,13 @@ def jacobian(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     return torch.stack(outputs), {name: torch.stack(each) for name, each in rows.items()}
 
 
+def _flat(rows: Tensor) -> Tensor:
+    return rows.reshape(*rows.shape[:2], -1)
+
+
 def gram(rows: dict[str, Tensor]) -> Tensor:
-    return sum(torch.einsum("icp,jcp->ij", j.flatten(2), j.flatten(2)) for j in rows.values())  # type: ignore[return-value]
+    flat = list(map(_flat, rows.values()))
+    return torch.stack([torch.einsum("icp,jcp->ij", j, j) for j in flat]).sum(0)
 
 
 def distance(value: Any, expected: Any) -> float:
@@ -134,10 +141,10 @@ def _linear(linear: Any, x: Tensor, rows: dict[str, Tensor], outputs: Tensor) ->
         for p in own.values():
             p.zero_()
         values = linear(x)
-    expected = sum(torch.einsum("ncp,p->nc", rows[name].flatten(2), u.flatten()) for name, u in directions.items())
+    expected = sum(torch.einsum("ncp,p->nc", _flat(rows[name]), u.flatten()) for name, u in directions.items())
     pairs = [(values.detach(), outputs), (moved.detach() - values, expected)]
     for (name, p), got in zip(own.items(), pulled):
-        want = torch.einsum("ncp,nc->p", rows[name].flatten(2), weights).reshape(p.shape)
+        want = torch.einsum("ncp,nc->p", _flat(rows[name]), weights).reshape(p.shape)
         pairs.append((torch.zeros_like(p) if got is None else got, want))
     return pairs
 
@@ -161,9 +168,9 @@ def linearized(case: Case, changes: dict[str, Callable[[Any], None]]) -> list[Ce
         for name, change in changes.items():
             try:
                 change(model)
-            except Exception:  # noqa: S112  (a change this model does not take)
+            except Exception:
                 continue
-            verdict, note = judged(lambda: _linear(linear[0], x, rows, outputs), torch.float64)
+            verdict, note = judged(partial(_linear, linear[0], x, rows, outputs), torch.float64)
             cells.append(Cell(case.name, "linearize", name, verdict, note))
             if verdict != EQUAL:  # a fresh start for the others
                 model = case.make()
@@ -171,6 +178,10 @@ def linearized(case: Case, changes: dict[str, Callable[[Any], None]]) -> list[Ce
                 linear = [ns.linearize(model)]
                 _linear(linear[0], x, rows, outputs)
     return cells
+
+
+def _trace(tangent: Any, x: Tensor, rows: dict[str, Tensor]) -> list[tuple[Any, Any]]:
+    return [(tangent.kernel("trntk0", x).dense(), gram(rows))]
 
 
 KEPT = {"kept native": "native float32", "kept dtype=float64": "dtype=float64", "kept dtype=float32": "dtype=float32"}
@@ -211,7 +222,7 @@ def kept(case: Case, entry: str, changes: dict[str, Callable[[Any], None]]) -> l
             except Exception:  # the change broke the model itself
                 model, tangent, _ = begin()
                 continue
-            verdict, note = judged(lambda: [(tangent[0].kernel("trntk0", x).dense(), gram(rows))], torch.float32)
+            verdict, note = judged(partial(_trace, tangent[0], x, rows), torch.float32)
             cells.append(Cell(case.name, entry, name, verdict, note))
             if verdict != EQUAL:
                 model, tangent, (again, _) = begin()
@@ -220,10 +231,20 @@ def kept(case: Case, entry: str, changes: dict[str, Callable[[Any], None]]) -> l
     return cells
 
 
-def changes_of(case: Case) -> dict[str, Callable[[Any], None]]:
-    return {**{f"own: {name}": change for name, change in case.own.items()}, **CHANGES}
+def changes_of(case: Case, entry: str, generic: int | None) -> dict[str, Callable[[Any], None]]:
+    """The model's own changes and those of any model; with `generic`, so many of the latter, drawn by the names."""
+    own = {f"own: {name}": change for name, change in case.own.items()}
+    drawn = list(CHANGES) if generic is None else random.Random(f"{case.name} {entry}").sample(list(CHANGES), generic)
+    return own | {name: CHANGES[name] for name in CHANGES if name in drawn}
 
 
-def tally(cells: list[Cell]) -> dict[str, int]:
-    counted = Counter(cell.verdict for cell in cells)
+def cells(case: Case, generic: int | None = None) -> list[Cell]:
+    """Every entry of one model, with all changes or some."""
+    found = [kernels(case, entry) for entry in ENTRIES if "cuda" not in entry or torch.cuda.is_available()]
+    found += linearized(case, changes_of(case, "linearize", generic))
+    return found + [cell for entry in KEPT for cell in kept(case, entry, changes_of(case, entry, generic))]
+
+
+def tally(found: list[Cell]) -> dict[str, int]:
+    counted = Counter(cell.verdict for cell in found)
     return {verdict: counted[verdict] for verdict in (EQUAL, REFUSED, WRONG, RAW)}

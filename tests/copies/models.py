@@ -1,7 +1,7 @@
 """Models whose parts a copy can lose: closures, hooks, globals, plain tensors, tied and patched things.
 
-Each is made by a function without arguments, the same numbers every time, in the default dtype of the moment. What it declares in
-`own` are further changes of its own, `name -> function of the model`; `hidden` says that it holds a tensor no copy can reach.
+Each is made by a function without arguments, the same numbers every time, in the default dtype of the moment. What is passed to
+`case` are changes of its own, `name -> function of the model`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from torch.utils.checkpoint import checkpoint
 
 Change = Callable[[Any], None]
 SHARED: dict[str, Any] = {}  # what the models keep in this module and not in themselves
-SCALE = 1.5
 
 
 @dataclass(frozen=True)
@@ -923,8 +922,7 @@ def plain_tensor_with_a_graph() -> nn.Module:
 
 @case()
 def two_dtypes() -> nn.Module:
-    model = forwarding(lambda m, h: m.c(h.double()).to(h.dtype), c=nn.Linear(4, 4).double())
-    return model
+    return forwarding(lambda m, h: m.c(h.double()).to(h.dtype), c=nn.Linear(4, 4).double())
 
 
 @case()

@@ -240,7 +240,7 @@ def _read(function: FunctionType) -> list[Any]:
 
 def _methods(kind: type) -> list[Any]:
     """The attributes of a module's class that its forward pass names."""
-    names, found = ["forward", "__call__"], []
+    names, found = ["forward", "__call__", "__getattr__", "__getattribute__"], []
     for name in names:
         for each in kind.__mro__:
             if name in vars(each) and not _library(each.__module__):
