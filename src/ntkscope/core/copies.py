@@ -124,7 +124,7 @@ def _copied(model: nn.Module, functions: list[FunctionType], tensors: list[Tenso
         other = memo.get(id(tensor))
         if isinstance(other, Tensor) and other is not tensor:
             vars(other).update(copy.deepcopy(vars(tensor), memo))
-            for hook in list((tensor._backward_hooks or {}).values()):
+            for hook in list((tensor._backward_hooks or {}).values()) if other.requires_grad else ():
                 other.register_hook(copy.deepcopy(hook, memo))
     for value in list(memo.values()) if functions else ():  # deepcopy binds the old function to the new object
         slots = value if isinstance(value, dict) else getattr(value, "__dict__", {})
@@ -138,6 +138,33 @@ def shared(made: nn.Module, model: nn.Module) -> list[str]:
     """The names of the original's parameters and buffers that a copy still reaches, by whatever way."""
     own = {id(tensor): name for name, tensor in (*model.named_buffers(), *model.named_parameters())}
     return sorted({own[id(value)] for value in reached(made) if id(value) in own})
+
+
+def differing(made: nn.Module, model: nn.Module) -> list[str]:
+    """What modules of a copy do not hold as the model's do: numbers, texts, tensors, patched methods, how many hooks."""
+    found = sorted(
+        dict(made.named_parameters()).keys() ^ dict(model.named_parameters()).keys()
+    )  # a tied one has one name
+    for (name, one), (_, other) in zip(model.named_modules(), made.named_modules()):
+        if not isinstance(one, torch.jit.ScriptModule):
+            mine, theirs = ({**vars(each), **each._parameters, **each._buffers} for each in (one, other))
+            keys = [key for key in {**mine, **theirs} if not _same(mine.get(key), theirs.get(key))]
+            found += [f"{name}.{key}".lstrip(".") for key in keys + ["__class__"] * (type(one) is not type(other))]
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.layout is not torch.strided or one.is_meta or one.is_quantized:
+            return True
+        return one.shape == other.shape and bool(((one == other) | (one != one)).all())
+    if isinstance(one, dict):
+        return isinstance(other, dict) and len(one) == len(other)
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and (one.dtype.hasobject or one.tobytes() == other.tobytes())
+    if callable(one) or callable(other):
+        return callable(one) == callable(other)
+    return not isinstance(one, int | float | str) or _alike(one, other)
 
 
 def reached(*roots: Any, code: bool = True) -> Iterator[Any]:

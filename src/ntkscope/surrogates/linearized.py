@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import Params, Part, UsageError
 from ntkscope.core.calling import arguments
-from ntkscope.core.copies import duplicate, shared
+from ntkscope.core.copies import differing, duplicate, shared
 from ntkscope.surrogates._linear_solution import LinearSolution, Problem, solve
 from ntkscope.tangent.batches import Batch, checked
 from ntkscope.tangent.expansion import FAILED, ROADS, admit, expand, is_transformed, second_road
@@ -243,6 +243,12 @@ def _own_copy(model: nn.Module) -> nn.Module:
             f"a copy of {type(model).__name__} would still use {', '.join(lost)} of the model itself (a function reads a"
             " global or a weak reference), and a linearised network keeps a copy, so that w₀ stays as it was; expected"
             " functions that reach the model by what they are given"
+        )
+    others = differing(made, model)
+    if others:
+        raise UsageError(
+            f"a copy of {type(model).__name__} differs from it in {', '.join(others)}, and a linearised network keeps a copy;"
+            " expected a model that is copied as it is: look for __deepcopy__ and __getstate__"
         )
     for parameter in made.parameters():
         parameter.requires_grad_(False)
