@@ -130,6 +130,5 @@ experiment(
     published={"order": ORDER},
     judge={"order": _order},
     draw=draw,
-    legs=("legs",),
     free=("seeds", "expected", "most", "moments"),
 )(run)

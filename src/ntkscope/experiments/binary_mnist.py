@@ -162,6 +162,5 @@ experiment(
     published=PUBLISHED,
     judge=READINGS,
     draw=draw,
-    legs=("legs",),
     free=("memory", "initialisations", "optional"),
 )(run)

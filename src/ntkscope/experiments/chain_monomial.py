@@ -160,11 +160,5 @@ def run(
 
 
 experiment(
-    NAME,
-    config=ChainMonomial,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    legs=("legs",),
-    free=("seeds", "draws", "samples"),
+    NAME, config=ChainMonomial, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "draws", "samples")
 )(run)

@@ -301,11 +301,5 @@ def draw(record: Record) -> dict[str, Any]:
 
 
 experiment(
-    NAME,
-    config=CnnSpectra,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "case_seeds", "memory"),
-    legs=("legs",),
+    NAME, config=CnnSpectra, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "case_seeds", "memory")
 )(run)

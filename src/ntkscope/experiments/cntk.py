@@ -262,10 +262,5 @@ def draw(record: Record) -> dict[str, Any]:
 
 
 experiment(
-    "cntk",
-    config=ConvolutionalNTK,
-    published=list(PUBLISHED.values()),
-    judge=judge,
-    draw=draw,
-    free=("draws", "seeds"),
+    "cntk", config=ConvolutionalNTK, published=list(PUBLISHED.values()), judge=judge, draw=draw, free=("draws", "seeds")
 )(run)

@@ -94,9 +94,5 @@ def draw(record: Record) -> dict[str, Any]:
 
 
 experiment(
-    "conjugate-theory",
-    config=ConjugateTheory,
-    published=[claim.published for claim in CLAIMS],
-    judge=judge,
-    draw=draw,
+    "conjugate-theory", config=ConjugateTheory, published=[claim.published for claim in CLAIMS], judge=judge, draw=draw
 )(run)

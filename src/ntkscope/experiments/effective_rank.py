@@ -294,6 +294,5 @@ experiment(
     published=PUBLISHED,
     judge=READINGS,
     draw=draw,
-    legs=("legs",),
     free=("memory", "optional", "alexnet_optional"),
 )(run)

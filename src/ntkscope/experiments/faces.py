@@ -282,12 +282,4 @@ def run(config: Faces, record: Record, *, device: torch.device, root: str | None
     run_legs(record, made, config.legs, progress=progress)
 
 
-experiment(
-    NAME,
-    config=Faces,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    legs=("legs",),
-    free=("seeds", "draws"),
-)(run)
+experiment(NAME, config=Faces, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "draws"))(run)

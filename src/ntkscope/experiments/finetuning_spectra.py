@@ -288,11 +288,4 @@ def draw(record: Record) -> dict[str, Any]:
     return {"figure23": figure}
 
 
-experiment(
-    NAME,
-    config=FinetuningSpectra,
-    published=PUBLISHED,
-    judge=judge,
-    draw=draw,
-    free=("seeds",),
-)(run)
+experiment(NAME, config=FinetuningSpectra, published=PUBLISHED, judge=judge, draw=draw, free=("seeds",))(run)

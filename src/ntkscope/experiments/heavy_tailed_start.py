@@ -272,6 +272,5 @@ experiment(
     published=PUBLISHED,
     judge=READINGS,
     draw=draw,
-    legs=("legs",),
     free=("seeds", "most", "adam_most", "test_items"),
 )(run)

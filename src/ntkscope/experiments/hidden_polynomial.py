@@ -249,12 +249,4 @@ def run(
     run_legs(record, made, config.legs, progress=progress)
 
 
-experiment(
-    NAME,
-    config=HiddenPolynomial,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=FREE,
-    legs=("legs",),
-)(run)
+experiment(NAME, config=HiddenPolynomial, published=PUBLISHED, judge=READINGS, draw=draw, free=FREE)(run)

@@ -376,11 +376,5 @@ def draw(record: Record) -> dict[str, Any]:
 
 
 experiment(
-    NAME,
-    config=KernelCost,
-    published=list(PUBLISHED.values()),
-    judge=judge,
-    draw=draw,
-    free=("memory", "repeats"),
-    legs=("legs",),
+    NAME, config=KernelCost, published=list(PUBLISHED.values()), judge=judge, draw=draw, free=("memory", "repeats")
 )(run)

@@ -319,5 +319,4 @@ experiment(
     judge={"nc4": _nc4},
     draw=draw,
     free=("seeds", "memory", "smoothings"),
-    legs=("legs",),
 )(run)

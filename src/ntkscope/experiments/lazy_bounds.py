@@ -139,12 +139,4 @@ def _changes(axis: Any, record: Record, prefix: str, names: dict[str, str], with
         axis.legend(fontsize=7, frameon=False)
 
 
-experiment(
-    NAME,
-    config=LazyBounds,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "early_seeds"),
-    legs=("legs",),
-)(run)
+experiment(NAME, config=LazyBounds, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "early_seeds"))(run)

@@ -214,6 +214,5 @@ experiment(
     published=PUBLISHED,
     judge=READINGS,
     draw=draw,
-    legs=("legs",),
     free=("seeds", "expected", "most", "test_items", "multiples"),
 )(run)

@@ -259,6 +259,5 @@ experiment(
     published=PUBLISHED,
     judge=READINGS,
     draw=draw,
-    legs=("legs",),
     free=("seeds", "tau_seeds", "expected", "most", "moments", "test_items"),
 )(run)

@@ -219,12 +219,4 @@ def draw(record: Record) -> dict[str, Any]:
     return {"accuracy": figure}
 
 
-experiment(
-    NAME,
-    config=LinearizedAlexnet,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    legs=("legs",),
-    free=("optional",),
-)(run)
+experiment(NAME, config=LinearizedAlexnet, published=PUBLISHED, judge=READINGS, draw=draw, free=("optional",))(run)

@@ -286,6 +286,5 @@ experiment(
     published=PUBLISHED,
     judge=READINGS,
     draw=draw,
-    legs=("legs",),
     free=("seeds", "wide_seeds", "optional", "colour_optional", "lsmr_steps"),
 )(run)

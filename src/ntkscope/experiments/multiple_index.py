@@ -239,6 +239,5 @@ experiment(
     published=PUBLISHED,
     judge=READINGS,
     draw=draw,
-    legs=("legs",),
     free=("seeds", "expected", "most", "moments", "test_items"),
 )(run)

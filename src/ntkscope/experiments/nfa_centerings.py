@@ -76,12 +76,4 @@ def run(
     run_legs(record, legs(config, record, seed, device), config.legs, progress=progress)
 
 
-experiment(
-    NAME,
-    config=NFACenterings,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    legs=("legs",),
-    free=FREE,
-)(run)
+experiment(NAME, config=NFACenterings, published=PUBLISHED, judge=READINGS, draw=draw, free=FREE)(run)

@@ -36,12 +36,4 @@ def run(
     run_legs(record, made, config.legs, progress=progress)
 
 
-experiment(
-    NAME,
-    config=NFAEvolution,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    legs=("legs",),
-    free=FREE,
-)(run)
+experiment(NAME, config=NFAEvolution, published=PUBLISHED, judge=READINGS, draw=draw, free=FREE)(run)

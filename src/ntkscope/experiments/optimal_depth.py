@@ -322,10 +322,5 @@ def draw(record: Record) -> dict[str, Any]:
 
 
 experiment(
-    "optimal-depth",
-    config=OptimalDepth,
-    published=list(PUBLISHED.values()),
-    judge=judge,
-    draw=draw,
-    free=("seeds",),
+    "optimal-depth", config=OptimalDepth, published=list(PUBLISHED.values()), judge=judge, draw=draw, free=("seeds",)
 )(run)

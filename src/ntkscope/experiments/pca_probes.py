@@ -244,11 +244,5 @@ def run(
 
 
 experiment(
-    NAME,
-    config=PcaProbes,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "memory", "further", "draws"),
-    legs=("legs",),
+    NAME, config=PcaProbes, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "memory", "further", "draws")
 )(run)

@@ -273,12 +273,4 @@ def _tau_by_sgd(row: Any, side: str) -> float | None:
     return found["mean"] if found else None
 
 
-experiment(
-    NAME,
-    config=Poisoning,
-    published=PUBLISHED,
-    judge=judge,
-    draw=draw,
-    free=("seeds", "memory"),
-    legs=("legs",),
-)(run)
+experiment(NAME, config=Poisoning, published=PUBLISHED, judge=judge, draw=draw, free=("seeds", "memory"))(run)

@@ -278,11 +278,5 @@ def run(
 
 
 experiment(
-    claims.NAME,
-    config=ProbeVsFinetune,
-    published=claims.PUBLISHED,
-    judge=claims.READINGS,
-    draw=draw,
-    free=("p_runs",),
-    legs=("legs",),
+    claims.NAME, config=ProbeVsFinetune, published=claims.PUBLISHED, judge=claims.READINGS, draw=draw, free=("p_runs",)
 )(run)

@@ -77,20 +77,22 @@ def experiment(
     judge: Judge | Mapping[str, Read],
     draw: Draw,
     free: Iterable[str] = (),
-    legs: Iterable[str] = (),
+    legs: Iterable[str] = ("legs",),
 ) -> Callable[[F], F]:
     """Decorator: register the function that runs an experiment, with everything that belongs to it.
 
-    `judge`: a function of the record, or a reading for each key of `published`.
+    `judge`: a function of the record, or a reading for each key of `published`. `legs`: those of its settings that say what
+    one call computes.
     """
     statements = tuple(published.values() if isinstance(published, Mapping) else published)
     if isinstance(judge, Mapping):
         assert isinstance(published, Mapping)
         judge = partial(verdicts, name, published, judge)
 
+    chosen = tuple(leg for leg in legs if hasattr(config, leg))
+
     def register(func: F) -> F:
-        made = Experiment(name, func, config, statements, judge, draw, tuple(free), tuple(legs))
-        EXPERIMENTS.add(name, made)
+        EXPERIMENTS.add(name, Experiment(name, func, config, statements, judge, draw, tuple(free), chosen))
         return func
 
     return register

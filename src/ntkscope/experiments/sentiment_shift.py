@@ -153,5 +153,4 @@ experiment(
     judge=claims.READINGS,
     draw=draw,
     free=("draws", "filters", "permutations"),
-    legs=("legs",),
 )(run)

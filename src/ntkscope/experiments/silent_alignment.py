@@ -117,11 +117,5 @@ def run(
 
 
 experiment(
-    NAME,
-    config=SilentAlignment,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "draws", "drawn"),
-    legs=("legs",),
+    NAME, config=SilentAlignment, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "draws", "drawn")
 )(run)

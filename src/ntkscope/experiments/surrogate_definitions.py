@@ -127,12 +127,4 @@ def draw(record: Record) -> dict[str, Any]:
     return {"definitions": figure}
 
 
-experiment(
-    NAME,
-    config=SurrogateDefinitions,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("memory",),
-    legs=("legs",),
-)(run)
+experiment(NAME, config=SurrogateDefinitions, published=PUBLISHED, judge=READINGS, draw=draw, free=("memory",))(run)

@@ -289,5 +289,4 @@ experiment(
     judge=judge,
     draw=draw,
     free=("seeds", "memory", "ridges", "further"),
-    legs=("legs",),
 )(run)

@@ -299,5 +299,4 @@ experiment(
     judge=judge,
     draw=draw,
     free=("seeds", "memory", "pretrained"),
-    legs=("legs",),
 )(run)

@@ -267,5 +267,4 @@ experiment(
     judge=judge,
     draw=draw,
     free=("seeds", "other_seeds", "memory"),
-    legs=("legs",),
 )(run)

@@ -289,12 +289,6 @@ def draw(record: Record) -> dict[str, Any]:
     return {"table2-bert": figure, "figure1": scatter}
 
 
-experiment(
-    NAME,
-    config=SurrogateText,
-    published=[ROW, TABLE, MAP],
-    judge=judge,
-    draw=draw,
-    free=("seeds", "memory"),
-    legs=("legs",),
-)(run)
+experiment(NAME, config=SurrogateText, published=[ROW, TABLE, MAP], judge=judge, draw=draw, free=("seeds", "memory"))(
+    run
+)

@@ -223,4 +223,4 @@ def draw(record: Record) -> dict[str, Any]:
     return {"readings": figure}
 
 
-experiment(NAME, config=TangentOrLastLayer, published=PUBLISHED, judge=READINGS, draw=draw, legs=("legs",))(run)
+experiment(NAME, config=TangentOrLastLayer, published=PUBLISHED, judge=READINGS, draw=draw)(run)

@@ -172,12 +172,4 @@ def run(
     run_legs(record, made, config.legs, progress=progress)
 
 
-experiment(
-    NAME,
-    config=TrainingModes,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=FREE,
-    legs=("legs",),
-)(run)
+experiment(NAME, config=TrainingModes, published=PUBLISHED, judge=READINGS, draw=draw, free=FREE)(run)
