@@ -116,7 +116,7 @@ def test_the_scan_sees_what_writes() -> None:
         "os.replace(a, b)",
         "shutil.rmtree(p)",
     ]
-    assert [writes(ast.parse(line, mode="eval").body) is not None for line in lines] == [True] * len(lines)  # type: ignore[arg-type]
+    assert [writes(ast.parse(line, mode="eval").body) is not None for line in lines] == [True] * len(lines)
     reads = [
         "open(p)",
         "p.open('rb')",
@@ -125,7 +125,7 @@ def test_the_scan_sees_what_writes() -> None:
         "np.load(p)",
         "os.open(p, os.O_RDONLY)",
     ]
-    assert [writes(ast.parse(line, mode="eval").body) for line in reads] == [None] * len(reads)  # type: ignore[arg-type]
+    assert [writes(ast.parse(line, mode="eval").body) for line in reads] == [None] * len(reads)
 
 
 # -- every writer, over its own file and over another's -----------------------------------------------------------------
@@ -360,10 +360,10 @@ def test_one_process_writes_to_a_record(tmp_path: Path) -> None:
 def test_one_process_trains_into_a_store(tmp_path: Path) -> None:
     part = Part(torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))
     run = fit(nn.Linear(2, 2), part, lr=0.1, steps=2, store=tmp_path, seed=0)
-    said = other_process(lambda: SnapshotStore(tmp_path).begin({}, None))  # type: ignore[arg-type]
+    said = other_process(lambda: SnapshotStore(tmp_path).begin({}, None))
     assert "RecordError: another process is writing" in said
     run.final()
-    assert "another process" not in other_process(lambda: SnapshotStore(tmp_path).begin({}, None))  # type: ignore[arg-type]
+    assert "another process" not in other_process(lambda: SnapshotStore(tmp_path).begin({}, None))
 
 
 def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:

@@ -126,10 +126,13 @@ def test_a_leg_knows_whether_its_run_shows_progress_and_afterwards_nothing_does(
     assert not showing()
 
 
+ODD: list[object] = [5, "abc", None, [1], [{}], [{"legs": 5}], {"legs": ["leg"]}]
+
+
 @pytest.mark.parametrize(
     "metrics",
     [
-        *({"gathered": value} for value in (5, "abc", None, [1], [{}], [{"legs": 5}], {"legs": ["leg"]})),
+        *({"gathered": value} for value in ODD),
         {"gathered": [{"legs": [[1]], "environment": {}, "seconds": 1}]},
         {"leg": {"seconds": "x"}},
         {"leg": {"seconds": float("nan")}},

@@ -66,7 +66,7 @@ class KernelStore(Kept):
         """A tile's name in a message."""
         return str(tile)
 
-    def require(self, source: TileSource) -> None:
+    def require(self, source: TileSource | KernelStore) -> None:
         """Raise an error that names every difference, unless this source computes the numbers this store holds."""
         found = differences(self.fingerprint, source.fingerprint)
         mine, theirs = ({"rows": g.n, "columns": g.m, "tile size": g.size, "symmetric": g.symmetric}
