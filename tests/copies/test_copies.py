@@ -15,8 +15,6 @@ KNOWN = {  # cells that break the law, with the reason
     ("global_number", "linearize"): "likewise",
     ("class_attribute", "linearize"): "and classes",
     ("class_tensor", "linearize"): "likewise",
-    ("gradient_hook_that_masks", "dtype=float32"): "a plain tensor in a gradient hook is not cast",
-    ("gradient_hook_that_masks", "kept dtype=float32"): "likewise",
 }
 
 
