@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 from ntkscope.core import Params, UsageError
 from ntkscope.core.arguments import as_device
 from ntkscope.core.calling import logits
-from ntkscope.core.copies import duplicate, reached, shared
+from ntkscope.core.copies import differing, duplicate, reached, shared
 from ntkscope.core.random import kept_randomness
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.core.threads import Together, alone_with, caller
@@ -272,7 +272,9 @@ def _converted(
 ) -> nn.Module:
     """A copy on `device` with floating-point parameters and buffers as `dtype`, neither of them inference tensors."""
     made = duplicate(model)
+    state = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
     lost = [name for name in shared(made, model) if name in chosen]
+    lost += [name for name in differing(made, model) if name in state]
     if lost:
         raise UsageError(NOT_THE_MODEL.format(model=type(model).__name__, names=", ".join(lost)))
     with torch.inference_mode(False), torch.no_grad():
