@@ -10,6 +10,31 @@ TABLES = (linalg, measures, surrogates, infinite, explain, machines, kernels, tr
 CASES: list[Case] = [case for table in TABLES for case in table.CASES]
 SEED = 3
 
+# fmt: off
+SLOW = {  # half a second and more: `make guard`
+    "data.load(digits)", "data.load(index-teacher)", "explain.layer_probe", "explain.mislabelled",
+    "explain.self_influence", "explain.shift", "infinite.Activation", "infinite.sphere", "kernels.Tangent",
+    "kernels.ck", "kernels.em", "kernels.kernel", "kernels.proj-pntk", "kernels.proj-trntk", "kernels.ptk",
+    "linalg.conjugate_gradient", "linalg.estimate_effective_rank", "linalg.lsmr", "linalg.power_law_tail",
+    "linalg.tracy_widom_cdf", "machines.fit_machine", "machines.kernel_seconds", "machines.measure_rates",
+    "machines.rate", "machines.retrain_last_layer", "machines.solve_last_layer", "measures.collapse.collapse",
+    "measures.faithfulness.faithfulness", "measures.lazy.lazy_prediction", "measures.lazy.least_eigenvalue_limit",
+    "measures.probes.sweep", "measures.regression.output_fidelity", "measures.spectra.classify",
+    "measures.spectra.classify_eigenvalues", "models.alexnet", "models.mobilenetv2", "models.poison_cnn",
+    "models.resnet18", "models.resnet20", "models.resnet34", "models.resnet56", "surrogates.KernelLogistic",
+    "surrogates.KernelRidge", "surrogates.KernelRidgeClassifier", "surrogates.KernelRidgeLOO",
+    "surrogates.KernelSVM", "surrogates.KernelSVR", "surrogates.MinimumNorm", "surrogates.MinimumNormClassifier",
+    "surrogates.RecursiveFeatureClassifier", "surrogates.RecursiveFeatureMachine", "tangent.Jacobian",
+    "tangent.activations", "tangent.feature_matrices", "training.adapt", "training.adaptation", "training.fit",
+    "training.fit_ensemble", "training.search",
+}
+LONG = {  # 7 seconds and more: `make nightly`
+    "explain.class_summary", "kernels.entk", "kernels.pntk", "kernels.trntk", "kernels.trntk0",
+    "surrogates.KernelGLM", "surrogates.KernelGLM by cross-validation",
+
+}
+# fmt: on
+
 
 def all_broken(case: Case) -> list[str]:
     found = [f"{law}: {broken}" for law, holds in LAWS.items() for broken in holds(case, SEED)]

@@ -194,7 +194,7 @@ CASES: list[Case] = [
         options={"items": INVARIANT}),
     case(M.spectra.classify, W=array(lambda random, sizes: random.normal(size=(60, 50)), "a", "b"),
         level=share(0.05).may_be(None), draws=count(19), resamples=count(1, least=0), seed=seed(),
-        options={"free": ("evidence", "tail"), "slow": True, "ranges": {"spikes.p_value": (0, 1)}}),
+        options={"free": ("evidence", "tail"), "ranges": {"spikes.p_value": (0, 1)}}),
     case(M.spectra.classify_eigenvalues, values=array(lambda random, sizes: np.sort(random.uniform(0.1, 2, 60)), "a"),
         initial=array(lambda random, sizes: np.sort(random.uniform(0.1, 2, (3, 60))), "k", "a"),
         resamples=count(1, least=0), seed=seed(), options={"free": ("evidence", "tail")}),

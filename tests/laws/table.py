@@ -60,7 +60,7 @@ class Case:
     `low`, `high`: the range of every number in the result, or of the fields in `ranges`. `free`: fields that may be NaN or
     infinite, as documented; `noise`: fields of the size of rounding, and seconds, which no two results share. `of`: what of
     the result the laws are about. `estimator`: scikit-learn's own checks may refuse, too. `reader`: there is nothing to
-    read, so ordinary arguments are refused. `slow`: left to `make guard`.
+    read, so ordinary arguments are refused.
     """
 
     function: Callable[..., Any]
@@ -76,7 +76,6 @@ class Case:
     rtol: float = 1e-6
     estimator: bool = False
     reader: bool = False
-    slow: bool = False
 
     def __str__(self) -> str:
         return self.name
