@@ -31,7 +31,6 @@ SLOW = {  # half a second and more: `make guard`
 LONG = {  # 7 seconds and more: `make nightly`
     "explain.class_summary", "kernels.entk", "kernels.pntk", "kernels.trntk", "kernels.trntk0",
     "surrogates.KernelGLM", "surrogates.KernelGLM by cross-validation",
-
 }
 # fmt: on
 

@@ -23,7 +23,7 @@ from ntkscope.core import NtkscopeError
 
 Arguments = dict[str, Any]
 Values = dict[str, np.ndarray]
-SECONDS = 5  # of the processor, so that a busy machine does not count
+SECONDS = 20  # of the processor, so that a busy machine does not count
 LABELS_OF = ("labels", "labels or targets", "labels of columns")
 ARRAYS = ("array", *LABELS_OF, "flags")
 

@@ -175,6 +175,8 @@ CASES: list[Case] = [
         least=0), seed=seed(), options={"ranges": {f"{c}.{field}": (-1, 1) for c in range(3) for field in ("tau",
         "tau_low", "tau_high")}, "free": tuple(f"{c}.{field}" for c in range(3) for field in ("r2", "r2_low", "r2_high",
         "tau", "tau_low", "tau_high"))}),
+    case(M.regression.scaled_outputs, first=matrix("n", "c"), second=matrix("n", "c"),
+        options={"items": {"0": ("n", None), "1": ("n", None)}}),
     case(M.regression.two_outputs, first=matrix("n", "c"), second=matrix("n", "c"),
         options={"items": {"0": ("n", None), "1": ("n", None)}}),
     # Weights
