@@ -7,6 +7,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -427,3 +428,63 @@ def test_deepcopy_alone_would_share() -> None:
         "body.2.weight",
         "scale",
     ]
+
+
+STORED: ContextVar[Tensor] = ContextVar("stored")
+
+
+class Gained(nn.Module):
+    """A linear layer whose outputs are multiplied by a parameter, found in some other way than by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gain = nn.Linear(3, 2), nn.Parameter(torch.randn(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.gain
+
+
+class BoundMethod(Gained):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaled = self.gain.mul
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scaled(self.layer(x))
+
+
+class InContext(Gained):
+    def __init__(self) -> None:
+        super().__init__()
+        STORED.set(self.gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * STORED.get()
+
+
+class Unregistered(Gained):
+    def __init__(self) -> None:
+        super().__init__()
+        self.others = [nn.Parameter(torch.randn(2))]
+        self.register_buffer("mixing", torch.eye(2).to_sparse())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * (self.others[0] * self.gain) @ self.mixing.to_dense()
+
+
+@pytest.mark.parametrize("kind", [BoundMethod, InContext])
+def test_a_copy_that_uses_the_original_by_a_hidden_way_is_not_linearised(kind: type[nn.Module]) -> None:
+    x = torch.randn(4, 3)
+    linear = ns.linearize(kind())
+    with pytest.raises(ns.NtkscopeError, match="not its own"):
+        linear(x)
+
+
+@pytest.mark.parametrize("make", [Unregistered, lambda: torch.fx.symbolic_trace(Gained())])
+def test_odd_networks_are_linearised(make: Callable[[], nn.Module]) -> None:
+    model, x = make(), torch.randn(4, 3)
+    torch.testing.assert_close(ns.linearize(model)(x), model(x))
+    rows = [torch.autograd.grad(model(x)[i, c], list(model.parameters())) for i in range(4) for c in range(2)]
+    features = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]).reshape(4, 2, -1)
+    kernel = torch.einsum("icp,jcp->ij", features, features)
+    torch.testing.assert_close(ns.kernel("trntk0", model, x).dense(), kernel)

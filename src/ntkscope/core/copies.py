@@ -146,11 +146,16 @@ def differing(made: nn.Module, model: nn.Module) -> list[str]:
         dict(made.named_parameters()).keys() ^ dict(model.named_parameters()).keys()
     )  # a tied one has one name
     for (name, one), (_, other) in zip(model.named_modules(), made.named_modules()):
-        if not isinstance(one, torch.jit.ScriptModule):
+        if not isinstance(one, torch.jit.ScriptModule) and type(one).__name__ != "OptimizedModule":
             mine, theirs = ({**vars(each), **each._parameters, **each._buffers} for each in (one, other))
             keys = [key for key in {**mine, **theirs} if not _same(mine.get(key), theirs.get(key))]
-            found += [f"{name}.{key}".lstrip(".") for key in keys + ["__class__"] * (type(one) is not type(other))]
+            found += [f"{name}.{key}".lstrip(".") for key in keys + ["__class__"] * (_kind(one) is not _kind(other))]
     return found
+
+
+def _kind(module: nn.Module) -> type:
+    """The class of a module; every traced graph has one of its own."""
+    return torch.fx.GraphModule if isinstance(module, torch.fx.GraphModule) else type(module)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, Params, UsageError, generator
 from ntkscope.core.calling import logits
+from ntkscope.core.copies import reached
 from ntkscope.core.threads import alone_with
 from ntkscope.core.tree import tensors
 from ntkscope.tangent import guards
@@ -145,6 +146,7 @@ def admit(model: nn.Module, names: tuple[str, ...], batch: Batch) -> tuple[str, 
         guards.check_inputs_finite(few)
         outputs = guards.first_outputs(subject, few)
         guards.check_differentiable(subject, outputs)
+        _check_own(model, outputs)
         guards.check_used(subject, few)
         guards.check_chance(subject, few, outputs)
         guards.check_independence(subject, few, outputs)
@@ -166,6 +168,24 @@ def admit(model: nn.Module, names: tuple[str, ...], batch: Batch) -> tuple[str, 
             except FAILED as error:
                 problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     raise UsageError(NEITHER.format(model=type(model).__name__, error=problem))
+
+
+def _check_own(model: nn.Module, outputs: Tensor) -> None:
+    """Refuse outputs that depend on a trainable tensor which the network does not hold: nobody would keep that one still."""
+    own = {id(value) for value in reached(model, code=False)}
+    nodes, seen = [outputs.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [each for each, _ in node.next_functions]
+            leaf = getattr(node, "variable", None)
+            if leaf is not None and id(leaf) not in own:
+                raise UsageError(
+                    f"a copy of {type(model).__name__} uses a trainable tensor of shape {tuple(leaf.shape)} that is not its"
+                    " own (of the model itself, or a global), so w₀ would not stay as it was; expected a model whose parameters"
+                    " are reached through its modules, attributes and closures"
+                )
 
 
 def _agrees(subject: Subject, few: Batch, road: str, restore: bool) -> bool:

@@ -38,7 +38,10 @@ def vectorised(subject: Subject, batch: Batch, names: Sequence[str], heads: Head
         return heads(subject(batch.map(lambda _: next(members).unsqueeze(0)), leaves))[0]
 
     jacobian = vmap(jacrev(outputs), in_dims=(None, 0))(chosen, batch.tensors())
-    return {name: value.flatten(2) if value.dim() > 2 else value.unsqueeze(2) for name, value in jacobian.items()}
+    flat = {name: value.flatten(2) if value.dim() > 2 else value.unsqueeze(2) for name, value in jacobian.items()}
+    return {
+        name: value.detach() for name, value in flat.items()
+    }  # a trainable tensor beside the parameters leaves a graph
 
 
 def one_by_one(subject: Subject, batch: Batch, names: Sequence[str], heads: Heads) -> Params:

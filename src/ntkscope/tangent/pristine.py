@@ -381,8 +381,10 @@ def _held(mapping: Any, keys: list[Any], values: list[Any]) -> bool:
 def _same(one: Tensor, other: Tensor) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    if one.layout != torch.strided or one.is_quantized:
+    if one.is_quantized:
         return torch.equal(one, other)
+    if one.layout != torch.strided:
+        one, other = one.to_dense(), other.to_dense()
     bits = [t.contiguous().reshape(-1).view(torch.uint8) for t in (one, other)]  # -0 and NaN are numbers like others
     return torch.equal(*bits)
 
