@@ -14,8 +14,8 @@ from ntkscope.xray import Budget, Observations, judge, read_review
 
 NO_PATHS = (None, 3, object(), b"x", float("nan"), "a\0b", "no such folder")
 NO_NUMBER = ("x", object(), 1j, [1.0], True)
-TIME = ("x", "", 0, -1, "1.5.2s", "1 0s", "5 5 5m", float("nan"), float("inf"), object(), [], True)
-MEMORY = (None, "x", "", 0, -1, "-1GiB", float("nan"), float("inf"), object(), [])
+TIME: tuple[Any, ...] = ("x", "", 0, -1, "1.5.2s", "1 0s", "5 5 5m", float("nan"), float("inf"), object(), [], True)
+MEMORY: tuple[Any, ...] = (None, "x", "", 0, -1, "-1GiB", float("nan"), float("inf"), object(), [])
 
 
 def judged(**seen: Any) -> Any:

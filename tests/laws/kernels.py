@@ -11,10 +11,10 @@ import ntkscope as ns
 from laws.table import Argument, Case, case, choice, count, given, matrix, other, seed, switch
 
 NOT_MODELS = (None, "x", 3, object(), torch.nn.Linear)
-OUTPUTS = ("x", 2.5, [9], [-9], [2.5], [], float("nan"), object())
-MEMORY = (None, "x", "", 0, -1, "-1GiB", float("nan"), float("inf"), object(), [])
-DEVICE = ("no such", 3.5, object(), [], "cuda:99")
-CERTIFY = ("no such", "", 3, None, object(), [])
+OUTPUTS: tuple[Any, ...] = ("x", 2.5, [9], [-9], [2.5], [], float("nan"), object())
+MEMORY: tuple[Any, ...] = (None, "x", "", 0, -1, "-1GiB", float("nan"), float("inf"), object(), [])
+DEVICE: tuple[Any, ...] = ("no such", 3.5, object(), [], "cuda:99")
+CERTIFY: tuple[Any, ...] = ("no such", "", 3, None, object(), [])
 
 
 def model() -> Argument:

@@ -35,7 +35,7 @@ la = ns.linalg
 def _gram(axis: str = "n") -> Any:
     """A kernel as a Gram: the only form these take."""
     drawn = kernel(axis).draw
-    bad = (None, "x", object(), 1j, {}, np.eye(3) * np.nan)
+    bad: tuple[Any, ...] = (None, "x", object(), 1j, {}, np.eye(3) * np.nan)
     return other(lambda random, sizes: la.as_gram(drawn(random, sizes)), bad=bad, axes=(axis, axis))
 
 

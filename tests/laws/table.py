@@ -102,7 +102,7 @@ def case(function: Callable[..., Any], /, *, options: Mapping[str, Any] | None =
 
 # --- Arrays. Each takes `degree`: how the result scales with it (0: not at all; None: no law, yet no inf or NaN). ---
 
-NOT_ARRAYS = (None, "x", object(), 1j, {}, [[1.0], [1.0, 2.0]])
+NOT_ARRAYS: tuple[Any, ...] = (None, "x", object(), 1j, {}, [[1.0], [1.0, 2.0]])
 
 
 def array(draw: Draw, *axes: str, **more: Any) -> Argument:
@@ -183,7 +183,7 @@ def flags(axis: str = "n") -> Argument:
 
 # --- Numbers: a valid value, and what must be refused. ---
 
-NO_NUMBERS = ("x", object(), 1j, [1.0, 2.0], {}, float("nan"), None, True)
+NO_NUMBERS: tuple[Any, ...] = ("x", object(), 1j, [1.0, 2.0], {}, float("nan"), None, True)
 INFINITE = (float("inf"), float("-inf"))
 
 
