@@ -50,7 +50,7 @@ def expand(
             return ROADS[road](network, direction, batch)
         finally:
             if before is not None:
-                before.restore(numbers=False)
+                before.restore()
 
 
 def _by_forward_mode(network: nn.Module, direction: Params, batch: Batch, everywhere: bool) -> tuple[Tensor, Tensor]:

@@ -184,8 +184,8 @@ def joined(name: str, key: Any) -> str:
     return f"{name}.{key}" if name else str(key)
 
 
-def _package(module: str) -> str:
-    return module.partition(".")[0]
+def _package(module: object) -> str:
+    return str(module).partition(".")[0]  # some built-in types have a descriptor there
 
 
 def _own(function: FunctionType) -> bool:

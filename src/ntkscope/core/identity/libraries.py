@@ -43,7 +43,7 @@ def top(module: str | None) -> str:
     >>> top("torch.nn.modules.linear")
     'torch'
     """
-    return (module or "").partition(".")[0]
+    return str(module or "").partition(".")[0]  # some built-in types have a descriptor there
 
 
 def is_standard(module: str | None) -> bool:
