@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import reduce
+from itertools import chain
 from types import FunctionType
 from typing import Any, TypeAlias
 
@@ -123,6 +124,8 @@ class Subject:
 
     def _first_run(self, batch: Batch) -> Any:
         """The same, and looks whether the model writes to its own tensors and casts its own modules."""
+        for other in chain(*_OPEN.get(caller(), ())):  # of the same model, perhaps, whose numbers a pass has left
+            other.restore()
         self._pristine = before = Pristine(self.model, written=self._written)
         if self._written is None:
             before.watch_values()
