@@ -29,7 +29,7 @@ SLOW = {  # half a second and more: `make guard`
     "training.fit_ensemble", "training.search",
 }
 LONG = {  # 7 seconds and more: `make nightly`
-    "explain.class_summary", "kernels.entk", "kernels.pntk", "kernels.trntk", "kernels.trntk0",
+    "kernels.entk", "kernels.pntk", "kernels.trntk", "kernels.trntk0",
     "surrogates.KernelGLM", "surrogates.KernelGLM by cross-validation",
 }
 # fmt: on

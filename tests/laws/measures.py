@@ -93,12 +93,13 @@ CASES: list[Case] = [
     case(M.alignment.subspace_cosines, A=matrix("n", "q", degree=0), B=matrix("n", "k", degree=0), options=SHARE),
     case(M.alignment.subspace_overlap, A=matrix("n", "q", degree=0), B=matrix("n", "k", degree=0), options=SHARE),
     case(M.change.relative_change, K0=kernel(), K1=kernel(), centred=switch(), options=ANY),
-    case(M.change.linearisation_error, change=matrix("n", "c"), predicted=matrix("n", "c"), options=ANY),
+    case(M.change.linearisation_error, change=matrix("n", "c"), predicted=matrix("n", "c"),
+        options={**ANY, "free": ("",)}),
     # Series
     case(M.changepoint.change_point, series=vector(degree={"before": 1, "after": 1, "p": 0}), permutations=count(99),
         seed=seed(), options={"ranges": {"p": (0, 1)}}),
     case(M.changepoint.common_jump, series=matrix("k", "n"), window=count(3), permutations=count(99), seed=seed(),
-        options={"ranges": {"p": (0, 1)}}),
+        options={"ranges": {"p": (0, 1)}, "free": ("share",)}),
     # Features and labels
     case(M.collapse.class_moments, features=matrix(), y=labels(), options={"ranges": {"within": (0, np.inf)}}),
     case(M.collapse.nc1, features=matrix(degree=0), y=labels(), options=ANY),

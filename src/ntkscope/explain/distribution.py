@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import labels_of, plain_array
+from ntkscope.core.arguments import column_count, labels_of, plain_array
 
 Table = Float64[np.ndarray, "k c"]
 
@@ -49,7 +49,7 @@ def class_summary(attribution_item: Any, y_train: Any) -> ClassSummary:
     if values.ndim != 2 or not np.isfinite(values).all():
         raise UsageError(f"got attributions of shape {values.shape}; expected finite (n_train, c), as .item(i) returns")
     labels = labels_of(y_train, len(values))
-    k, c = int(labels.max()) + 1, values.shape[1]
+    k, c = column_count(labels), values.shape[1]
     mean, q1, median, q3, low, high = (np.full((k, c), np.nan) for _ in range(6))
     outliers = []
     for number in range(k):

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import tensor_of
 from ntkscope.linalg import Gram, NumericalWarning, as_gram, cholesky_solve, minimum_norm_solve
 
 Matrix = Gram | Tensor | np.ndarray
@@ -226,7 +227,7 @@ def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, ridg
     A matrix that is singular to working precision is solved by its pseudo-inverse, as gradient flow would, with a
     `NumericalWarning` that says the rank. Jacot et al. (2018), section 5.
     """
-    targets = torch.as_tensor(y, dtype=torch.float64)
+    targets = tensor_of(y, "y", 1, 2)
     gram = as_gram(K)
     try:
         with warnings.catch_warnings():
@@ -269,7 +270,7 @@ def max_learning_rate(theta: Matrix) -> MaxLearningRate:
 
 
 def _dense(K: Matrix, dtype: torch.dtype) -> Tensor:
-    return (K.dense() if isinstance(K, Gram) else torch.as_tensor(K)).to(dtype)
+    return tensor_of(K.dense() if isinstance(K, Gram) else K, "the kernel", 2).to(dtype)
 
 
 def _check_time(time: float | int, step: float | None) -> None:

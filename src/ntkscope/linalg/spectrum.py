@@ -76,7 +76,7 @@ def entropy_rank(values: Float[Tensor, " r"]) -> float:
     2.0
     """
     total = float(values.sum())
-    if not (total > 0 and bool((values >= 0).all())):
+    if not (0 < total < float("inf") and bool((values >= 0).all())):
         raise NumericalError("the effective rank of a matrix whose singular values are all zero (or none) is undefined")
     shares = values.to(torch.float64) / values.sum().to(torch.float64)
     return float(torch.special.entr(shares).sum().exp())
