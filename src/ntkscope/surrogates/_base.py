@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from ntkscope.core.arguments import one_hot
 from ntkscope.linalg import Gram
-from ntkscope.surrogates._checks import query_kernel
+from ntkscope.surrogates._checks import class_labels, float_targets, query_kernel, sample_weights, training_kernel
 
 Array = NDArray[Any]
 
@@ -29,13 +30,13 @@ class PairwiseEstimator(BaseEstimator):
 
 
 class LinearInKernel(PairwiseEstimator):
-    """Scores `K coef_ᵀ + intercept_`, with `coef_` (outputs, n_train) and `intercept_` (outputs,) in float64."""
+    """Scores linear in the kernel row, with `coef_` (outputs, n_train) and `intercept_` (outputs,) in float64."""
 
     coef_: Array
     intercept_: Array
 
-    def _scores(self, K: Any) -> Array:
-        """(n_test, outputs), computed on the kernel's device, in blocks if it is in single precision."""
+    def logits(self, K: Any) -> Array:
+        """`K coef_ᵀ + intercept_`, (n_test, outputs), in float64, whatever the shape of y was; O(n_test n_train outputs)."""
         check_is_fitted(self)
         return affine(query_kernel(self, K), self.coef_, self.intercept_)
 
@@ -64,6 +65,26 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         return softmax(self.logits(K), axis=1)
 
 
+class ScoreRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """A regressor with one score per output, `logits(K)`."""
+
+    _flat: bool
+
+    @abstractmethod
+    def logits(self, K: Any) -> Array:
+        """The outputs as a matrix (n_test, outputs), whatever the shape of y was."""
+
+    def _as_columns(self, targets: Tensor) -> Tensor:
+        """Targets (n, outputs); `predict` answers in the shape that they had."""
+        self._flat = targets.ndim == 1
+        return targets.reshape(len(targets), -1)
+
+    def predict(self, K: Any) -> Array:
+        """(n_test,), or (n_test, outputs) when y had two axes."""
+        scores = self.logits(K)
+        return scores[:, 0] if self._flat else scores
+
+
 class KernelClassifier(ScoreClassifier, PairwiseEstimator):
     """A `ScoreClassifier` on kernel rows."""
 
@@ -71,9 +92,39 @@ class KernelClassifier(ScoreClassifier, PairwiseEstimator):
 class LinearClassifier(LinearInKernel, KernelClassifier):
     """A classifier whose logits are linear in the kernel row."""
 
-    def logits(self, K: Any) -> Array:
-        """`K coef_ᵀ + intercept_`, (n_test, classes), in float64; O(n_test n_train classes)."""
-        return self._scores(K)
+
+class LinearRegressor(LinearInKernel, ScoreRegressor):
+    """A regressor whose outputs are linear in the kernel row."""
+
+
+class LeastSquares(LinearInKernel):
+    """Weighted least squares on a kernel, as a regressor or, on one-hot targets, a classifier."""
+
+    @abstractmethod
+    def _solve(self, gram: Gram, columns: Tensor, weights: Tensor | None) -> None:
+        """Set `coef_`, `intercept_` and what else the fit says, for targets (n, outputs)."""
+
+
+class LeastSquaresRegressor(LeastSquares, LinearRegressor):
+    """`LeastSquares` of real targets."""
+
+    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit on the kernel (n, n), targets (n,) or (n, outputs), and weights (n,)."""
+        gram = training_kernel(self, K)
+        columns = self._as_columns(float_targets(gram, y, type(self).__name__))
+        self._solve(gram, columns, sample_weights(gram, sample_weight))
+        return self
+
+
+class LeastSquaresClassifier(LeastSquares, LinearClassifier):
+    """`LeastSquares` of one-hot targets."""
+
+    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit on the kernel (n, n), one label per row, and weights (n,)."""
+        gram = training_kernel(self, K)
+        self.classes_, numbers = class_labels(gram, y, type(self).__name__)
+        self._solve(gram, one_hot(numbers, len(self.classes_), gram.device), sample_weights(gram, sample_weight))
+        return self
 
 
 def affine(gram: Gram, coef: Array, intercept: Array) -> Array:

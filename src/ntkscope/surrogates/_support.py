@@ -50,15 +50,17 @@ def fit_margins(margins: Margins, kernel: Kernel, tol: float, max_iter: int = -1
 class SupportVectors(LinearInKernel):
     """Abstract: `_margin` and `_squared` name the two losses."""
 
-    C: Any
-    loss: Any
-    intercept: Any
-    solver: Any
-    tol: Any
-    max_iter: Any
     solver_: str
     _margin: str
     _squared: str
+
+    def __init__(self, C: Any, loss: Any, intercept: Any, solver: Any, tol: Any, max_iter: Any) -> None:
+        self.C = C
+        self.loss = loss
+        self.intercept = intercept
+        self.solver = solver
+        self.tol = tol
+        self.max_iter = max_iter
 
     def _checked(self) -> None:
         numbers = (int, float, np.integer, np.floating)

@@ -6,7 +6,6 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
@@ -14,14 +13,14 @@ from ntkscope.core import UsageError
 from ntkscope.core.arguments import from_numpy
 from ntkscope.linalg import FactoredGram, Gram, least_squares
 from ntkscope.linalg.mixed import product
-from ntkscope.surrogates._base import Array, as_array
+from ntkscope.surrogates._base import Array, ScoreRegressor, as_array
 from ntkscope.surrogates._checks import KernelNotFinite, float_targets, sample_weights, strength
 from ntkscope.surrogates.registry import SURROGATES
 
 
 @final
 @SURROGATES.register("conjugate-least-squares")
-class ConjugateLeastSquares(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class ConjugateLeastSquares(ScoreRegressor):
     """`f(x) = φ(x)·γ`, γ minimising `Σ_i v_i (y_i - f(x_i))² + ridge ‖γ‖²`, of minimum norm; O(n p min(n, p)).
 
     In exact arithmetic the kernel machine of `φ·φ'`; solved on the features it keeps the digits that the Gram matrix, with
@@ -45,11 +44,10 @@ class ConjugateLeastSquares(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> ConjugateLeastSquares:
         """Fit on features (n, p), or a kernel (n, n) that holds them, targets (n,) or (n, outputs), and weights (n,)."""
         features = self._features(K, reset=True)
-        targets = float_targets(features, y, "ConjugateLeastSquares")
+        columns = self._as_columns(float_targets(features, y, "ConjugateLeastSquares"))
         weights = sample_weights(features, sample_weight)  # type: ignore[arg-type]
         ridge = strength(self.ridge, zero=True)
-        self._flat = targets.ndim == 1
-        found = least_squares(features, targets.reshape(len(targets), -1), ridge=ridge, weights=weights, rtol=self.rtol)
+        found = least_squares(features, columns, ridge=ridge, weights=weights, rtol=self.rtol)
         self.weights_ = np.ascontiguousarray(as_array(found.solution).T)
         self.rank_, self.cutoff_ = found.rank, found.cutoff
         self.singular_values_ = None if found.singular_values is None else as_array(found.singular_values)
@@ -57,16 +55,11 @@ class ConjugateLeastSquares(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
     def logits(self, K: Any) -> Array:
-        """The outputs as a matrix (n_test, outputs), whatever the shape of y was."""
+        """The outputs as a matrix (n_test, outputs) from features (n_test, p), or from a kernel that holds them."""
         check_is_fitted(self)
         features = self._features(K, reset=False)
         weights = torch.from_numpy(np.ascontiguousarray(self.weights_.T)).to(features.device)
         return as_array(product(features, weights))
-
-    def predict(self, K: Any) -> Array:
-        """(n_test,), or (n_test, outputs) when y had two axes; K has features (n_test, p), or is a kernel that holds them."""
-        scores = self.logits(K)
-        return scores[:, 0] if self._flat else scores
 
     def _features(self, K: Any, *, reset: bool) -> Tensor:
         """The features of the rows of K, finite, as many as in `fit`."""

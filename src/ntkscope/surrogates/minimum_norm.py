@@ -6,25 +6,22 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from sklearn.base import MultiOutputMixin, RegressorMixin
 from torch import Tensor
 
-from ntkscope.core.arguments import one_hot
 from ntkscope.linalg import Gram, minimum_norm_solve
 from ntkscope.linalg.minimum_norm import default_cutoff
-from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array
-from ntkscope.surrogates._checks import class_labels, float_targets, sample_weights, training_kernel
+from ntkscope.surrogates._base import LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array
 from ntkscope.surrogates.registry import SURROGATES
 
 
-class _MinimumNorm(LinearInKernel):
+class _MinimumNorm(LeastSquares):
     """What regression and classification share; abstract."""
 
-    rtol: float | None
+    def __init__(self, rtol: Any = None) -> None:
+        self.rtol = rtol
 
-    def _solve(self, gram: Gram, targets: Tensor, weights: Tensor | None) -> None:
+    def _solve(self, gram: Gram, columns: Tensor, weights: Tensor | None) -> None:
         """`c = S (S K S)⁺ S Y`, S² the weights: a point of weight 0 has coefficient 0."""
-        columns = targets.reshape(len(targets), -1)
         cutoff = default_cutoff(gram) if self.rtol is None else self.rtol
         if weights is None:
             found = minimum_norm_solve(gram, columns, cutoff)
@@ -41,7 +38,7 @@ class _MinimumNorm(LinearInKernel):
 
 @final
 @SURROGATES.register("minimum-norm")
-class MinimumNorm(MultiOutputMixin, RegressorMixin, _MinimumNorm):
+class MinimumNorm(_MinimumNorm, LeastSquaresRegressor):
     """`f(x) = κ(x, X) K⁺ y`: of the functions that fit y best, the one of smallest norm; O(n³).
 
     Eigenvalues below `rtol` times the largest count as zero (n rounding units of the kernel's dtype when None); a singular
@@ -54,44 +51,13 @@ class MinimumNorm(MultiOutputMixin, RegressorMixin, _MinimumNorm):
     ([[0.5, 0.5]], 1)
     """
 
-    def __init__(self, rtol: Any = None) -> None:
-        self.rtol = rtol
-
-    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> MinimumNorm:
-        """Fit on the kernel (n, n), targets (n,) or (n, outputs), and weights (n,)."""
-        gram = training_kernel(self, K)
-        targets = float_targets(gram, y, "MinimumNorm")
-        self._flat = targets.ndim == 1
-        self._solve(gram, targets, sample_weights(gram, sample_weight))
-        return self
-
-    def logits(self, K: Any) -> Array:
-        """The outputs as a matrix (n_test, outputs), whatever the shape of y was."""
-        return self._scores(K)
-
-    def predict(self, K: Any) -> Array:
-        """(n_test,), or (n_test, outputs) when y had two axes."""
-        scores = self._scores(K)
-        return scores[:, 0] if self._flat else scores
-
 
 @final
 @SURROGATES.register("minimum-norm-classifier")
-class MinimumNormClassifier(_MinimumNorm, LinearClassifier):
+class MinimumNormClassifier(_MinimumNorm, LeastSquaresClassifier):
     """`MinimumNorm` on one-hot targets; the class of the largest output wins.
 
     >>> K = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
     >>> MinimumNormClassifier().fit(K, [0, 0, 1]).predict(K).tolist()
     [0, 0, 1]
     """
-
-    def __init__(self, rtol: Any = None) -> None:
-        self.rtol = rtol
-
-    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> MinimumNormClassifier:
-        """Fit on the kernel (n, n), one label per row, and weights (n,)."""
-        gram = training_kernel(self, K)
-        self.classes_, numbers = class_labels(gram, y, "MinimumNormClassifier")
-        weights = sample_weights(gram, sample_weight)
-        self._solve(gram, one_hot(numbers, len(self.classes_), gram.device), weights)
-        return self

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from numbers import Integral, Real
 from typing import Any, final
 
 import numpy as np
 import torch
 from jaxtyping import Float64
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import choice, from_numpy, one_hot
+from ntkscope.core.arguments import choice, from_numpy, number, one_hot, whole
 from ntkscope.core.sizes import parse_bytes
-from ntkscope.surrogates._base import Array, ScoreClassifier, as_array
+from ntkscope.surrogates._base import Array, ScoreClassifier, ScoreRegressor, as_array
 from ntkscope.surrogates._checks import class_labels, float_targets
 from ntkscope.surrogates._metric_learning import Learned, RecursiveStep, Settings, learn, predict
 from ntkscope.surrogates._radial import KINDS, gradients
 from ntkscope.surrogates.registry import INPUT_SURROGATES
 
+CHOSEN = ", or None to choose it by leave-one-out"
+
 
 class _RecursiveFeatures(BaseEstimator):
     """What regression and classification share; abstract."""
-
-    kernel: Any
-    bandwidth: Any
-    ridge: Any
-    iterations: Any
-    diagonal: Any
-    fit_intercept: Any
-    rows: Any
-    memory: Any
-    seed: Any
 
     coef_: Array
     intercept_: Array
@@ -45,15 +35,42 @@ class _RecursiveFeatures(BaseEstimator):
     iterations_: int
     path_: tuple[RecursiveStep, ...]
 
+    def __init__(
+        self,
+        kernel: Any = "laplace",
+        bandwidth: Any = None,
+        ridge: Any = None,
+        iterations: Any = None,
+        diagonal: Any = False,
+        *,
+        fit_intercept: Any = True,
+        rows: Any = 4000,
+        memory: Any = "2GiB",
+        seed: Any = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.ridge = ridge
+        self.iterations = iterations
+        self.diagonal = diagonal
+        self.fit_intercept = fit_intercept
+        self.rows = rows
+        self.memory = memory
+        self.seed = seed
+
     def _settings(self) -> Settings:
         return Settings(
             kind=choice(self.kernel, "kernel", KINDS),
-            bandwidth=_number("bandwidth", self.bandwidth, least=0.0, open_end=True),
-            ridge=_number("ridge", self.ridge, least=0.0),
-            iterations=_count("iterations", self.iterations, least=0) if self.iterations is not None else None,
+            bandwidth=None
+            if self.bandwidth is None
+            else number(self.bandwidth, "bandwidth", above=0, expected=f"a finite number > 0{CHOSEN}"),
+            ridge=None
+            if self.ridge is None
+            else number(self.ridge, "ridge", low=0, expected=f"a finite number ≥ 0{CHOSEN}"),
+            iterations=None if self.iterations is None else whole(self.iterations, "iterations", low=0),
             diagonal=bool(self.diagonal),
             intercept=bool(self.fit_intercept),
-            rows=_count("rows", self.rows, least=2),
+            rows=whole(self.rows, "rows", low=2),
             memory=parse_bytes(self.memory),
             seed=int(self.seed),
         )
@@ -111,7 +128,7 @@ class _RecursiveFeatures(BaseEstimator):
 
 @final
 @INPUT_SURROGATES.register("rfm")
-class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _RecursiveFeatures):
+class RecursiveFeatureMachine(_RecursiveFeatures, ScoreRegressor):
     """Kernel ridge regression on inputs whose metric is learned: `f(x) = b + Σ_i c_i κ(‖x - x_i‖_M / L)`, `M ← AGOP of f`.
 
     `kernel` is "laplace", `exp(-‖x - z‖_M / L)`, or "gaussian", `exp(-‖x - z‖²_M / 2L²)`, `‖v‖²_M = vᵀ M v`. From M = I on, the
@@ -138,41 +155,12 @@ class RecursiveFeatureMachine(MultiOutputMixin, RegressorMixin, _RecursiveFeatur
     ([1.0, 1.0, 0.0, 0.0], True)
     """
 
-    def __init__(
-        self,
-        kernel: Any = "laplace",
-        bandwidth: Any = None,
-        ridge: Any = None,
-        iterations: Any = None,
-        diagonal: Any = False,
-        *,
-        fit_intercept: Any = True,
-        rows: Any = 4000,
-        memory: Any = "2GiB",
-        seed: Any = 0,
-    ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.ridge = ridge
-        self.iterations = iterations
-        self.diagonal = diagonal
-        self.fit_intercept = fit_intercept
-        self.rows = rows
-        self.memory = memory
-        self.seed = seed
-
     def fit(self, X: Any, y: Any) -> RecursiveFeatureMachine:
         """Fit on inputs (n, d) and targets (n,) or (n, outputs)."""
         inputs = as_inputs(self, X, reset=True)
         targets = float_targets(inputs, y, "RecursiveFeatureMachine", "RecursiveFeatureClassifier")
-        self._flat = targets.ndim == 1
-        self._learn(inputs, targets.reshape(len(targets), -1))
+        self._learn(inputs, self._as_columns(targets))
         return self
-
-    def predict(self, X: Any) -> Array:
-        """(n_test,), or (n_test, outputs) when y had two axes."""
-        scores = self.logits(X)
-        return scores[:, 0] if self._flat else scores
 
 
 @final
@@ -186,29 +174,6 @@ class RecursiveFeatureClassifier(_RecursiveFeatures, ScoreClassifier):
     >>> RecursiveFeatureClassifier().fit(X[:80], X[:80, 0] > 0).score(X[80:], X[80:, 0] > 0)
     1.0
     """
-
-    def __init__(
-        self,
-        kernel: Any = "laplace",
-        bandwidth: Any = None,
-        ridge: Any = None,
-        iterations: Any = None,
-        diagonal: Any = False,
-        *,
-        fit_intercept: Any = True,
-        rows: Any = 4000,
-        memory: Any = "2GiB",
-        seed: Any = 0,
-    ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.ridge = ridge
-        self.iterations = iterations
-        self.diagonal = diagonal
-        self.fit_intercept = fit_intercept
-        self.rows = rows
-        self.memory = memory
-        self.seed = seed
 
     def fit(self, X: Any, y: Any) -> RecursiveFeatureClassifier:
         """Fit on inputs (n, d) and one label per row."""
@@ -241,21 +206,3 @@ def as_inputs(estimator: BaseEstimator, X: Any, *, reset: bool) -> Float64[Tenso
             " rows"
         )
     return X.detach().to(torch.float64)
-
-
-def _number(name: str, value: Any, *, least: float, open_end: bool = False) -> float | None:
-    if value is None:
-        return None
-    good = isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
-    if not good or value < least or (open_end and value == least):
-        raise UsageError(
-            f"got {name}={value!r}; expected a finite number {'>' if open_end else '≥'} {least:g}, or None to choose it by"
-            " leave-one-out"
-        )
-    return float(value)
-
-
-def _count(name: str, value: Any, *, least: int) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool | np.bool_) or value < least:
-        raise UsageError(f"got {name}={value!r}; expected a whole number ≥ {least}")
-    return int(value)

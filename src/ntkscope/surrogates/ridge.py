@@ -7,11 +7,10 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from sklearn.base import MultiOutputMixin, RegressorMixin
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import choice, one_hot
+from ntkscope.core.arguments import choice
 from ntkscope.linalg import (
     Gram,
     NumericalWarning,
@@ -25,35 +24,37 @@ from ntkscope.linalg import (
 )
 from ntkscope.linalg.band import lapack_is_safe
 from ntkscope.linalg.system import column_units, symmetric_part
-from ntkscope.surrogates._base import Array, LinearClassifier, LinearInKernel, as_array
-from ntkscope.surrogates._checks import (
-    class_labels,
-    fitted_kernel,
-    float_targets,
-    sample_weights,
-    strength,
-    training_kernel,
-)
+from ntkscope.surrogates._base import Array, LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array
+from ntkscope.surrogates._checks import fitted_kernel, strength
 from ntkscope.surrogates.registry import SURROGATES
 
 DENSE_UP_TO = 10_000
 OBJECTIVE = 1e-6  # how far above its minimum the objective may be, relative to it, without a warning
 
 
-class _Ridge(LinearInKernel):
+class _Ridge(LeastSquares):
     """What regression and classification share; abstract."""
 
-    alpha: Any
-    solver: str
-    rtol: float
-    max_iter: int
-    preconditioner: str
-    rank: int
+    def __init__(
+        self,
+        alpha: Any = 1.0,
+        *,
+        solver: Any = "auto",
+        rtol: Any = 1e-8,
+        max_iter: Any = 1000,
+        preconditioner: Any = "nystrom",
+        rank: Any = 256,
+    ) -> None:
+        self.alpha = alpha
+        self.solver = solver
+        self.rtol = rtol
+        self.max_iter = max_iter
+        self.preconditioner = preconditioner
+        self.rank = rank
 
-    def _solve(self, gram: Gram, targets: Tensor, weights: Tensor | None) -> None:
+    def _solve(self, gram: Gram, columns: Tensor, weights: Tensor | None) -> None:
         """`(S K S + α I) c̃ = S Y`, `c = S c̃`, with S² the weights: a point of weight 0 has coefficient 0."""
         alpha = strength(self.alpha, zero=True)
-        columns = targets.reshape(len(targets), -1)
         scale = torch.ones_like(columns[:, :1]) if weights is None else weights.sqrt()[:, None]
         system = gram if weights is None else _scaled(gram, scale)
         solver = choice(self.solver, "solver", ("auto", "cholesky", "cg"))
@@ -120,7 +121,8 @@ class _Ridge(LinearInKernel):
         self.jitter_ = found.jitter
         return found.solution
 
-    def _leave_one_out(self, K: Any) -> Array:
+    def leave_one_out(self, K: Any) -> Array:
+        """(n, outputs): each training point's scores by the fit without it; exact: `y_i - c_i / (K + αV⁻¹)⁻¹_ii`."""
         gram = fitted_kernel(self, K)
         if not lapack_is_safe(gram.shape[0], gram.device):
             raise UsageError(
@@ -144,7 +146,7 @@ class _Ridge(LinearInKernel):
 
 @final
 @SURROGATES.register("ridge")
-class KernelRidge(MultiOutputMixin, RegressorMixin, _Ridge):
+class KernelRidge(_Ridge, LeastSquaresRegressor):
     """`f(x) = κ(x, X) c`, c minimising `Σ_i v_i (y_i - f(x_i))² + α cᵀKc`: `(K + α V⁻¹) c = y`; O(n³).
 
     v are the sample weights (1). y may have several outputs. Up to 10,000 rows by Cholesky (float64 below 5,000);
@@ -163,48 +165,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, _Ridge):
     ([3.0, 6.0], [[0.0], [0.0]])
     """
 
-    def __init__(
-        self,
-        alpha: Any = 1.0,
-        *,
-        solver: Any = "auto",
-        rtol: Any = 1e-8,
-        max_iter: Any = 1000,
-        preconditioner: Any = "nystrom",
-        rank: Any = 256,
-    ) -> None:
-        self.alpha = alpha
-        self.solver = solver
-        self.rtol = rtol
-        self.max_iter = max_iter
-        self.preconditioner = preconditioner
-        self.rank = rank
-
-    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelRidge:
-        """Fit on the kernel (n, n), targets (n,) or (n, outputs), and weights (n,)."""
-        gram = training_kernel(self, K)
-        targets = float_targets(gram, y, "KernelRidge")
-        self._flat = targets.ndim == 1
-        self._solve(gram, targets, sample_weights(gram, sample_weight))
-        return self
-
-    def logits(self, K: Any) -> Array:
-        """The outputs as a matrix (n_test, outputs), whatever the shape of y was."""
-        return self._scores(K)
-
-    def predict(self, K: Any) -> Array:
-        """(n_test,), or (n_test, outputs) when y had two axes."""
-        scores = self._scores(K)
-        return scores[:, 0] if self._flat else scores
-
-    def leave_one_out(self, K: Any) -> Array:
-        """(n, outputs): each training point's prediction by the fit without it; exact: `y_i - c_i / (K + αV⁻¹)⁻¹_ii`."""
-        return self._leave_one_out(K)
-
 
 @final
 @SURROGATES.register("ridge-classifier")
-class KernelRidgeClassifier(_Ridge, LinearClassifier):
+class KernelRidgeClassifier(_Ridge, LeastSquaresClassifier):
     """`KernelRidge` on one-hot targets; the class of the largest output wins, and `logits` are the outputs.
 
     `predict_proba`, the softmax of the outputs, orders classes but is not calibrated.
@@ -213,34 +177,6 @@ class KernelRidgeClassifier(_Ridge, LinearClassifier):
     >>> KernelRidgeClassifier(alpha=0.1).fit(K, [0, 0, 1]).predict(K).tolist()
     [0, 0, 1]
     """
-
-    def __init__(
-        self,
-        alpha: Any = 1.0,
-        *,
-        solver: Any = "auto",
-        rtol: Any = 1e-8,
-        max_iter: Any = 1000,
-        preconditioner: Any = "nystrom",
-        rank: Any = 256,
-    ) -> None:
-        self.alpha = alpha
-        self.solver = solver
-        self.rtol = rtol
-        self.max_iter = max_iter
-        self.preconditioner = preconditioner
-        self.rank = rank
-
-    def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelRidgeClassifier:
-        """Fit on the kernel (n, n), one label per row, and weights (n,)."""
-        gram = training_kernel(self, K)
-        self.classes_, numbers = class_labels(gram, y, "KernelRidgeClassifier")
-        self._solve(gram, one_hot(numbers, len(self.classes_), gram.device), sample_weights(gram, sample_weight))
-        return self
-
-    def leave_one_out(self, K: Any) -> Array:
-        """(n, classes): each training point's scores by the fit without it; exact."""
-        return self._leave_one_out(K)
 
 
 def _scaled(gram: Gram, scale: Tensor) -> Gram:

@@ -8,14 +8,13 @@ from typing import Any, final
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
-from sklearn.base import MultiOutputMixin, RegressorMixin
 from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.data.subsets import stratified
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.linalg.band import lapack_is_safe
-from ntkscope.surrogates._base import Array, LinearInKernel, as_array
+from ntkscope.surrogates._base import LinearRegressor, as_array
 from ntkscope.surrogates._checks import fitted_kernel, float_targets, strength, training_kernel
 from ntkscope.surrogates._ridge_path import RidgePath, ridge_path
 from ntkscope.surrogates.registry import SURROGATES
@@ -26,7 +25,7 @@ ALPHAS = tuple(10.0 ** (-8 + 10 * k / 24) for k in range(25))
 
 @final
 @SURROGATES.register("ridge-loo")
-class KernelRidgeLOO(MultiOutputMixin, RegressorMixin, LinearInKernel):
+class KernelRidgeLOO(LinearRegressor):
     """`f(x) = b + κ(x, X) c` minimising `Σ (y_i - f(x_i))² + α cᵀKc`, b free; α has the least leave-one-out error.
 
     `alphas` are multiples of the mean diagonal of the centred kernel, so that neither the kernel's scale nor a constant
@@ -54,9 +53,7 @@ class KernelRidgeLOO(MultiOutputMixin, RegressorMixin, LinearInKernel):
     def fit(self, K: Any, y: Any) -> KernelRidgeLOO:
         """Fit on the kernel (n, n) and targets (n,) or (n, outputs)."""
         gram = training_kernel(self, K)
-        targets = float_targets(gram, y, "KernelRidge")
-        self._flat = targets.ndim == 1
-        columns = targets.reshape(len(targets), -1)
+        columns = self._as_columns(float_targets(gram, y, "KernelRidge"))
         path, chosen = self._path(gram, columns, _centred_diagonal(gram))
         self.alpha_, self.edge_, self.rows_ = float(path.alphas[path.best]), path.edge, len(path.targets)
         self.loo_errors_ = dict(zip(path.alphas.tolist(), path.errors.tolist()))
@@ -105,15 +102,6 @@ class KernelRidgeLOO(MultiOutputMixin, RegressorMixin, LinearInKernel):
         found = torch.from_numpy(ridge.coef_.T).to(gram.device)
         of_targets, of_ones = found[:, :-1], found[:, -1:]
         return of_targets - of_ones * (of_targets.sum(0) / of_ones.sum())
-
-    def logits(self, K: Any) -> Array:
-        """The outputs as a matrix (n_test, outputs), whatever the shape of y was."""
-        return self._scores(K)
-
-    def predict(self, K: Any) -> Array:
-        """(n_test,), or (n_test, outputs) when y had two axes."""
-        scores = self._scores(K)
-        return scores[:, 0] if self._flat else scores
 
     def leave_one_out(self, K: Any) -> Float64[np.ndarray, "n k"]:
         """Each training point's prediction by the fit without it, at the α of the whole fit; exact, O(n³)."""

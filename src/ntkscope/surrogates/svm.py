@@ -60,12 +60,7 @@ class KernelSVM(SupportVectors, LinearClassifier):
         tol: Any = 1e-6,
         max_iter: Any = -1,
     ) -> None:
-        self.C = C
-        self.loss = loss
-        self.intercept = intercept
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
+        super().__init__(C, loss, intercept, solver, tol, max_iter)
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelSVM:
         """Fit on the kernel (n, n), one label per row, and weights (n,) that multiply C."""
