@@ -15,6 +15,7 @@ import pytest
 from ntkscope.core import DataCorrupt, DataNotFound, UsageError
 from ntkscope.data import _files
 from ntkscope.data._npz import read_npz
+from ntkscope.data.olivetti import olivetti
 
 
 @pytest.fixture
@@ -119,9 +120,9 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
         _files.read_text(path, None)
 
 
-def test_choose_lists_what_is_allowed() -> None:
+def test_an_unknown_option_lists_what_is_allowed() -> None:
     with pytest.raises(UsageError, match=r"got split='persons'; expected one of 'person', 'random'"):
-        _files.choose("split", "persons", ["person", "random"])
+        olivetti(split="persons")
 
 
 EXPECTED = {"a": ("u1", (3,)), "b": ("u1", (2, 2))}

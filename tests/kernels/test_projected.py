@@ -138,21 +138,21 @@ def test_the_projection_does_not_move_with_the_global_seed_or_the_precision() ->
 
 @every_kind
 def test_the_dense_projection(kind: str) -> None:
-    p = sketch.projection_matrix(0, "layer.weight", (30, 40), 64, kind, torch.float64)
+    p = sketch.projection_rows(0, "layer.weight", 0, 1200, 64, kind, torch.float64)
     assert p.shape == (1200, 64)
     assert p.dtype == torch.float64
     if kind == "rademacher":
         assert torch.equal(p.abs(), torch.full_like(p, 64**-0.5))
     assert abs(float(p.mean())) <= 5 * (64 * p.numel()) ** -0.5
     assert float(p.square().mean()) == pytest.approx(1 / 64, rel=5 * (2 / p.numel()) ** 0.5)
-    assert torch.equal(p, sketch.projection_matrix(0, "layer.weight", (30, 40), 64, kind, torch.float64))
+    assert torch.equal(p, sketch.projection_rows(0, "layer.weight", 0, 1200, 64, kind, torch.float64))
     for other in [(1, "layer.weight"), (0, "layer.bias")]:
-        assert not torch.equal(p, sketch.projection_matrix(*other, (30, 40), 64, kind, torch.float64))
+        assert not torch.equal(p, sketch.projection_rows(*other, 0, 1200, 64, kind, torch.float64))
 
 
 @every_kind
 def test_rows_and_columns_of_the_projection_are_uncorrelated(kind: str) -> None:
-    p = sketch.projection_matrix(0, "layer.weight", (20, 20), 300, kind, torch.float64) * 300**0.5
+    p = sketch.projection_rows(0, "layer.weight", 0, 400, 300, kind, torch.float64) * 300**0.5
     for gram, terms in ((p @ p.T, 300), (p.T @ p, 400)):
         off = (gram / terms - torch.diag(torch.diagonal(gram / terms))).abs()
         assert float(off.max()) <= 6.5 * terms**-0.5  # the largest of ~80,000 standard normals is about 4.5

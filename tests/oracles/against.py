@@ -53,7 +53,7 @@ def projection(
 
     def matrix(name: str, shape: torch.Size) -> Tensor:
         if kind not in ("sparse", "kronecker"):
-            return sketch.projection_matrix(seed, name, tuple(shape), dim, kind, torch.float64)
+            return sketch.projection_rows(seed, name, 0, shape.numel(), dim, kind, torch.float64)
         if name in factored:
             found = KroneckerSketch(seed, name, shape[0], shape.numel() // shape[0], dim).matrix()
         else:

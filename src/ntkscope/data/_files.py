@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ntkscope.core import DataCorrupt, DataNotFound, UsageError
+from ntkscope.core import DataCorrupt, DataNotFound
 
 Root: TypeAlias = str | os.PathLike[str] | None
 Alternatives: TypeAlias = tuple[str, ...]  # names under which one file may lie, the preferred first
@@ -136,14 +136,3 @@ def read_text(path: Path, sha256: str | None) -> str:
             f"{path}: byte {error.start} (line {line}) is {content[error.start]:#04x}, which is not UTF-8;"
             " convert the file to UTF-8 or fetch it again"
         ) from error
-
-
-def choose(option: str, value: object, allowed: Sequence[str]) -> str:
-    """`value` when it is one of `allowed`; otherwise a `UsageError` that lists them.
-
-    >>> choose("split", "person", ["person", "random"])
-    'person'
-    """
-    if not isinstance(value, str) or value not in allowed:
-        raise UsageError(f"got {option}={value!r}; expected one of {', '.join(map(repr, allowed))}")
-    return value

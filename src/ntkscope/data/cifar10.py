@@ -17,12 +17,12 @@ from jaxtyping import Shaped, UInt8
 from PIL import Image, UnidentifiedImageError
 
 from ntkscope.core import DataCorrupt, Split
+from ntkscope.core.arguments import choice
 from ntkscope.data import _pickle
 from ntkscope.data._files import (
     Alternatives,
     Root,
     check_sha256,
-    choose,
     find_folder,
     not_found,
     pick,
@@ -186,7 +186,7 @@ def cifar10(
     as data alone and refused when they are more. The pretrained ResNet-20 and 56 need `normalise="imagenet"`. Other
     options as for `ntkscope.data.mnist.mnist`. About 5 s; 0.4 GB while selecting, then 12 kB per image kept.
     """
-    choose("format", format, ["auto", *LAYOUTS])
+    choice(format, "format", ["auto", *LAYOUTS])
     folder, layout = find_layout(root, format)
 
     def read(batches: list[str]) -> Labelled:

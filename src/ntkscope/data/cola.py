@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from ntkscope.core import DataCorrupt, Part, Split
-from ntkscope.data._files import Root, choose, find_folder, places, read_text
+from ntkscope.core.arguments import choice
+from ntkscope.data._files import Root, find_folder, places, read_text
 from ntkscope.data.registry import DATASETS
 from ntkscope.data.subsets import stratified
 
@@ -71,7 +72,7 @@ def cola(
     GLUE calls the validation set. `"out-of-domain"`: 516 sentences of other sources test, the 527 in-domain ones
     validate; `"in-domain"`: the other way round. Samples keep the share of acceptable sentences.
     """
-    choose("test", test, list(PARTS))
+    choice(test, "test", list(PARTS))
     folder = find_folder(
         "CoLA", places(root, ["cola", "CoLA", "cola_public/raw"]), [(name,) for name in SHA256], REMEDY
     )

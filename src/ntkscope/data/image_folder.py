@@ -13,7 +13,8 @@ from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
 from ntkscope.core import DataCorrupt, MemoryBudgetError, Split, UnsafeData, UsageError, numpy_generator
-from ntkscope.data._files import Root, choose, not_found, places
+from ntkscope.core.arguments import choice
+from ntkscope.data._files import Root, not_found, places
 from ntkscope.data.normalise import IMAGENET, Normalise
 from ntkscope.data.registry import DATASETS
 from ntkscope.data.subsets import Classes, Labelled, image_split, resolve_classes
@@ -117,7 +118,7 @@ def image_folder(
     `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All images are held
     in memory, 3 bytes per pixel while reading, then 12.
     """
-    choose("resize", resize, ["crop", "stretch"])
+    choice(resize, "resize", ["crop", "stretch"])
     for option, value in (("image_size", image_size), ("max_per_class", max_per_class)):
         if value is not None and value < 1:
             raise UsageError(f"got {option}={value!r}; expected a positive number or None")

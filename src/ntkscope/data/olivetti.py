@@ -6,7 +6,8 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from ntkscope.core import DataCorrupt, Split, UsageError, numpy_generator
-from ntkscope.data._files import Root, check_sha256, choose, find_folder, places
+from ntkscope.core.arguments import choice
+from ntkscope.data._files import Root, check_sha256, find_folder, places
 from ntkscope.data._npz import read_npz
 from ntkscope.data.normalise import Normalise
 from ntkscope.data.registry import DATASETS
@@ -62,8 +63,8 @@ def olivetti(
     sometimes (7) and never (25). `split="random"` draws images: then the same people are on both sides and recognising
     them is enough. `target="person"` needs the latter.
     """
-    choose("target", target, ["glasses", "person"])
-    choose("split", split, ["person", "random"])
+    choice(target, "target", ["glasses", "person"])
+    choice(split, "split", ["person", "random"])
     if not 0 < test_fraction < 1:
         raise UsageError(f"got test_fraction={test_fraction!r}; expected a number between 0 and 1")
     if target == "person" and split == "person":

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from ntkscope.core import DataCorrupt, Part, Split
-from ntkscope.data._files import Root, choose, find_folder, pick, places, read_text
+from ntkscope.core.arguments import choice
+from ntkscope.data._files import Root, find_folder, pick, places, read_text
 from ntkscope.data.registry import DATASETS
 from ntkscope.data.subsets import stratified
 
@@ -72,7 +73,7 @@ def sentiment140(
     part's extras are `query` and `date`. `train="time-confounded"` takes 100,000 tweets in which the two classes come
     from different weeks, so that a classifier may learn the weeks.
     """
-    choose("train", train, list(TRAIN))
+    choice(train, "train", list(TRAIN))
     folder = find_folder("Sentiment140", places(root, ["sentiment140", "Sentiment140"]), [MANUAL, TRAIN[train]], REMEDY)
     if train == "time-confounded":
         warnings.warn(

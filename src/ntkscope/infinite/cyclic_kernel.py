@@ -13,7 +13,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-LANES = 32
 STEP = 8  # numbers per step in the table `steps`
 
 if find_spec("triton") is not None:

@@ -5,9 +5,6 @@ So a projection is the same on every device, for every tile size and number of w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -104,16 +101,3 @@ def projection_rows(
     words = _words(key, rows, torch.arange(dim, device=device))
     uniform = (((words >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
     return (torch.erfinv(2 * uniform - 1) * (2.0 / dim) ** 0.5).to(dtype)
-
-
-def projection_matrix(
-    seed: int,
-    name: str,
-    shape: Sequence[int],
-    dim: int,
-    kind: str = "rademacher",
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-) -> Float[Tensor, "rows dim"]:
-    """The whole projection of a parameter: its flattened gradient times this is its share of the projected gradient."""
-    return projection_rows(seed, name, 0, prod(shape), dim, kind, dtype, device)

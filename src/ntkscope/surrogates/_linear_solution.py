@@ -14,7 +14,6 @@ from torch import Tensor
 from ntkscope.core import Params, UsageError
 from ntkscope.core.budget import over_budget
 from ntkscope.core.progress import counter
-from ntkscope.core.sizes import parse_bytes
 from ntkscope.linalg import cholesky_solve, conjugate_gradient, least_squares, lsmr, minimum_norm_solve
 from ntkscope.linalg.system import EIGENVECTORS, FLOAT64_BELOW
 from ntkscope.surrogates._tangent_system import Problem, TangentSystem
@@ -64,7 +63,10 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class _Settings:
+class Settings:
+    """How a problem is solved; `Linearized.solve` says what each of them does."""
+
+    method: str
     ridge: float
     cutoff: float | None
     rtol: float
@@ -73,30 +75,23 @@ class _Settings:
     store: str | os.PathLike[str] | None
     progress: bool
 
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UsageError(f"got method={self.method!r}; expected one of {', '.join(METHODS)}")
+        if isinstance(self.ridge, bool) or not (math.isfinite(self.ridge) and self.ridge >= 0):
+            raise UsageError(f"got ridge={self.ridge!r}; expected a finite number ≥ 0")
+        if self.cutoff is not None and not 0 <= self.cutoff < 1:
+            raise UsageError(f"got cutoff={self.cutoff}; expected it in [0, 1), relative to the largest singular value")
+        if not 0 < self.rtol < 1 or self.max_iter < 1:
+            raise UsageError(
+                f"got rtol={self.rtol}, max_iter={self.max_iter}; expected rtol in (0, 1) and max_iter ≥ 1"
+            )
 
-def solve(
-    problem: Problem,
-    method: str,
-    *,
-    ridge: float,
-    cutoff: float | None,
-    rtol: float,
-    max_iter: int,
-    memory: str | int | float,
-    store: str | os.PathLike[str] | None,
-    progress: bool,
-) -> tuple[Params, LinearSolution]:
+
+def solve(problem: Problem, settings: Settings) -> tuple[Params, LinearSolution]:
     """The parameters that minimise a problem, by the names of the network's, and the report."""
     started = time.perf_counter()
-    if method not in METHODS:
-        raise UsageError(f"got method={method!r}; expected one of {', '.join(METHODS)}")
-    if isinstance(ridge, bool) or not (math.isfinite(ridge) and ridge >= 0):
-        raise UsageError(f"got ridge={ridge!r}; expected a finite number ≥ 0")
-    if cutoff is not None and not 0 <= cutoff < 1:
-        raise UsageError(f"got cutoff={cutoff}; expected it in [0, 1), relative to the largest singular value")
-    if not 0 < rtol < 1 or max_iter < 1:
-        raise UsageError(f"got rtol={rtol}, max_iter={max_iter}; expected rtol in (0, 1) and max_iter ≥ 1")
-    settings = _Settings(float(ridge), cutoff, rtol, max_iter, parse_bytes(memory), store, progress)
+    method, cutoff, store = settings.method, settings.cutoff, settings.store
     system = TangentSystem(problem)
     taken = _fitting(system.shape, settings) if method == "auto" else method
     if cutoff is not None and taken in ("lsmr", "cg"):
@@ -121,7 +116,7 @@ def solve(
     return stored, _report(system, taken, found, settings, time.perf_counter() - started)
 
 
-def _report(system: TangentSystem, method: str, found: _Found, settings: _Settings, seconds: float) -> LinearSolution:
+def _report(system: TangentSystem, method: str, found: _Found, settings: Settings, seconds: float) -> LinearSolution:
     residual = system.b - system.matvec(found.vector[:, None])[:, 0]
     gradient = system.rmatvec(residual[:, None])[:, 0] - settings.ridge * found.vector
     first = system.rmatvec(system.b[:, None])[:, 0]
@@ -172,7 +167,7 @@ BYTES: dict[str, Callable[[int, int], int]] = {
 }
 
 
-def _fitting(shape: tuple[int, int], settings: _Settings) -> str:
+def _fitting(shape: tuple[int, int], settings: Settings) -> str:
     """The first direct road that fits memory and time, else LSMR."""
     rows, parameters = shape
     if settings.store is not None:
@@ -193,7 +188,7 @@ def _fitting(shape: tuple[int, int], settings: _Settings) -> str:
 # -- the roads --------------------------------------------------------------------------------------------------------
 
 
-def _dense(system: TangentSystem, settings: _Settings) -> _Found:
+def _dense(system: TangentSystem, settings: Settings) -> _Found:
     weights = system.weights.repeat_interleave(system.outputs)
     # b carries √w already, and a row of weight 0 has no say
     targets = torch.where(system.roots > 0, system.b / system.roots, 0.0)
@@ -201,7 +196,7 @@ def _dense(system: TangentSystem, settings: _Settings) -> _Found:
     return _Found(found.solution.to(torch.float64), found.rank, found.cutoff)
 
 
-def _kernel(system: TangentSystem, settings: _Settings) -> _Found:
+def _kernel(system: TangentSystem, settings: Settings) -> _Found:
     gram = system.gram(settings.memory, settings.store, settings.progress)
     if settings.ridge > 0 and settings.cutoff is None:
         solved = cholesky_solve(gram, system.b, settings.ridge)
@@ -221,7 +216,7 @@ def _kernel(system: TangentSystem, settings: _Settings) -> _Found:
     return _Found(vector, found.rank, math.sqrt(found.cutoff), warnings=found.warnings)
 
 
-def _lsmr(system: TangentSystem, settings: _Settings) -> _Found:
+def _lsmr(system: TangentSystem, settings: Settings) -> _Found:
     with counter(settings.max_iter, "LSMR", settings.progress) as bar:
         found = lsmr(
             system,
@@ -234,7 +229,7 @@ def _lsmr(system: TangentSystem, settings: _Settings) -> _Found:
     return _Found(found.solution[:, 0], None, None, found.iterations, found.converged, found.warnings)
 
 
-def _cg(system: TangentSystem, settings: _Settings) -> _Found:
+def _cg(system: TangentSystem, settings: Settings) -> _Found:
     stored = settings.store is not None
     gram = system.gram(settings.memory, settings.store, settings.progress) if stored else system.operator()
     with counter(settings.max_iter, "conjugate gradients", settings.progress) as bar:
@@ -250,7 +245,7 @@ def _cg(system: TangentSystem, settings: _Settings) -> _Found:
     return _Found(vector, None, None, found.iterations, found.converged, found.warnings)
 
 
-ROADS: dict[str, Callable[[TangentSystem, _Settings], _Found]] = {
+ROADS: dict[str, Callable[[TangentSystem, Settings], _Found]] = {
     "dense": _dense,
     "kernel": _kernel,
     "lsmr": _lsmr,

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ntkscope.core import Params, Part, UsageError
 from ntkscope.core.calling import arguments
 from ntkscope.core.copies import differing, duplicate, shared
-from ntkscope.surrogates._linear_solution import LinearSolution, Problem, solve
+from ntkscope.core.sizes import parse_bytes
+from ntkscope.surrogates._linear_solution import LinearSolution, Problem, Settings, solve
 from ntkscope.tangent.batches import Batch, checked
 from ntkscope.tangent.expansion import FAILED, ROADS, admit, expand, is_transformed, second_road
 from ntkscope.tangent.guards import check_mode
@@ -150,17 +151,8 @@ class Linearized(nn.Module):
             origin=start if self.coordinates == "w" else None,
             dtype=dtype,
         )
-        found, solution = solve(
-            problem,
-            method,
-            ridge=ridge,
-            cutoff=cutoff,
-            rtol=rtol,
-            max_iter=max_iter,
-            memory=memory,
-            store=store,
-            progress=progress,
-        )
+        settings = Settings(method, ridge, cutoff, rtol, max_iter, parse_bytes(memory), store, progress)
+        found, solution = solve(problem, settings)
         own = dict(getattr(self, self.coordinates).named_parameters())
         with torch.no_grad():
             for name, value in found.items():
