@@ -7,8 +7,12 @@ What a copy cannot have of its own (a global, a weak reference) is named by `sha
 
 from __future__ import annotations
 
+import array
 import copy
+import ctypes
 import gc
+import io
+import random
 import sys
 import weakref
 from collections.abc import Iterator
@@ -36,6 +40,12 @@ MOST = 50_000  # objects followed: a model that holds a whole program (a trainer
 LARGE = 2**22  # numbers of a tensor that is no parameter, above which its version alone tells whether it was written to
 MARK = "_belongs_to_ntkscope"  # an attribute of hooks of this package's own, which are no part of the model
 CUT = (ModuleType, CodeType, FrameType, GeneratorType, BuiltinFunctionType, torch.optim.Optimizer)
+OPAQUE = (torch.jit.ScriptModule, torch.optim.Optimizer, random.Random, io.IOBase, array.array, bytearray, memoryview)
+OPAQUE += (ctypes.Array, ctypes.Structure, ctypes._SimpleCData, torch.UntypedStorage, torch.storage.TypedStorage)
+ATOMS = (
+    *(type(None), bool, int, float, complex, str, bytes, tuple, dict, slice, range, type(...), type(NotImplemented)),
+)
+ATOMS += (torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic, np.dtype)  # which never change
 ELSEWHERE = {
     "logging",
     "threading",
@@ -184,6 +194,26 @@ def reached(*roots: Any, code: bool = True) -> Iterator[Any]:
             stack.extend(_held(value, code))
 
 
+def address(tensor: Tensor) -> int:
+    """Where the numbers of a tensor lie; of one without a storage, what tells it from others."""
+    try:
+        return tensor.data_ptr() or id(tensor)
+    except RuntimeError:
+        return id(tensor)
+
+
+def trainable(outputs: Tensor) -> Iterator[Tensor]:
+    """The tensors by which autograd would differentiate `outputs`."""
+    nodes, seen = [outputs.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [each for each, _ in node.next_functions]
+            if hasattr(node, "variable"):
+                yield node.variable
+
+
 class Identity:
     """Everything a model is made of at one moment, but for the numbers of its parameters and buffers.
 
@@ -197,6 +227,9 @@ class Identity:
     def __init__(self, model: nn.Module) -> None:
         state = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self.parts = [(value, _held(value, True), _numbers(value, state)) for value in reached(model)]
+        self.opaque = any(
+            _opaque(value, state) for value, _, _ in self.parts
+        )  # whether more may change than is seen here
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -216,6 +249,15 @@ def _alike(one: Any, other: Any) -> bool:
     if one is other or type(one) is not type(other):
         return one is other
     return isinstance(one, int | float | complex | str | bytes | np.generic) and (one == other or one != one != other)
+
+
+def _opaque(value: Any, state: set[int]) -> bool:
+    """Whether something holds numbers that `_held` and `_numbers` do not tell."""
+    if isinstance(value, Tensor):
+        return id(value) not in state and (value.is_inference() or value.numel() > LARGE)
+    if isinstance(value, np.ndarray | np.void):
+        return isinstance(value, np.void) or value.dtype.hasobject
+    return isinstance(value, OPAQUE) or not (gc.is_tracked(value) or isinstance(value, ATOMS))
 
 
 def _numbers(value: Any, state: set[int]) -> Any:

@@ -19,6 +19,7 @@ from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engines import Engines
 from ntkscope.tangent.heads import OutputSketch
 from ntkscope.tangent.readout import last_parameters
+from ntkscope.tangent.reference import compare
 from ntkscope.tangent.subject import Selection, Subject, place
 
 F = TypeVar("F", bound=Callable[..., Gram])
@@ -114,15 +115,25 @@ class Kept:
         self.lasting = lasting
         self._held: dict[str, tuple[Identity | None, Any]] = {}
 
-    def get(self, what: str, model: nn.Module, make: Callable[[], Held]) -> Held:
-        """What was made of the model earlier, if it is still the same but for its weights; made anew otherwise."""
+    def get(self, what: str, model: nn.Module, make: Callable[[], Held], sample: Batch) -> Held:
+        """What was made of the model earlier, if it is still the same but for its weights; made anew otherwise.
+
+        A copy of a model that holds more than can be looked at is held to it on a `sample`.
+        """
         now = Identity(model) if self.lasting else None
         before, held = self._held.get(what, (None, None))
         if now is None or before != now:
             held = make()
             self._held[what] = now, held
         else:
-            (held.subject if isinstance(held, Engines) else held).refresh()
+            subject = held.subject if isinstance(held, Engines) else held
+            subject.refresh()
+            try:
+                if now.opaque:
+                    compare(subject, subject.placed(sample))
+            except UsageError:
+                held = make()
+                self._held[what] = now, held
         return held
 
 
@@ -178,13 +189,13 @@ class Request:
                 last = last_parameters(everything, self.placed(everything, self.x1[: min(3, len(self.x1))]))
             return Engines(self.subject(self.params, last), certify=self.certify, lasting=kept.lasting)
 
-        engines = kept.get("engines", self.model, make)
+        engines = kept.get("engines", self.model, make, self.x1[:1])
         engines.certify = self.certify
         return engines
 
     def still(self) -> tuple[Subject, Batch]:
         """The subject of a kernel without parameters, checked on a few samples, and these."""
-        subject = (self.kept or Kept()).get("still", self.model, lambda: self.subject(still=True))
+        subject = (self.kept or Kept()).get("still", self.model, lambda: self.subject(still=True), self.x1[:1])
         few = self.placed(subject, self.x1[: min(3, len(self.x1))])
         outputs = guards.first_outputs(subject, few)
         guards.check_chance(subject, few, outputs)

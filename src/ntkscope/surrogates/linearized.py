@@ -91,8 +91,8 @@ class Linearized(nn.Module):
             values, moved = expand(self.origin, self.displacement(), batch, road, restore=restore)
         except torch.OutOfMemoryError:
             raise
-        except FAILED:
-            last = second_road(road)
+        except FAILED as error:
+            last = second_road(road, error)
             if road == last or is_transformed(batch.tensors()):
                 raise
             values, moved = expand(self.origin, self.displacement(), batch, last, restore=restore)

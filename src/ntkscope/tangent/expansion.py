@@ -8,7 +8,7 @@ one more product per layer, whatever the number of outputs. Where an operation h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import NtkscopeError, Params, UsageError, generator
 from ntkscope.core.calling import logits
-from ntkscope.core.copies import reached
+from ntkscope.core.copies import address, reached, trainable
 from ntkscope.core.threads import alone_with
 from ntkscope.core.tree import tensors
 from ntkscope.tangent import guards
@@ -36,6 +36,10 @@ NEITHER = (
 )
 
 
+class UseLost(RuntimeError):
+    """A parameter was used where a road does not replace it."""
+
+
 def expand(
     network: nn.Module, direction: Params, batch: Batch, road: str, *, restore: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -46,9 +50,20 @@ def expand(
     """
     with alone_with(network), MATH:
         before = Pristine(network) if restore else None
+        moving = [parameter for name, parameter in network.named_parameters() if name in direction]
+        frozen = [] if is_transformed(moving) else [parameter for parameter in moving if not parameter.requires_grad]
         try:
-            return ROADS[road](network, direction, batch)
+            for parameter in frozen:  # so that a use of it that is not replaced is in the graph
+                parameter.requires_grad_()
+            values, moved = ROADS[road](network, direction, batch)
+            if values.requires_grad and not is_transformed(values):
+                _check_uses(
+                    network, values, lambda: ROADS[road](network, direction, batch)[0], batch.tensors(), replaced=True
+                )
+            return values, moved
         finally:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
             if before is not None:
                 before.restore()
 
@@ -100,6 +115,8 @@ class _TwoBackwardPasses(torch.autograd.Function):
                 )
             else:
                 moved = torch.zeros_like(values)
+        known = (*leaves.values(), *batch.tensors())
+        _check_uses(network, values, lambda: logits(network(*batch.args, **batch.kwargs)), known, replaced=True)
         ctx.values, ctx.leaves = values, list(leaves.values())
         outputs = values.detach()
         ctx.mark_non_differentiable(outputs)
@@ -121,10 +138,10 @@ ROADS: dict[str, Road] = {
 }
 
 
-def second_road(road: str) -> str:
-    """The road to take where an operation has no forward mode."""
+def second_road(road: str, error: Exception) -> str:
+    """The road to take where an operation has no forward mode, or a use of a parameter was not replaced."""
     names = list(ROADS)
-    return names[names.index(road) | 1]
+    return names[names.index(road) | (2 if isinstance(error, UseLost) else 1)]
 
 
 def is_transformed(x: Any) -> bool:
@@ -146,7 +163,7 @@ def admit(model: nn.Module, names: tuple[str, ...], batch: Batch) -> tuple[str, 
         guards.check_inputs_finite(few)
         outputs = guards.first_outputs(subject, few)
         guards.check_differentiable(subject, outputs)
-        _check_own(model, outputs)
+        _check_uses(model, outputs, lambda: subject(few), replaced=False)
         guards.check_used(subject, few)
         guards.check_chance(subject, few, outputs)
         guards.check_independence(subject, few, outputs)
@@ -170,22 +187,25 @@ def admit(model: nn.Module, names: tuple[str, ...], batch: Batch) -> tuple[str, 
     raise UsageError(NEITHER.format(model=type(model).__name__, error=problem))
 
 
-def _check_own(model: nn.Module, outputs: Tensor) -> None:
-    """Refuse outputs that depend on a trainable tensor which the network does not hold: nobody would keep that one still."""
-    own = {id(value) for value in reached(model, code=False)}
-    nodes, seen = [outputs.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            nodes += [each for each, _ in node.next_functions]
-            leaf = getattr(node, "variable", None)
-            if leaf is not None and id(leaf) not in own:
-                raise UsageError(
-                    f"a copy of {type(model).__name__} uses a trainable tensor of shape {tuple(leaf.shape)} that is not its"
-                    " own (of the model itself, or a global), so w₀ would not stay as it was; expected a model whose parameters"
-                    " are reached through its modules, attributes and closures"
-                )
+def _check_uses(
+    network: nn.Module, values: Tensor, again: Callable[[], Tensor], known: Iterable[Tensor] = (), *, replaced: bool
+) -> None:
+    """Look for what the outputs depend on besides `known`: uses of a parameter that was to be `replaced`, and tensors that the
+    network does not hold, which nobody would keep still. Tensors that are made anew in every pass are neither."""
+    places = {address(tensor) for tensor in known}
+    found = [leaf for leaf in trainable(values) if address(leaf) not in places]
+    parameters = {address(parameter) for parameter in network.parameters()}
+    if replaced and any(address(leaf) in parameters for leaf in found):
+        raise UseLost("a parameter is used where functions or containers hold it")
+    own = parameters | {address(held) for held in reached(network, code=False) if isinstance(held, Tensor)}
+    foreign = [leaf for leaf in found if address(leaf) not in own]
+    for leaf in trainable(again()) if foreign else ():
+        if any(leaf is each for each in foreign):
+            raise UsageError(
+                f"a copy of {type(network).__name__} uses a trainable tensor of shape {tuple(leaf.shape)} that is not its own"
+                " (of the model itself, or a global), so w₀ would not stay as it was; expected a model whose parameters are"
+                " reached through its modules, attributes and closures"
+            )
 
 
 def _agrees(subject: Subject, few: Batch, road: str, restore: bool) -> bool:

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_map_only
 from ntkscope.core import Params, UsageError
 from ntkscope.core.arguments import as_device
 from ntkscope.core.calling import logits
-from ntkscope.core.copies import differing, duplicate, reached, shared
+from ntkscope.core.copies import address, differing, duplicate, reached, shared, trainable
 from ntkscope.core.random import kept_randomness
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.core.threads import Together, alone_with, caller
@@ -102,13 +102,25 @@ class Subject:
     def __call__(self, batch: Batch, leaves: Mapping[str, Tensor] | None = None) -> Tensor:
         """The outputs, (n, c); with `leaves` in the place of the chosen parameters, on a copy of the model."""
         if leaves is None:
-            return logits(self.run(batch))
+            outputs = logits(self.run(batch))
+            if self.own is not None:
+                self._check_graph(outputs)
+            return outputs
         spare, before = self.spare()
         try:
             with swapped(spare, leaves):
                 return logits(spare(*batch.args, **batch.kwargs))
         finally:
             before.restore()
+
+    def _check_graph(self, outputs: Tensor) -> None:
+        """Refuse outputs of a copy that depend on parameters of the original."""
+        theirs = {
+            parameter.data_ptr(): name for name, parameter in self.original.named_parameters() if parameter.numel()
+        }
+        lost = sorted({theirs[address(leaf)] for leaf in trainable(outputs) if address(leaf) in theirs})
+        if lost:
+            raise UsageError(NOT_THE_MODEL.format(model=type(self.original).__name__, names=", ".join(lost)))
 
     def run(self, batch: Batch) -> Any:
         """Whatever the model answers; the model is put back as it was, the inputs are left alone."""
