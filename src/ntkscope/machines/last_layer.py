@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError
+from ntkscope.core.arguments import choice, instance
 from ntkscope.core.copies import duplicate
 from ntkscope.core.progress import counter
 from ntkscope.linalg import NumericalWarning, least_squares
@@ -151,15 +152,10 @@ def solve_last_layer(
 
 
 def _checked(model: nn.Module, part: Part, loss: str, ridge: float, device: Any) -> Batch:
-    if not isinstance(model, nn.Module):
-        raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
-    if not isinstance(part, Part):
-        raise UsageError(
-            f"got training data of type {type(part).__name__}; expected a Part with inputs and targets, such as split.train or"
-            " ntkscope.core.Part(x, y)"
-        )
-    if loss not in LOSSES:
-        raise UsageError(f"got loss={loss!r}; expected one of {', '.join(map(repr, LOSSES))}")
+    instance(model, "a model", nn.Module, "a torch.nn.Module")
+    wanted = "a Part with inputs and targets, such as split.train or ntkscope.core.Part(x, y)"
+    instance(part, "training data", Part, wanted)
+    choice(loss, "loss", LOSSES)
     if not (math.isfinite(ridge) and ridge >= 0):
         raise UsageError(f"got ridge={ridge}; expected a finite number ≥ 0")
     guards.check_mode(model)

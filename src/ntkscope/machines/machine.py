@@ -14,6 +14,7 @@ from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import choice
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.machines.pair import KernelPair
 from ntkscope.measures.log_odds import centred_logits, probabilities
@@ -94,8 +95,7 @@ def fit_machine(
     >>> distilled.logits(pair.test).tolist()
     [[3.0, -1.0, -2.0], [-2.0, 2.0, 0.0]]
     """
-    if target not in TARGETS:
-        raise UsageError(f"got target={target!r}; expected one of {', '.join(map(repr, TARGETS))}")
+    choice(target, "target", tuple(TARGETS))
     estimator: Any = SURROGATES[surrogate or TARGETS[target]](**options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Params, Part, UsageError
+from ntkscope.core.arguments import instance
 from ntkscope.core.calling import arguments
 from ntkscope.core.copies import differing, duplicate, shared
 from ntkscope.core.sizes import parse_bytes
@@ -58,8 +59,7 @@ class Linearized(nn.Module):
     def __init__(
         self, model: nn.Module, *, params: Selection = None, coordinates: str = "u", offset: bool = True
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
+        instance(model, "a model", nn.Module, "a torch.nn.Module")
         if isinstance(model, Linearized):
             raise UsageError("got a linearised network, which is linear already; expected the network itself")
         if coordinates not in COORDINATES:
