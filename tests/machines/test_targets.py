@@ -108,7 +108,7 @@ def test_logits_that_are_not_finite_are_refused() -> None:
     spoiled = network()
     spoiled[3, 1] = np.nan
     for target in ("logits", "probabilities"):
-        with pytest.raises(NumericalError, match=r"NaN or infinite, the first at \(3, 1\)"):
+        with pytest.raises(NumericalError, match=r"1 NaN or infinite values, the first at \(3, 1\)"):
             fit_machine(pair(), None, target=target, network=spoiled)
 
 
