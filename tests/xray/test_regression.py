@@ -14,7 +14,7 @@ import ntkscope as ns
 from ntkscope.core import Part, UsageError, generator
 from ntkscope.machines import KernelPair, fit_machine
 from ntkscope.xray.items import collect_both
-from ntkscope.xray.sections import output_explain, output_problems, output_summary, output_surrogates
+from ntkscope.xray.sections import output_explain, problems, summary, surrogates
 from ntkscope.xray.task import told_by
 from xray.small import blobs, network, regressed, trained, waves
 
@@ -114,7 +114,7 @@ def test_every_section_is_done_or_says_why_not(two: Any) -> None:
 
 def test_figures_are_those_of_the_network(two: Any) -> None:
     record, model, _, test = two
-    found = output_summary.SECTION.read(record.metrics)
+    found = summary.OUTPUT_SECTION.read(record.metrics)
     assert found is not None
     with torch.no_grad():
         missed = (model(test.x) - test.y).double().numpy()
@@ -125,7 +125,7 @@ def test_figures_are_those_of_the_network(two: Any) -> None:
     assert found.r2 == pytest.approx(r2.mean(), abs=1e-5)
     assert found.trust in ("high", "medium")
     assert {item.what for item in found.evidence} >= {"linearisation error", "increase in alignment"}
-    rows = output_surrogates.SECTION.read(record.metrics)
+    rows = surrogates.OUTPUT_SECTION.read(record.metrics)
     assert rows is not None
     assert rows.explained is not None
     assert {(row.kernel, row.target) for row in rows.table} == {
@@ -179,7 +179,7 @@ def test_terms_add_up_and_removals_are_real_refits(two: Any) -> None:
 
 def test_a_wrong_target_is_found(two: Any) -> None:
     record, _, train, _ = two
-    found = output_problems.SECTION.read(record.metrics)
+    found = problems.OUTPUT_SECTION.read(record.metrics)
     assert found is not None
     assert (found.listed[0].original, found.listed[0].output) == (7, 0)
     assert found.listed[0].score > found.threshold
@@ -247,7 +247,7 @@ def test_trust_follows_how_faithful_the_surrogate_is(tmp_path: Path, seed: int) 
     train, test = waves(150, seed=seed)
     _, model = regressed(train, width=64, steps=400, seed=seed)
     record = ns.xray(model, train, test, tmp_path / "good", kernels=["ck"], progress=False)
-    good = output_summary.SECTION.read(record.metrics)
+    good = summary.OUTPUT_SECTION.read(record.metrics)
     assert good is not None
     assert good.trust in ("high", "medium")
 
@@ -267,6 +267,6 @@ def test_trust_follows_how_faithful_the_surrogate_is(tmp_path: Path, seed: int) 
             return self.readout(torch.sin(self.layer(x)))
 
     bad = ns.xray(Steep(), train, test, tmp_path / "bad", kernels=["ck"], max_train=30, untrained=True, progress=False)
-    found = output_summary.SECTION.read(bad.metrics)
+    found = summary.OUTPUT_SECTION.read(bad.metrics)
     assert found is not None
     assert found.trust == "do not trust"

@@ -13,7 +13,7 @@ from ntkscope.core import UsageError
 from ntkscope.core.interrupts import Terminated
 from ntkscope.core.printable import printable
 from ntkscope.report.certificates import Checks
-from ntkscope.xray.sections import output_problems, output_summary, output_surrogates, problems, summary, surrogates
+from ntkscope.xray.sections import problems, summary, surrogates
 
 TIME, MEMORY = "10m", "2GiB"
 CERTIFY: dict[str, str | bool] = {"every": "every", "sampled": "sampled", "none": False}
@@ -94,7 +94,7 @@ def in_short(record: ns.Record) -> list[str]:
 
 def _regression_in_short(metrics: Mapping[str, Any]) -> list[str]:
     """The same lines for a regression; none for a classifier."""
-    found, rated = output_summary.SECTION.read(metrics), output_surrogates.SECTION.read(metrics)
+    found, rated = summary.OUTPUT_SECTION.read(metrics), surrogates.OUTPUT_SECTION.read(metrics)
     lines = []
     if found is not None:
         lines.append(f"verdict: {found.verdict}. {found.why}")
@@ -104,7 +104,7 @@ def _regression_in_short(metrics: Mapping[str, Any]) -> list[str]:
         lines.append(f"{'surrogate':>12} {'fitted to':>10} {'R²':>10} {'Kendall τ':>10} {'R² targets':>11}")
         for row in rated.table:
             lines.append(f"{row.kernel:>12} {row.target:>10} {row.r2:>10.3f} {row.tau:>10.3f} {row.r2_targets:>11.3f}")
-    doubts = output_problems.SECTION.read(metrics)
+    doubts = problems.OUTPUT_SECTION.read(metrics)
     if doubts is not None:
         lines.append(f"doubtful targets: {doubts.doubtful}, near-duplicates: {len(doubts.duplicates)}")
     return lines

@@ -11,7 +11,7 @@ from ntkscope.report.document import document, part
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, as_float, number, percent
 from ntkscope.report.source import Source, mapping
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 
 COMPARISON = "comparison"
 _FIGURES = {
@@ -144,12 +144,11 @@ def _effect(row: Mapping[str, Any]) -> tuple[Markup, str]:
     return tag("span", word, class_=f"pill {kind}"), word
 
 
-def _kernels(rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
+def _kernels(rows: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
     cells = [
         [
             Cell(source.kernel_mark(row.get("name")), row.get("name"), kind="strong"),
-            Cell(number(row.get("cka")), row.get("cka"), True),
-            Cell(number(row.get("items")), row.get("items"), True),
+            *figures(row.get("cka"), row.get("items")),
         ]
         for row in rows
     ]
@@ -160,11 +159,10 @@ def _kernels(rows: Sequence[Mapping[str, Any]], figures: Sequence[Mapping[str, A
     both = [
         [
             Cell(_FIGURES.get(str(row.get("name")), row.get("name")), row.get("name"), kind="strong"),
-            Cell(number(row.get("a")), row.get("a"), True),
-            Cell(number(row.get("b")), row.get("b"), True),
+            *figures(row.get("a"), row.get("b")),
             Cell(_change(row.get("a"), row.get("b")), None),
         ]
-        for row in figures
+        for row in measured
     ]
     return (
         join(
@@ -195,8 +193,7 @@ def _surrogates(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | N
             [
                 Cell(source.kernel_mark(kernel), kernel, kind="strong"),
                 Cell({"logits": "the network's logits", "labels": "the labels"}.get(target, target), target),
-                Cell(helped.tau(row.get("a")), row.get("a"), True),
-                Cell(helped.tau(row.get("b")), row.get("b"), True),
+                *figures(row.get("a"), row.get("b"), shown=helped.tau),
                 Cell(_change(row.get("a"), row.get("b")), None),
             ]
         )
@@ -249,8 +246,7 @@ def _doubts(data: Mapping[str, Any], classes: Sequence[str]) -> Markup | None:
             [
                 Cell(f"#{row.get('original')}", row.get("original"), True),
                 Cell(_name(row.get("label"), classes), row.get("label")),
-                Cell(number(row.get("score_a")), row.get("score_a"), True),
-                Cell(number(row.get("score_b")), row.get("score_b"), True),
+                *figures(row.get("score_a"), row.get("score_b")),
             ]
             for row in rows
         ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ntkscope.report.markup import Markup, tag
-from ntkscope.report.numbers import NONE, plain
+from ntkscope.report.numbers import NONE, number, plain
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,15 @@ class Cell:
         """
         simple = value is None or isinstance(value, (bool, int, float, str))
         return cls(plain(value), value if simple else plain(value), isinstance(value, (int, float)))
+
+
+def figures(*values: Any, shown: Callable[..., Any] = number, **options: Any) -> list[Cell]:
+    """Cells of numbers, each shown in few digits and sorted by its value.
+
+    >>> figures(0.71234, None)
+    [Cell(shown='0.712', value=0.71234, numeric=True, kind=''), Cell(shown='–', value=None, numeric=True, kind='')]
+    """
+    return [Cell(shown(value, **options), value, True) for value in values]
 
 
 def table(

@@ -8,11 +8,16 @@ network's typical margin.
 The thresholds were set on networks that were trained, half-trained, untrained and trained on shuffled labels, X-rayed on many
 and on few of their training items, so that "do not trust" meets surrogates that disagree on fresh items and spares those that
 agree: `python -m benchmarks.trust`.
+
+Of a regression, on the whole: how much of the network's outputs the surrogate explains on test items, and how alike both rank
+them; the worst output decides. For one item: how far apart both are, measured in the spread of the network's outputs.
+`tests/xray/test_regression.py` has networks that were trained, untrained and trained on shuffled targets on either side.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -33,7 +38,9 @@ NEARLY = (
     0.9,
     0.99,
 )  # agreement on errors, lower end of τ, R²: together they make up for a wide interval of few errors
+R2 = (0.5, 0.9)  # of a regression: below the first, do not trust; high needs an interval that ends above the second
 ITEM = (0.25, 1.0)  # distance of logits, in typical margins: high up to the first, do not trust beyond the second
+ITEM_OUTPUTS = (0.25, 0.75)  # the same, of a regression, in standard deviations of the output
 
 
 @runtime_checkable
@@ -52,6 +59,18 @@ class Rated(Protocol):
     def r2_logits(self) -> float: ...
 
 
+@runtime_checkable
+class RatedOutputs(Protocol):
+    """The figures of a surrogate that a verdict needs, as a row of the X-ray's table has them."""
+
+    @property
+    def worst_r2(self) -> float: ...
+    @property
+    def worst_r2_low(self) -> float: ...
+    @property
+    def worst_tau_low(self) -> float: ...
+
+
 @dataclass(frozen=True)
 class Trust:
     """`level`: 2 high, 1 medium, 0 do not trust; `why`: in a few sentences."""
@@ -62,6 +81,12 @@ class Trust:
     @property
     def word(self) -> str:
         return LEVELS[self.level]
+
+    @classmethod
+    def of(cls, found: str, against: Sequence[str], doubts: Sequence[str]) -> Trust:
+        """What was found, with the reasons not to trust it, else with what keeps trust from being high."""
+        said = " ".join([found, *(against or doubts)])
+        return cls(0 if against else 1 if doubts else 2, said)
 
 
 def page_trust(row: Rated | None, items: int) -> Trust:
@@ -77,11 +102,7 @@ def page_trust(row: Rated | None, items: int) -> Trust:
     same = round(row.agreement_wrong * row.wrong) if row.wrong else 0
     found = f"The surrogate predicts the network's class on {100 * row.agreement:.1f} % of {items:,} test items"
     found += f" and on {same:,} of the {row.wrong:,} it gets wrong." if row.wrong else ", none of which it gets wrong."
-    against = _against(row, same)
-    if against:
-        return Trust(0, f"{found} {' '.join(against)}")
-    doubts = _doubts(row, items, same)
-    return Trust(1, f"{found} {' '.join(doubts)}") if doubts else Trust(2, found)
+    return Trust.of(found, _against(row, same), _doubts(row, items, same))
 
 
 def _against(row: Rated, same: int) -> list[str]:
@@ -115,12 +136,16 @@ def _doubts(row: Rated, items: int, same: int) -> list[str]:
             else "How it does where the network is wrong is not known."
         )
     if not row.tau_low >= TAU[1]:
-        shown = "τ is undefined" if math.isnan(row.tau_low) else f"τ may be as low as {row.tau_low:.2f}"
-        found.append(f"It ranks the items differently in places ({shown}).")
+        found.append(_ranking(row.tau_low))
     if not row.r2_logits >= LOGITS:
         shown = "undefined" if math.isnan(row.r2_logits) else f"{row.r2_logits:.2f}"
         found.append(f"It misses part of the logits (R² {shown}).")
     return found
+
+
+def _ranking(low: float) -> str:
+    shown = "τ is undefined" if math.isnan(low) else f"τ may be as low as {low:.2f}"
+    return f"It ranks the items differently in places ({shown})."
 
 
 def item_trust(
@@ -141,4 +166,53 @@ def item_trust(
     distance = np.linalg.norm(f - g, axis=1)
     level = (distance <= ITEM[0] * typical).astype(np.int64) + (distance <= ITEM[1] * typical)
     level[f.argmax(1) != g.argmax(1)] = 0
+    return np.minimum(level, 1 + int(page > 0))
+
+
+def output_trust(row: RatedOutputs | None, items: int) -> Trust:
+    """How far the surrogate of that row may be trusted, from its figures on `items` test items; None: it was not rated.
+
+    >>> from types import SimpleNamespace
+    >>> row = SimpleNamespace(worst_r2=0.97, worst_r2_low=0.95, worst_tau_low=0.8)
+    >>> output_trust(row, 200).word, output_trust(SimpleNamespace(**{**vars(row), "worst_r2": 0.3}), 200).word
+    ('high', 'do not trust')
+    """
+    if row is None:
+        return Trust(0, "The surrogates could not be compared with the network.")
+    if math.isnan(row.worst_r2):
+        return Trust(0, "The network gives every test item the same output, so no surrogate can be compared with it.")
+    found = (
+        f"The surrogate explains {100 * max(row.worst_r2, 0.0):.1f} % of the variance of the network's outputs on {items:,}"
+        " test items (of its worst output, if it has several)."
+    )
+    against, doubts = [], []
+    if row.worst_r2 < R2[0]:
+        against.append(f"Below {100 * R2[0]:.0f} % it is another function.")
+    if row.worst_tau_low < TAU[0]:
+        against.append("Its ranking of the items may be unrelated to the network's (τ may be below 0).")
+    if not row.worst_r2_low >= R2[1]:
+        shown = "is not known" if math.isnan(row.worst_r2_low) else f"may be {max(100 * row.worst_r2_low, 0.0):.0f} %"
+        doubts.append(f"On other items that share {shown}.")
+    if not row.worst_tau_low >= TAU[1]:
+        doubts.append(_ranking(row.worst_tau_low))
+    return Trust.of(found, against, doubts)
+
+
+def item_output_trust(
+    surrogate: Float64[np.ndarray, "m d"], network: Float64[np.ndarray, "m d"], page: int
+) -> Int64[np.ndarray, " m"]:
+    """How far each test item's explanation may be trusted: the largest |f - g| over outputs, each in its own spread.
+
+    Items on a page that must not be trusted get medium at best; an output that is the same for all items does not count.
+
+    >>> network = np.array([[0.0], [2.0], [4.0]])
+    >>> item_output_trust(network + np.array([[0.1], [1.0], [3.0]]), network, 2).tolist()
+    [2, 1, 0]
+    """
+    spread = network.std(0)
+    known = spread > 0
+    if not known.any():
+        return np.zeros(len(network), dtype=np.int64)
+    distance = (np.abs(surrogate - network)[:, known] / spread[known]).max(1)
+    level = (distance <= ITEM_OUTPUTS[0]).astype(np.int64) + (distance <= ITEM_OUTPUTS[1])
     return np.minimum(level, 1 + int(page > 0))

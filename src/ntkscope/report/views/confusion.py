@@ -10,7 +10,7 @@ import numpy as np
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import number, percent
 from ntkscope.report.source import Drawing, Section, Source
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.registry import VIEWS
 
 CLASSES = 24  # rows of the matrix; with more classes, those with the most mistakes are shown
@@ -98,11 +98,8 @@ def _classes(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup:
     cells = [
         [
             Cell(source.class_mark(int(row["label"])), source.class_name(int(row["label"])), kind="strong"),
-            Cell(percent(row["recall"]), row["recall"], True),
-            Cell(percent(row["precision"]), row["precision"], True),
-            Cell(number(row["wrong"]), row["wrong"], True),
-            Cell(number(row["test"]), row["test"], True),
-            Cell(number(row["predicted"]), row["predicted"], True),
+            *figures(row["recall"], row["precision"], shown=percent),
+            *figures(row["wrong"], row["test"], row["predicted"]),
             Cell(number(row["doubtful"]), row["doubtful"], row["doubtful"] is not None),
             Cell(number(row["train"]), row["train"], True),
         ]

@@ -14,7 +14,7 @@ from ntkscope.report.plots import Bar, bars, forest
 from ntkscope.report.plots.direction import direction_picture, picture
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.spectrum_words import shape_text
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.registry import VIEWS
 
 CARDS = 16  # layers with pictures in sight; the others are folded
@@ -177,8 +177,7 @@ def _salient(salient: Mapping[str, Any] | None, source: Source) -> Markup | None
         [
             Cell(tag("bdi", word["token"], class_="token-name"), word["token"]),
             Cell(percent(word["share"], 0), word["share"], True),
-            Cell(number(word["texts"]), word["texts"], True),
-            Cell(number(word["first"]), word["first"], True),
+            *figures(word["texts"], word["first"]),
         ]
         for word in salient["words"]
     ]

@@ -9,7 +9,7 @@ from ntkscope.report import certificates
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, number, percent
 from ntkscope.report.source import Drawing, Section, Source
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.registry import VIEWS
 
 
@@ -35,8 +35,7 @@ def _row(n: int, row: Mapping[str, Any], largest: float) -> list[Cell]:
         Cell(tag("code", row.get("name", "")), row.get("name", "")),
         Cell(percent(share), share, True),
         Cell(bar, kind="bar-cell"),
-        Cell(number(row.get("parameters")), row.get("parameters"), True),
-        Cell(number(row.get("centred_alignment")), row.get("centred_alignment"), True),
+        *figures(row.get("parameters"), row.get("centred_alignment")),
         Cell(row.get("road", ""), row.get("road", "")),
         Cell(number(row.get("seconds"), 2), row.get("seconds"), True),
     ]

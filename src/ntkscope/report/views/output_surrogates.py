@@ -14,7 +14,7 @@ from ntkscope.report.numbers import as_float, interval, number
 from ntkscope.report.plots import Point, Scale, scatter
 from ntkscope.report.plots.frame import Frame
 from ntkscope.report.source import Drawing, Section, Source
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views._findings import TARGETS
 from ntkscope.report.views.registry import VIEWS
 
@@ -69,8 +69,7 @@ def _row(row: Mapping[str, Any], best: bool, source: Source) -> list[Cell]:
         Cell(TARGETS.get(str(row["target"]), str(row["target"])), row["target"]),
         with_range("r2"),
         with_range("tau", tau),
-        Cell(number(row["worst_r2"]), row["worst_r2"], True),
-        Cell(number(row["r2_targets"]), row["r2_targets"], True),
+        *figures(row["worst_r2"], row["r2_targets"]),
         Cell(number(row["seconds"], 2), row["seconds"], True),
     ]
 

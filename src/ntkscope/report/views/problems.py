@@ -1,4 +1,4 @@
-"""Data problems: training items that look mislabelled, pairs that are nearly the same, items that dominate."""
+"""Data problems: training items with a doubtful label or target, pairs that are nearly the same, items that dominate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import number, percent
 from ntkscope.report.source import Drawing, Section, Source
-from ntkscope.report.tables import Cell
-from ntkscope.report.views._problem_tables import item, number_of, pair, part, rank
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views._review import review
 from ntkscope.report.views.registry import VIEWS
 
@@ -33,7 +32,7 @@ def problems(section: Section, source: Source) -> Drawing:
             "Nearly the same",
             "Pairs of training items the kernel can hardly tell apart; if their labels differ, at least one is wrong.",
             ["Rank", "Item", "Number", "Other", "Its number", "Similarity", "Labels", "Copy"],
-            [pair(n, row, source) for n, row in enumerate(data.get("duplicates") or [], 1)],
+            [_pair(n, row, source) for n, row in enumerate(data.get("duplicates") or [], 1)],
         ),
         (
             "Dominating",
@@ -42,8 +41,38 @@ def problems(section: Section, source: Source) -> Drawing:
             [_dominating(n, row, source) for n, row in enumerate(data.get("dominating") or [], 1)],
         ),
     ):
-        parts.append(part(title, words, heads, rows, source, panel if not parts else None))
+        parts.append(_part(title, words, heads, rows, source, panel if not parts else None))
     return Drawing(join([_files(source), *parts]), published)
+
+
+@VIEWS.register("output_problems")
+def output_problems(section: Section, source: Source) -> Drawing:
+    """Two tables, sortable and exportable; item numbers refer to the whole training set."""
+    data = section.data
+    doubtful = [row for row in data["listed"] if row["score"] > data["threshold"]]
+    more = int(data["doubtful"]) - len(doubtful)
+    parts = [
+        _part(
+            "Doubtful targets",
+            "Left out of training, these items would be predicted far from their target: a wrong target, or an unusual item."
+            + (f" {more:,} more are not listed." if more > 0 else ""),
+            ["Rank", "Item", "Number", "Output", "Target", "Predicted without it", "Score"],
+            [_doubtful(n, row, source) for n, row in enumerate(doubtful, 1)],
+            source,
+        ),
+        _part(
+            "Nearly the same",
+            "Pairs of training items the kernel can hardly tell apart, with the same target or different ones.",
+            ["Rank", "Item", "Number", "Other", "Its number", "Similarity", "Targets", "Copy"],
+            [_pair(n, row, source) for n, row in enumerate(data["duplicates"], 1)],
+            source,
+        ),
+    ]
+    words = (
+        f"The fit explains {number(data['loo_r2'])} of the variance of targets it has not seen (R²); the lower that is, the"
+        " less a score says."
+    )
+    return Drawing(join([*parts, tag("p", words, class_="soft small")]))
 
 
 def _unlisted(listed: int, source: Source) -> str:
@@ -71,27 +100,67 @@ def _equal_share(source: Source) -> str:
     return f"; with equal shares each would have {percent(1 / items, 2)}." if isinstance(items, int) and items else "."
 
 
+def _part(
+    title: str,
+    words: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    source: Source,
+    panel: Markup | None = None,
+) -> Markup:
+    head = tag("h3", title, tag("span", f"{len(rows):,}", class_="count"))
+    if not rows:
+        return join([head, tag("p", "None were found.", class_="soft")])
+    file = f"{source.record.name}-{title}.csv".lower()
+    shown = table(heads, rows, name=title, export=file, tall=True, kind="problems")
+    if panel is not None:
+        return join([head, tag("p", words, class_="soft"), panel, tag("div", shown, class_="problems-part")])
+    return tag("div", head, tag("p", words, class_="soft"), shown, class_="problems-part")
+
+
+def _item(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
+    """Its rank, the item, and its number in the whole training set."""
+    return [Cell(str(n), n, True, "soft"), *_one(row, "index", "original", source)]
+
+
+def _one(row: Mapping[str, Any], index: str, original: str, source: Source) -> list[Cell]:
+    place, number_of = int(row[index]), int(row.get(original, row[index]))
+    shown = Cell(source.items.link("train", place), source.items.text("train", place, 10_000))
+    return [shown, Cell(f"#{number_of}", number_of, True)]
+
+
 def _label(label: Any, source: Source, kind: str = "") -> Cell:
     return Cell(source.class_mark(label), source.class_name(label), kind=kind)
 
 
 def _mislabelled(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
     return [
-        rank(n),
-        item(int(row["index"]), source),
-        number_of(row),
+        *_item(n, row, source),
         _label(row["label"], source),
         _label(row["suggested"], source, "suggested"),
-        Cell(number(row["score"]), row["score"], True),
+        *figures(row["score"]),
         Cell(tag("span", "–", data_decision=int(row["index"])), "", kind="decision"),
     ]
 
 
 def _dominating(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
+    return [*_item(n, row, source), _label(row["label"], source), *figures(row["share"], shown=percent, digits=2)]
+
+
+def _doubtful(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
+    name = source.output_name(row["output"])
+    values = figures(row["target"], row["predicted"], row["score"])
+    return [*_item(n, row, source), Cell(tag("bdi", name), name), *values]
+
+
+def _pair(n: int, row: Mapping[str, Any], source: Source) -> list[Cell]:
+    same, exact = bool(row["same_label"]), "exact" if row.get("exact") else "near"
+    labels = "same" if same else "different"
     return [
-        rank(n),
-        item(int(row["index"]), source),
-        number_of(row),
-        _label(row["label"], source),
-        Cell(percent(row["share"], 2), row["share"], True),
+        Cell(str(n), n, True, "soft"),
+        *_one(row, "a", "original_a", source),
+        *_one(row, "b", "original_b", source),
+        *figures(row["similarity"], digits=5),
+        Cell(tag("span", labels, class_="pill quiet" if same else "pill bad"), labels),
+        Cell(exact, exact),
     ]

@@ -11,7 +11,7 @@ from ntkscope.report.plots.frame import Frame
 from ntkscope.report.plots.lines import Line, curve_key, lines
 from ntkscope.report.plots.scales import Scale
 from ntkscope.report.source import Drawing, Section, Source
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.registry import VIEWS
 
 PROBES = {"knn": "nearest neighbours", "ncc": "nearest class centre", "svm": "support vector machine"}
@@ -116,8 +116,7 @@ def _row(n: int, layer: Mapping[str, Any]) -> list[Cell]:
         *(Cell(percent(accuracy.get(probe)), accuracy.get(probe), True) for probe in PROBES),
         Cell(counts, counts),
         Cell(f"{'yes' if layer['agree'] else 'no'} ({percent(layer['share'], 0)})", layer["share"], True),
-        Cell(number(layer["nc1"]), layer["nc1"], True),
-        Cell(number(layer["cdnv"]), layer["cdnv"], True),
+        *figures(layer["nc1"], layer["cdnv"]),
         Cell(percent(layer["differs"]), layer["differs"], True),
         Cell(size, dimension, True),
     ]

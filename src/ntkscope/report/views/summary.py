@@ -1,15 +1,16 @@
-"""The summary: a verdict between lazy and rich, its evidence, and how accurate network and surrogates are."""
+"""The summary: a verdict between lazy and rich, its evidence, and how well network and surrogates predict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ntkscope.report.certificates import checks
 from ntkscope.report.markup import Markup, join, tag
-from ntkscope.report.numbers import as_float, percent
+from ntkscope.report.numbers import as_float, number, percent
 from ntkscope.report.plots import Bar, bars
 from ntkscope.report.source import Drawing, Section, Source
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views._verdict import evidence, hero
 from ntkscope.report.views.registry import VIEWS
 
@@ -18,27 +19,51 @@ from ntkscope.report.views.registry import VIEWS
 def summary(section: Section, source: Source) -> Drawing:
     """Verdict, gauge, accuracies, how the kernels were checked, evidence."""
     data = section.data
-    parts: list[Any] = [
-        tag("div", hero(data), _accuracies(data, source), class_="pair"),
-        checks(source).statement(),
-        evidence(data),
-    ]
-    return Drawing(join(parts))
-
-
-def _accuracies(data: Mapping[str, Any], source: Source) -> Markup:
-    """The network's accuracy and each surrogate's, best first."""
-    surrogates = data.get("surrogate_accuracy") or {}
-    best = data.get("best_kernel")
-    rows = [Bar("network", data.get("network_accuracy"), percent(data.get("network_accuracy")), "network")]
-    for kernel, accuracy in sorted(surrogates.items(), key=lambda pair: -as_float(pair[1])):
-        name = join(
-            [source.kernel_mark(kernel), tag("span", "most faithful", class_="pill quiet") if kernel == best else None]
-        )
-        rows.append(Bar(name, accuracy, percent(accuracy), "best" if kernel == best else ""))
-    return tag(
-        "div",
-        tag("h3", "Accuracy on the test items"),
-        bars(rows, label="Accuracy of the network and of each surrogate", largest=1),
-        class_="card",
+    shares = _bars(data, source, "network_accuracy", "surrogate_accuracy", percent)
+    card = _card(
+        "Accuracy on the test items", bars(shares, label="Accuracy of the network and of each surrogate", largest=1)
     )
+    return Drawing(join([tag("div", hero(data), card, class_="pair"), checks(source).statement(), evidence(data)]))
+
+
+@VIEWS.register("output_summary")
+def output_summary(section: Section, source: Source) -> Drawing:
+    """Verdict, R² of network and surrogates, every output, how the kernels were checked, evidence."""
+    data = section.data
+    shares = _bars(data, source, "r2", "surrogate_r2", number)
+    card = _card(
+        "R² of the targets on the test items", bars(shares, label="R² of the network and of each surrogate", largest=1)
+    )
+    pair = tag("div", hero(data), card, class_="pair")
+    return Drawing(join([pair, _outputs(data, source), checks(source).statement(), evidence(data)]))
+
+
+def _card(title: str, drawn: Markup) -> Markup:
+    return tag("div", tag("h3", title), drawn, class_="card")
+
+
+def _bars(data: Mapping[str, Any], source: Source, own: str, others: str, shown: Callable[[Any], str]) -> list[Bar]:
+    """What the network scores and what each surrogate does, best first."""
+    best = data.get("best_kernel")
+    rows = [Bar("network", data.get(own), shown(data.get(own)), "network")]
+    for kernel, value in sorted((data.get(others) or {}).items(), key=lambda pair: -as_float(pair[1])):
+        pill = tag("span", "most faithful", class_="pill quiet") if kernel == best else None
+        name = join([source.kernel_mark(kernel), pill])
+        rows.append(Bar(name, value, shown(value), "best" if kernel == best else ""))
+    return rows
+
+
+def _outputs(data: Mapping[str, Any], source: Source) -> Markup:
+    rows = [
+        [
+            Cell(tag("bdi", row["name"]), row["name"], kind="strong"),
+            *figures(row["r2"], row["rmse"], row["spread"], row["train_r2"]),
+        ]
+        for row in data.get("outputs") or []
+    ]
+    heads = ["Output", "R²", "RMSE", "Spread of the target", "R² on training items"]
+    shown = table(heads, rows, name="Outputs", export=f"{source.record.name}-outputs.csv", kind="snug")
+    words = (
+        "RMSE is in the unit of the target; predicting its mean for every item would have the spread as RMSE and R² 0."
+    )
+    return join([tag("h3", "How well each output is predicted"), shown, tag("p", words, class_="soft small")])

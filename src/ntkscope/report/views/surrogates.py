@@ -14,7 +14,7 @@ from ntkscope.report.numbers import NONE, as_float, interval, number, percent
 from ntkscope.report.plots import Point, Scale, forest, scatter
 from ntkscope.report.plots.frame import Frame
 from ntkscope.report.source import Drawing, Section, Source, field_of, mapping
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views._findings import TARGETS, best_of
 from ntkscope.report.views.registry import VIEWS
 
@@ -112,11 +112,9 @@ def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float], targets:
         with_range("agreement", percent),
         *([Cell(number(field_of(row, "r2_logits")), field_of(row, "r2_logits"), True)] if targets else []),
         with_range("tad", _points),
-        Cell(number(row.get("r2")), row.get("r2"), True),
-        Cell(number(row.get("pearson")), row.get("pearson"), True),
+        *figures(row.get("r2"), row.get("pearson")),
         Cell(percent(row.get("accuracy")), row.get("accuracy"), True),
-        Cell(number(row.get("ties")), row.get("ties"), True),
-        Cell(number(row.get("tau_literal")), row.get("tau_literal"), True),
+        *figures(row.get("ties"), row.get("tau_literal")),
         Cell(number(row.get("seconds"), 2), row.get("seconds"), True),
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import number, percent
 from ntkscope.report.source import Drawing, Section, Source
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.registry import VIEWS
 
 NAMES = {"network": "The network", "readout": "Readout solved anew", "tangent": "Tangent solved"}
@@ -54,8 +54,7 @@ def _table(readings: list[Mapping[str, Any]], source: Source) -> Markup:
             Cell(NAMES.get(row["name"], row["name"]), row["name"], kind="strong"),
             Cell(number(row["loss"]), row["loss"], True),
             Cell(f"{number(row['loss_low'])} – {number(row['loss_high'])}", row["loss_low"]),
-            Cell(percent(row["accuracy"]), row["accuracy"], True),
-            Cell(percent(row["agreement"]), row["agreement"], True),
+            *figures(row["accuracy"], row["agreement"], shown=percent),
         ]
         for row in readings
     ]

@@ -13,7 +13,7 @@ from ntkscope.report.numbers import as_float, interval, number
 from ntkscope.report.plots.histogram import Axis, histogram, histogram_frame
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.spectrum_words import layer_sentence, shape_text, stands_out
-from ntkscope.report.tables import Cell, table
+from ntkscope.report.tables import Cell, figures, table
 from ntkscope.report.views.registry import VIEWS
 
 PICTURES = 24  # matrices with a picture
@@ -128,12 +128,8 @@ def _table(layers: Sequence[Mapping[str, Any]], source: Source) -> Markup:
             Cell(tag("code", layer["name"]), layer["name"]),
             Cell(shape_text([layer["rows"], layer["columns"]]), shape_text([layer["rows"], layer["columns"]])),
             Cell(layer["label"], layer["label"]),
-            Cell(number(layer["count"]), layer["count"], True),
-            Cell(number(layer["largest"]), layer["largest"], True),
-            Cell(number(layer["edge"]), layer["edge"], True),
-            Cell(number(_strongest(layer)), _strongest(layer), True),
-            Cell(number(layer["p"], 2), layer["p"], True),
-            Cell(number(layer["holm"], 2), layer["holm"], True),
+            *figures(layer["count"], layer["largest"], layer["edge"], _strongest(layer)),
+            *figures(layer["p"], layer["holm"], digits=2),
             Cell(_tail(layer), layer["alpha"], True),
         ]
         for layer in layers

@@ -9,19 +9,18 @@ from jaxtyping import Float64, Int64
 
 from ntkscope.explain import attribute, nearest, removal_effects
 from ntkscope.xray.context import Context
-from ntkscope.xray.output_trust import item_output_trust, output_trust
 from ntkscope.xray.plan import MAIN
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
-from ntkscope.xray.sections import output_surrogates
+from ntkscope.xray.sections import surrogates
 from ntkscope.xray.task import REGRESSION
-from ntkscope.xray.trust import LEVELS
+from ntkscope.xray.trust import LEVELS, item_output_trust, output_trust
 from ntkscope.xray.workload import Workload
 
 OFFERED = 60  # test items that are explained
 POINTS = 6  # training points of each list
 OUTPUTS = 4  # outputs that are explained for one item
-TARGET = output_surrogates.TARGETS[0]
+TARGET = surrogates.OUTPUT_TARGETS[0]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class OutputExplanations(Result):
 
 
 def run(context: Context) -> Finding[OutputExplanations]:
-    rated = context.result(output_surrogates.SECTION)
+    rated = context.result(surrogates.OUTPUT_SECTION)
     row = None if rated is None else rated.explained
     main = MAIN if row is None else row.kernel
     made, network = context.machine_logits(main, TARGET), context.network_outputs
@@ -146,7 +145,7 @@ SECTION = register(
         ),
         run=run,
         result=OutputExplanations,
-        after=(output_surrogates.SECTION,),
+        after=(surrogates.OUTPUT_SECTION,),
         cost=cost,
         tasks=(REGRESSION,),
     )

@@ -1,7 +1,8 @@
-"""Data problems: training points with a doubtful label, near-duplicates, and points with too much influence."""
+"""Data problems: training points with a doubtful label or target, near-duplicates, and points with too much influence."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +11,15 @@ from jaxtyping import Float64, Int64
 
 from ntkscope.explain import mislabelled
 from ntkscope.linalg import Gram
+from ntkscope.surrogates import KernelRidgeLOO
 from ntkscope.xray.context import Array, Context
 from ntkscope.xray.items import Items
 from ntkscope.xray.plan import MAIN
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
 from ntkscope.xray.sections import surrogates
-from ntkscope.xray.task import CLASSIFICATION
-from ntkscope.xray.workload import Workload
+from ntkscope.xray.task import CLASSIFICATION, REGRESSION
+from ntkscope.xray.workload import DECOMPOSED, Workload
 
 LISTED, REVIEWED = 100, 1000  # items per list; doubtful labels are all listed, up to so many
 NEIGHBOURS = 8
@@ -25,6 +27,8 @@ SCORES = "problems.label_score"  # above 0: the label is contradicted
 ALIKE = 0.995  # cosine of gradients from which two items are worth comparing
 CLOSE = 0.05  # distance of inputs, relative to that of typical pairs, up to which they are near-duplicates
 BLOCK = 512
+DOUBTFUL = 4.0  # robust standard deviations from which a target is doubtful: 6 in 100,000 normal errors are larger
+NORMAL = 1.4826  # standard deviation of a normal variable over its median absolute deviation
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,29 @@ class Problems(Result):
     mislabelled: tuple[Doubtful, ...]
     duplicates: tuple[Double, ...]
     dominating: tuple[Dominating, ...]
+
+
+@dataclass(frozen=True)
+class DoubtfulTarget(Result):
+    """A training item whose target is far from what the others predict; `score` is in robust standard deviations."""
+
+    index: int
+    original: int
+    output: int
+    target: float
+    predicted: float
+    score: float
+
+
+@dataclass(frozen=True)
+class OutputProblems(Result):
+    """Training items to check by hand, the most striking first; `doubtful` counts scores above `threshold`, listed or not."""
+
+    listed: tuple[DoubtfulTarget, ...]
+    doubtful: int
+    threshold: float
+    loo_r2: float
+    duplicates: tuple[Double, ...]
 
 
 def run(context: Context) -> Finding[Problems]:
@@ -188,8 +215,61 @@ def _dominating(context: Context) -> tuple[Dominating, ...]:
     )
 
 
+def run_outputs(context: Context) -> Finding[OutputProblems]:
+    pair, y = context.pair(MAIN), context.targets_train
+    K = pair.train.to(torch.float64)
+    ridge = KernelRidgeLOO(rows=DECOMPOSED, seed=context.seed).fit(K, y)
+    predicted = np.asarray(ridge.leave_one_out(K)).reshape(y.shape)
+    scores = residual_scores(y - predicted)
+    worst = scores.argmax(1)
+    score = scores[np.arange(len(y)), worst]
+    context.keep("output_problems.score", score)
+    context.keep("output_problems.predicted", predicted)
+    order = np.argsort(-score, kind="stable")[:LISTED]
+    listed = tuple(
+        DoubtfulTarget(
+            index=int(i),
+            original=int(context.train.original[i]),
+            output=int(worst[i]),
+            target=float(y[i, worst[i]]),
+            predicted=float(predicted[i, worst[i]]),
+            score=float(score[i]),
+        )
+        for i in order
+    )
+    count = int((score > DOUBTFUL).sum())
+    spread = np.square(y - y.mean(0)).sum(0)
+    missed = np.square(y - predicted).sum(0)
+    r2 = [1 - float(a / b) for a, b in zip(missed, spread) if b > 0]
+    loo = math.fsum(r2) / len(r2) if r2 else math.nan
+    confidence = (
+        f"{count:,} {'target is' if count == 1 else 'targets are'} more than {DOUBTFUL:g} robust standard deviations from what"
+        f" a fit without the item predicts (which explains {100 * max(loo, 0.0):.0f} % of the variance); an unusual item looks"
+        " the same as a wrong target, so check each."
+    )
+    return Finding(OutputProblems(listed, count, DOUBTFUL, loo, duplicates(context.train, pair.train, y)), confidence)
+
+
+def residual_scores(residuals: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n d"]:
+    """|r - median r| of each output, in robust standard deviations (1.4826 median |r - median r|).
+
+    Where more than half of the residuals are equal, the mean absolute deviation takes the median's place; 0 where all are.
+
+    >>> residual_scores(np.array([[0.0], [1.0], [-1.0], [0.5], [9.0]])).round(1).ravel().tolist()
+    [0.7, 0.7, 2.0, 0.0, 11.5]
+    """
+    away = np.abs(residuals - np.median(residuals, axis=0))
+    scale = NORMAL * np.median(away, axis=0)
+    scale = np.where(scale > 0, scale, np.sqrt(math.pi / 2) * away.mean(0))
+    return np.asarray(away / np.where(scale > 0, scale, 1.0))
+
+
 def cost(work: Workload) -> float:
     return work.decomposition(work.train) + work.train**2 * 2e-8
+
+
+def cost_of_outputs(work: Workload) -> float:
+    return work.distillation() + 4 * work.decomposition(work.train) + work.train**2 * 2e-8
 
 
 SECTION = register(
@@ -211,5 +291,25 @@ SECTION = register(
         after=(surrogates.SECTION,),
         cost=cost,
         tasks=(CLASSIFICATION,),
+    )
+)
+OUTPUT_SECTION = register(
+    Section(
+        name="output_problems",
+        place=4,
+        title="Data problems",
+        meaning=(
+            "Training points to check by hand: those whose target is far from what the other points predict for it, and those"
+            " that occur twice, perhaps with different targets."
+        ),
+        formula=(
+            "Score: |r_i - median r| / (1.4826 median |r - median r|), r_i = y_i - f^{-i}(x_i), f kernel ridge with a free"
+            " intercept fitted to the targets without point i (exact leave-one-out), the largest over outputs."
+            " Duplicates: κ(x_i, x_j) > 0.995 and inputs within 5 % of the typical distance."
+        ),
+        run=run_outputs,
+        result=OutputProblems,
+        cost=cost_of_outputs,
+        tasks=(REGRESSION,),
     )
 )

@@ -1,10 +1,11 @@
-"""Surrogates: how well a kernel machine on each kernel reproduces the network, fitted to its logits and to the labels."""
+"""Surrogates: how well a kernel machine on each kernel reproduces the network, fitted to its outputs and to the labels."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -13,14 +14,23 @@ from ntkscope.core import NumericalError
 from ntkscope.machines import KernelMachine, KernelPair, rate
 from ntkscope.measures.alignment import centred_alignment
 from ntkscope.measures.faithfulness import accuracy, probabilities
+from ntkscope.measures.regression import OutputFidelity, output_fidelity, r_squared
 from ntkscope.xray.context import TARGETS, Context, fit_name
 from ntkscope.xray.registry import Finding, Section, register
 from ntkscope.xray.result import Result
-from ntkscope.xray.task import CLASSIFICATION
+from ntkscope.xray.task import CLASSIFICATION, REGRESSION
 from ntkscope.xray.workload import Workload
 
 SPANNING = "ck"  # the network's logits are an affine function of this kernel's own features
 SAME = 0.99  # centred alignment with it from which another kernel is the same thing: 1.000 for the pseudo-NTK of a ResNet-20
+OUTPUT_TARGETS = ("outputs", "targets")  # of a regression: the network's own outputs, and the training targets
+RANGED = ("tau", "tad", "agreement", "agreement_wrong")  # figures with an interval in a row
+FITTED = {
+    "logits": "network's logits",
+    "labels": "training labels",
+    "outputs": "network's outputs",
+    "targets": "training targets",
+}
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,59 @@ class Surrogates(Result):
         return most_faithful(row for row in self.table if row.target == "logits")
 
 
+@dataclass(frozen=True)
+class OfOutput(OutputFidelity, Result):
+    """One output of a surrogate beside the network's; `_low` and `_high` are 95 % intervals, `rmse` is in its own unit."""
+
+    output: int
+
+
+@dataclass(frozen=True)
+class OutputRow(Result):
+    """The surrogate on one kernel, fitted to the network's "outputs" or to the training "targets".
+
+    `r2`, `tau`: of the network's outputs for the test items, the mean over outputs; `worst_…`: of the output where it is
+    smallest. `r2_targets`: of the targets themselves. `trivial`: a fit of outputs on the conjugate kernel, or on one that is
+    practically that kernel; outputs are affine in its features, so a good fit of them says nothing.
+    """
+
+    kernel: str
+    target: str
+    r2: float
+    r2_low: float
+    r2_high: float
+    tau: float
+    tau_low: float
+    tau_high: float
+    worst_r2: float
+    worst_r2_low: float
+    worst_tau_low: float
+    r2_targets: float
+    alpha: float
+    trivial: bool
+    seconds: float
+    converged: bool
+    outputs: tuple[OfOutput, ...]
+
+
+@dataclass(frozen=True)
+class OutputSurrogates(Result):
+    """Two rows per kernel, the fit of outputs first, in the order of the plan; `network_r2`: of the targets, their mean."""
+
+    table: tuple[OutputRow, ...]
+    network_r2: float
+
+    @property
+    def best(self) -> OutputRow | None:
+        """The most faithful row that is not trivial."""
+        return largest_r2(self.table)
+
+    @property
+    def explained(self) -> OutputRow | None:
+        """The most faithful fit of the network's outputs that is not trivial: what explanations are of."""
+        return largest_r2(row for row in self.table if row.target == OUTPUT_TARGETS[0])
+
+
 def most_faithful(rows: Iterable[Row]) -> Row | None:
     """Of the rows that may agree with the network's errors as often as the best one does, the one of largest τ.
 
@@ -97,6 +160,13 @@ def _known(value: float) -> float:
     return -2.0 if math.isnan(value) else value
 
 
+def largest_r2(rows: Iterable[OutputRow]) -> OutputRow | None:
+    """The row of largest R² of the network's outputs; trivial rows are left out, unless all are (a linear network)."""
+    every = list(rows)
+    proper = [row for row in every if not row.trivial] or every
+    return max(proper, key=lambda row: -math.inf if math.isnan(row.r2) else row.r2, default=None)
+
+
 def run(context: Context) -> Finding[Surrogates]:
     network, y = context.network_logits, context.y_test
     rows = np.arange(len(y))
@@ -106,27 +176,22 @@ def run(context: Context) -> Finding[Surrogates]:
     return Finding(found, _confidence(found, context))
 
 
+def run_outputs(context: Context) -> Finding[OutputSurrogates]:
+    table = tuple(_output_row(context, name, target) for name in context.kernels for target in OUTPUT_TARGETS)
+    own = r_squared(context.network_outputs, context.targets_test)
+    found = OutputSurrogates(table, mean_known(own.tolist()))
+    return Finding(found, _output_confidence(found, context))
+
+
 def _confidence(found: Surrogates, context: Context) -> str:
-    best, items = found.best, len(context.y_test)
+    best = found.best
     assert best is not None
-    said = (
-        f"Intervals are 95 % over the {items:,} test items; they say nothing about other training runs."
-        f" The most faithful is {best.kernel}, fitted to the {_fitted_to(best)}"
-    )
-    said += f": τ between {best.tau_low:.2f} and {best.tau_high:.2f}" if not math.isnan(best.tau) else ""
+    scores = f": τ between {best.tau_low:.2f} and {best.tau_high:.2f}" if not math.isnan(best.tau) else ""
     if best.wrong:
-        said += f", and the network's class on {100 * best.agreement_wrong:.0f} % of its {best.wrong:,} errors."
+        scores += f", and the network's class on {100 * best.agreement_wrong:.0f} % of its {best.wrong:,} errors."
     else:
-        said += "; the network has no errors here to compare on."
-    trivial = [row.kernel for row in found.table if row.trivial]
-    if trivial:
-        said += (
-            f" That logits can be fitted on {', '.join(trivial)} says nothing: they are linear in the last layer's features,"
-            " which is what this kernel compares."
-        )
-    stopped = [f"{row.kernel} ({row.target})" for row in found.table if not row.converged]
-    if stopped:
-        said += f" The fits on {', '.join(stopped)} stopped before their optimum."
+        scores += "; the network has no errors here to compare on."
+    said = _said(found.table, best, scores, context)
     for edge in ("largest", "smallest"):
         ends = [row.kernel for row in found.table if not row.trivial and _edge(context, row) == edge]
         if ends:
@@ -134,8 +199,29 @@ def _confidence(found: Surrogates, context: Context) -> str:
     return said
 
 
-def _fitted_to(row: Row) -> str:
-    return "network's logits" if row.target == "logits" else "training labels"
+def _output_confidence(found: OutputSurrogates, context: Context) -> str:
+    best = found.best
+    assert best is not None
+    scores = f": R² {best.r2:.3f} of the network's outputs." if not math.isnan(best.r2) else "."
+    return _said(found.table, best, scores, context)
+
+
+def _said(table: Sequence[Row | OutputRow], best: Row | OutputRow, scores: str, context: Context) -> str:
+    """What is said of the surrogates of either task."""
+    said = (
+        f"Intervals are 95 % over the {len(context.test):,} test items; they say nothing about other training runs."
+        f" The most faithful is {best.kernel}, fitted to the {FITTED[best.target]}{scores}"
+    )
+    trivial = [row for row in table if row.trivial]
+    if trivial:
+        said += (
+            f" That {trivial[0].target} can be fitted on {', '.join(row.kernel for row in trivial)} says nothing: they are"
+            " linear in the last layer's features, which is what this kernel compares."
+        )
+    stopped = [f"{row.kernel} ({row.target})" for row in table if not row.converged]
+    if stopped:
+        said += f" The fits on {', '.join(stopped)} stopped before their optimum."
+    return said
 
 
 def _edge(context: Context, row: Row) -> str:
@@ -145,13 +231,22 @@ def _edge(context: Context, row: Row) -> str:
 def _row(context: Context, name: str, target: str) -> Row:
     y = context.y_test
     machine, logits = context.machine(name, target), context.machine_logits(name, target)
-    rows = np.arange(len(y))
-    context.keep(f"surrogates.probability.{fit_name(name, target)}", probabilities(logits)[rows, y])
-    trivial = False
-    if target == "logits":
-        last = context.pair(SPANNING) if SPANNING in context.kernels else None
-        trivial = name == SPANNING or (last is not None and spans(context.pair(name), last))
+    context.keep(f"surrogates.probability.{fit_name(name, target)}", probabilities(logits)[np.arange(len(y)), y])
+    trivial = target == TARGETS[0] and _trivial(context, name)
     return rated(machine, logits, context.network_logits, y, trivial=trivial, seed=context.seed)
+
+
+def _output_row(context: Context, name: str, target: str) -> OutputRow:
+    machine, made = context.machine(name, target), context.machine_logits(name, target)
+    trivial = target == OUTPUT_TARGETS[0] and _trivial(context, name)
+    return rated_outputs(
+        machine, made, context.network_outputs, context.targets_test, trivial=trivial, seed=context.seed
+    )
+
+
+def _trivial(context: Context, name: str) -> bool:
+    """Whether the network's outputs are linear in the features of this kernel."""
+    return name == SPANNING or (SPANNING in context.kernels and spans(context.pair(name), context.pair(SPANNING)))
 
 
 def spans(pair: KernelPair, last: KernelPair) -> bool:
@@ -178,28 +273,13 @@ def rated(
     """A machine's row of the table, from its logits, the network's and the labels of the test items."""
     rating = rate(logits, network, y, seed=seed)
     found, ends = rating.figures, rating.figures.intervals
+    own = {one.name: getattr(found, one.name) for one in fields(Row) if hasattr(found, one.name)}
+    sides: dict[str, Any] = {f"{name}_{side}": end for name in RANGED for side, end in zip(("low", "high"), ends[name])}
     return Row(
         kernel=machine.name,
         target=machine.target,
-        tau=found.tau,
-        tau_low=ends["tau"][0],
-        tau_high=ends["tau"][1],
-        tad=found.tad,
-        tad_low=ends["tad"][0],
-        tad_high=ends["tad"][1],
-        agreement=found.agreement,
-        agreement_low=ends["agreement"][0],
-        agreement_high=ends["agreement"][1],
-        wrong=found.wrong,
-        agreement_wrong=found.agreement_wrong,
-        agreement_wrong_low=ends["agreement_wrong"][0],
-        agreement_wrong_high=ends["agreement_wrong"][1],
-        tau_literal=found.tau_literal,
-        ties=found.ties,
-        r2=found.r2,
-        r2_logits=found.r2_logits,
-        pearson=found.pearson,
-        total_variation=found.total_variation,
+        **own,
+        **sides,
         accuracy=found.surrogate_accuracy,
         alpha=machine.alpha,
         trivial=trivial,
@@ -209,8 +289,50 @@ def rated(
     )
 
 
+def rated_outputs(
+    machine: KernelMachine,
+    made: Float64[np.ndarray, "m d"],
+    network: Float64[np.ndarray, "m d"],
+    targets: Float64[np.ndarray, "m d"],
+    *,
+    trivial: bool,
+    seed: int = 0,
+) -> OutputRow:
+    """A machine's row of the table, from its outputs, the network's and the targets of the test items."""
+    found = tuple(OfOutput(**vars(one), output=k) for k, one in enumerate(output_fidelity(made, network, seed=seed)))
+    averaged = ("r2", "r2_low", "r2_high", "tau", "tau_low", "tau_high")
+    return OutputRow(
+        kernel=machine.name,
+        target=machine.target,
+        **{name: mean_known([getattr(one, name) for one in found]) for name in averaged},
+        worst_r2=_least([one.r2 for one in found]),
+        worst_r2_low=_least([one.r2_low for one in found]),
+        worst_tau_low=_least([one.tau_low for one in found if not math.isnan(one.r2)]),
+        r2_targets=mean_known(r_squared(made, targets).tolist()),
+        alpha=machine.alpha,
+        trivial=trivial,
+        seconds=machine.seconds,
+        converged=machine.converged,
+        outputs=found,
+    )
+
+
+def mean_known(values: list[float]) -> float:
+    """The mean of those that are not NaN; NaN if all are."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def _least(values: list[float]) -> float:
+    return min((value for value in values if not math.isnan(value)), default=math.nan)
+
+
 def cost(work: Workload) -> float:
     return work.fits * (work.fit() + work.distillation())
+
+
+def cost_of_outputs(work: Workload) -> float:
+    return 2 * work.fits * work.distillation()
 
 
 SECTION = register(
@@ -236,5 +358,29 @@ SECTION = register(
         result=Surrogates,
         cost=cost,
         tasks=(CLASSIFICATION,),
+    )
+)
+OUTPUT_SECTION = register(
+    Section(
+        name="output_surrogates",
+        place=2,
+        title="Surrogates",
+        meaning=(
+            "Each kernel gets two kernel machines: one fitted to the network's own outputs for the training items, which says"
+            " whether the network is that kernel machine, and one fitted to the training targets, which says what the kernel"
+            " alone would have learned. Where a machine gives the network's outputs for test items (R² near 1) and ranks them"
+            " alike (τ near 1), the network can be read as that machine. Outputs are linear in the raw conjugate kernel by"
+            " construction, so a good fit of them there, or on a kernel that is practically the same, says nothing."
+        ),
+        formula=(
+            "f(x) = W κ(x, X) + b, minimising Σ‖f - z‖² + λ tr(W K Wᵀ), z the network's outputs or the targets, λ of the"
+            " smallest leave-one-out error, κ scaled to a mean diagonal of 1. R² of the network's outputs:"
+            " 1 - Σ(z - f)²/Σ(z - mean z)², output by output. τ: Kendall's τ-b between both, output by output."
+            " Over several outputs: the mean."
+        ),
+        run=run_outputs,
+        result=OutputSurrogates,
+        cost=cost_of_outputs,
+        tasks=(REGRESSION,),
     )
 )
