@@ -7,7 +7,7 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope.report import help as helped
-from ntkscope.report.document import document, part
+from ntkscope.report.document import page_of_parts
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, as_float, number, percent
 from ntkscope.report.source import Source, mapping
@@ -35,19 +35,8 @@ def comparison(record: Record) -> Markup:
         "explanations": ("Explanations", _overlaps(_rows(data, "overlaps"))),
         "labels": ("Doubtful labels", _doubts(data, classes)),
     }
-    shown = {key: (title, body) for key, (title, body) in parts.items() if body}
     notes = [tag("p", str(note), class_="note") for note in data.get("notes") or []]
-    return document(
-        f"{record.name} – ntkscope",
-        [
-            _header(record, a, b),
-            *notes,
-            *(part(key, title, body) for key, (title, body) in shown.items()),
-            helped.popover(),
-        ],
-        links=[(key, title) for key, (title, _) in shown.items()],
-        foot=tag("p", "Made from a record on disk; this file loads nothing from the network."),
-    )
+    return page_of_parts(record.name, [_header(record, a, b), *notes], parts, after=helped.popover())
 
 
 def _rows(data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

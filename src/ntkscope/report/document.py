@@ -74,6 +74,26 @@ def document(
     return join([Markup("<!doctype html>\n"), tag("html", head, inner, lang="en")])
 
 
+def page_of_parts(
+    title: str,
+    head: Sequence[Any],
+    parts: Mapping[str, tuple[str, Markup | None]],
+    *,
+    after: Any = None,
+    data: Mapping[str, Mapping[str, Any]] | None = None,
+    made_from: str = "a record",
+) -> Markup:
+    """A document of parts by key, each with its title; those without a body are left out, also of the navigation."""
+    shown = {key: (name, body) for key, (name, body) in parts.items() if body}
+    return document(
+        f"{title} – ntkscope",
+        [*head, *(part(key, name, body) for key, (name, body) in shown.items()), after],
+        links=[(key, name) for key, (name, _) in shown.items()],
+        data=data,
+        foot=tag("p", f"Made from {made_from} on disk; this file loads nothing from the network."),
+    )
+
+
 def part(key: str, title: str, body: Markup) -> Markup:
     """A part of a page under a heading; the navigation links to its key."""
     head = tag("h2", title, id=f"{key}-title")

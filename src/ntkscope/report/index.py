@@ -13,7 +13,7 @@ from ntkscope.core import Claim, NtkscopeError, Record, RecordError
 from ntkscope.core.arguments import path_of
 from ntkscope.core.claims import VERDICTS
 from ntkscope.report.claims import claims_table, pill, tally
-from ntkscope.report.document import document, part, save
+from ntkscope.report.document import page_of_parts, save
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, duration, number, percent
 from ntkscope.report.page import FILE, is_xray, write_page
@@ -95,7 +95,6 @@ def _page(folder: Path, entries: Sequence[Entry]) -> Markup:
         "others": ("Other records", _rows("other", of("other"))),
         "broken": ("Could not be read", _broken(broken)),
     }
-    shown = {key: (title, body) for key, (title, body) in parts.items() if body}
     every = [claim for entry in claimed for claim in entry.claims]
     head = tag(
         "header",
@@ -103,13 +102,7 @@ def _page(folder: Path, entries: Sequence[Entry]) -> Markup:
         tag("h1", f"{len(entries)} record{'' if len(entries) == 1 else 's'} in {folder.resolve().name}"),
         tally(every) if every else None,
     )
-    body = [part(key, title, inner) for key, (title, inner) in shown.items()]
-    return document(
-        f"Records in {folder.resolve().name} – ntkscope",
-        [head, *body],
-        links=[(key, title) for key, (title, _) in shown.items()],
-        foot=tag("p", "Made from records on disk; this file loads nothing from the network."),
-    )
+    return page_of_parts(f"Records in {folder.resolve().name}", [head], parts, made_from="records")
 
 
 def _xray(entry: Entry, record: Record) -> list[Cell]:

@@ -10,7 +10,7 @@ from typing import Any
 from ntkscope.core import Record, RecordError
 from ntkscope.core.door import is_inside, read_bytes
 from ntkscope.report.claims import claims_table, tally
-from ntkscope.report.document import document, part
+from ntkscope.report.document import page_of_parts
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import duration
 from ntkscope.report.series import series
@@ -34,13 +34,7 @@ def result(record: Record) -> Markup:
         "setting": ("Setting", setting(record)),
         "made": ("How this was computed", made(record, written)),
     }
-    shown = {key: (title, body) for key, (title, body) in parts.items() if body}
-    return document(
-        f"{record.name} – ntkscope",
-        [_header(record), *(part(key, title, body) for key, (title, body) in shown.items())],
-        links=[(key, title) for key, (title, _) in shown.items()],
-        foot=tag("p", "Made from a record on disk; this file loads nothing from the network."),
-    )
+    return page_of_parts(record.name, [_header(record)], parts)
 
 
 def _folded(words: str, body: Markup) -> Markup:

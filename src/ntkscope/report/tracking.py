@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ntkscope.core import Record
-from ntkscope.report.document import document, part
+from ntkscope.report.document import page_of_parts
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.quantile_plots import first_against_last
 from ntkscope.report.result import made, setting, status_note
@@ -26,14 +26,7 @@ def tracking(record: Record) -> Markup:
         "setting": ("Setting", _folded("What was tracked, and how", setting(record))),
         "made": ("How this was computed", made(record, written)),
     }
-    shown = {key: (title, body) for key, (title, body) in parts.items() if body}
-    return document(
-        f"{_title(record)} – ntkscope",
-        [_header(record, track), *(part(key, title, body) for key, (title, body) in shown.items())],
-        links=[(key, title) for key, (title, _) in shown.items()],
-        data={"tracked_training": data},
-        foot=tag("p", "Made from a record on disk; this file loads nothing from the network."),
-    )
+    return page_of_parts(_title(record), [_header(record, track)], parts, data={"tracked_training": data})
 
 
 def _title(record: Record) -> str:

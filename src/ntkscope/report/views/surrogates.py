@@ -1,4 +1,4 @@
-"""Surrogates: which kernel machine ranks the test items as the network does, with intervals, and item by item."""
+"""Surrogates: which kernel machine ranks the test items, or predicts their outputs, as the network does; and item by item."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ntkscope.report.views.registry import VIEWS
 
 EDGE = 1e-9  # probabilities closer than this to 0 or 1 are drawn here
 POINTS = 400  # points per plot
+PLOTS = 6  # of outputs of a regression
 
 
 @VIEWS.register("surrogates")
@@ -50,8 +51,7 @@ def surrogates(section: Section, source: Source) -> Drawing:
     more = list(dict.fromkeys(name for row in rows for name in mapping(row.get("more"))))
     heads += [name.replace("-", " ").capitalize() for name in more]
     cells = [[*_row(row, row is best, (low, high), targets, source), *_more(row, more)] for row in rows]
-    file = f"{source.record.name}-surrogates.csv"
-    shown = table(heads, cells, name="Faithfulness of each surrogate", export=file, kind="snug")
+    shown = _faithfulness(heads, cells, source)
     words = tag(
         "p",
         "Agreement: how often surrogate and network predict the same class",
@@ -80,13 +80,24 @@ def _points(value: Any) -> str:
     return "0.0" if abs(x) < 0.05 else f"{x:+.1f}".replace("-", "−") if x == x else NONE
 
 
-def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float], targets: bool, source: Source) -> list[Cell]:
-    def with_range(key: str, shown: Any = number, mark: Any = None) -> Cell:
-        value = field_of(row, key)
-        span = interval(field_of(row, f"{key}_low"), field_of(row, f"{key}_high"), number if shown is tau else shown)
-        inner = join([shown(value), mark, tag("small", span, class_="range") if span else None])
-        return Cell(inner, value, True)
+def _faithfulness(heads: Sequence[Any], rows: Sequence[Sequence[Cell]], source: Source) -> Markup:
+    file = f"{source.record.name}-surrogates.csv"
+    return table(heads, rows, name="Faithfulness of each surrogate", export=file, kind="snug")
 
+
+def _with_range(row: Mapping[str, Any], key: str, shown: Any = number) -> Cell:
+    """A figure with its interval."""
+    value = field_of(row, key)
+    span = interval(field_of(row, f"{key}_low"), field_of(row, f"{key}_high"), number if shown is tau else shown)
+    return Cell(join([shown(value), tag("small", span, class_="range") if span else None]), value, True)
+
+
+def _pills(row: Mapping[str, Any], best: bool) -> list[Markup]:
+    pills = [tag("span", "best", class_="pill good")] if best else []
+    return pills + ([tag("span", "trivial", class_="pill quiet")] if field_of(row, "trivial") else [])
+
+
+def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float], targets: bool, source: Source) -> list[Cell]:
     mark = forest(
         row.get("tau"),
         row.get("tau_low"),
@@ -96,10 +107,11 @@ def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float], targets:
         kind="best" if best else "",
     )
     name = source.kernel_mark(row["kernel"])
-    pills = [tag("span", "best", class_="pill good")] if best else []
-    pills += [tag("span", "trivial", class_="pill quiet")] if field_of(row, "trivial") else []
+    pills = _pills(row, best)
     target = str(field_of(row, "target") or "")
-    fitted = [Cell(TARGETS.get(target, target), target), with_range("agreement_wrong", percent)] if targets else []
+    fitted = (
+        [Cell(TARGETS.get(target, target), target), _with_range(row, "agreement_wrong", percent)] if targets else []
+    )
     return [
         Cell(
             join([tag("b", name) if best else name, tag("div", *pills) if pills else None]),
@@ -107,11 +119,11 @@ def _row(row: Mapping[str, Any], best: bool, ends: tuple[float, float], targets:
             kind="strong",
         ),
         *fitted,
-        with_range("tau", tau),
+        _with_range(row, "tau", tau),
         Cell(mark),
-        with_range("agreement", percent),
+        _with_range(row, "agreement", percent),
         *([Cell(number(field_of(row, "r2_logits")), field_of(row, "r2_logits"), True)] if targets else []),
-        with_range("tad", _points),
+        _with_range(row, "tad", _points),
         *figures(row.get("r2"), row.get("pearson")),
         Cell(percent(row.get("accuracy")), row.get("accuracy"), True),
         *figures(row.get("ties"), row.get("tau_literal")),
@@ -157,7 +169,7 @@ def _plots(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
     for n, target in enumerate(dict.fromkeys(target for _, target, _ in known)):
         drawn = [_plot(kernel, np.asarray(network), v, scale, chosen, source) for kernel, t, v in known if t == target]
         label = f"Scatter plots, fitted to {TARGETS.get(target, target)}"
-        panels = tag("div", *drawn, class_="panels many", tabindex="0", role="region", aria_label=label)
+        panels = _panels(drawn, label)
         if several:
             head = tag("summary", f"Surrogates fitted to {TARGETS.get(target, target)}")
             panels = tag("details", head, panels, open=n == 0)
@@ -179,7 +191,6 @@ def _chosen(network: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
 def _plot(
     kernel: str, network: np.ndarray, values: np.ndarray, scale: Scale, chosen: np.ndarray, source: Source
 ) -> Markup:
-    frame = Frame(scale, scale, "network", "surrogate", width=360, height=330, left=70)
     labels, predicted = source.array("labels.test"), source.array("network.test_prediction")
     points = []
     for i in chosen.tolist():
@@ -193,5 +204,106 @@ def _plot(
     described = (
         f"Scatter of {len(points)} test items: probability of the true class, network against surrogate {kernel}"
     )
-    drawn = scatter(frame, points, describe=described, diagonal=True)
-    return tag("figure", tag("figcaption", source.kernel_name(kernel)), drawn)
+    return _figure(source.kernel_name(kernel), points, scale, described)
+
+
+def _panels(drawn: Sequence[Markup], label: str) -> Markup:
+    return tag("div", *drawn, class_="panels many", tabindex="0", role="region", aria_label=label)
+
+
+def _figure(caption: Any, points: Sequence[Point], scale: Scale, described: str) -> Markup:
+    """The network across, the surrogate up."""
+    frame = Frame(scale, scale, "network", "surrogate", width=360, height=330, left=70)
+    return tag("figure", tag("figcaption", caption), scatter(frame, points, describe=described, diagonal=True))
+
+
+@VIEWS.register("output_surrogates")
+def output_surrogates(section: Section, source: Source) -> Drawing:
+    """The table of kernels, each output where there are several, and the scatter of the best one."""
+    rows = section.data["table"]
+    proper = [row for row in rows if not row["trivial"] and math.isfinite(as_float(row["r2"]))]
+    best = max(proper, key=lambda row: as_float(row["r2"]), default=None)
+    heads = [
+        "Kernel",
+        "Fitted to",
+        "R² of the network's outputs",
+        "Kendall τ",
+        "Worst output",
+        "R² of the targets",
+        "Seconds",
+    ]
+    cells = [_output_row(row, row is best, source) for row in rows]
+    shown = _faithfulness(heads, cells, source)
+    words = tag(
+        "p",
+        "R² of the network's outputs: the share of their variance on test items that the surrogate explains. τ: how closely it"
+        " ranks the test items as the network does, 1 for the same order. Several outputs: the mean, and the smallest R² beside"
+        f" it. The network's own R² of the targets is {number(section.data['network_r2'])}. Ranges are 95 % intervals.",
+        class_="soft small",
+    )
+    return Drawing(join([shown, words, _each(best, source), _output_plots(best, source)]))
+
+
+def _output_row(row: Mapping[str, Any], best: bool, source: Source) -> list[Cell]:
+    name = source.kernel_mark(row["kernel"])
+    return [
+        Cell(join([tag("b", name) if best else name, *_pills(row, best)]), row["kernel"], kind="strong"),
+        Cell(TARGETS.get(str(row["target"]), str(row["target"])), row["target"]),
+        _with_range(row, "r2"),
+        _with_range(row, "tau", tau),
+        *figures(row["worst_r2"], row["r2_targets"]),
+        Cell(number(row["seconds"], 2), row["seconds"], True),
+    ]
+
+
+def _each(best: Mapping[str, Any] | None, source: Source) -> Markup | None:
+    """Every output of the best surrogate, if there are several."""
+    found: Sequence[Mapping[str, Any]] = [] if best is None else best["outputs"]
+    if best is None or len(found) < 2:
+        return None
+    rows = [
+        [
+            Cell(tag("bdi", source.output_name(row["output"])), source.output_name(row["output"]), kind="strong"),
+            Cell(number(row["r2"]), row["r2"], True),
+            Cell(tau(row["tau"]), row["tau"], True),
+            Cell(number(row["rmse"]), row["rmse"], True),
+        ]
+        for row in found
+    ]
+    head = tag("h3", f"Each output of {source.kernel_name(best['kernel'])}")
+    return join([head, table(["Output", "R²", "Kendall τ", "Distance (RMSE)"], rows, name="Each output", kind="snug")])
+
+
+def _output_plots(best: Mapping[str, Any] | None, source: Source) -> Markup | None:
+    """The network's output against the best surrogate's, one plot per output."""
+    network = source.array("network.test_outputs")
+    if best is None or network is None:
+        return None
+    values = source.array(f"surrogates.logits.{best['kernel']}.{best['target']}")
+    if values is None or values.shape != network.shape or network.ndim != 2:
+        return None
+    drawn = [_output_plot(k, network[:, k], values[:, k], source) for k in range(min(PLOTS, network.shape[1]))]
+    label = f"Scatter plots of {best['kernel']}"
+    words = "Each mark is a test item; on the dashed line the surrogate's output is the network's."
+    head = [tag("h3", "Network and surrogate, item by item"), tag("p", words, class_="soft small")]
+    return join([*head, _panels(drawn, label)])
+
+
+def _output_plot(k: int, network: np.ndarray, values: np.ndarray, source: Source) -> Markup:
+    both = np.stack([network, values], 1).astype(np.float64)
+    rows = np.flatnonzero(np.isfinite(both).all(1))
+    rows = rows[np.unique(np.linspace(0, max(len(rows) - 1, 0), min(POINTS, len(rows))).round().astype(int))]
+    low, high = (float(both[rows].min()), float(both[rows].max())) if len(rows) else (0.0, 1.0)
+    margin = 0.05 * (high - low) or 1.0
+    scale = Scale(low - margin, high + margin)
+    points = [
+        Point(
+            float(both[i, 0]),
+            float(both[i, 1]),
+            f"test item {source.items.number('test', i)}: network {number(float(both[i, 0]))}, surrogate"
+            f" {number(float(both[i, 1]))}",
+        )
+        for i in rows.tolist()
+    ]
+    described = f"Scatter of {len(points)} test items: {source.output_name(k)}, network against surrogate"
+    return _figure(tag("bdi", source.output_name(k)), points, scale, described)
