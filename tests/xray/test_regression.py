@@ -14,7 +14,7 @@ import ntkscope as ns
 from ntkscope.core import Part, UsageError, generator
 from ntkscope.machines import KernelPair, fit_machine
 from ntkscope.xray.items import collect_both
-from ntkscope.xray.sections import output_explain, problems, summary, surrogates
+from ntkscope.xray.sections import explain, problems, summary, surrogates
 from ntkscope.xray.task import told_by
 from xray.small import blobs, network, regressed, trained, waves
 
@@ -137,7 +137,7 @@ def test_figures_are_those_of_the_network(two: Any) -> None:
 
 def test_terms_add_up_and_removals_are_real_refits(two: Any) -> None:
     record, *_ = two
-    found = output_explain.SECTION.read(record.metrics)
+    found = explain.OUTPUT_SECTION.read(record.metrics)
     assert found is not None
     arrays = {name: np.asarray(record.arrays[name], dtype=np.float64) for name in record.arrays if "thumbs" not in name}
     K, near = arrays["kernels.trntk0.train"], arrays["kernels.trntk0.test"]
