@@ -149,14 +149,12 @@ def _sides(about: Subject, rows: tuple[str, int | None], columns: tuple[str | No
         if sides[name] is None:
             raise UsageError(f"--{what} {name} came, and the data have no such part; expected one that is there")
     wanted = {name: sides[name] for name in (rows[0], columns[0]) if name is not None}
-    if about.tokenizer is not None or any(_labelled(data, limit) for data, limit in _limits(sides, rows, columns)):
+    if about.tokenizer is not None or any(
+        _labelled(sides[name], limit) for name, limit in (rows, columns) if name is not None
+    ):
         wanted = dict(zip(wanted, collect_inputs(wanted, about.tokenizer)))
     first = _first(wanted[rows[0]], rows[1])
     return first, None if columns[0] is None else _first(wanted[columns[0]], columns[1])
-
-
-def _limits(sides: dict[str, Any], *chosen: tuple[str | None, int | None]) -> list[tuple[Any, int | None]]:
-    return [(sides[name], limit) for name, limit in chosen if name is not None]
 
 
 def _labelled(data: Any, limit: int | None) -> bool:

@@ -12,14 +12,10 @@ from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import NONE, as_float, number, percent
 from ntkscope.report.source import Source, mapping
 from ntkscope.report.tables import Cell, figures, table
+from ntkscope.report.views.kernel import TILES
 
 COMPARISON = "comparison"
-_FIGURES = {
-    "effective_rank": "Effective rank",
-    "alignment": "Alignment with labels",
-    "centred_alignment": "Centred alignment",
-    "condition_number": "Condition number",
-}
+_FIGURES = {key: name for key, name, _ in TILES}
 
 
 def comparison(record: Record) -> Markup:
@@ -108,16 +104,8 @@ def _predictions(found: Mapping[str, Any], classes: Sequence[str]) -> Markup | N
         ]
         for row in _rows(found, "changed")
     ]
-    listed = [
-        tag("h3", "Items that changed"),
-        table(
-            ["Test item", "True", "A says", "B says", "Effect"],
-            rows,
-            name="Items that changed",
-            export="changed.csv",
-            tall=True,
-        ),
-    ]
+    title, heads = "Items that changed", ["Test item", "True", "A says", "B says", "Effect"]
+    listed = [tag("h3", title), table(heads, rows, name=title, export="changed.csv", tall=True)]
     return join([tag("div", *tiles, class_="tiles"), tag("p", said, class_="soft"), listed if rows else None])
 
 
@@ -133,7 +121,7 @@ def _effect(row: Mapping[str, Any]) -> tuple[Markup, str]:
     return tag("span", word, class_=f"pill {kind}"), word
 
 
-def _kernels(rows: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
+def _kernels(rows: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]], source: Source) -> Markup:
     cells = [
         [
             Cell(source.kernel_mark(row.get("name")), row.get("name"), kind="strong"),
@@ -153,25 +141,14 @@ def _kernels(rows: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, 
         ]
         for row in measured
     ]
-    return (
-        join(
-            [
-                [
-                    tag("p", words, class_="soft"),
-                    table(["Kernel", "Alignment (CKA)", "Items"], cells, name="Alignment of kernels", kind="loose"),
-                ]
-                if cells
-                else None,
-                [
-                    tag("h3", "Figures of the kernel"),
-                    table(["Figure", "A", "B", "Change"], both, name="Figures of the kernel", kind="loose"),
-                ]
-                if both
-                else None,
-            ]
-        )
-        or None
-    )
+    parts: list[Markup] = []
+    if cells:
+        heads = ["Kernel", "Alignment (CKA)", "Items"]
+        parts += [tag("p", words, class_="soft"), table(heads, cells, name="Alignment of kernels", kind="loose")]
+    if both:
+        title = "Figures of the kernel"
+        parts += [tag("h3", title), table(["Figure", "A", "B", "Change"], both, name=title, kind="loose")]
+    return join(parts)
 
 
 def _surrogates(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | None:
@@ -186,11 +163,8 @@ def _surrogates(rows: Sequence[Mapping[str, Any]], source: Source) -> Markup | N
                 Cell(_change(row.get("a"), row.get("b")), None),
             ]
         )
-    return (
-        table(["Kernel", "Fitted to", "τ in A", "τ in B", "Change"], cells, name="Surrogates", kind="loose")
-        if cells
-        else None
-    )
+    heads = ["Kernel", "Fitted to", "τ in A", "τ in B", "Change"]
+    return table(heads, cells, name="Surrogates", kind="loose") if cells else None
 
 
 def _overlaps(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
@@ -210,19 +184,9 @@ def _overlaps(rows: Sequence[Mapping[str, Any]]) -> Markup | None:
         ]
         for row, share in found
     ]
-    return join(
-        [
-            tag("p", said),
-            table(
-                ["Test item", "Shared points", "Class explained"],
-                cells,
-                name="Explanations",
-                export="explanations.csv",
-                tall=True,
-                kind="loose",
-            ),
-        ]
-    )
+    heads = ["Test item", "Shared points", "Class explained"]
+    shown = table(heads, cells, name="Explanations", export="explanations.csv", tall=True, kind="loose")
+    return join([tag("p", said), shown])
 
 
 def _doubts(data: Mapping[str, Any], classes: Sequence[str]) -> Markup | None:

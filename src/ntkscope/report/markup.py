@@ -82,6 +82,11 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
     return Markup("".join(parts))
 
 
+def folded(words: str, body: Any, kind: str = "folded") -> Markup:
+    """What few readers need, and what can be thousands of lines: closed until it is asked for."""
+    return tag("details", tag("summary", words), body, class_=kind)
+
+
 def data_script(name: str, value: Any) -> Markup:
     """`value` as JSON in a script element that does not run; no text in it can break out of the element.
 

@@ -11,7 +11,7 @@ from ntkscope.core import Record, RecordError
 from ntkscope.core.door import is_inside, read_bytes
 from ntkscope.report.claims import claims_table, tally
 from ntkscope.report.document import page_of_parts
-from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.markup import Markup, folded, join, tag
 from ntkscope.report.numbers import duration
 from ntkscope.report.series import series
 from ntkscope.report.views._generic import terms, values
@@ -29,17 +29,12 @@ def result(record: Record) -> Markup:
         "series": ("Series", series(record)),
         "numbers": (
             "Numbers",
-            _folded("All numbers of the record", values(record.metrics, "")) if record.metrics else None,
+            folded("All numbers of the record", values(record.metrics, "")) if record.metrics else None,
         ),
         "setting": ("Setting", setting(record)),
         "made": ("How this was computed", made(record, written)),
     }
     return page_of_parts(record.name, [_header(record)], parts)
-
-
-def _folded(words: str, body: Markup) -> Markup:
-    """What few readers need, and what can be thousands of lines: closed until it is asked for."""
-    return tag("details", tag("summary", words), body, class_="folded")
 
 
 def figures(folder: Path) -> Markup | None:

@@ -18,6 +18,7 @@ from ntkscope.report.plots.histogram import (
     diamonds_path,
     histogram,
     histogram_frame,
+    histogram_key,
     ticks_path,
 )
 from ntkscope.report.spectrum_words import change_sentence, shape_text
@@ -166,14 +167,7 @@ def _at(look: Look) -> Markup:
 
 
 def _legend(spectrum: Spectrum) -> Markup:
-    parts = [("bars-of", "at this step"), ("first", "at the first moment")]
-    if spectrum.tested:
-        parts += [("edge", "edge of the noise"), ("spikes", "spike: outside the noise")]
-    return tag(
-        "ul",
-        *(tag("li", tag("i", class_=f"key-{kind}", aria_hidden="true"), words) for kind, words in parts),
-        class_="key",
-    )
+    return histogram_key([("bars-of", "at this step"), ("first", "at the first moment")], spectrum.tested)
 
 
 def _left_out(spectrum: Spectrum, axis: Axis) -> Markup | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ntkscope.core import Record
 from ntkscope.report.document import page_of_parts
-from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.markup import Markup, folded, join, tag
 from ntkscope.report.quantile_plots import first_against_last
 from ntkscope.report.result import made, setting, status_note
 from ntkscope.report.track import Track, read_track
@@ -17,13 +17,13 @@ def tracking(record: Record) -> Markup:
     """The page of a record of kind "tracking"."""
     track = read_track(record)
     drawn, data = player(track)
-    written = record.to_json()
+    written, held = record.to_json(), setting(record)
     parts = {
         "changes": ("What changed", changes_table(track, record.name)),
         "spectra": ("Spectra over training", join([tag("p", HOW, class_="meaning"), drawn])),
         "first-last": ("First against last", _explained(DIAGONAL, first_against_last(track))),
         "moments": ("Moments", moments_table(track, record.name) if track.moments else None),
-        "setting": ("Setting", _folded("What was tracked, and how", setting(record))),
+        "setting": ("Setting", folded("What was tracked, and how", held) if held else None),
         "made": ("How this was computed", made(record, written)),
     }
     return page_of_parts(_title(record), [_header(record, track)], parts, data={"tracked_training": data})
@@ -31,11 +31,6 @@ def tracking(record: Record) -> Markup:
 
 def _title(record: Record) -> str:
     return record.name or "Tracked training"
-
-
-def _folded(words: str, body: Markup | None) -> Markup | None:
-    """What can be long, such as the shapes of all parameters."""
-    return None if body is None else tag("details", tag("summary", words), body, class_="folded")
 
 
 def _explained(words: str, body: Markup | None) -> Markup | None:

@@ -41,11 +41,6 @@ class Agenda(Protocol):
         """Whether a measurement falls due at this step, or fell due since the last one asked about."""
 
 
-def needs_total(when: When) -> bool:
-    """Whether the steps of a schedule depend on how many there are in all."""
-    return isinstance(when, LogSpaced)
-
-
 def check_schedule(when: When) -> When:
     """The schedule, with steps in a tuple; refused if it is none."""
     if isinstance(when, Every):

@@ -120,3 +120,10 @@ def diamonds_path(frame: Frame, values: Sequence[float]) -> str:
     return "".join(
         f"M{frame.at(value, 0)[0]} {at}m0-5.5l5.5 5.5-5.5 5.5-5.5-5.5z" for value in values if value >= frame.x.low
     )
+
+
+def histogram_key(parts: Sequence[tuple[str, str]], tested: bool) -> Markup:
+    """What the marks of a histogram mean, by their kind; where spikes were tested, those of the test too."""
+    of_test = [("edge", "edge of the noise"), ("spikes", "spike: outside the noise")] if tested else []
+    rows = [tag("li", tag("i", class_=f"key-{kind}", aria_hidden="true"), words) for kind, words in (*parts, *of_test)]
+    return tag("ul", *rows, class_="key")

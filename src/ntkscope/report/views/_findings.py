@@ -49,9 +49,7 @@ def regression_findings(data: Mapping[str, Any], source: Source) -> Markup:
         said = f"of {train} training items: left out of training, they would be predicted far from their target."
         cards.append(_card(number(count), title, said, href="#s-output-problems"))
     word = str(field_of(data, "trust") or UNKNOWN)
-    link = tag("a", "Trust in the explanations: ", tag("b", word), href="#s-output-surrogates", class_="finding-head")
-    why = tag("p", str(field_of(data, "trust_why") or ""), class_="soft")
-    cards.append(tag("li", link, why, class_=f"card finding trust {TRUST.get(word, 'quiet')}"))
+    cards.append(_trust_card(word, str(field_of(data, "trust_why") or ""), href="#s-output-surrogates"))
     return tag("ul", *cards, class_="findings")
 
 
@@ -121,6 +119,9 @@ def _trust(data: Mapping[str, Any], source: Source) -> Markup:
         target = TARGETS.get(str(field_of(row, "target")), "")
         name = f" Best surrogate: {source.kernel_name(row['kernel'])}{', fitted to ' if target else ''}{target}, τ "
         said += [name, tau(row["tau"]), "."]
-    kind = f"trust {TRUST.get(word, 'quiet')}"
-    link = tag("a", "Trust in the explanations: ", tag("b", word), href="#s-surrogates", class_="finding-head")
-    return tag("li", link, tag("p", *said, class_="soft"), class_=f"card finding {kind}")
+    return _trust_card(word, *said, href="#s-surrogates")
+
+
+def _trust_card(word: str, *said: Any, href: str) -> Markup:
+    link = tag("a", "Trust in the explanations: ", tag("b", word), href=href, class_="finding-head")
+    return tag("li", link, tag("p", *said, class_="soft"), class_=f"card finding trust {TRUST.get(word, 'quiet')}")

@@ -16,7 +16,7 @@ from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.views._directions import directions
 from ntkscope.report.views.registry import VIEWS
 
-_TILES = (
+TILES = (
     ("effective_rank", "Effective rank", "how many directions the kernel effectively uses"),
     ("alignment", "Alignment with labels", "1 if the kernel depended on the labels alone"),
     ("centred_alignment", "Centred alignment", "the same, without the part common to all items"),
@@ -49,8 +49,8 @@ def kernel(section: Section, source: Source) -> Drawing:
 def _tiles(source: Source) -> list[tuple[str, str, str]]:
     """The tiles, in the words of the task."""
     if not source.regression:
-        return list(_TILES)
-    return [(key, name.replace("labels", "targets"), words.replace("labels", "targets")) for key, name, words in _TILES]
+        return list(TILES)
+    return [(key, name.replace("labels", "targets"), words.replace("labels", "targets")) for key, name, words in TILES]
 
 
 def _more(data: Mapping[str, Any]) -> Mapping[str, Any]:

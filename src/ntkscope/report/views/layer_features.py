@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.report.feature_words import above_chance, features_summary, layer_sentence
-from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.markup import Markup, folded, join, tag
 from ntkscope.report.numbers import as_float, interval, number, percent
 from ntkscope.report.plots import Bar, bars, forest
 from ntkscope.report.plots.direction import direction_picture, picture
@@ -30,14 +30,13 @@ def layer_features(section: Section, source: Source) -> Drawing:
     kind = str(section.data["items_are"])
     cards = [_card(layer, kind, source) for layer in layers]
     rest = cards[CARDS:]
-    more = tag("summary", f"{len(rest):,} more layers")
     left_out = section.data["left_out"]
     parts = [
         tag("p", features_summary(layers), class_="meaning"),
         _salient(section.data.get("salient"), source),
         _legend(layers, kind),
         tag("div", *cards[:CARDS], class_="layer-looks"),
-        tag("details", more, tag("div", *rest, class_="layer-looks"), class_="folded") if rest else None,
+        folded(f"{len(rest):,} more layers", tag("div", *rest, class_="layer-looks")) if rest else None,
         tag("h3", "In numbers"),
         _table(layers, source),
         _left_out(left_out) if left_out else None,
@@ -274,4 +273,4 @@ def _first(shares: Sequence[Any]) -> Any:
 
 def _left_out(left_out: Mapping[str, Any]) -> Markup:
     rows = [tag("li", tag("code", name), f": {why}") for name, why in left_out.items()]
-    return tag("details", tag("summary", f"{len(rows):,} not looked at"), tag("ul", *rows), class_="folded small")
+    return folded(f"{len(rows):,} not looked at", tag("ul", *rows), "folded small")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.markup import Markup, folded, join, tag
 from ntkscope.report.numbers import as_float, number, percent
 from ntkscope.report.plots.frame import Frame
 from ntkscope.report.plots.lines import Line, curve_key, lines
@@ -128,4 +128,4 @@ def _reasons(layers: Sequence[Mapping[str, Any]]) -> Markup | None:
     if not silent:
         return None
     rows = [tag("li", tag("code", layer["name"]), f": {layer['reason']}") for layer in silent]
-    return tag("details", tag("summary", f"{len(silent)} layers without numbers"), tag("ul", *rows), class_="folded")
+    return folded(f"{len(silent)} layers without numbers", tag("ul", *rows))

@@ -8,11 +8,17 @@ from typing import Any
 from ntkscope.report.certificates import checks
 from ntkscope.report.markup import Markup, join, tag
 from ntkscope.report.numbers import as_float, number, percent
-from ntkscope.report.plots import Bar, bars
+from ntkscope.report.plots import Bar, bars, gauge
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.tables import Cell, figures, table
-from ntkscope.report.views._verdict import evidence, hero
 from ntkscope.report.views.registry import VIEWS
+
+_READS = {
+    "lazy": "It behaves like a kernel machine with a fixed kernel.",
+    "rich": "It learned features: its kernel changed during training.",
+    "in between": "It behaves partly like a fixed kernel and partly has learned features.",
+    "not enough evidence": "The measurements do not settle the question.",
+}
 
 
 @VIEWS.register("summary")
@@ -23,7 +29,7 @@ def summary(section: Section, source: Source) -> Drawing:
     card = _card(
         "Accuracy on the test items", bars(shares, label="Accuracy of the network and of each surrogate", largest=1)
     )
-    return Drawing(join([tag("div", hero(data), card, class_="pair"), checks(source).statement(), evidence(data)]))
+    return Drawing(join([tag("div", _hero(data), card, class_="pair"), checks(source).statement(), _evidence(data)]))
 
 
 @VIEWS.register("output_summary")
@@ -34,8 +40,8 @@ def output_summary(section: Section, source: Source) -> Drawing:
     card = _card(
         "R² of the targets on the test items", bars(shares, label="R² of the network and of each surrogate", largest=1)
     )
-    pair = tag("div", hero(data), card, class_="pair")
-    return Drawing(join([pair, _outputs(data, source), checks(source).statement(), evidence(data)]))
+    pair = tag("div", _hero(data), card, class_="pair")
+    return Drawing(join([pair, _outputs(data, source), checks(source).statement(), _evidence(data)]))
 
 
 def _card(title: str, drawn: Markup) -> Markup:
@@ -67,3 +73,41 @@ def _outputs(data: Mapping[str, Any], source: Source) -> Markup:
         "RMSE is in the unit of the target; predicting its mean for every item would have the spread as RMSE and R² 0."
     )
     return join([tag("h3", "How well each output is predicted"), shown, tag("p", words, class_="soft small")])
+
+
+def _hero(data: Mapping[str, Any]) -> Markup:
+    """The verdict in a word, why, and where it lies between lazy and rich."""
+    verdict = str(data["verdict"])
+    return tag(
+        "div",
+        tag("p", "This network looks", class_="eyebrow"),
+        tag("p", verdict if verdict != "not enough evidence" else "undecided", class_="verdict"),
+        tag("p", data.get("why") or _READS.get(verdict, ""), class_="soft"),
+        gauge(data.get("score"), low="lazy: a fixed kernel", high="rich: learned features"),
+        class_="card hero",
+    )
+
+
+def _evidence(data: Mapping[str, Any]) -> Markup | None:
+    """The measured values behind the verdict; None without any."""
+    found = data.get("evidence") or []
+    if not found:
+        return None
+    shown = table(
+        ["Evidence", "Value", "Indicates", "Why"],
+        [_evidence_row(each) for each in found],
+        name="Evidence",
+        sortable=False,
+        kind="stacking",
+    )
+    return join([tag("h3", "Evidence for the verdict"), shown])
+
+
+def _evidence_row(evidence: Mapping[str, Any]) -> list[Cell]:
+    says = str(evidence.get("says", ""))
+    return [
+        Cell(evidence.get("what", ""), kind="strong"),
+        Cell(number(evidence.get("value")), numeric=True),
+        Cell(tag("span", says, class_=f"pill {says if says in ('lazy', 'rich') else 'neither'}")),
+        Cell(evidence.get("note", ""), kind="wide soft"),
+    ]

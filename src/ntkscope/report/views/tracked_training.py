@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ntkscope.report.markup import join, tag
+from ntkscope.report.markup import folded, join, tag
 from ntkscope.report.numbers import whole
 from ntkscope.report.quantile_plots import first_against_last
 from ntkscope.report.source import Drawing, Section, Source
@@ -38,8 +38,6 @@ def tracked_training(section: Section, source: Source) -> Drawing:
         tag("p", f"Of each spectrum, {whole(thin)} values were copied from the tracker's record.", class_="soft small")
         if thin
         else None,
-        tag("details", tag("summary", "All moments"), moments_table(track, name), class_="folded")
-        if track.moments
-        else None,
+        folded("All moments", moments_table(track, name)) if track.moments else None,
     ]
     return Drawing(join(parts), data)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ntkscope.report.markup import Markup, join, tag
+from ntkscope.report.markup import Markup, folded, join, tag
 from ntkscope.report.numbers import as_float, interval, number
-from ntkscope.report.plots.histogram import Axis, histogram, histogram_frame
+from ntkscope.report.plots.histogram import Axis, histogram, histogram_frame, histogram_key
 from ntkscope.report.source import Drawing, Section, Source
 from ntkscope.report.spectrum_words import layer_sentence, shape_text, stands_out
 from ntkscope.report.tables import Cell, figures, table
@@ -26,12 +26,11 @@ def weight_spectra(section: Section, source: Source) -> Drawing:
     layers, level = list(section.data["layers"]), as_float(section.data["level"])
     cards = [_card(n, layer, level, source) for n, layer in enumerate(layers)]
     first, rest = cards[:PICTURES], cards[PICTURES:]
-    more = tag("summary", f"{len(rest):,} more matrices")
     parts = [
         tag("p", summary(layers, level), class_="meaning"),
         _legend(section.data["tested"], section.data["initial"]),
         tag("div", *first, class_="cards layers-of-spectra"),
-        tag("details", more, tag("div", *rest, class_="cards layers-of-spectra"), class_="folded") if rest else None,
+        folded(f"{len(rest):,} more matrices", tag("div", *rest, class_="cards layers-of-spectra")) if rest else None,
         tag("h3", "In numbers"),
         _table(layers, source),
     ]
@@ -116,10 +115,7 @@ def _legend(tested: Any, initial: Any) -> Markup:
     parts = [("bars-of", "singular values, how many per bin (square-root scale)"), ("rug", "each of the largest")]
     if initial:
         parts.append(("first", "before training"))
-    if tested:
-        parts += [("edge", "edge of the noise"), ("spikes", "spike: outside the noise")]
-    keys = [tag("li", tag("i", class_=f"key-{kind}", aria_hidden="true"), words) for kind, words in parts]
-    return tag("ul", *keys, class_="key")
+    return histogram_key(parts, bool(tested))
 
 
 def _table(layers: Sequence[Mapping[str, Any]], source: Source) -> Markup:
