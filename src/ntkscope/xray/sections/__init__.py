@@ -1,4 +1,4 @@
-"""The sections of an X-ray, one per file; importing this registers all of them."""
+"""The sections of an X-ray, one topic per file, for either task; importing this registers all of them."""
 
 from ntkscope.core.registry import import_parts
 
