@@ -51,7 +51,8 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def jacobian(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Outputs (n, c) and gradients (n, c, *shape) by parameter, on the model itself, one sample and one output at a time."""
     leaves = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    outputs, rows = [], {name: [] for name in leaves}
+    outputs: list[Tensor] = []
+    rows: dict[str, list[Tensor]] = {name: [] for name in leaves}
     for i in range(len(x)):
         value = model(x[i : i + 1])
         outputs.append(value.detach()[0].double())

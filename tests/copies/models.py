@@ -933,5 +933,5 @@ def convolution_with_a_mask() -> nn.Module:
 
 def _masked(layer: nn.Conv1d, mask: Tensor) -> nn.Conv1d:
     before = layer._conv_forward
-    layer._conv_forward = lambda x, w, b: before(x, w * mask.to(w.dtype), b)  # type: ignore[method-assign]
+    layer._conv_forward = lambda x, w, b: before(x, w * mask.to(w.dtype), b)  # type: ignore[method-assign, assignment]
     return layer

@@ -76,7 +76,7 @@ def test_counts_are_whole_numbers(call: Callable[[Any], Any], value: Any) -> Non
         lambda v: kendall([1, 2, 3], [1, 3, 2]).interval("b", v),
         lambda v: spike_test(matrix(20, 30), level=v),
         lambda v: holm([0.1, v]),
-        lambda v: ns.surrogates.KernelRidge(alpha=v).fit(np.eye(3), np.ones(3)) if v is not None else holm([v]),
+        lambda v: ns.surrogates.KernelRidge(alpha=v).fit(np.eye(3), np.ones(3)) if v is not None else holm([v]),  # type: ignore[list-item]
         lambda v: least_squares(np.eye(3), np.ones(3), ridge=v),
         lambda v: spike_threshold((4, 4), v),
     ],
@@ -214,7 +214,7 @@ class TestRanges:
 
     def test_kendall_names_its_ties(self) -> None:
         with pytest.raises(UsageError, match="'b', 'discordant'"):
-            kendall([1, 2, 3], [1, 3, 2]).interval("B")  # type: ignore[arg-type]
+            kendall([1, 2, 3], [1, 3, 2]).interval("B")
 
     @pytest.mark.parametrize("shape", [(-4, 4), (-4, -4), (0, 4), (2.5, 4), (math.nan, 4)])
     def test_shapes_are_counts(self, shape: Any) -> None:

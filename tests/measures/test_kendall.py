@@ -127,7 +127,7 @@ def test_standard_errors_are_those_of_the_bootstrap(tied: bool) -> None:
 def test_intervals_of_few_and_of_an_unknown_kind() -> None:
     assert kendall([1, 2], [1, 2]).interval() == (-1.0, 1.0)
     with pytest.raises(UsageError, match="got ties='B'"):
-        kendall([1, 2, 3], [1, 3, 2]).interval("B")  # type: ignore[arg-type]
+        kendall([1, 2, 3], [1, 3, 2]).interval("B")
 
 
 def test_intervals_cover() -> None:

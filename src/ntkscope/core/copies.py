@@ -40,11 +40,17 @@ MOST = 50_000  # objects followed: a model that holds a whole program (a trainer
 LARGE = 2**22  # numbers of a tensor that is no parameter, above which its version alone tells whether it was written to
 MARK = "_belongs_to_ntkscope"  # an attribute of hooks of this package's own, which are no part of the model
 CUT = (ModuleType, CodeType, FrameType, GeneratorType, BuiltinFunctionType, torch.optim.Optimizer)
-OPAQUE = (torch.jit.ScriptModule, torch.optim.Optimizer, random.Random, io.IOBase, array.array, bytearray, memoryview)
-OPAQUE += (ctypes.Array, ctypes.Structure, ctypes._SimpleCData, torch.UntypedStorage, torch.storage.TypedStorage)
-ATOMS = (
-    *(type(None), bool, int, float, complex, str, bytes, tuple, dict, slice, range, type(...), type(NotImplemented)),
+OPAQUE: tuple[type, ...] = (
+    torch.jit.ScriptModule,
+    torch.optim.Optimizer,
+    random.Random,
+    io.IOBase,
+    array.array,
+    bytearray,
+    memoryview,
 )
+OPAQUE += (ctypes.Array, ctypes.Structure, ctypes._SimpleCData, torch.UntypedStorage, torch.storage.TypedStorage)
+ATOMS: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, tuple, dict, slice, range, type(...))
 ATOMS += (torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic, np.dtype)  # which never change
 ELSEWHERE = {
     "logging",
