@@ -244,3 +244,11 @@ def test_every_entry_reads_inputs_by_the_same_rule() -> None:
         again = ns.kernel("trntk0", model, found.first(N)).dense().trace()
         torch.testing.assert_close(again, expected.trace())
         assert found.y is not None
+
+
+@pytest.mark.parametrize("odd", [{"x": X[0]}, {"x": X[0], "mask": MASK[0], "other": X[0]}, (X[0], MASK[0])])
+@pytest.mark.parametrize("place", [0, 4])
+def test_items_with_other_members_than_the_rest_are_refused(odd: Any, place: int) -> None:
+    data = Items(lambda i: odd if i == place else {"x": X[i], "mask": MASK[i]})
+    with pytest.raises(UsageError):
+        ns.kernel("trntk0", Optional(), data)

@@ -6,8 +6,10 @@ import copy
 import functools
 import types
 import weakref
+from array import array
 from collections.abc import Callable
 from contextvars import ContextVar
+from ctypes import c_double
 from typing import Any
 
 import numpy as np
@@ -480,11 +482,121 @@ def test_a_copy_that_uses_the_original_by_a_hidden_way_is_not_linearised(kind: t
         linear(x)
 
 
-@pytest.mark.parametrize("make", [Unregistered, lambda: torch.fx.symbolic_trace(Gained())])
+class Energy(Gained):
+    """Its outputs are derivatives by its inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        at = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(super().forward(at).tanh().sum(), at, create_graph=True)
+        return slope[:, :2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Unregistered,
+        Energy,
+        lambda: torch.fx.symbolic_trace(Gained()),
+        lambda: nn.Sequential(torch.jit.script(Gained())),
+    ],
+)
 def test_odd_networks_are_linearised(make: Callable[[], nn.Module]) -> None:
     model, x = make(), torch.randn(4, 3)
     torch.testing.assert_close(ns.linearize(model)(x), model(x))
-    rows = [torch.autograd.grad(model(x)[i, c], list(model.parameters())) for i in range(4) for c in range(2)]
+    rows = [
+        torch.autograd.grad(model(x)[i, c], list(model.parameters()), materialize_grads=True)
+        for i in range(4)
+        for c in range(2)
+    ]
     features = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]).reshape(4, 2, -1)
     kernel = torch.einsum("icp,jcp->ij", features, features)
     torch.testing.assert_close(ns.kernel("trntk0", model, x).dense(), kernel)
+
+
+class SometimesInContext(InContext):
+    """The way that is not seen is taken for some inputs only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.layer(x)
+        return (
+            torch.where(x[:, :1] > 2, hidden * STORED.get(), hidden * self.gain)
+            if (x > 2).any()
+            else hidden * self.gain
+        )
+
+
+def test_a_copy_that_uses_the_original_for_some_inputs_only_is_refused() -> None:
+    model, x = SometimesInContext(), torch.randn(40, 3).clamp(-1, 1)
+    ns.kernel("trntk0", model, x, dtype=torch.float64)
+    x[17, 0] = 3.0
+    with pytest.raises(ns.NtkscopeError, match="it would use gain otherwise"):
+        ns.kernel("trntk0", model, x, dtype=torch.float64)
+
+
+class Scaled(Gained):
+    def __init__(self, factor: Any) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.factor[0]
+
+
+def scripted() -> nn.Module:
+    class Factor(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.factor = nn.Linear(3, 2), 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) * self.factor
+
+    return torch.jit.script(Factor())
+
+
+@pytest.mark.parametrize("factor", [array("d", [1.0]), bytearray(b"\1"), (c_double * 1)(1.0), None])
+def test_a_kept_copy_follows_changes_that_leave_no_trace(factor: Any) -> None:
+    model = scripted() if factor is None else Scaled(factor)
+    x, tangent = torch.randn(4, 3), ns.Tangent(model, dtype=torch.float64)
+    before = tangent.kernel("trntk0", x).dense()
+    if factor is None:
+        setattr(model, "factor", 2.0)  # noqa: B010
+    else:
+        model.factor[0] = 2
+    torch.testing.assert_close(tangent.kernel("trntk0", x).dense(), 4 * before)
+
+
+class Elsewhere(Gained):
+    """For some inputs, its parameter is taken from an object that is no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.also = types.SimpleNamespace(gain=self.gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * (self.also.gain if (x > 2).any() else self.gain)
+
+
+def clone_of(model: nn.Module) -> nn.Module:
+    made = type(model)()
+    made.load_state_dict(model.state_dict())
+    return made
+
+
+def test_a_linearised_network_sees_uses_that_its_first_inputs_did_not_show() -> None:
+    model, x = Elsewhere(), torch.randn(4, 3).clamp(-1, 1)
+    linear, seldom = ns.linearize(model), ns.linearize(SometimesInContext())
+    for network in (linear, seldom):
+        network(x)
+    odd = torch.cat([x[:1] * 0 + 3, x])
+    with torch.no_grad():
+        linear.u.gain.fill_(1.0)
+        moved = linear(odd)
+    torch.testing.assert_close(moved, model(odd) + model.layer(odd))
+    with torch.inference_mode():
+        torch.testing.assert_close(linear(odd.clone()), moved)
+        built = Gained()
+    torch.testing.assert_close(ns.kernel("trntk0", built, x).dense(), ns.kernel("trntk0", clone_of(built), x).dense())
+    torch.testing.assert_close(linear(odd), moved)
+    with pytest.raises(ns.NtkscopeError, match="not its own"):
+        seldom(odd)

@@ -63,7 +63,8 @@ def without_labels(model: nn.Module, items: Sequence[Any], *, batched: bool) -> 
     wanted = None if members is None else _by_name(inspect.signature(model.forward), members)
     if isinstance(items[0], Mapping) and members is not None:
         kept = wanted or [key for key, value in members.items() if key not in LABEL_KEYS or _numbers(value) is not None]
-        return [{key: item[key] for key in kept} for item in items]
+        left = members.keys() - set(kept)
+        return [{key: value for key, value in (named(item) or {}).items() if key not in left} for item in items]
     if wanted is not None or not isinstance(items[0], tuple):
         return items
     if _ends_in_label(model, items, batched):
@@ -74,7 +75,7 @@ def without_labels(model: nn.Module, items: Sequence[Any], *, batched: bool) -> 
 def parted(item: Any) -> tuple[Inputs, Any]:
     """Inputs and label of a labelled item or batch; None where a mapping has no label, or there is one member alone.
 
-    >>> parted({"x": 1, "y": 2}), parted((1, 2, 3)), parted([1])
+    >>> parted({"x": 1, "y": 2}), parted((1, 2, 3)), parted((1,))
     (({'x': 1}, 2), ((1, 2), 3), (1, None))
     """
     members, item = named(item), _tuples(item)

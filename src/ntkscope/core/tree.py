@@ -30,7 +30,12 @@ def map_leaves(function: Callable[..., Any], x: Inputs, *others: Inputs) -> Inpu
     """
     if not is_branch(x):
         return function(x, *others)
-    return _as(x, {key: map_leaves(function, value, *(_at(o, key) for o in others)) for key, value in _members(x)})
+    members, rest = dict(_members(x)), [_named(other) for other in others]
+    for other in rest:
+        for key in (*members, *other):
+            if key not in members or key not in other:
+                raise UsageError(f"some inputs have no member {key!r}; expected the same members in all of them")
+    return _as(x, {key: map_leaves(function, value, *(each[key] for each in rest)) for key, value in members.items()})
 
 
 def leaves(x: Inputs, name: str = "x") -> Iterator[tuple[str, Any]]:
@@ -155,6 +160,11 @@ def _members(x: Any) -> Iterable[tuple[Any, Any]]:
     return ((field.name, getattr(x, field.name)) for field in fields(x)) if _is_record(x) else enumerate(x)
 
 
+def _named(x: Any) -> dict[Any, Any]:
+    """The members of a branch or a list; of anything else none."""
+    return dict(_members(x)) if is_branch(x) or isinstance(x, list | tuple) else {}
+
+
 def _as(like: Any, members: dict[Any, Any]) -> Any:
     """A branch of the same kind as `like`; a mapping becomes a dict."""
     if isinstance(like, Mapping):
@@ -165,10 +175,3 @@ def _as(like: Any, members: dict[Any, Any]) -> Any:
             object.__setattr__(made, name, value)  # a frozen one too
         return made
     return type(like)(*members.values()) if hasattr(like, "_fields") else type(like)(members.values())
-
-
-def _at(x: Any, key: Any) -> Any:
-    try:
-        return getattr(x, key) if _is_record(x) else x[key]
-    except (LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"some inputs have no member {key!r}; expected the same members in all of them") from error

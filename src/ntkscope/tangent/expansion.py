@@ -48,10 +48,15 @@ def expand(
     Differentiable by u, and on the forward road by whatever the inputs require. `road`: a name in `ROADS`. With `restore`, what
     the pass changed in the network's attributes is put back.
     """
-    with alone_with(network), MATH:
+    recorded = torch.is_grad_enabled()
+    if not recorded:  # the pass is all the same, since only a graph shows what it used
+        direction = {name: u.detach() for name, u in direction.items()}
+        with torch.inference_mode(False):
+            batch = batch.map(lambda t: t.clone() if t.is_inference() else t.detach())
+    with alone_with(network), MATH, torch.inference_mode(False), torch.enable_grad():
         before = Pristine(network) if restore else None
         moving = [parameter for name, parameter in network.named_parameters() if name in direction]
-        frozen = [] if is_transformed(moving) else [parameter for parameter in moving if not parameter.requires_grad]
+        frozen = [] if is_transformed(moving) else [p for p in moving if not (p.requires_grad or p.is_inference())]
         try:
             for parameter in frozen:  # so that a use of it that is not replaced is in the graph
                 parameter.requires_grad_()
@@ -60,7 +65,7 @@ def expand(
                 _check_uses(
                     network, values, lambda: ROADS[road](network, direction, batch)[0], batch.tensors(), replaced=True
                 )
-            return values, moved
+            return (values, moved) if recorded else (values.detach(), moved.detach())
         finally:
             for parameter in frozen:
                 parameter.requires_grad_(False)
@@ -163,7 +168,7 @@ def admit(model: nn.Module, names: tuple[str, ...], batch: Batch) -> tuple[str, 
         guards.check_inputs_finite(few)
         outputs = guards.first_outputs(subject, few)
         guards.check_differentiable(subject, outputs)
-        _check_uses(model, outputs, lambda: subject(few), replaced=False)
+        _check_uses(subject.model, outputs, lambda: subject(few), replaced=False)
         guards.check_used(subject, few)
         guards.check_chance(subject, few, outputs)
         guards.check_independence(subject, few, outputs)

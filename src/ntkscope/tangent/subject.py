@@ -70,7 +70,8 @@ class Subject:
         recast = dtype is not None and any(
             t.dtype != dtype for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()
         )
-        self.native = not (elsewhere or recast or any(t.is_inference() for t in model.parameters()))
+        inference = any(t.is_inference() for t in model.parameters())  # so that it cannot be differentiated itself
+        self.native = not (elsewhere or recast or inference)
         self.model = model
         self.own: Subject | None = None  # the original, run beside its copy
         self.compared, self.wary = (
@@ -78,7 +79,7 @@ class Subject:
             False,
         )  # samples; whether functions were copied, which may use more for other inputs
         if not self.native:
-            self.own = Subject(model, params=set(chosen).__contains__, still=still)
+            self.own = None if inference else Subject(model, params=set(chosen).__contains__, still=still)
             self.model = _converted(model, dtype, self.device if self.moved else None, chosen)
             self.wary = any(isinstance(value, FunctionType) for value in reached(self.model, code=False))
         self.one_thread = threading.Lock()  # in which the original is run beside its copies
