@@ -40,7 +40,7 @@ class TestNearest:
         assert np.array_equal(nearest(FactoredGram(f[:4], f), 3).indices, nearest(f[:4] @ f.T, 3).indices)
 
     def test_bad_input(self) -> None:
-        with pytest.raises(UsageError, match="got k=3 for 2"):
+        with pytest.raises(UsageError, match="got k=3; expected 1 … 2 for 2 training points"):
             nearest(np.eye(2), 3)
         with pytest.raises(UsageError, match="square"):
             nearest(np.ones((2, 3)), 1, skip_self=True)

@@ -790,7 +790,9 @@ def test_short_numbers_are_made_longer_a_few_at_a_time(dtype: torch.dtype, monke
     precision = Precision("bf16" if dtype == torch.bfloat16 else "fp16", torch.float32)
     features.accumulate(total, left, right, full=False, precision=precision, workspace=workspace)
     assert max(held) <= workspace
-    assert_kernel_close(total, left.values.double().flatten(1) @ right.values.double().flatten(1).T, 1e-6)
+    assert_kernel_close(
+        total, left.values.double().flatten(1) @ right.values.double().flatten(1).T, 2e-5
+    )  # float32 sums of 60,000 terms
 
 
 class Tokens(nn.Module):

@@ -294,6 +294,8 @@ def _held(value: Any, code: bool) -> list[Any]:
         return _methods(value) if code and issubclass(value, nn.Module) else []
     if isinstance(value, dict):
         return [*value, *value.values()]
+    if isinstance(value, tuple):  # which the garbage collector may stop to track
+        return [*value]
     if isinstance(value, weakref.ref):
         return [value()]
     foreign = isinstance(value, CUT) or _package(type(value).__module__) in ELSEWHERE

@@ -79,9 +79,9 @@ def as_gram(values: Any, *, symmetric: bool | None = None, **labels: Any) -> Gra
     one the symmetric part is kept, so that it is exactly so. A Gram is returned as it is, after the same check.
     O(nm).
 
-    >>> as_gram(np.eye(2))
+    >>> as_gram([[1.0, 0.0], [0.0, 1.0]])
     DenseGram(2 × 2 symmetric, rows: samples, float64)
-    >>> as_gram(np.array([[1.0, 2.0], [3.0, 4.0]]), symmetric=True)
+    >>> as_gram([[1.0, 2.0], [3.0, 4.0]], symmetric=True)
     Traceback (most recent call last):
     ...
     ntkscope.core.errors.UsageError: a matrix that is not symmetric: ...

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import DataCorrupt, DataNotFound, Params, UnsafeData, UsageError, fingerprint
-from ntkscope.core.atomic import atomic_file, is_ours
+from ntkscope.core.atomic import atomic_file
 from ntkscope.core.door import check_safetensors
 from ntkscope.models._torch_file import check_torch_file
 
 M = TypeVar("M", bound=nn.Module)
 PICKLED = (".pt", ".pth", ".th", ".ckpt")
-MARK = b'"generator":"ntkscope"'  # in the head of a safetensors file of ours
+CHECKSUM = "ntkscope checksum"  # the only key of the metadata: safetensors writes several in any order
+MARK = f'"{CHECKSUM}":"'.encode()  # in the head of a safetensors file of ours
 SHOWN = 8  # names an error lists before it counts the rest
 
 
@@ -34,7 +35,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) ->
     if Path(path).suffix != ".safetensors":
         raise UsageError(f"got {path} for weights; expected a name that ends in .safetensors")
     state = {key: value.detach().cpu().clone().contiguous() for key, value in tensors.items()}
-    said = {"generator": "ntkscope", "checksum": fingerprint(state)}
+    said = {CHECKSUM: fingerprint(state)}
     with atomic_file(path, over=MARK) as handle:
         handle.write(safetensors.torch.save(state, metadata=said))
 
@@ -94,7 +95,7 @@ def read_weights(path: str | os.PathLike[str]) -> Params:
         check_safetensors(path)
         try:
             with safetensors.safe_open(path, framework="pt") as file:
-                said = (file.metadata() or {}).get("checksum") if is_ours(path, MARK) else None
+                said = (file.metadata() or {}).get(CHECKSUM)
             loaded: Any = safetensors.torch.load_file(path)
         except (safetensors.SafetensorError, OSError, KeyError, RuntimeError, ValueError, MemoryError) as error:
             raise DataCorrupt(
