@@ -58,7 +58,7 @@ def test_what_has_no_finite_answer_is_refused() -> None:
     assert bool(
         torch.isfinite(infinite.kernel(serial(Dense(), LayerNorm(eps=1e-5), Relu(), Dense()), 0 * X).dense()).all()
     )
-    with pytest.raises(NumericalError, match="leave the range of torch.float64"):
+    with pytest.raises(NumericalError, match="leave the range of"):
         infinite.kernel(serial(Dense(), Relu(), Dense()), 1e200 * X)
     images = torch.zeros(1, 2, 4, 4, dtype=torch.float64)
     with pytest.raises(NumericalError, match="all zero"):
