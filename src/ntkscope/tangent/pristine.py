@@ -255,7 +255,7 @@ class _Held:
             self.version = tensor._version
         if self.leaf:
             if tensor.requires_grad != self.asks:
-                tensor.requires_grad_(self.asks)
+                (tensor if tensor.is_leaf else tensor.detach_()).requires_grad_(self.asks)
                 changed = True
             if tensor.grad is not self.grad:
                 tensor.grad = self.grad
