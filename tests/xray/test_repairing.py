@@ -49,7 +49,9 @@ def test_a_damaged_array_is_computed_again(whole: Path, tmp_path: Path, name: st
     for key in before:
         np.testing.assert_allclose(after[key], before[key], rtol=1e-6, atol=1e-9, err_msg=key)
     if harm != "changed":  # a file that was changed may be someone else's: it stays beside the new one
-        assert not {path.name for path in folder.glob("*.npy")} - {e["file"] for e in again.to_json()["arrays"].values()}
+        assert not {path.name for path in folder.glob("*.npy")} - {
+            e["file"] for e in again.to_json()["arrays"].values()
+        }
 
 
 @pytest.mark.parametrize(
