@@ -7,26 +7,10 @@ What a copy cannot have of its own (a global, a weak reference) is named by `sha
 
 from __future__ import annotations
 
-import array
 import copy
-import ctypes
 import gc
-import io
-import random
-import sys
-import weakref
 from collections.abc import Iterator
-from functools import lru_cache
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    FrameType,
-    FunctionType,
-    GeneratorType,
-    MethodType,
-    ModuleType,
-)
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -34,35 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core.errors import UsageError
+from ntkscope.core.reach import MARK, Reach
 
 UNCOPIED = (RuntimeError, TypeError, AttributeError, ValueError, NotImplementedError, RecursionError)
-MOST = 50_000  # objects followed: a model that holds a whole program (a trainer, a data set) is not walked for ever
-LARGE = 2**22  # numbers of a tensor that is no parameter, above which its version alone tells whether it was written to
-MARK = "_belongs_to_ntkscope"  # an attribute of hooks of this package's own, which are no part of the model
-CUT = (ModuleType, CodeType, FrameType, GeneratorType, BuiltinFunctionType, torch.optim.Optimizer)
-OPAQUE: tuple[type, ...] = (
-    torch.jit.ScriptModule,
-    torch.optim.Optimizer,
-    random.Random,
-    io.IOBase,
-    array.array,
-    bytearray,
-    memoryview,
-)
-OPAQUE += (ctypes.Array, ctypes.Structure, ctypes._SimpleCData, torch.UntypedStorage, torch.storage.TypedStorage)
-ATOMS: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, tuple, dict, slice, range, type(...))
-ATOMS += (torch.dtype, torch.device, torch.layout, torch.memory_format, np.generic, np.dtype)  # which never change
-ELSEWHERE = {
-    "logging",
-    "threading",
-    "_thread",
-    "lightning",
-    "pytorch_lightning",
-    "accelerate",
-    "datasets",
-    "wandb",
-    "ntkscope",
-}
 
 
 class Stale:
@@ -115,6 +73,10 @@ def duplicate(model: nn.Module, *, share: bool = False) -> nn.Module:
             " device, and to linearise: convert the model itself with model.to(...), and leave dtype= and device= out, or"
             " remove what cannot be copied (tensors with a graph, locks, open files)"
         ) from error
+
+
+def _defaults(function: FunctionType) -> list[Any]:
+    return [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
 
 
 def _copied(model: nn.Module, functions: list[FunctionType], tensors: list[Tensor], memo: dict[int, Any]) -> nn.Module:
@@ -185,19 +147,12 @@ def _same(one: Any, other: Any) -> bool:
         return isinstance(other, np.ndarray) and (one.dtype.hasobject or one.tobytes() == other.tobytes())
     if callable(one) or callable(other):
         return callable(one) == callable(other)
-    return not isinstance(one, int | float | str) or _alike(one, other)
+    return not isinstance(one, int | float | str) or alike(one, other)
 
 
-def reached(*roots: Any, code: bool = True) -> Iterator[Any]:
-    """What `roots` hold: attributes, members, closures, hooks; with `code`, also what their functions read by name."""
-    seen: dict[int, Any] = {}
-    stack = list(roots)
-    while stack and len(seen) < MOST:
-        value = stack.pop()
-        if id(value) not in seen:
-            seen[id(value)] = value
-            yield value
-            stack.extend(_held(value, code))
+def reached(model: nn.Module, *, code: bool = True) -> Iterator[Any]:
+    """What a model holds, objects of libraries included; with `code`, also what its classes and functions read by name."""
+    return (value for _, value in Reach(model, classes=code, foreign=True))
 
 
 def address(tensor: Tensor) -> int:
@@ -220,136 +175,8 @@ def trainable(outputs: Tensor) -> Iterator[Tensor]:
                 yield node.variable
 
 
-class Identity:
-    """Everything a model is made of at one moment, but for the numbers of its parameters and buffers.
-
-    >>> model = nn.Linear(1, 1)
-    >>> before = Identity(model)
-    >>> model.scale = 2.0
-    >>> before == Identity(model)
-    False
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        state = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        self.parts = [(value, _held(value, True), _numbers(value, state)) for value in reached(model)]
-        self.opaque = any(
-            _opaque(value, state) for value, _, _ in self.parts
-        )  # whether more may change than is seen here
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Identity)
-            and len(self.parts) == len(other.parts)
-            and all(
-                mine is theirs and len(held) == len(now) and all(map(_alike, held, now)) and numbers == after
-                for (mine, held, numbers), (theirs, now, after) in zip(self.parts, other.parts)
-            )
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _alike(one: Any, other: Any) -> bool:
+def alike(one: Any, other: Any) -> bool:
     """The same thing, or an equal number or text."""
     if one is other or type(one) is not type(other):
         return one is other
     return isinstance(one, int | float | complex | str | bytes | np.generic) and (one == other or one != one != other)
-
-
-def _opaque(value: Any, state: set[int]) -> bool:
-    """Whether something holds numbers that `_held` and `_numbers` do not tell."""
-    if isinstance(value, Tensor):
-        return id(value) not in state and (value.is_inference() or value.numel() > LARGE)
-    if isinstance(value, np.ndarray | np.void):
-        return isinstance(value, np.void) or value.dtype.hasobject
-    return isinstance(value, OPAQUE) or not (gc.is_tracked(value) or isinstance(value, ATOMS))
-
-
-def _numbers(value: Any, state: set[int]) -> Any:
-    """What tells whether a tensor or an array is still the same; None for what has no numbers."""
-    if isinstance(value, np.ndarray):
-        return value.shape, value.dtype, value.tobytes()
-    if not isinstance(value, Tensor):
-        return None
-    kind = value.shape, value.dtype, value.device, value.requires_grad
-    if id(value) in state or value.is_inference():
-        return kind
-    plain = value.layout == torch.strided and not value.is_quantized and value.numel() <= LARGE
-    written = (
-        value.detach().cpu().resolve_conj().reshape(-1).view(torch.uint8).numpy().tobytes() if plain else value._version
-    )
-    return *kind, written
-
-
-def _held(value: Any, code: bool) -> list[Any]:
-    """What a value refers to."""
-    if isinstance(value, Tensor):
-        return [*vars(value).values(), *(value._backward_hooks or {}).values()]
-    if isinstance(value, FunctionType):
-        if MARK in vars(value):
-            return []
-        return [*(value.__closure__ or ()), *_defaults(value), *(_read(value) if code else ())]
-    if isinstance(value, type):
-        return _methods(value) if code and issubclass(value, nn.Module) else []
-    if isinstance(value, dict):
-        return [*value, *value.values()]
-    if isinstance(value, tuple):  # which the garbage collector may stop to track
-        return [*value]
-    if isinstance(value, weakref.ref):
-        return [value()]
-    foreign = isinstance(value, CUT) or _package(type(value).__module__) in ELSEWHERE
-    if not gc.is_tracked(value) or (foreign and not isinstance(value, nn.Module)):
-        return []
-    if hasattr(value, "__dict__"):
-        vars(value)  # which makes a mapping of its attributes, once and for all
-    return gc.get_referents(value)
-
-
-def _defaults(function: FunctionType) -> list[Any]:
-    return [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
-
-
-def _read(function: FunctionType) -> list[Any]:
-    """The globals that a function names, and of modules and classes among them the attributes that it names."""
-    if _library(function.__module__):
-        return []
-    names = _names(function.__code__)
-    found = [function.__globals__[name] for name in names if name in function.__globals__]
-    inside = [each for each in found if isinstance(each, type | ModuleType) and not _library(each.__name__)]
-    return found + [vars(each)[name] for each in inside for name in names if name in vars(each)]
-
-
-def _methods(kind: type) -> list[Any]:
-    """The attributes of a module's class that its forward pass names."""
-    names, found = ["forward", "__call__", "__getattr__", "__getattribute__"], []
-    for name in names:
-        for each in kind.__mro__:
-            if name in vars(each) and not _library(each.__module__):
-                member = vars(each)[name]
-                member = getattr(member, "fget", None) or getattr(member, "__func__", member)
-                found.append(member)
-                if isinstance(member, FunctionType):
-                    names += [other for other in _names(member.__code__) if other not in names]
-                break
-    return found
-
-
-@lru_cache(4096)
-def _names(code: CodeType) -> tuple[str, ...]:
-    inner = [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each)]
-    return tuple(dict.fromkeys([*code.co_names, *inner]))
-
-
-def _package(name: str | None) -> str:
-    return (name or "").partition(".")[0]
-
-
-@lru_cache(4096)
-def _library(name: str | None) -> bool:
-    """Whether a Python module is installed rather than the caller's own, so that it holds nothing of a model."""
-    file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
-    package = _package(name)
-    return (
-        (package in sys.stdlib_module_names and package != "__main__") or package == "ntkscope" or "-packages" in file
-    )

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -72,7 +73,7 @@ def share(
         ThreadPoolExecutor(len(workers), initializer=_join, initargs=(caller(), threads_each)) as pool,
     ):
         try:
-            for doing in [pool.submit(do, job) for job in jobs]:
+            for doing in [pool.submit(copy_context().run, do, job) for job in jobs]:
                 doing.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)

@@ -11,13 +11,13 @@ from torch import nn
 
 from ntkscope.core import Registry, UsageError
 from ntkscope.core.budget import over_budget
-from ntkscope.core.copies import Identity
 from ntkscope.kernels import costs
 from ntkscope.linalg import Gram
 from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engines import Engines
 from ntkscope.tangent.heads import OutputSketch
+from ntkscope.tangent.pristine import Pristine
 from ntkscope.tangent.readout import last_parameters
 from ntkscope.tangent.reference import compare
 from ntkscope.tangent.subject import Selection, Subject, place
@@ -113,27 +113,25 @@ class Kept:
 
     def __init__(self, lasting: bool = False) -> None:
         self.lasting = lasting
-        self._held: dict[str, tuple[Identity | None, Any]] = {}
+        self._held: dict[str, tuple[Pristine | None, Any]] = {}
 
     def get(self, what: str, model: nn.Module, make: Callable[[], Held], sample: Batch) -> Held:
         """What was made of the model earlier, if it is still the same but for its weights; made anew otherwise.
 
         A copy of a model that holds more than can be looked at is held to it on a `sample`.
         """
-        now = Identity(model) if self.lasting else None
         before, held = self._held.get(what, (None, None))
-        if now is None or before != now:
-            held = make()
-            self._held[what] = now, held
-        else:
+        if before is not None and before.same():
             subject = held.subject if isinstance(held, Engines) else held
             subject.refresh()
             try:
-                if now.opaque:
+                if before.opaque:
                     compare(subject, subject.placed(sample))
+                return held
             except UsageError:
-                held = make()
-                self._held[what] = now, held
+                pass
+        before, held = Pristine(model, foreign=True) if self.lasting else None, make()
+        self._held[what] = before, held
         return held
 
 

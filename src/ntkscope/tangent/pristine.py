@@ -11,6 +11,8 @@ from __future__ import annotations
 import array
 import ast
 import copy
+import ctypes
+import gc
 import io
 import itertools
 import pickle
@@ -18,7 +20,7 @@ import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from operator import attrgetter, is_
+from operator import attrgetter, is_, is_not
 from types import CellType, GeneratorType
 from typing import Any, NamedTuple
 
@@ -27,12 +29,22 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
-from ntkscope.tangent.reach import ATOMS, MARK, Globals, Reach, followed, joined, marked, slots
+from ntkscope.core.copies import alike
+from ntkscope.core.reach import ATOMS, MARK, Globals, Reach, followed, joined, marked, slots
 
 KEPT = (
     2**26
 )  # bytes: larger tensors, arrays or sets of parameters are kept by value only if the first pass wrote to them
 SMALL = 2**20  # bytes: arrays up to this size are compared after every pass, others when a call ends
+OPAQUE: tuple[type, ...] = (
+    torch.jit.ScriptModule,
+    torch.UntypedStorage,
+    torch.storage.TypedStorage,
+    np.void,
+    memoryview,
+)
+OPAQUE += (ctypes.Array, ctypes.Structure, ctypes._SimpleCData)  # hold more than can be looked at
+CLEAR = (dict, tuple, frozenset, slice, type(...), torch.layout, torch.memory_format, np.generic, np.dtype)
 _MISSING = object()
 _type: Callable[[Any], Any] = type
 _hooks = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -56,9 +68,17 @@ class Pristine:
     (['cache'], False)
     """
 
-    def __init__(self, model: nn.Module, *, classes: bool = True, written: frozenset[str] | None = frozenset()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        classes: bool = True,
+        foreign: bool = False,
+        written: frozenset[str] | None = frozenset(),
+    ) -> None:
         """`written`: tensors that a pass is known to write to. Without `classes`, the model is a copy that shares parameters
-        and classes with another one, where they are looked after."""
+        and classes with another one, where they are looked after. `foreign`: only to be asked whether it is the `same`, so
+        objects of libraries are looked into, and the numbers of parameters are not kept."""
         self._mappings: list[tuple[str, Any, Any, list[Any], list[Any]]] = []  # name, owner, slots, keys, values
         self._sequences: list[tuple[str, Any, list[Any]]] = []
         self._fields: list[tuple[str, Any, list[str], list[Any]]] = []
@@ -66,10 +86,14 @@ class Pristine:
         self._tensors: list[_Held] = []
         self._states: list[_State] = []
         self._values: dict[int, Any] | None = None
-        for name, value in Reach(model, classes=classes):
+        self._state = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self.opaque = False  # whether more may change than is seen here
+        for name, value in Reach(model, classes=classes, foreign=foreign):
             self._keep(name, value)
+            self.opaque |= foreign and _opaque(value)
         self._numbers: list[_Held | _State] = [*self._tensors, *self._states]
-        self._keep_values(model, parameters=classes)
+        self._keep_values(model, parameters=classes and not foreign)
+        self.opaque |= any(held.value is None and id(held.tensor) not in self._state for held in self._tensors)
         for held in self._tensors:
             if written and held.name in written:
                 held.value, held.written = held.read(), True
@@ -151,6 +175,13 @@ class Pristine:
             kept.follow()
         return True
 
+    def same(self) -> bool:
+        """Whether nothing has changed but the numbers of parameters and buffers, as far as can be seen."""
+        return not self._slots_changed(put=False) and not any(
+            kept.other_kind() if isinstance(kept, _Held) and id(kept.tensor) in self._state else kept.changed()
+            for kept in self._numbers
+        )
+
     def drew(self) -> list[str]:
         """The private generators that have moved since."""
         return [state.name for state in self._states if state.kind.draws and state.changed()]
@@ -163,7 +194,9 @@ class Pristine:
                 before = dict(zip(keys, values))
                 before |= {key: value for key, value in mapping.items() if marked(value) and key not in before}
                 names = [
-                    key for key in {**before, **mapping} if before.get(key, _MISSING) is not mapping.get(key, _MISSING)
+                    key
+                    for key in {**before, **mapping}
+                    if not alike(before.get(key, _MISSING), mapping.get(key, _MISSING))
                 ]
                 changed += [joined(name, key) for key in names] or ([name] if list(before) != list(mapping) else [])
                 if put:
@@ -237,6 +270,12 @@ class _Held:
         if _address(self.tensor) != self.address or (self.versioned and self.tensor._version != self.version):
             return True
         return self.value is not None and not self.holds(self.value)
+
+    def other_kind(self) -> bool:
+        """Whether shape, dtype, device, flags or hooks are other ones."""
+        now, before = self.tensor, self.alias
+        kinds = [(t.shape, t.dtype, t.device) for t in (now, before)]
+        return kinds[0] != kinds[1] or now.requires_grad != self.asks or any(map(is_not, _hooks(now), self.hooks))
 
     def restore(self, numbers: bool, every: bool) -> bool:
         tensor, changed = self.tensor, False
@@ -322,6 +361,11 @@ def _kind_of(value: Any) -> _Kind | None:
 def _kind_of_type(kind: Any) -> _Kind | None:
     iterates = kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__")
     return next((found for kinds, found in _KINDS if issubclass(kind, kinds)), _Kind(_progress) if iterates else None)
+
+
+def _opaque(value: Any) -> bool:
+    """Whether something holds numbers that are not looked at."""
+    return isinstance(value, OPAQUE) or not (gc.is_tracked(value) or isinstance(value, CLEAR) or _kind_of(value))
 
 
 def _write_text(owner: Any, kept: tuple[Any, int]) -> None:
