@@ -85,15 +85,16 @@ class Reach:
     def _members(self, name: str, value: Any) -> Iterable[Named]:
         if isinstance(value, type):
             return self._class_members(value)
-        look, inside = _way(type(value))
+        kind: Any = type(value)
+        look, inside = _way(kind)
         members = look(name, value) if look is not None else []
         if isinstance(value, FunctionType):
             members += self._mentioned(value)
         if inside:
             members += attributes(name, value)
-            members.append((type(value).__qualname__, type(value)))
+            members.append((kind.__qualname__, kind))
         elif look is None and self.foreign and not isinstance(value, CUT) and gc.is_tracked(value):
-            known = _package(type(value).__module__) in PROGRAMS
+            known = _package(kind.__module__) in PROGRAMS
             members = [] if known else attributes(name, value) + [(name, each) for each in gc.get_referents(value)]
         return members
 
@@ -179,8 +180,9 @@ def _way(kind: Any) -> tuple[Callable[[str, Any], list[Named]] | None, bool]:
 
 def attributes(name: str, value: Any) -> list[Named]:
     """What an object keeps under names."""
+    kind: Any = type(value)
     members = [(name, vars(value))] if hasattr(value, "__dict__") else []
-    return members + [(joined(name, key), getattr(value, key, None)) for key in slots(type(value))]
+    return members + [(joined(name, key), getattr(value, key, None)) for key in slots(kind)]
 
 
 @lru_cache(1024)
