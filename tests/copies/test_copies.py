@@ -10,16 +10,10 @@ from copies.models import CASES
 
 QUICK = ("lambda_over_self", "ia3_by_hook_over_the_parameter", "gradient_hook_that_masks", "plain_tensor")
 FEWEST = 60
-KNOWN = {  # cells that break the law, with the reason
-    ("global_plain_tensor", "linearize"): "a linearised network reads globals when it is run, as the model does",
-    ("global_number", "linearize"): "likewise",
-    ("class_attribute", "linearize"): "and classes",
-    ("class_tensor", "linearize"): "likewise",
-}
 
 
 def holds(found: list[Cell]) -> None:
-    broken = [cell for cell in found if cell.verdict in (WRONG, RAW) and (cell.case, cell.entry) not in KNOWN]
+    broken = [cell for cell in found if cell.verdict in (WRONG, RAW)]
     assert not broken, "\n".join(map(str, broken))
 
 

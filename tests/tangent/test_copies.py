@@ -601,3 +601,89 @@ def test_a_linearised_network_sees_uses_that_its_first_inputs_did_not_show() -> 
     torch.testing.assert_close(linear(odd), moved)
     with pytest.raises(ns.NtkscopeError, match="not its own"):
         seldom(odd)
+
+
+class Helper:
+    """Copied otherwise than it is."""
+
+    def __init__(self) -> None:
+        self.factor = 2.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"factor": 1.0}
+
+    def __call__(self, h: Tensor) -> Tensor:
+        return h * self.factor
+
+
+FACTORS: dict[int, float] = {}
+
+
+class ByAddress(Gained):
+    """Looks its factor up by the address of the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        FACTORS[id(self)] = 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * FACTORS.get(id(self), 1.0)
+
+
+class Helped(Gained):
+    def __init__(self) -> None:
+        super().__init__()
+        self.helper = Helper()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.helper(super().forward(x))
+
+
+@pytest.mark.parametrize("kind", [ByAddress, Helped])
+def test_what_is_copied_otherwise_is_refused(kind: type[Gained]) -> None:
+    model, x = kind(), torch.randn(4, 3)
+    with pytest.raises(UsageError, match=r"it would use .* otherwise"):
+        ns.kernel("trntk0", model, x, dtype=torch.float64)
+    linear = ns.linearize(model)
+    model.requires_grad_(False).train()  # the copy is held to the model as it was
+    model.layer = nn.Linear(3, 2)
+    with pytest.raises(UsageError, match=r"it would use .* otherwise"):
+        linear(x)
+    assert [model.training, model.gain.requires_grad, model.layer.weight.requires_grad] == [True, False, True]
+
+
+BESIDE = {"factor": 2.0}
+FACTOR = torch.tensor(3.0)
+
+
+class ReadsBeside(Gained):
+    power = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self._scaled, x, use_reentrant=False) if self.training else self._scaled(x)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return (super().forward(x) * BESIDE["factor"] * FACTOR) ** self.power
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_linearised_network_keeps_globals_and_classes_as_they_were(
+    checkpointed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = ReadsBeside().train(checkpointed), torch.randn(4, 3)
+    linear, late = ns.linearize(model), ns.linearize(model)
+    expected = model(x)
+    expected.sum().backward()
+    linear(x)
+    monkeypatch.setitem(BESIDE, "factor", 5.0)
+    monkeypatch.setattr(ReadsBeside, "power", 3)
+    monkeypatch.setitem(globals(), "FACTOR", torch.tensor(7.0))
+    for made in (linear, late, copy.deepcopy(linear)):
+        values = made(x)
+        values.sum().backward()
+        torch.testing.assert_close(values, expected)
+        torch.testing.assert_close(made.u.gain.grad, model.gain.grad)
+    assert (BESIDE["factor"], ReadsBeside.power, float(FACTOR)) == (5.0, 3, 7.0)
+    changed = ns.linearize(model)(x)
+    torch.testing.assert_close(changed, model(x))
+    assert not torch.allclose(changed, expected)

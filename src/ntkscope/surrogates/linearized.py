@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
@@ -13,11 +14,14 @@ from ntkscope.core import Params, Part, UsageError
 from ntkscope.core.arguments import instance
 from ntkscope.core.calling import arguments
 from ntkscope.core.copies import differing, duplicate, shared
+from ntkscope.core.reach import Reach
 from ntkscope.core.sizes import parse_bytes
+from ntkscope.core.threads import alone_with
 from ntkscope.surrogates._linear_solution import LinearSolution, Problem, Settings, solve
 from ntkscope.tangent.batches import Batch, checked
 from ntkscope.tangent.expansion import FAILED, ROADS, admit, expand, is_transformed, second_road
 from ntkscope.tangent.guards import check_mode
+from ntkscope.tangent.pristine import Pristine
 from ntkscope.tangent.subject import Selection, select
 
 COORDINATES = ("u", "w")
@@ -76,6 +80,7 @@ class Linearized(nn.Module):
         self.names = tuple(name for name, p in chosen.items() if p.numel())
         self._trainable = tuple(name for name, p in model.named_parameters() if p.requires_grad)
         self._admitted: dict[Any, tuple[str, bool]] = {}
+        self._making = _Making(model)
         self.origin = _own_copy(model)
         tree = nn.Module()
         for name, start in self._start().items():
@@ -88,16 +93,20 @@ class Linearized(nn.Module):
         batch = checked(Batch(args, kwargs))
         key, (road, restore) = self._road(batch)
         try:
-            values, moved = expand(self.origin, self.displacement(), batch, road, restore=restore)
+            values, moved = self._expand(batch, road, restore)
         except torch.OutOfMemoryError:
             raise
         except FAILED as error:
             last = second_road(road, error)
             if road == last or is_transformed(batch.tensors()):
                 raise
-            values, moved = expand(self.origin, self.displacement(), batch, last, restore=restore)
+            values, moved = self._expand(batch, last, restore)
             self._admitted[key] = last, restore  # remembered: these inputs take an operation without forward mode
         return values + moved if self.offset else moved
+
+    def _expand(self, batch: Batch, road: str, restore: bool) -> tuple[Tensor, Tensor]:
+        around = self._making.surroundings
+        return expand(self.origin, self.displacement(), batch, road, restore=restore, around=around)
 
     def displacement(self) -> Params:
         """u by the names of the network's parameters; differentiable."""
@@ -152,7 +161,8 @@ class Linearized(nn.Module):
             dtype=dtype,
         )
         settings = Settings(method, ridge, cutoff, rtol, max_iter, parse_bytes(memory), store, progress)
-        found, solution = solve(problem, settings)
+        with self._making.surroundings():
+            found, solution = solve(problem, settings)
         own = dict(getattr(self, self.coordinates).named_parameters())
         with torch.no_grad():
             for name, value in found.items():
@@ -205,8 +215,38 @@ class Linearized(nn.Module):
         where = next(self.origin.parameters())
         key = (where.device, where.dtype, *((tuple(t.shape[1:]), t.dtype, t.device) for t in batch.tensors()))
         if key not in self._admitted:
-            self._admitted[key] = admit(self._at_start(), self.names, batch)
+            with alone_with(self.origin), self._making.surroundings():
+                try:
+                    self._admitted[key] = admit(
+                        _unfrozen(self.origin, self.names), self.names, batch, self._making.before
+                    )
+                finally:
+                    _unfrozen(self.origin, ())
+            self._making.before = None
         return key, self._admitted[key]
+
+
+class _Making:
+    """What a network was linearised of: the model, until the copy is first run; and the globals and classes of both."""
+
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self.before: Pristine | None = None
+        self.around: Pristine | None = None
+        if model is not None:
+            own = {id(value) for _, value in Reach(model, classes=False, foreign=True)}
+            everything = list(Reach(model))
+            self.before = Pristine(model, reached=everything)
+            self.around = Pristine(model, reached=[(name, value) for name, value in everything if id(value) not in own])
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        """While open, globals and classes are as they were, so that the network stays what it was."""
+        return nullcontext() if self.around is None else self.around.as_it_was()
+
+    def __deepcopy__(self, memo: Any) -> _Making:
+        return self
+
+    def __reduce__(self) -> Any:
+        return _Making, ()  # another process has others
 
 
 def _put(tree: nn.Module, name: str, parameter: nn.Parameter) -> None:

@@ -9,6 +9,7 @@ one more product per layer, whatever the number of outputs. Where an operation h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,10 +25,11 @@ from ntkscope.tangent import guards
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.forward_mode import MATH, jvp
 from ntkscope.tangent.pristine import Pristine
-from ntkscope.tangent.reference import dense, pulled
+from ntkscope.tangent.reference import compare, dense, pulled
 from ntkscope.tangent.subject import Subject, place, quiet, swapped
 
-Road: TypeAlias = Callable[[nn.Module, Params, Batch], tuple[Tensor, Tensor]]
+Around: TypeAlias = Callable[[], AbstractContextManager[None]]
+Road: TypeAlias = Callable[[nn.Module, Params, Batch, Around], tuple[Tensor, Tensor]]
 FAILED = (NotImplementedError, RuntimeError, TypeError, AttributeError, AssertionError)
 SAMPLES = 3
 NEITHER = (
@@ -41,30 +43,35 @@ class UseLost(RuntimeError):
 
 
 def expand(
-    network: nn.Module, direction: Params, batch: Batch, road: str, *, restore: bool = False
+    network: nn.Module,
+    direction: Params,
+    batch: Batch,
+    road: str,
+    *,
+    restore: bool = False,
+    around: Around = nullcontext,
 ) -> tuple[Tensor, Tensor]:
     """`f(w₀, x)` and `J(x) u`, (n, c) each, for w₀ the network's own parameters and u = `direction`.
 
     Differentiable by u, and on the forward road by whatever the inputs require. `road`: a name in `ROADS`. With `restore`, what
-    the pass changed in the network's attributes is put back.
+    the pass changed in the network's attributes is put back. The network is run inside `around()`.
     """
     recorded = torch.is_grad_enabled()
     if not recorded:  # the pass is all the same, since only a graph shows what it used
         direction = {name: u.detach() for name, u in direction.items()}
         with torch.inference_mode(False):
             batch = batch.map(lambda t: t.clone() if t.is_inference() else t.detach())
-    with alone_with(network), MATH, torch.inference_mode(False), torch.enable_grad():
+    with alone_with(network), around(), MATH, torch.inference_mode(False), torch.enable_grad():
         before = Pristine(network) if restore else None
         moving = [parameter for name, parameter in network.named_parameters() if name in direction]
         frozen = [] if is_transformed(moving) else [p for p in moving if not (p.requires_grad or p.is_inference())]
         try:
             for parameter in frozen:  # so that a use of it that is not replaced is in the graph
                 parameter.requires_grad_()
-            values, moved = ROADS[road](network, direction, batch)
+            values, moved = ROADS[road](network, direction, batch, around)
             if values.requires_grad and not is_transformed(values):
-                _check_uses(
-                    network, values, lambda: ROADS[road](network, direction, batch)[0], batch.tensors(), replaced=True
-                )
+                again = partial(ROADS[road], network, direction, batch, around)
+                _check_uses(network, values, lambda: again()[0], batch.tensors(), replaced=True)
             return (values, moved) if recorded else (values.detach(), moved.detach())
         finally:
             for parameter in frozen:
@@ -73,7 +80,9 @@ def expand(
                 before.restore()
 
 
-def _by_forward_mode(network: nn.Module, direction: Params, batch: Batch, everywhere: bool) -> tuple[Tensor, Tensor]:
+def _by_forward_mode(
+    network: nn.Module, direction: Params, batch: Batch, around: Around, everywhere: bool
+) -> tuple[Tensor, Tensor]:
     own = dict(network.named_parameters())
     start = {name: own[name].detach() for name in direction}
 
@@ -85,14 +94,16 @@ def _by_forward_mode(network: nn.Module, direction: Params, batch: Batch, everyw
 
 
 def _by_two_backward_passes(
-    network: nn.Module, direction: Params, batch: Batch, everywhere: bool
+    network: nn.Module, direction: Params, batch: Batch, around: Around, everywhere: bool
 ) -> tuple[Tensor, Tensor]:
     if torch.is_grad_enabled() and any(t.requires_grad for t in batch.tensors()):
         raise UsageError(
             "got inputs that require a gradient for a linearised network with an operation that has no forward mode; expected"
             " inputs without: pass x.detach()"
         )
-    values, moved = _TwoBackwardPasses.apply(network, batch, everywhere, tuple(direction), *direction.values())
+    values, moved = _TwoBackwardPasses.apply(
+        network, batch, (everywhere, around), tuple(direction), *direction.values()
+    )
     return values, moved
 
 
@@ -104,8 +115,9 @@ class _TwoBackwardPasses(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, network: nn.Module, batch: Batch, everywhere: bool, names: tuple[str, ...], *direction: Tensor
+        ctx: Any, network: nn.Module, batch: Batch, how: tuple[bool, Around], names: tuple[str, ...], *direction: Tensor
     ) -> Any:
+        everywhere, ctx.around = how
         own = dict(network.named_parameters())
         leaves = {name: own[name].detach().requires_grad_() for name in names}
         ctx.replaced = partial(swapped, network, leaves, everywhere=everywhere)
@@ -130,7 +142,7 @@ class _TwoBackwardPasses(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, _: Tensor, cotangent: Tensor) -> Any:
-        with ctx.replaced():
+        with ctx.around(), ctx.replaced():
             grads = torch.autograd.grad(ctx.values, ctx.leaves, cotangent, retain_graph=True, allow_unused=True)
         return None, None, None, None, *(dense(grad, leaf) for grad, leaf in zip(grads, ctx.leaves))
 
@@ -154,16 +166,17 @@ def is_transformed(x: Any) -> bool:
     return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in tensors(x))
 
 
-def admit(model: nn.Module, names: tuple[str, ...], batch: Batch) -> tuple[str, bool]:
+def admit(model: nn.Module, names: tuple[str, ...], batch: Batch, before: Pristine | None = None) -> tuple[str, bool]:
     """The first road that agrees with plain autograd on a few samples, and whether the model changes its own attributes.
 
     The guards of a kernel come first: a model whose samples depend on each other or on chance has no Jacobian. Then outputs,
     `J v` along a random v and `Jᵀ r` of random r are compared with reverse mode on the model itself; that catches forward
-    modes that see more than it does (`torch.no_grad` inside a model) or are wrong.
+    modes that see more than it does (`torch.no_grad` inside a model) or are wrong. `before`: what the model is a copy of, as
+    it was when it was copied; it must answer in the same way.
     """
     guards.check_mode(model)
     few = batch[: min(SAMPLES, len(batch))].map(lambda t: t.detach().clone())
-    with quiet(place(model), model):
+    with quiet(place(model), model, *([] if before is None else [before.model])):
         subject = Subject(model, params=set(names).__contains__)
         guards.check_inputs_finite(few)
         outputs = guards.first_outputs(subject, few)
@@ -177,6 +190,12 @@ def admit(model: nn.Module, names: tuple[str, ...], batch: Batch) -> tuple[str, 
                 f"the model writes to {', '.join(sorted(subject.writes))} during a forward pass, so it has no fixed point to be"
                 " linearised at; expected a forward pass that leaves tensors alone: move the update out of forward"
             )
+        if before is not None:
+            with before.as_it_was(), quiet(place(model)):  # which puts the model back before it is as it is now
+                subject.own = Subject(before.model, params=set(names).__contains__)
+                subject.cast = subject.own.dtype != subject.dtype
+                compare(subject, few)
+                subject.own = None
         restore = bool(subject.changes)
         problem = "its results do not agree with plain autograd"
         for road in ROADS:

@@ -18,7 +18,8 @@ import itertools
 import pickle
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from operator import attrgetter, is_, is_not
 from types import CellType, GeneratorType
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import UsageError
 from ntkscope.core.copies import alike
-from ntkscope.core.reach import ATOMS, MARK, Globals, Reach, followed, joined, marked, slots
+from ntkscope.core.reach import ATOMS, MARK, Globals, Named, Reach, followed, joined, marked, slots
 
 KEPT = (
     2**26
@@ -75,10 +76,12 @@ class Pristine:
         classes: bool = True,
         foreign: bool = False,
         written: frozenset[str] | None = frozenset(),
+        reached: Iterable[Named] | None = None,
     ) -> None:
         """`written`: tensors that a pass is known to write to. Without `classes`, the model is a copy that shares parameters
         and classes with another one, where they are looked after. `foreign`: only to be asked whether it is the `same`, so
-        objects of libraries are looked into, and the numbers of parameters are not kept."""
+        objects of libraries are looked into, and the numbers of parameters are not kept. `reached`: remembered instead."""
+        self.model, self._reached = model, list(reached or ())
         self._mappings: list[tuple[str, Any, Any, list[Any], list[Any]]] = []  # name, owner, slots, keys, values
         self._sequences: list[tuple[str, Any, list[Any]]] = []
         self._fields: list[tuple[str, Any, list[str], list[Any]]] = []
@@ -88,11 +91,11 @@ class Pristine:
         self._values: dict[int, Any] | None = None
         self._state = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self.opaque = False  # whether more may change than is seen here
-        for name, value in Reach(model, classes=classes, foreign=foreign):
+        for name, value in Reach(model, classes=classes, foreign=foreign) if reached is None else self._reached:
             self._keep(name, value)
             self.opaque |= foreign and _opaque(value)
         self._numbers: list[_Held | _State] = [*self._tensors, *self._states]
-        self._keep_values(model, parameters=classes and not foreign)
+        self._keep_values(model, parameters=classes and not foreign and reached is None)
         self.opaque |= any(held.value is None and id(held.tensor) not in self._state for held in self._tensors)
         for held in self._tensors:
             if written and held.name in written:
@@ -150,11 +153,7 @@ class Pristine:
         Without `numbers`, tensors and arrays that were written to keep what was written: a backward pass may still need it.
         With `every`, numbers are compared that nothing is known to have written to: something may have without a trace.
         """
-        changed = self._slots_changed(put=True)
-        changed += [kept.name for kept in self._numbers if kept.restore(numbers, every)]
-        for state in self._states:
-            if state.instead is not state.object:
-                self._exchange(state)
+        changed = self._put_back(numbers, numbers, every)
         lost = [held.name for held in self._tensors if held.lost]
         if lost:
             raise UsageError(
@@ -162,6 +161,42 @@ class Pristine:
                 " it was; expected a forward pass that leaves parameters alone: move the update out of forward"
             )
         return list(dict.fromkeys(changed))
+
+    def _put_back(self, numbers: bool, weights: bool, every: bool) -> list[str]:
+        """Put back slots and, if wanted, numbers, or those of parameters and buffers too (`weights`)."""
+        changed = self._slots_changed(put=True)
+        for kept in self._numbers:
+            if kept.restore(weights if self._is_weight(kept) else numbers, every):
+                changed.append(kept.name)
+        for state in self._states:
+            if state.instead is not state.object:
+                self._exchange(state)
+        return changed
+
+    def _is_weight(self, kept: _Held | _State) -> bool:
+        return isinstance(kept, _Held) and id(kept.tensor) in self._state
+
+    @contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        """While open, all that was `reached` is as it was, but for numbers of parameters and buffers; then as it is now.
+
+        >>> model = nn.Linear(1, 1)
+        >>> before = Pristine(model, reached=Reach(model))
+        >>> model.scale = 2.0
+        >>> with before.as_it_was():
+        ...     hasattr(model, "scale")
+        False
+        >>> model.scale
+        2.0
+        """
+        now = Pristine(self.model, reached=self._reached) if self.changed() else None
+        try:
+            if now is not None:
+                self._put_back(True, False, True)
+            yield
+        finally:
+            if now is not None:
+                now._put_back(True, False, True)
 
     def changed(self) -> list[str]:
         """The names of what is no longer as it was, numbers among them; nothing is put back."""
@@ -178,7 +213,7 @@ class Pristine:
     def same(self) -> bool:
         """Whether nothing has changed but the numbers of parameters and buffers, as far as can be seen."""
         return not self._slots_changed(put=False) and not any(
-            kept.other_kind() if isinstance(kept, _Held) and id(kept.tensor) in self._state else kept.changed()
+            kept.other_kind() if isinstance(kept, _Held) and self._is_weight(kept) else kept.changed()
             for kept in self._numbers
         )
 

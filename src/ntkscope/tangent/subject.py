@@ -37,9 +37,10 @@ from ntkscope.tangent.pristine import Pristine
 
 Selection: TypeAlias = str | Sequence[str] | Callable[[str], bool] | None
 NOT_THE_MODEL = (
-    "dtype= and device= compute with a copy, and a copy of {model} is not that model: it would use {names} otherwise (functions"
-    " that read a global or a weak reference still use the original's); expected a model without such functions, or one that is"
-    " converted itself: call model.to(...), and leave dtype= and device= out"
+    "dtype=, device= and linearised networks compute with a copy, and a copy of {model} is not that model: it would use {names}"
+    " otherwise (functions that read a global or a weak reference still use the original's, and objects with a __getstate__,"
+    " or found by their id(), are others); expected a model without them, or, for dtype= and device=, one that is converted"
+    " itself: call model.to(...), and leave both out"
 )
 
 
@@ -160,7 +161,7 @@ class Subject:
         state = _state(self.model)
         kept = [tensor.data for tensor in state]
         try:
-            for mine, theirs in zip(state, _state(self.original), strict=True):
+            for mine, theirs in zip(state, _state((self.own or self).original), strict=True):
                 mine.data = theirs.detach().clone()
             yield
         finally:
