@@ -654,6 +654,7 @@ def test_what_is_copied_otherwise_is_refused(kind: type[Gained]) -> None:
 
 BESIDE = {"factor": 2.0}
 FACTOR = torch.tensor(3.0)
+WRITTEN = [torch.ones(2), np.ones(2, dtype=np.float32)]
 
 
 class ReadsBeside(Gained):
@@ -663,7 +664,8 @@ class ReadsBeside(Gained):
         return checkpoint(self._scaled, x, use_reentrant=False) if self.training else self._scaled(x)
 
     def _scaled(self, x: Tensor) -> Tensor:
-        return (super().forward(x) * BESIDE["factor"] * FACTOR) ** self.power
+        factors = WRITTEN[0] * torch.from_numpy(WRITTEN[1])
+        return (super().forward(x) * BESIDE["factor"] * FACTOR * factors) ** self.power
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -678,6 +680,8 @@ def test_a_linearised_network_keeps_globals_and_classes_as_they_were(
     monkeypatch.setitem(BESIDE, "factor", 5.0)
     monkeypatch.setattr(ReadsBeside, "power", 3)
     monkeypatch.setitem(globals(), "FACTOR", torch.tensor(7.0))
+    for factor in WRITTEN:
+        factor *= 2
     for made in (linear, late, copy.deepcopy(linear)):
         values = made(x)
         values.sum().backward()
@@ -687,3 +691,21 @@ def test_a_linearised_network_keeps_globals_and_classes_as_they_were(
     changed = ns.linearize(model)(x)
     torch.testing.assert_close(changed, model(x))
     assert not torch.allclose(changed, expected)
+    for factor in WRITTEN:
+        factor /= 2
+        assert list(factor) == [1, 1]
+
+
+def test_what_cannot_be_kept_as_it_was_is_refused() -> None:
+    held = (torch.ones(2),)  # whose member cannot be replaced
+    model = Gained()
+    model.register_forward_hook(lambda module, args, outputs: outputs * IN_A_TUPLE[0][0])
+    IN_A_TUPLE[0] = held
+    linear, x = ns.linearize(model), torch.randn(4, 3)
+    linear(x)
+    held[0].mul_(2)
+    with pytest.raises(UsageError, match=r"IN_A_TUPLE.0.0 was written to since the network was linearised"):
+        linear(x)
+
+
+IN_A_TUPLE: list[Any] = [None]

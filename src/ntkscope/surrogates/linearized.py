@@ -240,7 +240,7 @@ class _Making:
 
     def surroundings(self) -> AbstractContextManager[None]:
         """While open, globals and classes are as they were, so that the network stays what it was."""
-        return nullcontext() if self.around is None else self.around.as_it_was()
+        return nullcontext() if self.around is None else self.around.as_it_was(aside=True)
 
     def __deepcopy__(self, memo: Any) -> _Making:
         return self

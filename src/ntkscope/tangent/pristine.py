@@ -96,7 +96,7 @@ class Pristine:
             self.opaque |= foreign and _opaque(value)
         self._numbers: list[_Held | _State] = [*self._tensors, *self._states]
         self._keep_values(model, parameters=classes and not foreign and reached is None)
-        self.opaque |= any(held.value is None and id(held.tensor) not in self._state for held in self._tensors)
+        self.opaque |= any(held.value is None and id(held.object) not in self._state for held in self._tensors)
         for held in self._tensors:
             if written and held.name in written:
                 held.value, held.written = held.read(), True
@@ -128,7 +128,7 @@ class Pristine:
         if parameters and sum(_bytes(parameter) for parameter in model.parameters()) <= KEPT:
             weights = set()
         for held in self._tensors:
-            if (id(held.tensor) not in weights and _bytes(held.alias) <= KEPT) or id(held.tensor) in tables:
+            if (id(held.object) not in weights and _bytes(held.alias) <= KEPT) or id(held.object) in tables:
                 held.value = held.alias.clone()
 
     def watch_values(self) -> None:
@@ -170,15 +170,18 @@ class Pristine:
                 changed.append(kept.name)
         for state in self._states:
             if state.instead is not state.object:
-                self._exchange(state)
+                self._exchange(state.object, state.instead)
+                state.object = state.instead
         return changed
 
     def _is_weight(self, kept: _Held | _State) -> bool:
-        return isinstance(kept, _Held) and id(kept.tensor) in self._state
+        return isinstance(kept, _Held) and id(kept.object) in self._state
 
     @contextmanager
-    def as_it_was(self) -> Iterator[None]:
+    def as_it_was(self, *, aside: bool = False) -> Iterator[None]:
         """While open, all that was `reached` is as it was, but for numbers of parameters and buffers; then as it is now.
+
+        `aside`: a graph may keep tensors and arrays for later, so others stand in for those that were written to.
 
         >>> model = nn.Linear(1, 1)
         >>> before = Pristine(model, reached=Reach(model))
@@ -192,11 +195,25 @@ class Pristine:
         now = Pristine(self.model, reached=self._reached) if self.changed() else None
         try:
             if now is not None:
+                if aside:
+                    self._replace_written()
                 self._put_back(True, False, True)
             yield
         finally:
             if now is not None:
                 now._put_back(True, False, True)
+
+    def _replace_written(self) -> None:
+        for kept in self._numbers:
+            if (isinstance(kept, _Held) or kept.kind.shared) and kept.changed():
+                fresh = kept.fresh()
+                if fresh is None or not self._exchange(kept.object, fresh):
+                    raise UsageError(
+                        f"{kept.name} was written to since the network was linearised, which reads it and has to stay what it"
+                        " was; expected a copy of it in the network, or a network that is linearised again"
+                    )
+                kept.object = kept.instead = fresh
+                kept.follow()
 
     def changed(self) -> list[str]:
         """The names of what is no longer as it was, numbers among them; nothing is put back."""
@@ -255,30 +272,34 @@ class Pristine:
                         _write(owner, key, value)
         return changed
 
-    def _exchange(self, state: _State) -> None:
-        """Another object takes the place of one that cannot be put back, wherever the model holds it."""
-        old, new, state.object = state.object, state.instead, state.instead
+    def _exchange(self, old: Any, new: Any) -> int:
+        """Another object takes the place of one that cannot be put back, wherever the model holds it; in how many places."""
+        count = 0
         for _, sequence, members in self._sequences:
             if any(member is old for member in members):
                 members[:] = [new if member is old else member for member in members]
                 _refill_members(sequence, members)
+                count += 1
         for owner, keys, values in (*((m[1], *m[3:]) for m in self._mappings), *(f[1:] for f in self._fields)):
             for k in [k for k, value in enumerate(values) if value is old]:
                 values[k] = new
                 _write(owner, keys[k], new)
+                count += 1
+        return count
 
 
 class _Held:
     """A tensor: its storage, dtype, version, flags, hooks and gradient; its bytes too where they are kept."""
 
     def __init__(self, name: str, tensor: Tensor) -> None:
-        self.name, self.tensor = name, tensor
+        self.name = name
+        self.object = self.instead = tensor
         self.value: Tensor | None = None
         self.written = self.lost = False  # whether passes were seen to write to it; whether that cannot be put back
         self._take()
 
     def _take(self) -> None:
-        tensor = self.tensor
+        tensor = self.object
         self.alias = tensor.detach()
         self.versioned = not tensor.is_inference()
         self.version = tensor._version if self.versioned else 0
@@ -291,6 +312,10 @@ class _Held:
     def read(self) -> Tensor:
         return self.alias.clone()
 
+    def fresh(self) -> Tensor | None:
+        """Another tensor with the numbers that were kept."""
+        return None if self.value is None else self.value.clone().requires_grad_(self.asks)
+
     def holds(self, value: Tensor) -> bool:
         return _same(self.alias, value)
 
@@ -302,18 +327,18 @@ class _Held:
 
     def changed(self) -> bool:
         """Whether numbers, dtype or place are other ones."""
-        if _address(self.tensor) != self.address or (self.versioned and self.tensor._version != self.version):
+        if _address(self.object) != self.address or (self.versioned and self.object._version != self.version):
             return True
         return self.value is not None and not self.holds(self.value)
 
     def other_kind(self) -> bool:
         """Whether shape, dtype, device, flags or hooks are other ones."""
-        now, before = self.tensor, self.alias
+        now, before = self.object, self.alias
         kinds = [(t.shape, t.dtype, t.device) for t in (now, before)]
         return kinds[0] != kinds[1] or now.requires_grad != self.asks or any(map(is_not, _hooks(now), self.hooks))
 
     def restore(self, numbers: bool, every: bool) -> bool:
-        tensor, changed = self.tensor, False
+        tensor, changed = self.object, False
         if _address(tensor) != self.address:  # cast or moved: `.data` was put in its place
             tensor.data = self.alias
             changed = True
@@ -363,6 +388,9 @@ class _State:
 
     def read(self) -> Any:
         return self.kind.read(self.object)
+
+    def fresh(self) -> Any:
+        return copy.copy(self.value)
 
     def holds(self, value: Any) -> bool:
         return pickle.dumps(self.read()) == pickle.dumps(value)  # arrays among them; NaN is a number like others
