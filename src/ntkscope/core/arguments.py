@@ -227,10 +227,11 @@ def tensor_of(values: Any, name: str, *axes: int, keep: bool = False, empty: boo
 
 def from_numpy(values: np.ndarray) -> Tensor:
     """A tensor sharing the array's memory where torch allows that (it must be writable, with positive strides)."""
+    values = values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
     shareable = values.flags.writeable and all(stride >= 0 for stride in values.strides)
     try:
         return torch.from_numpy(values if shareable else values.copy())
-    except (TypeError, ValueError) as error:  # the latter of numbers in another byte order
+    except TypeError as error:
         raise UsageError(f"got an array of dtype {values.dtype}; expected a real numeric one") from error
 
 

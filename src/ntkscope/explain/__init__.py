@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ntkscope.core.checked import check_room
 from ntkscope.explain import forensics
 from ntkscope.explain.attribution import Attribution, attribute
 from ntkscope.explain.density_ratio import DensityRatio
@@ -51,3 +52,5 @@ __all__ = [
     "self_influence",
     "shift",
 ]
+
+check_room(__name__, squares="concentration", classes="ProbeProtocol")

@@ -10,7 +10,8 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import mask_of, plain_array
+from ntkscope.core.arguments import finite, mask_of
+from ntkscope.core.checked import Count
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,20 @@ def auroc(scores: Any, planted: Any) -> float:
     return float(roc_auc_score(truth, values))
 
 
-def precision_at(scores: Any, planted: Any, k: int) -> float:
+def precision_at(scores: Any, planted: Any, k: Count) -> float:
     """The share of planted items among the k with the highest scores, ties by lower index; O(n log n).
 
     >>> precision_at([0.9, 0.8, 0.1], [True, False, False], 2)
     0.5
     """
     values, truth = _ranked(scores, planted)
-    if not 1 <= k <= len(values):
+    if k > len(values):
         raise UsageError(f"got k={k} for {len(values)} items; expected 1 … {len(values)}")
     return float(truth[np.argsort(-values, kind="stable")[:k]].mean())
 
 
 def _ranked(scores: Any, planted: Any) -> tuple[np.ndarray, np.ndarray]:
-    values = np.asarray(plain_array(scores), dtype=np.float64)
+    values = finite(scores, "scores", 1)
     truth = mask_of(planted, len(values) if values.ndim == 1 else None, "planted")
     if values.shape != truth.shape:
         raise UsageError(f"got scores of shape {values.shape} for {len(truth)} items; expected one per item")

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import column_count, labels_of, plain_array
+from ntkscope.core.arguments import column_count, finite, labels_of
+from ntkscope.core.checked import Count
 
 Table = Float64[np.ndarray, "k c"]
 
@@ -44,10 +45,8 @@ def class_summary(attribution_item: Any, y_train: Any) -> ClassSummary:
     >>> found.median[:, 0].tolist(), float(found.high[0, 0]), found.outliers[0][0].tolist(), bool(found.mean_inside[0, 0])
     ([3.0, 7.0], 4.0, [4], False)
     """
-    values = np.asarray(plain_array(attribution_item), dtype=np.float64)
+    values = finite(attribution_item, "attributions", 1, 2)
     values = values[:, None] if values.ndim == 1 else values
-    if values.ndim != 2 or not np.isfinite(values).all():
-        raise UsageError(f"got attributions of shape {values.shape}; expected finite (n_train, c), as .item(i) returns")
     labels = labels_of(y_train, len(values))
     k, c = column_count(labels), values.shape[1]
     mean, q1, median, q3, low, high = (np.full((k, c), np.nan) for _ in range(6))
@@ -82,17 +81,15 @@ class Concentration:
     participation: np.ndarray
 
 
-def concentration(values: Any, k: int = 5) -> Concentration:
+def concentration(values: Any, k: Count = 5) -> Concentration:
     """Top-k share, top-1 % share and participation ratio of attributions (n,) or (n, c); O(n c log n).
 
     >>> found = concentration(np.array([1.0, -1.0, 1.0, 1.0]), k=1)
     >>> float(found.top), float(found.participation)
     (0.25, 1.0)
     """
-    sizes = np.abs(np.asarray(plain_array(values), dtype=np.float64))
-    if sizes.ndim not in (1, 2) or not len(sizes) or not np.isfinite(sizes).all():
-        raise UsageError(f"got attributions of shape {sizes.shape}; expected finite (n_train,) or (n_train, c)")
-    if not 1 <= k <= len(sizes):
+    sizes = np.abs(finite(values, "attributions", 1, 2))
+    if k > len(sizes):
         raise UsageError(f"got k={k} for {len(sizes)} training points; expected 1 … {len(sizes)}")
     running = np.cumsum(-np.sort(-sizes, axis=0), axis=0)
     total = running[-1]

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError, generator
+from ntkscope.core.checked import Count, Positive, Probability
 from ntkscope.core.tree import length, take
 from ntkscope.linalg.feature_rows import FeatureRows, Features
 from ntkscope.linalg.pca import PCA, pca
@@ -34,20 +35,14 @@ class ProbeProtocol:
 
     probes: Sequence[str] = PROBES
     dims: Sequence[int] | None = None
-    components: int | None = None
+    components: Count | None = None
     standardise: bool = True
-    k: int = 10
-    C: float | None = None
-    validation: float | None = 0.1
+    k: Count = 10
+    C: Positive | None = None
+    validation: Probability | None = 0.1
     method: Literal["auto", "exact", "randomised"] = "auto"
     memory: str | int | float = "2GiB"
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.validation is not None and not 0 < self.validation < 1:
-            raise UsageError(
-                f"got validation={self.validation}; expected a share of the training items, or None for none"
-            )
 
 
 @dataclass(frozen=True, eq=False)

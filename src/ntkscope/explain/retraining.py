@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import column_count, labels_of, one_hot, plain_array, whole
+from ntkscope.core.arguments import column_count, finite, labels_of, one_hot, plain_array, whole
+from ntkscope.core.checked import Count, NonNegative
 from ntkscope.explain._kernels import kernel_of
 from ntkscope.explain.gauss_newton import gauss_newton_influence
 from ntkscope.explain.influences import Influence
@@ -22,8 +23,8 @@ def influence(
     K_test: Any,
     y: Any,
     *,
-    alpha: float | int | None = None,
-    method: str = "leave-one-out",
+    alpha: NonNegative | None = None,
+    method: Literal["leave-one-out", "gauss-newton"] = "leave-one-out",
     logits: Any = None,
     train_logits: Any = None,
     sample_weight: Any = None,
@@ -83,7 +84,7 @@ class RemovalEffects:
 
 
 def removal_effects(
-    K_train: Any, K_test: Any, targets: Any, *, alpha: float | int | None = None, classes: Any = None, k: int = 10
+    K_train: Any, K_test: Any, targets: Any, *, alpha: NonNegative | None = None, classes: Any = None, k: Count = 10
 ) -> RemovalEffects:
     """The k training points whose removal would lower the chosen outputs of each test item most, largest effect first.
 
@@ -106,7 +107,7 @@ def removal_effects(
         raise UsageError(
             f"got classes of dtype {chosen.dtype} and shape {chosen.shape}; expected ({m}, C) outputs, each 0 … {c - 1}"
         )
-    k = whole(k, "k", low=1, high=n, expected=f"1 … {n} for {n} training points")
+    k = whole(k, "k", high=n, expected=f"1 … {n} for {n} training points")
     indices = np.empty((*chosen.shape, k), dtype=np.int64)
     values = np.empty((*chosen.shape, k))
     for rows in found._blocks(chosen.shape[1]):
@@ -118,8 +119,6 @@ def removal_effects(
 
 def _kernels(K_train: Any, K_test: Any, method: str) -> tuple[Gram, Gram]:
     """Both kernels as Grams that fit together."""
-    if method not in ("leave-one-out", "gauss-newton"):
-        raise UsageError(f"got method={method!r}; expected 'leave-one-out' or 'gauss-newton'")
     train, test = as_gram(K_train, symmetric=True), as_gram(K_test)
     if method == "leave-one-out":
         train, test = kernel_of(train), kernel_of(test)
@@ -132,10 +131,7 @@ def _kernels(K_train: Any, K_test: Any, method: str) -> tuple[Gram, Gram]:
 
 
 def _outputs(values: Any, name: str) -> Float64[np.ndarray, "n c"]:
-    array = np.asarray(plain_array(values), dtype=np.float64)
-    if array.ndim != 2 or not np.isfinite(array).all():
-        raise UsageError(f"got {name} of shape {array.shape}; expected finite numbers (items, outputs)")
-    return array
+    return finite(values, name, 2)
 
 
 def _targets(y: Any, items: int, outputs: int | None) -> Float64[np.ndarray, "n c"]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from torch import nn
 
 from ntkscope import kernels
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Count, Probability
 from ntkscope.core.tree import join
 from ntkscope.explain import c2st, kolmogorov, mmd
 from ntkscope.explain.density_ratio import DensityRatio, kernel_density_ratio, odds
@@ -102,9 +102,9 @@ def shift(
     pooling: Any = "mean",
     tests: Sequence[str] = TESTS,
     kernel: str | None = None,
-    permutations: int = 999,
+    permutations: Count = 999,
     groups: Any = None,
-    level: float = 0.05,
+    level: Probability = 0.05,
     seed: int = 0,
     store: str | os.PathLike[str] | None = None,
 ) -> Shift:
@@ -124,10 +124,6 @@ def shift(
     ('shift', 0.01, True)
     """
     chosen = _tests(tests)
-    if not isinstance(permutations, Integral) or isinstance(permutations, bool) or permutations < 1:
-        raise UsageError(f"got permutations={permutations!r}; expected a whole number from 1, such as 999")
-    if not (isinstance(level, Real) and 0 < level < 1):
-        raise UsageError(f"got level={level!r}; expected a probability between 0 and 1, such as 0.05")
     if isinstance(kernel, str) and not (isinstance(embed, nn.Module) and kernel in kernels.KERNELS):
         raise UsageError(
             f"got kernel={kernel!r} with embed of type {type(embed).__name__}; expected a kernel of"

@@ -1,5 +1,6 @@
 """Infinitely wide networks: their NNGP and NTK from a PyTorch module or a small vocabulary, predictions, spectra."""
 
+from ntkscope.core.checked import check_room
 from ntkscope.infinite.boolean_cube import Spectrum, boolean_cube, radial
 from ntkscope.infinite.dynamics import (
     Dynamics,
@@ -85,3 +86,8 @@ __all__ = [
     "serial",
     "sphere",
 ]
+
+check_room(
+    __name__,
+    classes="Abs Activation AvgPool Concat Conv Cos Dense Erf Gelu LayerNorm LeakyRelu Rbf Relu Serial Sin Sum",
+)

@@ -19,9 +19,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Count
 from ntkscope.infinite.field import Field
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
-from ntkscope.infinite.limit import KINDS, from_module
+from ntkscope.infinite.limit import Kind, from_module
+from ntkscope.infinite.registry import Init
 from ntkscope.infinite.rules.hermite import Activation
 from ntkscope.infinite.rules.serial import Serial
 
@@ -52,7 +54,7 @@ class Spectrum:
 
 
 def radial(
-    net: nn.Module | Layer, kind: str = "ntk", *, init: str = "checked", d: int | None = None
+    net: nn.Module | Layer, kind: Kind = "ntk", *, init: Init = "checked", d: Count | None = None
 ) -> Callable[[Any], Any]:
     """Φ with K(x, x′) = Φ(x·x′/d) for inputs of norm √d, to mpmath's working precision; arrays of mpmath numbers.
 
@@ -60,8 +62,6 @@ def radial(
     >>> radial(Dense(2.0))(np.array([mpmath.mpf("0.5")], dtype=object))
     array([mpf('2.0')], dtype=object)
     """
-    if kind not in KINDS:
-        raise UsageError(f"got kind={kind!r}; expected one of {', '.join(KINDS)}")
     layers = Serial((from_module(net, init=init) if isinstance(net, nn.Module) else net,))
     layers.shape(Shape(d), "")
     tangent = kind == "ntk"
@@ -78,7 +78,7 @@ def radial(
     return phi
 
 
-def boolean_cube(net: nn.Module | Layer, d: int, kind: str = "ntk", *, init: str = "checked") -> Spectrum:
+def boolean_cube(net: nn.Module | Layer, d: Count, kind: Kind = "ntk", *, init: Init = "checked") -> Spectrum:
     """μ_0 … μ_d of a fully connected network's kernel over {−1, 1}^d; C(d, k) parities share μ_k.
 
     μ_k = 2^{−d} Σ_r Φ(1 − 2r/d) c_r, with (1 − z)^k (1 + z)^{d−k} = Σ_r c_r z^r. Every degree is right to 13 digits, or
@@ -90,8 +90,6 @@ def boolean_cube(net: nn.Module | Layer, d: int, kind: str = "ntk", *, init: str
     >>> [round(share, 4) for share in boolean_cube(serial(Dense(), Erf(), Dense()), 3, "nngp").fractional_variance.tolist()]
     [0.0, 0.9803, 0.0, 0.0197]
     """
-    if d < 1:
-        raise UsageError(f"got d={d}; expected at least one dimension")
     phi = radial(net, kind, init=init, d=d)
     digits, before = 40 + d, None
     for _ in range(DOUBLINGS + 1):

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import tensor_of
+from ntkscope.core.checked import NonNegative, Positive
 from ntkscope.linalg import Gram, NumericalWarning, as_gram, cholesky_solve, minimum_norm_solve
 
 Matrix = Gram | Tensor | np.ndarray
@@ -26,6 +28,8 @@ LOSSES: dict[str, Callable[[int], float]] = {
     "half-mean": lambda n: 1.0 / n,  # 1/(2n) Σ (f − y)²
     "mean": lambda n: 2.0 / n,  # 1/n Σ (f − y)²
 }
+
+LossName: TypeAlias = Annotated[str, tuple(LOSSES)]
 
 
 def rate_factor(loss: str, n: int) -> float:
@@ -172,7 +176,7 @@ class Dynamics:
 
 
 def dynamics(
-    theta: Matrix, y: Tensor | np.ndarray, *, loss: str = "half-mean", step: float | int | None = None
+    theta: Matrix, y: Tensor | np.ndarray, *, loss: LossName = "half-mean", step: Positive | None = None
 ) -> Dynamics:
     """The training of a network with NTK `theta` on its inputs towards `y`, (n,) or (n, outputs).
 
@@ -194,10 +198,6 @@ def dynamics(
         raise UsageError(
             f"got targets of shape {tuple(targets.shape)} for {len(matrix)} samples; expected (n,) or (n, c)"
         )
-    if not bool(torch.isfinite(targets).all()):
-        raise NumericalError("got targets with NaN or infinity; expected finite numbers: drop those samples")
-    if step is not None and not (math.isfinite(step) and step > 0):
-        raise UsageError(f"got step={step}; expected a finite learning rate > 0, or None for gradient flow")
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
     largest = float(values.abs().max()) if len(values) else 0.0
     threshold = len(values) * torch.finfo(torch.float64).eps * largest
@@ -221,7 +221,7 @@ def dynamics(
     )
 
 
-def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, ridge: float | int = 0.0) -> Tensor:
+def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, ridge: NonNegative = 0.0) -> Tensor:
     """k(x, X) (K + ridge)⁻¹ y, what gradient flow ends at when it starts from zero; O(n³).
 
     A matrix that is singular to working precision is solved by its pseudo-inverse, as gradient flow would, with a

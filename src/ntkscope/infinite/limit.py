@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ntkscope.core.sizes import parse_bytes
 from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.pair_blocks import PairBlocks, refuse_not_finite
 from ntkscope.infinite.pairs import Network
-from ntkscope.infinite.registry import INITS, Step, Translator
+from ntkscope.infinite.registry import Init, Step, Translator
 from ntkscope.infinite.replay import hold_to_network
 from ntkscope.infinite.rules.conv import Conv
 from ntkscope.infinite.rules.dense import Dense
@@ -34,6 +34,7 @@ from ntkscope.storage.store import KernelStore
 from ntkscope.tangent.batches import as_batch
 
 KINDS = ("ntk", "nngp")
+Kind: TypeAlias = Annotated[str, KINDS]
 PARAMETRIZATIONS = ("ntk", "standard")
 
 
@@ -45,7 +46,7 @@ class Kernels:
     ntk: Gram
 
 
-def from_module(module: nn.Module, *, init: str = "checked") -> Serial:
+def from_module(module: nn.Module, *, init: Init = "checked") -> Serial:
     """The layers of a module tree; see `kernel` for `init`.
 
     Fully connected networks are checked against the module on random inputs, all others by `kernel` on its inputs.
@@ -62,8 +63,6 @@ def from_module(module: nn.Module, *, init: str = "checked") -> Serial:
 
 
 def _translated(module: nn.Module, init: str) -> tuple[Serial, list[Step]]:
-    if init not in INITS:
-        raise UsageError(f"got init={init!r}; expected one of {', '.join(INITS)}")
     translator = Translator(init)
     return Serial((translator(module),)), translator.steps
 
@@ -91,10 +90,10 @@ def kernel(
     net: nn.Module | Layer,
     x1: Any,
     x2: Any = None,
-    kind: str = "ntk",
+    kind: Kind = "ntk",
     *,
     parametrization: str | None = None,
-    init: str = "checked",
+    init: Init = "checked",
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
     memory: str | int | float = "2GiB",
@@ -124,8 +123,6 @@ def kernel(
     >>> kernel(serial(Dense(), Relu(normalise=True), Dense()), x).dense().diagonal()
     tensor([2., 2.], dtype=torch.float64)
     """
-    if kind not in KINDS:
-        raise UsageError(f"got kind={kind!r}; expected one of {', '.join(KINDS)}")
     return _compute(net, x1, x2, (kind,), parametrization, init, dtype, device, memory, store, executor, progress)[kind]
 
 
@@ -135,7 +132,7 @@ def kernels(
     x2: Any = None,
     *,
     parametrization: str | None = None,
-    init: str = "checked",
+    init: Init = "checked",
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
     memory: str | int | float = "2GiB",

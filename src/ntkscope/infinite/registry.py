@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from ntkscope.infinite.disguises import refuse_disguise
 from ntkscope.infinite.layer import Layer
 
 INITS = ("checked", "default", "measured")
+Init: TypeAlias = Annotated[str, INITS]
 STANDARD_ERRORS = 6.0  # beyond which weights are not draws of the law they are checked against
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import mpmath
 import numpy as np
@@ -12,16 +12,18 @@ from scipy.special import roots_genlaguerre, roots_jacobi
 from torch import nn
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Count, CountOrZero, Several, within
 from ntkscope.infinite.boolean_cube import AGREED, Spectrum, radial, spectrum
 from ntkscope.infinite.field import Field
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
-from ntkscope.infinite.limit import from_module
+from ntkscope.infinite.limit import Kind, from_module
+from ntkscope.infinite.registry import Init
 from ntkscope.infinite.rules.serial import Serial
 
 HALVINGS = 5
 
 
-def harmonics(d: int, k: int) -> int:
+def harmonics(d: Count, k: CountOrZero) -> int:
     """How many independent spherical harmonics of degree k the sphere of R^d has.
 
     >>> [harmonics(3, k) for k in range(4)]
@@ -32,7 +34,9 @@ def harmonics(d: int, k: int) -> int:
     return math.comb(d + k - 1, k) - (math.comb(d + k - 3, k - 2) if k > 1 else 0)
 
 
-def sphere(net: nn.Module | Layer, d: int, kind: str = "ntk", *, degrees: int = 10, init: str = "checked") -> Spectrum:
+def sphere(
+    net: nn.Module | Layer, d: Several, kind: Kind = "ntk", *, degrees: CountOrZero = 10, init: Init = "checked"
+) -> Spectrum:
     """Eigenvalues of degree 0 … `degrees` over the sphere of radius √d in R^d (Funk–Hecke).
 
     λ_k = ∫ Φ(t) P_k(t) (1 − t²)^{(d−3)/2} dt / ∫ (1 − t²)^{(d−3)/2} dt with P_k the Legendre polynomial of dimension d, by
@@ -42,8 +46,6 @@ def sphere(net: nn.Module | Layer, d: int, kind: str = "ntk", *, degrees: int = 
     >>> sphere(Dense(), 5, "nngp", degrees=2).variance
     tensor([0., 1., 0.], dtype=torch.float64)
     """
-    if d < 2 or degrees < 0:
-        raise UsageError(f"got d={d}, degrees={degrees}; expected d ≥ 2 and degrees ≥ 0")
     phi = radial(net, kind, init=init, d=d)
     digits = 40 + math.ceil(2 * degrees * math.log10(d + degrees + 1))
     with mpmath.workdps(digits):
@@ -87,13 +89,13 @@ def _projections(phi: Any, d: int, degrees: int, step: Any, digits: int) -> list
 
 def gaussian(
     net: nn.Module | Layer,
-    d: int,
-    kind: str = "ntk",
+    d: Annotated[int, within(low=3)],
+    kind: Kind = "ntk",
     *,
-    degrees: int = 6,
-    radii: int = 24,
-    angles: int = 200,
-    init: str = "checked",
+    degrees: CountOrZero = 6,
+    radii: Count = 24,
+    angles: Count = 200,
+    init: Init = "checked",
 ) -> Spectrum:
     """The largest eigenvalue of each degree over standard Gaussian inputs in R^d.
 
@@ -105,8 +107,6 @@ def gaussian(
     >>> [round(v, 9) for v in gaussian(Dense(), 5, "nngp", degrees=2).variance.abs().tolist()]
     [0.0, 1.0, 0.0]
     """
-    if d < 3:
-        raise UsageError(f"got d={d}; expected at least 3 dimensions")
     layers = Serial((from_module(net, init=init) if isinstance(net, nn.Module) else net,))
     layers.shape(Shape(d), "")
     squares, mass = roots_genlaguerre(radii, d / 2 - 1)

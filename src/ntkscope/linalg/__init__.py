@@ -1,5 +1,6 @@
 """Linear algebra that knows no networks: Grams, solvers, spectra, principal angles, matrix correlation."""
 
+from ntkscope.core.checked import check_room
 from ntkscope.linalg.angles import principal_angles
 from ntkscope.linalg.band import band_eigenvalues
 from ntkscope.linalg.block_lanczos import EigenPairs, block_eigenpairs
@@ -114,3 +115,10 @@ __all__ = [
     "tracy_widom_sf",
     "weighted_correlation",
 ]
+
+check_room(
+    __name__,
+    squares="frobenius_norm spectral_norm stable_rank lanczos block_eigenpairs psd_health quadrature stochastic_trace"
+    " spectral_density estimate_effective_rank minimum_norm_solve participation weighted_correlation haar_control centred_pair",
+    classes="Grid",
+)

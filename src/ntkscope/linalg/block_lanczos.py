@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
+from ntkscope.core.checked import Count, NonNegative
 from ntkscope.linalg.multiplies import Multiplies
 
 End: TypeAlias = Literal["largest", "smallest", "magnitude"]
@@ -42,9 +43,9 @@ def block_eigenpairs(
     k: int,
     *,
     end: End = "largest",
-    tolerance: float = 0.0,
-    max_passes: int = 300,
-    block: int | None = None,
+    tolerance: NonNegative = 0.0,
+    max_passes: Count = 300,
+    block: Count | None = None,
     seed: int = 0,
     scale: float = 0.0,
     inside: float | None = None,
@@ -66,8 +67,6 @@ def block_eigenpairs(
     n = int(K.shape[0])
     if not 1 <= k <= n:
         raise UsageError(f"{k} eigenpairs of an {n} × {n} matrix; expected k from 1 to {n}")
-    if block is not None and block < 1:
-        raise UsageError(f"got block={block}; expected at least 1 column")
     width = min(n, block or min(MOST_BLOCK, max(LEAST_BLOCK, k + 8)))
     most = min(n, k + (BLOCKS + 1) * width)
     matrix: Multiplies = K.to(torch.float64) if isinstance(K, Tensor) else K

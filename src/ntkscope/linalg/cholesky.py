@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError
+from ntkscope.core.checked import Count, NonNegative
 from ntkscope.linalg import blocked
 from ntkscope.linalg.blocked import BLOCK
 from ntkscope.linalg.gram import Gram
@@ -35,10 +36,10 @@ class CholeskySolution:
 def cholesky_solve(
     K: Gram | Tensor | np.ndarray,
     Y: Tensor | np.ndarray,
-    ridge: float = 0.0,
+    ridge: NonNegative = 0.0,
     *,
-    max_jitter: float = 1e-3,
-    block: int | None = None,
+    max_jitter: NonNegative = 1e-3,
+    block: Count | None = None,
 ) -> CholeskySolution:
     """Solve `(K + ridge I) X = Y` for the symmetric part of `K` by Cholesky; O(n³).
 
@@ -50,7 +51,7 @@ def cholesky_solve(
     >>> cholesky_solve(torch.tensor([[2.0, 0.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0])).solution
     tensor([1.0000, 0.5000], dtype=torch.float64)
     """
-    gram, targets = checked_system(K, Y, ridge)
+    gram, targets = checked_system(K, Y)
     n = gram.shape[0]
     dtype = working_dtype(gram)
     targets = targets.to(dtype)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError
+from ntkscope.core import NumericalError
+from ntkscope.core.checked import Count, NonNegative, Tolerance
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.preconditioner import Preconditioner
 from ntkscope.linalg.system import checked_system, column_units, warn
@@ -35,10 +36,10 @@ class ConjugateGradientSolution:
 def conjugate_gradient(
     K: Gram | Tensor | np.ndarray,
     Y: Tensor | np.ndarray,
-    ridge: float = 0.0,
+    ridge: NonNegative = 0.0,
     preconditioner: Preconditioner | None = None,
-    rtol: float = 1e-8,
-    max_iter: int = 1000,
+    rtol: Tolerance = 1e-8,
+    max_iter: Count = 1000,
     *,
     dtype: torch.dtype = torch.float64,
     callback: Callable[[int, float], None] | None = None,
@@ -56,9 +57,7 @@ def conjugate_gradient(
     >>> found.solution, found.iterations, found.converged
     (tensor([1.0000, 0.5000, 0.2500], dtype=torch.float64), 3, True)
     """
-    gram, targets = checked_system(K, Y, ridge)
-    if not 0 < rtol < 1 or max_iter < 1:
-        raise UsageError(f"got rtol={rtol}, max_iter={max_iter}; expected rtol in (0, 1) and max_iter ≥ 1")
+    gram, targets = checked_system(K, Y)
     targets = targets.to(dtype)
     unit = column_units(targets)
     targets = targets / unit  # columns of any size: their squares neither vanish nor overflow

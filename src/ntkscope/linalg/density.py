@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import UsageError, generator
+from ntkscope.core.checked import Count, Positive, Several
 from ntkscope.linalg.dense import as_gram
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.lanczos import lanczos
@@ -34,7 +35,7 @@ class SpectralDensity:
 
 
 def quadrature(
-    K: Gram | Tensor | np.ndarray, *, probes: int = 16, steps: int = 64, seed: int = 0
+    K: Gram | Tensor | np.ndarray, *, probes: Several = 16, steps: Count = 64, seed: int = 0
 ) -> tuple[Float[Tensor, "k s"], Float[Tensor, "k s"]]:
     """Nodes θ and weights w with `Σ_j w_kj f(θ_kj) ≈ v_kᵀ f(K) v_k` for random unit `v_k`: one row per probe.
 
@@ -43,11 +44,8 @@ def quadrature(
     """
     gram = as_gram(K, symmetric=True)
     n = gram.shape[0]
-    if n < 1 or probes < 2 or steps < 1:
-        raise UsageError(
-            f"got an {n} × {n} matrix, probes={probes}, steps={steps}; expected a non-empty one, probes ≥ 2 (one has"
-            " no error bar) and steps ≥ 1"
-        )
+    if n < 1:
+        raise UsageError("got an empty matrix; expected at least one row")
     start = torch.randn(n, probes, dtype=torch.float64, generator=generator(seed, "quadrature")).to(gram.device)
     return nodes_and_weights(gram, start, min(steps, n))
 
@@ -67,8 +65,8 @@ def stochastic_trace(
     K: Gram | Tensor | np.ndarray,
     function: Callable[[Tensor], Tensor],
     *,
-    probes: int = 16,
-    steps: int = 64,
+    probes: Several = 16,
+    steps: Count = 64,
     seed: int = 0,
 ) -> tuple[float, float]:
     """`tr f(K)` and its standard error over probes, by stochastic Lanczos quadrature; `steps` products `K @ V`.
@@ -86,12 +84,12 @@ def stochastic_trace(
 def spectral_density(
     K: Gram | Tensor | np.ndarray,
     *,
-    points: int = 200,
-    width: float | None = None,
+    points: Several = 200,
+    width: Positive | None = None,
     grid: Float[Tensor, " g"] | None = None,
     method: Literal["exact", "quadrature"] | None = None,
-    probes: int = 16,
-    steps: int = 64,
+    probes: Several = 16,
+    steps: Count = 64,
     seed: int = 0,
 ) -> SpectralDensity:
     """`(1/n) Σ_i N(t; λ_i, width²)` on a grid of t: the histogram of eigenvalues, smoothed.
@@ -105,10 +103,8 @@ def spectral_density(
     0.7979
     """
     gram = as_gram(K, symmetric=True)
-    if gram.shape[0] < 1 or points < 2 or (width is not None and not width > 0):
-        raise UsageError(
-            f"got {gram!r}, points={points}, width={width}; expected a non-empty Gram, points ≥ 2 and width > 0"
-        )
+    if gram.shape[0] < 1:
+        raise UsageError("got an empty matrix; expected at least one row")
     method = method or ("exact" if gram.shape[0] < EXACT_BELOW else "quadrature")
     if method == "exact":
         nodes = gram.eigvalsh()[None]

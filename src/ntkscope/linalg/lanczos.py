@@ -11,6 +11,7 @@ from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
+from ntkscope.core.checked import Count, NonNegative
 from ntkscope.linalg.block_lanczos import TOLERANCE, EigenPairs, End, block_eigenpairs
 from ntkscope.linalg.missed import further_pairs, none_above
 from ntkscope.linalg.multiplies import Multiplies
@@ -22,7 +23,7 @@ ROUNDS = 12  # of looking for missed copies
 
 
 def lanczos(
-    K: Multiplies, start: Float[Tensor, "n k"], steps: int
+    K: Multiplies, start: Float[Tensor, "n k"], steps: Count
 ) -> tuple[Float[Tensor, "k n s"], Float[Tensor, "k s"], Float[Tensor, "k s"], Float[Tensor, "k n"]]:
     """`steps` of Lanczos from each column of `start` at once, fully reorthogonalised: `(Q, α, β, r)`, one row per column.
 
@@ -61,8 +62,8 @@ def top_eigenpairs(
     k: int,
     *,
     by: Literal["value", "magnitude"] = "value",
-    tolerance: float = 0.0,
-    max_iter: int | None = None,
+    tolerance: NonNegative = 0.0,
+    max_iter: Count | None = None,
     seed: int = 0,
 ) -> tuple[Float[Tensor, " k"], Float[Tensor, "n k"]]:
     """The `k` largest eigenvalues (by value or by magnitude), ascending, and eigenvectors as columns, in float64.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import number, tensor_of, unit_of
+from ntkscope.core.checked import Fraction, NonNegative
 from ntkscope.linalg.blocked import HouseholderQR, solve_triangular, upper_product
 from ntkscope.linalg.lanczos import top_eigenpairs
 from ntkscope.linalg.mixed import product
@@ -45,9 +46,9 @@ def least_squares(
     A: Tensor | np.ndarray,
     Y: Tensor | np.ndarray,
     *,
-    ridge: float = 0.0,
+    ridge: NonNegative = 0.0,
     weights: Tensor | np.ndarray | None = None,
-    rtol: float | None = None,
+    rtol: Fraction | None = None,
 ) -> LeastSquaresSolution:
     """`X` that minimises `Σ_i w_i ‖(A X - Y)_i‖² + ridge ‖X‖²`, of minimum norm where there are many; O(n p min(n, p)).
 
@@ -63,10 +64,7 @@ def least_squares(
     """
     matrix = tensor_of(A, "A", 2, keep=True, empty=True)
     targets = right_hand_sides(Y, tuple(matrix.shape)).to(matrix.device, torch.float64)
-    ridge = number(ridge, "ridge", low=0)
     cutoff = max(1, *matrix.shape) * torch.finfo(matrix.dtype).eps if rtol is None else float(rtol)
-    if not 0 <= cutoff < 1:
-        raise UsageError(f"got rtol={rtol}; expected it in [0, 1), relative to the largest singular value")
     size = unit_of(matrix)
     matrix = matrix if size == 1 else matrix / size
     ridge = number(ridge / size / size, "ridge", expected=f"one beside which A, of size {size:.0e}, is not nothing")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import number, tensor_of, unit_of
+from ntkscope.core.checked import Count, NonNegative, Tolerance
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.mixed import product, transposed_product
 from ntkscope.linalg.multiplies import LinearMap
@@ -51,9 +52,9 @@ def lsmr(
     A: LinearMap | Gram | Tensor | np.ndarray,
     Y: Tensor | np.ndarray,
     *,
-    ridge: float = 0.0,
-    rtol: float = 1e-8,
-    max_iter: int = 1000,
+    ridge: NonNegative = 0.0,
+    rtol: Tolerance = 1e-8,
+    max_iter: Count = 1000,
     callback: Callable[[int, float], None] | None = None,
 ) -> LSMRSolution:
     """`X` that minimises `‖A X - Y‖² + ridge ‖X‖²`, of minimum norm where there are many.
@@ -75,9 +76,6 @@ def lsmr(
     >>> found.solution.round(decimals=9).tolist(), found.converged
     ([1.0, 1.0], True)
     """
-    ridge = number(ridge, "ridge", low=0)
-    if not 0 < rtol < 1 or max_iter < 1:
-        raise UsageError(f"got rtol={rtol}, max_iter={max_iter}; expected rtol in (0, 1) and max_iter ≥ 1")
     operator, targets = _checked(A, Y)
     unit = column_units(targets)
     targets = targets / unit  # columns of any size: their squares neither vanish nor overflow

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Positive
 
 Values = TypeVar("Values", float, np.ndarray, Tensor)
 Array: TypeAlias = np.ndarray
@@ -97,7 +98,7 @@ class MarchenkoPastur:
         return np.where(at_zero, 0.0, np.clip(inner, low, high))
 
 
-def marchenko_pastur(ratio: float, scale: float = 1.0) -> MarchenkoPastur:
+def marchenko_pastur(ratio: Positive, scale: Positive = 1.0) -> MarchenkoPastur:
     """The law of the eigenvalues of `W Wᵀ / n`, W (m, n) of independent entries of deviation `scale`, `ratio = m / n`.
 
     Exact in the limit of large m and n, whatever the law of the entries, if its variance is finite. Squared singular values
@@ -108,9 +109,4 @@ def marchenko_pastur(ratio: float, scale: float = 1.0) -> MarchenkoPastur:
     >>> marchenko_pastur(0.5).cdf(10.0)
     1.0
     """
-    if not (math.isfinite(ratio) and ratio > 0 and math.isfinite(scale) and scale > 0):
-        raise UsageError(
-            f"got ratio={ratio}, scale={scale}; expected the matrix's rows over its columns and the standard deviation of"
-            " its entries, both positive"
-        )
     return MarchenkoPastur(float(ratio), float(scale))

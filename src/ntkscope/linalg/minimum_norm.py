@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ntkscope.core import UsageError
+from ntkscope.core.checked import Fraction
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.system import EIGENVECTORS, checked_system, relative_residual, symmetric_part, warn, working_dtype
 
@@ -37,7 +37,7 @@ def default_cutoff(gram: Gram) -> float:
 
 
 def minimum_norm_solve(
-    K: Gram | Tensor | np.ndarray, Y: Tensor | np.ndarray, cutoff: float | None = None
+    K: Gram | Tensor | np.ndarray, Y: Tensor | np.ndarray, cutoff: Fraction | None = None
 ) -> MinimumNormSolution:
     """`X = K⁺ Y`: of all X that minimise `‖K X - Y‖` the one of smallest norm; O(n³).
 
@@ -49,10 +49,8 @@ def minimum_norm_solve(
     >>> found.solution, found.rank
     (tensor([0.5000, 0.5000], dtype=torch.float64), 1)
     """
-    gram, targets = checked_system(K, Y, 0.0)
+    gram, targets = checked_system(K, Y)
     cutoff = default_cutoff(gram) if cutoff is None else float(cutoff)
-    if not 0 <= cutoff < 1:
-        raise UsageError(f"got cutoff={cutoff}; expected it in [0, 1), relative to the largest eigenvalue")
     dtype = working_dtype(gram)
     targets = targets.to(dtype)
     values, vectors = torch.linalg.eigh(symmetric_part(gram, dtype, largest=EIGENVECTORS))

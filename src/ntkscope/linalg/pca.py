@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.core.budget import over_budget
+from ntkscope.core.checked import Count
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.linalg.feature_rows import BLOCK, FeatureRows, Features, Standardisation, standardisation
 
-METHODS = ("auto", "exact", "randomised")
 SMALL = 2048  # sides below this are always decomposed exactly
 OVERSAMPLED = 32  # directions carried at least beside those asked for; half as many again where that is more
 LEAST, MOST = 3, 16  # products with the covariance before the one that measures: two power iterations and the first
@@ -80,7 +80,7 @@ class PCA:
 def pca(
     features: Features,
     *,
-    components: int | None = None,
+    components: Count | None = None,
     standardise: bool = True,
     method: Literal["auto", "exact", "randomised"] = "auto",
     memory: str | int | float = "2GiB",
@@ -107,15 +107,13 @@ def pca(
     budget = parse_bytes(memory)
     rows = FeatureRows.of(features)
     side = min(rows.n, rows.width)
-    if method not in METHODS:
-        raise UsageError(f"got method={method!r}; expected one of {', '.join(METHODS)}")
     if rows.n < 2:
         raise UsageError("got one row of features; expected at least two: one row does not vary")
-    if components is not None and (not _whole(components) or not 1 <= components <= side):
+    if components is not None and components > side:
         raise UsageError(
             f"got components={components!r} for features of shape ({rows.n}, {rows.width}); expected 1 … {side}"
         )
-    wanted = side if components is None else int(components)
+    wanted = side if components is None else components
     square = 8 * (COPIES * side**2 + (rows.width * wanted if rows.n < rows.width else 0))
     exact = method == "exact" or components is None or wanted > side // 4 or side <= SMALL
     if method == "randomised" or (method == "auto" and components is not None and not _fits(square, rows, budget)):

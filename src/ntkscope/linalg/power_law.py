@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
+from ntkscope.core.arguments import vector
+from ntkscope.core.checked import CountOrZero, Several
 from ntkscope.linalg.tail_rivals import RIVALS, Vuong, vuong
 
 CANDIDATES = 400  # thresholds tried at most, evenly spaced by rank
@@ -41,7 +42,7 @@ class TailFit:
     where nobody asked."""
 
 
-def power_law_tail(values: Any, *, least: int = 50, resamples: int = 1000, seed: int = 0) -> TailFit:
+def power_law_tail(values: Any, *, least: Several = 50, resamples: CountOrZero = 1000, seed: int = 0) -> TailFit:
     """The power law that the largest of `values` follow best, with interval, goodness of fit and rivals.
 
     For each threshold that leaves `least` points or more, `alpha = 1 + n / Σ log(x / x_min)` is the maximum of the likelihood;
@@ -54,8 +55,6 @@ def power_law_tail(values: Any, *, least: int = 50, resamples: int = 1000, seed:
     >>> abs(found.alpha - 2.5) < 0.02, found.against["exponential"].ratio > 5
     (True, True)
     """
-    if resamples < 0:
-        raise UsageError(f"got resamples={resamples}; expected 0 (no bootstrap) or, say, 1000")
     x = checked_sample(values, least)
     plain = plain_tail(x, least)
     alpha, x_min, points, distance = plain.alpha, plain.x_min, plain.points, plain.distance
@@ -86,22 +85,15 @@ def plain_tail(x: Float64[np.ndarray, " n"], least: int) -> TailFit:
 
 def checked_sample(values: Any, least: int) -> Float64[np.ndarray, " n"]:
     """Positive values, ascending; zeros (eigenvalues of a singular matrix) are left out."""
-    array = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "fiu":
-        raise UsageError(f"got values of shape {array.shape} and {array.dtype}; expected a list of real numbers")
-    array = array.astype(np.float64)
-    if not np.isfinite(array).all():
-        raise NumericalError(
-            f"the values hold {int((~np.isfinite(array)).sum())} NaN or infinite ones; remove them first"
-        )
+    array = vector(values, "values")
     if bool((array < 0).any()):
         raise UsageError(
             "got negative values; expected sizes such as eigenvalues: take absolute values or one side first"
         )
     x = np.sort(array[array > 0])
-    if least < 2 or len(x) < least:
+    if len(x) < least:
         raise UsageError(
-            f"got {len(x)} positive values with least={least}; expected at least {max(least, 2)}: a tail of fewer points says"
+            f"got {len(x)} positive values with least={least}; expected at least {least}: a tail of fewer points says"
             " little about its exponent; ask for a smaller `least` if you must"
         )
     if x[-1] == x[-least]:

@@ -8,13 +8,14 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError, generator
+from ntkscope.core import NumericalError, generator
+from ntkscope.core.checked import Count, NonNegative
 from ntkscope.linalg.gram import Gram, slices
 
 Preconditioner: TypeAlias = Callable[[Tensor], Tensor]
 
 
-def jacobi(K: Gram, ridge: float = 0.0) -> Preconditioner:
+def jacobi(K: Gram, ridge: NonNegative = 0.0) -> Preconditioner:
     """`P = diag(K) + ridge I`; O(n) to apply.
 
     >>> from ntkscope.linalg import as_gram
@@ -28,14 +29,12 @@ def jacobi(K: Gram, ridge: float = 0.0) -> Preconditioner:
     return lambda residual: residual / diagonal.to(residual.device)[:, None]
 
 
-def block_jacobi(K: Gram, ridge: float = 0.0, *, size: int = 512) -> Preconditioner:
+def block_jacobi(K: Gram, ridge: NonNegative = 0.0, *, size: Count = 512) -> Preconditioner:
     """`P` = the diagonal blocks of `K + ridge I`, `size` rows each; O(n size²) to make, O(n size) to apply.
 
     Worthwhile when neighbouring rows are similar (rows sorted by class, all outputs of a sample). A block that is singular
     gets ten rounding units of its trace on its diagonal: a preconditioner changes the path, not the answer.
     """
-    if size < 1:
-        raise UsageError(f"blocks of {size} rows; expected at least 1")
     size = max(size - size % K.outputs, K.outputs)
     factors = []
     for rows in slices(K.shape[0], size):
@@ -57,7 +56,7 @@ def block_jacobi(K: Gram, ridge: float = 0.0, *, size: int = 512) -> Preconditio
     return apply
 
 
-def nystrom(K: Gram, ridge: float = 0.0, *, rank: int = 100, seed: int = 0) -> Preconditioner:
+def nystrom(K: Gram, ridge: NonNegative = 0.0, *, rank: Count = 100, seed: int = 0) -> Preconditioner:
     """`P⁻¹ = (λ_r + ridge) U (Λ + ridge)⁻¹ Uᵀ + (I - U Uᵀ)` with `U Λ Uᵀ` a randomised Nyström approximation of `K`.
 
     One product `K @ Ω` with `rank` columns and O(n rank²) to make, O(n rank) to apply. It removes the `rank` largest
@@ -65,8 +64,6 @@ def nystrom(K: Gram, ridge: float = 0.0, *, rank: int = 100, seed: int = 0) -> P
     algorithms 2.1 and 5.1.
     """
     n = K.shape[0]
-    if rank < 1:
-        raise UsageError(f"got rank={rank}; expected at least 1")
     rank = min(rank, n)
     if rank == 0:
         return lambda residual: residual

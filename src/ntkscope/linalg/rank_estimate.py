@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
+from ntkscope.core.checked import Count, CountOrZero, within
 from ntkscope.linalg.block_lanczos import block_eigenpairs
 from ntkscope.linalg.dense import as_gram
 from ntkscope.linalg.gram import Gram
@@ -45,9 +46,9 @@ def estimate_effective_rank(
     K: Gram | Tensor | np.ndarray,
     of: Literal["kernel", "features"] = "kernel",
     *,
-    probes: int = 16,
-    steps: int = 48,
-    deflate: int = 32,
+    probes: Annotated[int, within(low=4)] = 16,  # fewer have no error bar
+    steps: Count = 48,
+    deflate: CountOrZero = 32,
     seed: int = 0,
 ) -> RankEstimate:
     """`exp(log A - B/A)` with `A = Σ σ`, `B = Σ σ log σ`: `effective_rank` from `steps` and about ten more passes.
@@ -64,11 +65,8 @@ def estimate_effective_rank(
     """
     gram = as_gram(K, symmetric=True)
     n = gram.shape[0]
-    if n < 2 or probes < 4 or steps < 1 or deflate < 0:
-        raise UsageError(
-            f"got {gram!r}, probes={probes}, steps={steps}, deflate={deflate}; expected at least 2 rows, 4 probes (fewer"
-            " have no error bar), 1 step"
-        )
+    if n < 2:
+        raise UsageError(f"got {gram!r}; expected at least 2 rows")
     values, vectors, passes = _leading(gram, min(deflate, n // 4), seed)
     rest = n - len(values)
     start = torch.randn(n, probes, dtype=torch.float64, generator=generator(seed, "rank-estimate")).to(gram.device)

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core import NumericalError, UsageError
+from ntkscope.core import NumericalError
+from ntkscope.core.checked import Fraction
 from ntkscope.linalg.block_lanczos import block_eigenpairs
 from ntkscope.linalg.dense import as_gram
 from ntkscope.linalg.gram import Gram
@@ -130,7 +131,7 @@ class ConditionNumber:
         return self.value
 
 
-def condition_number(A: Matrix, *, cutoff: float | None = None, of: Of = "kernel") -> ConditionNumber:
+def condition_number(A: Matrix, *, cutoff: Fraction | None = None, of: Of = "kernel") -> ConditionNumber:
     """`σ_max / σ_min` over the singular values above `cutoff · σ_max`; O(n³).
 
     The default cut-off is `n ε`, ε of the dtype of the entries (its square root for features); `cutoff=0` drops
@@ -142,8 +143,6 @@ def condition_number(A: Matrix, *, cutoff: float | None = None, of: Of = "kernel
     gram = as_gram(A)
     if cutoff is None:
         cutoff = default_cutoff(gram) if of == "kernel" else default_cutoff(gram) ** 0.5
-    if not 0 <= cutoff < 1:
-        raise UsageError(f"got cutoff={cutoff}; expected it in [0, 1), relative to the largest singular value")
     values = singular_values(gram, of)
     if not len(values) or float(values[0]) == 0:
         raise NumericalError("the condition number of a zero (or empty) matrix is undefined")

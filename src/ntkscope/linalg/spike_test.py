@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import probability, tensor_of
+from ntkscope.core.arguments import tensor_of
+from ntkscope.core.checked import Count, Probability
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.nulls import InitialNull, NoiseNull, Null, PermutationNull, excess_kurtosis
 from ntkscope.linalg.singular import SingularParts
@@ -59,8 +60,8 @@ def spike_test(
     W: Matrix,
     *,
     null: Literal["permutation", "tracy-widom"] | Matrix = "permutation",
-    level: float = 0.05,
-    draws: int = 199,
+    level: Probability = 0.05,
+    draws: Count = 199,
     seed: int = 0,
 ) -> SpikeTest:
     """Which singular values of W (m, n) are larger than noise would have them, and the directions they speak of.
@@ -96,10 +97,7 @@ def spike_test(
     (1, True, 1.0)
     """
     matrix = checked_matrix(W, "W")
-    level = probability(level, such_as=0.05)
     if isinstance(null, str):
-        if null not in ("permutation", "tracy-widom"):
-            raise UsageError(f'got null={null!r}; expected "permutation", "tracy-widom" or a matrix W0 of W\'s shape')
         if null == "tracy-widom":
             centred = Centred.of(matrix)
             found = find_spikes(centred, NoiseNull(level))

@@ -7,20 +7,19 @@ import math
 from jaxtyping import Float
 from torch import Tensor
 
-from ntkscope.core.arguments import number, whole
+from ntkscope.core.checked import Count, NonNegative, Positive
 
 
-def spike_threshold(shape: tuple[int, int], scale: float = 1.0) -> float:
+def spike_threshold(shape: tuple[Count, Count], scale: Positive = 1.0) -> float:
     """`scale (m n)^¼`: below this strength a direction leaves no mark on the singular values of large noise.
 
     >>> spike_threshold((100, 100))
     10.0
     """
-    rows, columns = (whole(size, "shape", low=1) for size in shape)
-    return number(scale, "scale", above=0) * (rows * columns) ** 0.25
+    return scale * (shape[0] * shape[1]) ** 0.25
 
 
-def spiked_value(strength: float, shape: tuple[int, int], scale: float = 1.0) -> float:
+def spiked_value(strength: NonNegative, shape: tuple[Count, Count], scale: Positive = 1.0) -> float:
     """The largest singular value of `θ u vᵀ + noise`: `√((θ² + m s²)(θ² + n s²)) / θ`, or the edge below the threshold.
 
     Baik, Ben Arous & Péché (2005); Benaych-Georges & Nadakuditi (2012), section 3.1.
@@ -29,11 +28,11 @@ def spiked_value(strength: float, shape: tuple[int, int], scale: float = 1.0) ->
     7.2
     """
     rows, columns = shape
-    square = max(number(strength, "strength", low=0), spike_threshold(shape, scale)) ** 2
+    square = max(strength, spike_threshold(shape, scale)) ** 2
     return math.sqrt((square + rows * scale**2) * (square + columns * scale**2) / square)
 
 
-def spike_strength(value: float, shape: tuple[int, int], scale: float = 1.0) -> float:
+def spike_strength(value: NonNegative, shape: tuple[Count, Count], scale: Positive = 1.0) -> float:
     """The strength θ whose singular value is `value`; the threshold where the value does not leave the bulk.
 
     >>> round(spike_strength(spiked_value(30.0, (50, 80)), (50, 80)), 9)
@@ -41,7 +40,7 @@ def spike_strength(value: float, shape: tuple[int, int], scale: float = 1.0) -> 
     """
     rows, columns = shape
     least = spike_threshold(shape, scale)
-    square = (number(value, "value", low=0) / scale) ** 2
+    square = (value / scale) ** 2
     middle = square - rows - columns
     inner = middle**2 - 4 * rows * columns
     if middle <= 0 or inner <= 0:
@@ -49,7 +48,7 @@ def spike_strength(value: float, shape: tuple[int, int], scale: float = 1.0) -> 
     return scale * math.sqrt((middle + math.sqrt(inner)) / 2)
 
 
-def spike_overlaps(strength: float, shape: tuple[int, int], scale: float = 1.0) -> tuple[float, float]:
+def spike_overlaps(strength: NonNegative, shape: tuple[Count, Count], scale: Positive = 1.0) -> tuple[float, float]:
     """`|⟨u, û⟩|` and `|⟨v, v̂⟩|` of a direction and the singular vectors found for it, left and right; 0 at the threshold.
 
     With `t = θ / s`: `√((t⁴ - mn) / (t² (t² + m)))` and the same with n. Benaych-Georges & Nadakuditi (2012).
@@ -58,7 +57,7 @@ def spike_overlaps(strength: float, shape: tuple[int, int], scale: float = 1.0) 
     [0.83, 0.87]
     """
     rows, columns = shape
-    square = (max(number(strength, "strength", low=0), spike_threshold(shape, scale)) / scale) ** 2
+    square = (max(strength, spike_threshold(shape, scale)) / scale) ** 2
     gap = max(0.0, square**2 - rows * columns)
     return math.sqrt(gap / (square * (square + rows))), math.sqrt(gap / (square * (square + columns)))
 

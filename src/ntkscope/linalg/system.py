@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import all_finite, number, tensor_of
+from ntkscope.core.arguments import all_finite, tensor_of
 from ntkscope.linalg.blocked import symmetrise
 from ntkscope.linalg.dense import as_gram
 from ntkscope.linalg.gram import Gram
@@ -23,10 +23,9 @@ class NumericalWarning(UserWarning):
     """A result was computed, but not exactly the requested one: jitter was added, or iterations ran out."""
 
 
-def checked_system(K: Any, Y: Any, ridge: float) -> tuple[Gram, Tensor]:
+def checked_system(K: Any, Y: Any) -> tuple[Gram, Tensor]:
     """The system as a symmetric Gram and right-hand sides (n, k) on its device, or an error that says what is wrong."""
     gram = as_gram(K, symmetric=True)
-    number(ridge, "ridge", low=0)
     return gram, right_hand_sides(Y, gram.shape, repr(gram)).to(gram.device)
 
 

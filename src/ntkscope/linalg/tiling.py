@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Certificate, UsageError
+from ntkscope.core.checked import Count
 from ntkscope.core.identity import Answers
 
 
@@ -30,18 +31,15 @@ class Grid:
     ([(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)], slice(4, 5, None), 6)
     """
 
-    n: int
-    m: int
-    size: int
+    n: Count
+    m: Count
+    size: Count
     symmetric: bool = False
-    across: int | None = None
+    across: Count | None = None
 
     def __post_init__(self) -> None:
-        if min(self.n, self.m, self.size, self.width) < 1 or (self.symmetric and self.n != self.m):
-            raise UsageError(
-                f"got {self}; expected at least one row, column and entry per tile, and as many rows as columns when"
-                " symmetric"
-            )
+        if self.symmetric and self.n != self.m:
+            raise UsageError(f"got {self}; expected as many rows as columns when symmetric")
 
     @property
     def width(self) -> int:

@@ -1,5 +1,6 @@
 """Kernel machines: a kernel between training and test inputs, the surrogate fitted on it, their cost, and its faithfulness."""
 
+from ntkscope.core.checked import check_room
 from ntkscope.machines.computing import Computed, joined, kernel_pairs, parts
 from ntkscope.machines.last_layer import LastLayer, retrain_last_layer, solve_last_layer
 from ntkscope.machines.machine import KernelMachine, fit_machine
@@ -24,3 +25,5 @@ __all__ = [
     "retrain_last_layer",
     "solve_last_layer",
 ]
+
+check_room(__name__, classes="KernelPair")

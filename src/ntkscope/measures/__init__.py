@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ntkscope.core.checked import check_room
 from ntkscope.measures import (
     alignment,
     change,
@@ -67,3 +68,11 @@ __all__ = [
     "spectra",
     "uncertainty",
 ]
+
+check_room(
+    __name__,
+    squares="monotone_r2 faithfulness sixteen_terms double_centred_ratio feature_derivatives derivatives_from_kernel"
+    " quadratic_kernel quadratic_traces quadratic_prediction expected_derivatives expected_traces isotropic_numerator"
+    " neighbour_ratios first_order_prediction egop output_fidelity",
+    classes="OneStepSetting",
+)

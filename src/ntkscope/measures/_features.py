@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.arguments import from_numpy, plain_array
 from ntkscope.linalg import Gram
 from ntkscope.linalg.feature_rows import BLOCK, FeatureRows, StoredRows
 
@@ -25,7 +25,7 @@ def features_of(values: Any) -> FeatureRows:
         return FeatureRows.of(values, BLOCK)
     if isinstance(values, Gram):
         raise UsageError(f"got features as {values!r}; expected rows of features (items, width), not their products")
-    array = values.detach() if isinstance(values, Tensor) else numeric_tensor(values, "features")
+    array = values.detach() if isinstance(values, Tensor) else from_numpy(plain_array(values, "features"))
     if array.is_complex() or array.ndim < 2 or 0 in array.shape:
         raise UsageError(
             f"got features of shape {tuple(array.shape)} and {array.dtype}; expected real numbers (items, width), none empty"
@@ -46,20 +46,3 @@ def finite_blocks(rows: FeatureRows) -> Iterator[tuple[slice, Float64[Tensor, "b
                 " or find where they come from"
             )
         yield span, wide
-
-
-def numeric_tensor(values: Any, name: str) -> Tensor:
-    """What is no tensor as one; texts, objects and rows of different lengths are refused.
-
-    >>> numeric_tensor([[1, 2]], "features").tolist()
-    [[1, 2]]
-    """
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise UsageError(
-            f"got {name} with rows of different lengths ({error}); expected numbers in an array"
-        ) from error
-    if array.dtype.kind not in "fiubc":
-        raise UsageError(f"got {name} of shape {array.shape} and {array.dtype}; expected numbers: encode them first")
-    return torch.as_tensor(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")))

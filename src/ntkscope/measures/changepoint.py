@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.core.arguments import Matrix, Vector, finite, vector
+from ntkscope.core.checked import Count
 
 BLOCK = 2**20  # numbers drawn at a time
 TIE = 1e-9  # statistics closer than this, relative to their scale, are equal: sums in another order round differently
@@ -38,7 +39,7 @@ class Jump:
     reason: str | None = None
 
 
-def change_point(series: Any, *, permutations: int = 9999, seed: int = 0) -> ChangePoint:
+def change_point(series: Any, *, permutations: Count = 9999, seed: int = 0) -> ChangePoint:
     """The split of one series into two levels that leaves the least squares, and whether chance would do as well.
 
     With S_k the sum of the first k of n values less k means, the split is the k that maximises the standardised CUSUM
@@ -52,7 +53,6 @@ def change_point(series: Any, *, permutations: int = 9999, seed: int = 0) -> Cha
     (5, 0.04, 5.04, True)
     """
     values = vector(series, "series")
-    _check_permutations(permutations)
     n = len(values)
     if n < 2:
         raise UsageError(f"got a series of {n} values; expected at least two, one before and one after a change")
@@ -78,7 +78,7 @@ def change_point(series: Any, *, permutations: int = 9999, seed: int = 0) -> Cha
     return ChangePoint(at, before, after, p)
 
 
-def common_jump(series: Any, *, window: int, permutations: int = 9999, seed: int = 0) -> Jump:
+def common_jump(series: Any, *, window: Count, permutations: Count = 9999, seed: int = 0) -> Jump:
     """Is the rise of (seeds, moments) gathered in one window that is common to the seeds?
 
     The statistic is the largest rise of the mean over seeds within `window` steps. It is compared with itself after each seed's
@@ -96,13 +96,12 @@ def common_jump(series: Any, *, window: int, permutations: int = 9999, seed: int
     (24, True)
     """
     values = finite(series, "series", 2)
-    _check_permutations(permutations)
     seeds, moments = values.shape
     if seeds < 2:
         raise UsageError(
             f"got {seeds} series; expected (seeds, moments) with at least two seeds: one has nothing in common"
         )
-    if isinstance(window, bool) or not isinstance(window, int | np.integer) or not 1 <= window < moments - 1:
+    if window >= moments - 1:
         raise UsageError(
             f"got window={window!r} for {moments} moments; expected a whole number of steps from 1 to {moments - 2}"
         )
@@ -156,8 +155,3 @@ def _p_value(
     for start in range(0, permutations, rows := max(1, BLOCK // width)):
         as_large += int((draw(min(rows, permutations - start)) >= limit).sum())
     return (1 + as_large) / (1 + permutations)
-
-
-def _check_permutations(permutations: int) -> None:
-    if isinstance(permutations, bool) or not isinstance(permutations, int | np.integer) or permutations < 1:
-        raise UsageError(f"got permutations={permutations!r}; expected a whole number from 1, such as 9999")

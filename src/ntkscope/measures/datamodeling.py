@@ -10,7 +10,8 @@ from jaxtyping import Bool, Float64
 from scipy.stats import rankdata
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
-from ntkscope.core.arguments import finite
+from ntkscope.core.arguments import finite, two_vectors
+from ntkscope.core.checked import Count, Probability
 from ntkscope.measures.registry import measure
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
 
@@ -30,7 +31,7 @@ class DatamodelingScore:
 
 
 def linear_datamodeling_score(
-    predicted: Any, actual: Any, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+    predicted: Any, actual: Any, *, level: Probability = 0.95, resamples: Count = 2000, seed: int = 0
 ) -> DatamodelingScore:
     """How well predicted outputs order the subsets of the training set as real training on them does; O(s m log s).
 
@@ -50,7 +51,7 @@ def linear_datamodeling_score(
 
 
 def datamodeling_difference(
-    first: DatamodelingScore, second: DatamodelingScore, *, resamples: int = 2000, seed: int = 0
+    first: DatamodelingScore, second: DatamodelingScore, *, resamples: Count = 2000, seed: int = 0
 ) -> tuple[float, tuple[float, float]]:
     """The first score minus the second and its interval: a paired bootstrap over the test items both were measured on.
 
@@ -75,11 +76,7 @@ def spearman(a: Any, b: Any) -> float:
     >>> spearman([1, 2, 3], [1, 8, 27]), spearman([1, 2, 3], [3, 2, 1])
     (1.0, -1.0)
     """
-    left, right = (finite(v, name, 1) for v, name in ((a, "the first argument"), (b, "the second argument")))
-    if len(left) != len(right) or len(left) < 2:
-        raise UsageError(
-            f"got {len(left)} and {len(right)} values; expected one of each per item, for at least 2 items"
-        )
+    left, right = two_vectors(a, b)
     return float(item_scores(left[:, None], right[:, None])[0])
 
 
@@ -103,14 +100,14 @@ def item_scores(predicted: Any, actual: Any, constant: float | None = None) -> F
     return np.clip(np.where(sizes[0] > 0, found, constant or 0.0), -1, 1)
 
 
-def random_subsets(points: int, count: int, *, share: float = 0.5, seed: int = 0) -> Bool[np.ndarray, "s n"]:
+def random_subsets(points: Count, count: Count, *, share: Probability = 0.5, seed: int = 0) -> Bool[np.ndarray, "s n"]:
     """`count` random subsets of the points as masks, each with the same number of them: halves unless `share` differs.
 
     >>> random_subsets(10, 3).sum(1).tolist()
     [5, 5, 5]
     """
     size = round(share * points)
-    if not 0 < size < points or count < 1:
+    if not 0 < size < points:
         raise UsageError(
             f"got {count} subsets of {size} of {points} points; expected at least one, none empty and none with all points"
         )

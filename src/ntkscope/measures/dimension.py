@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,10 +18,12 @@ from torch import Tensor
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.core.arguments import vector
+from ntkscope.core.checked import CountOrZero, Positive, within
 from ntkscope.measures._features import features_of, finite_blocks
 
 CANDIDATES = 8  # neighbours whose distances are computed again from differences
 NUMBERS = 1 << 25  # of one block of distances or differences: 256 MiB
+Discarded: TypeAlias = Annotated[float, within(low=0, below=0.9)]
 LEAST = 20  # items of an estimate
 
 
@@ -50,7 +51,7 @@ class TwoNN:
     curve: tuple[Estimate, ...]
 
 
-def two_nn(features: Any, *, discard: float = 0.1, halvings: int = 4, seed: int = 0) -> TwoNN:
+def two_nn(features: Any, *, discard: Discarded = 0.1, halvings: CountOrZero = 4, seed: int = 0) -> TwoNN:
     """The dimension d for which `r₂/r₁`, the distances to the two nearest neighbours, is distributed as `1 - (r₂/r₁)^-d`.
 
     A line through the origin is fitted to `-log(1 - i/n)` over the sorted `log(r₂/r₁)`, without the largest `discard` of
@@ -62,10 +63,6 @@ def two_nn(features: Any, *, discard: float = 0.1, halvings: int = 4, seed: int 
     >>> abs(found.dimension - 1) < 3 * found.error, found.duplicates
     (True, 0)
     """
-    if not (isinstance(discard, Real) and 0 <= discard < 0.9 and isinstance(halvings, Integral) and halvings >= 0):
-        raise UsageError(
-            f"got discard={discard!r}, halvings={halvings!r}; expected 0 ≤ discard < 0.9 and a whole number of halvings ≥ 0"
-        )
     rows = features_of(features)
     X = torch.cat([block for _, block in finite_blocks(rows)])
     kept = _distinct(X)
@@ -119,7 +116,7 @@ def shared_neighbours(logs: Float64[np.ndarray, " n"], nearest: Int64[np.ndarray
     return max(1.0, float(away @ (pairs @ away)) / max(float(away @ away), 1e-300))
 
 
-def estimate(ratios: Any, discard: float = 0.1) -> Estimate:
+def estimate(ratios: Any, discard: Discarded = 0.1) -> Estimate:
     """The dimension of n independent ratios `r₂/r₁ ≥ 1`, and its standard error.
 
     `log(r₂/r₁)` is exponential with rate d. To first order the error of the fit is a weighted sum of the gaps between the
@@ -188,7 +185,7 @@ def _distinct(X: Float64[Tensor, "n p"]) -> Tensor:
     return torch.tensor(list(places.values()))
 
 
-def components_for(variance: Any, total: float, share: float = 0.9) -> int:
+def components_for(variance: Any, total: Positive, share: Annotated[float, within(above=0, high=1)] = 0.9) -> int:
     """How many principal components hold this share of the variance: the "PC-ID" of Ansuini et al. (2019) at 90 %.
 
     `variance`: of each component, the largest first; `total`: of all, those not computed included.
@@ -199,8 +196,6 @@ def components_for(variance: Any, total: float, share: float = 0.9) -> int:
     sums = np.cumsum(vector(variance, "the variance"))
     if not len(sums):
         raise UsageError("got the variance of no component; expected at least one")
-    if not (isinstance(share, Real) and isinstance(total, Real) and 0 < share <= 1 and total > 0):
-        raise UsageError(f"got share={share!r}, total={total!r}; expected a share in (0, 1] of a variance above 0")
     reached = np.flatnonzero(sums >= share * total * (1 - 1e-12))
     if not len(reached):
         raise UsageError(

@@ -27,7 +27,7 @@ def agreement_wrong(surrogate_logits: Any, network_logits: Any, y: Any) -> float
     return same / wrong
 
 
-@measure("r2-logits", of="two logits", high=1, best=1)
+@measure("r2-logits", of="two logits", high=1, best=1, squares=True)
 def r2_logits(surrogate_logits: Any, network_logits: Any) -> float:
     """`1 - Σ‖f - g‖² / Σ‖f - mean f‖²` of the network's logits f and the surrogate's g, both centred over classes; O(nc).
 

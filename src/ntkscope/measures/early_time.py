@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import tensor_of
+from ntkscope.core.checked import Count
 from ntkscope.linalg import matrix_correlation
 from ntkscope.measures import _free_products as free
 from ntkscope.measures import _gaussian_words as gaussian
@@ -211,7 +212,7 @@ class QuadraticPrediction:
 
 
 def quadratic_prediction(
-    X: Any, y: Any, *, moments: Sequence[float] | DrawnMoments | None = None, width: int | None = None
+    X: Any, y: Any, *, moments: Sequence[float] | DrawnMoments | None = None, width: Count | None = None
 ) -> QuadraticPrediction:
     """ρ(ẆᵀẆ, ẆᵀKẆ) of f = a·(Wx)² at the start, from the data and four moments of R alone; O(d²(n + d)).
 
@@ -251,7 +252,7 @@ def isotropic_numerator(X: Any, y: Any, moments: Sequence[float]) -> float:
     return free.isotropic_numerator(data.a, data.aa, free.checked_moments(moments))
 
 
-def expected_derivatives(X: Any, y: Any, width: int) -> EarlyTime:
+def expected_derivatives(X: Any, y: Any, width: Count) -> EarlyTime:
     """E[ẆᵀẆ] = 4 S² and E[ẆᵀKẆ] = 16 ((3/k) Tr(B) S² + (1 + 5/k) SBS), S = XᵀYX and B = XᵀX; O(d²(n + d)).
 
     Of f = a·(Wx)², a ~ N(0, 1), W ~ N(0, 1/k), for any width k: Prop. 10 corrected, and the mean term of Eq. 5.
@@ -259,14 +260,12 @@ def expected_derivatives(X: Any, y: Any, width: int) -> EarlyTime:
     >>> expected_derivatives([[1.0], [1.0]], [1.0, 1.0], width=2)
     EarlyTime(nfm=tensor([[16.]], dtype=torch.float64), agop=tensor([[640.]], dtype=torch.float64))
     """
-    if width < 1:
-        raise UsageError(f"got width {width}; expected at least 1")
     S, B = _data_matrices(X, y)
     square = S @ S
     return EarlyTime(4 * square, 16 * (3 / width * B.trace() * square + (1 + 5 / width) * (S @ B @ S)))
 
 
-def expected_traces(X: Any, y: Any, width: int) -> Traces:
+def expected_traces(X: Any, y: Any, width: Count) -> Traces:
     """E of the three traces of `quadratic_traces` over a ~ N(0, 1) and W ~ N(0, 1/k), exact for any n, d and k; O(d²(n + d)).
 
     Both terms of Eq. 5: the trace of the product of means (`expected_derivatives`) and the covariance. `.correlation` predicts
@@ -277,8 +276,6 @@ def expected_traces(X: Any, y: Any, width: int) -> Traces:
     >>> found.first  # E[r²], r = a²w²: 3 · 3
     9.0
     """
-    if width < 1:
-        raise UsageError(f"got width {width}; expected at least 1")
     S, B = _data_matrices(X, y)
     words = gaussian.words_of(S @ S, B)
     return _positive(Traces(*(gaussian.mean_word(word, words, width) / len(S) for word in ("AAB", "AA", "ABAB"))))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ntkscope.core import NumericalError
 from ntkscope.core.arguments import labels_of, two_logits
+from ntkscope.core.checked import CountOrZero
 from ntkscope.core.plain import to_plain
 from ntkscope.measures.distillation import agreement_wrong, r2_logits, same_where_wrong
 from ntkscope.measures.kendall import Kendall, kendall, kendall_tau
@@ -101,7 +102,7 @@ class Faithfulness:
 
 
 def faithfulness(
-    surrogate_logits: Any, network_logits: Any, y: Any, *, bootstrap: int = 1000, seed: int = 0
+    surrogate_logits: Any, network_logits: Any, y: Any, *, bootstrap: CountOrZero = 1000, seed: int = 0
 ) -> Faithfulness:
     """Every measure of faithfulness at once, with 95 % intervals over test items.
 

@@ -104,7 +104,6 @@ def kendall_tau(a: Any, b: Any, ties: Ties = "b") -> float:
     >>> round(kendall_tau([1, 1, 2], [1, 1, 2], ties="discordant"), 4)
     0.3333
     """
-    choice(ties, "ties", TIES)
     found = kendall(a, b)
     if ties == "b" and math.isnan(found.tau_b):
         raise NumericalError(

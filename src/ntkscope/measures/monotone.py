@@ -89,7 +89,7 @@ def monotone_r2(surrogate: Any, network: Any) -> MonotoneFit:
     )
 
 
-@measure("monotone-r2", of="two scores", high=1, best=1)
+@measure("monotone-r2", of="two scores", high=1, best=1, squares=True)
 def monotone_r2_value(surrogate: Any, network: Any) -> float:
     """`monotone_r2(...).r2` alone.
 

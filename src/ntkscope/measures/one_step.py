@@ -23,6 +23,7 @@ import math
 from dataclasses import dataclass
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Count, NonNegative, Positive
 from ntkscope.linalg import spiked_value
 
 
@@ -34,23 +35,20 @@ class OneStepSetting:
     where the network's own output is part of the residual (ρ for a normalised σ), 0 where it is not.
     """
 
-    items: int
-    width: int
-    dimension: int
-    slope: float
+    items: Count
+    width: Count
+    dimension: Count
+    slope: Positive
     linear: float
-    second: float
-    readout: float = 1.0
-    start: float = 0.0
+    second: Positive
+    readout: Positive = 1.0
+    start: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("items", "width", "dimension", "slope", "second", "readout"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"got {name}={getattr(self, name)!r}; expected a positive number")
-        if self.start < 0 or self.linear**2 > self.second:
+        if self.linear**2 > self.second:
             raise UsageError(
-                f"got start={self.start!r}, linear={self.linear!r}, second={self.second!r}; expected start of 0 or more, and"
-                " linear² at most second: labels cannot be more linear than they are large"
+                f"got linear={self.linear!r}, second={self.second!r}; expected linear² at most second: labels cannot be more"
+                " linear than they are large"
             )
 
     @property
@@ -95,7 +93,7 @@ def one_step_threshold(setting: OneStepSetting, *, naive: bool = False) -> float
     return push / setting.push(1.0)
 
 
-def one_step_spike(lr: float, setting: OneStepSetting, *, naive: bool = False) -> OneStepSpike:
+def one_step_spike(lr: NonNegative, setting: OneStepSetting, *, naive: bool = False) -> OneStepSpike:
     """λ₁ and the alignment of its vector with β after one step of size `lr`; `naive` takes f₀ as independent of W₀.
 
     `t = θ²/d`: λ₁ = (t + 1)(t + h/d)/t beyond `t² = h/d`; |⟨u₁, ŝ⟩|² = 1 - (h/d)/t²; and ŝ·β = kc/√(1 + t).
@@ -105,8 +103,6 @@ def one_step_spike(lr: float, setting: OneStepSetting, *, naive: bool = False) -
     >>> round(found.value, 2), round(found.alignment, 2)
     (7.71, 0.7)
     """
-    if not lr >= 0 or not math.isfinite(lr):
-        raise UsageError(f"got lr={lr!r}; expected the size of a step, 0 or more")
     push, shape = setting.push(lr), (setting.width, setting.dimension)
     gained = (setting.own * push) ** 2 if naive else (1 - setting.own * push) ** 2 - 1
     t = max(0.0, gained + push**2 * setting.pushed)

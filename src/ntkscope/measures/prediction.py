@@ -57,7 +57,7 @@ def total_variation(a: Any, b: Any) -> float:
     return float(item_total_variation(a, b).mean())
 
 
-@measure("pearson", of="two scores", low=-1, high=1, best=1)
+@measure("pearson", of="two scores", low=-1, high=1, best=1, squares=True)
 def pearson(a: Any, b: Any) -> float:
     """Pearson's correlation of two scores of the same items; O(n).
 

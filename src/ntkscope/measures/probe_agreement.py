@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.core.arguments import labels_of, plain_array
+from ntkscope.core.checked import Count, CountOrZero, NonNegative, within
 
 PROBES = ("knn", "ncc", "svm")  # the published three
 CHUNK = 1 << 22  # weights of items drawn at a time
@@ -76,10 +77,10 @@ def collapse_layer(
     y: Any = None,
     *,
     nc1: Mapping[str, float] | None = None,
-    share: float = 0.9,
-    components: int = 2,
-    accuracy: float = 0.02,
-    draws: int = 1000,
+    share: Annotated[float, within(above=0, high=1)] = 0.9,
+    components: CountOrZero = 2,
+    accuracy: NonNegative = 0.02,
+    draws: Count = 1000,
     seed: int = 0,
 ) -> CollapseLayer:
     """The first layer at which k-NN, NCC and SVM agree: their counts differ by at most `components`, accuracies by `accuracy`.
@@ -89,10 +90,8 @@ def collapse_layer(
     where the sweeps do not hold them (`.labels`). Each draw resamples the test items, the same for all layers and probes,
     and chooses everything again, the best number of components too. O(draws · items · layers · dims).
     """
-    if not sweeps or draws < 1 or not 0 < share <= 1:
-        raise UsageError(
-            f"got {len(sweeps)} layers, draws={draws}, share={share}; expected some of each, share in (0, 1]"
-        )
+    if not sweeps:
+        raise UsageError("got no layers; expected a sweep of at least one")
     labels = _labels(sweeps, y)
     names = list(sweeps)
     if nc1 is not None and set(names) - set(nc1):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
@@ -14,15 +13,15 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import is_whole, tensor_of
+from ntkscope.core.checked import Count, Positive
 from ntkscope.linalg.feature_rows import FeatureRows, column_moments
-from ntkscope.measures._features import numeric_tensor
 from ntkscope.measures._linear_sweep import linear_sweep
 from ntkscope.measures._neighbour_sweep import neighbour_sweep
 
 PROBES = ("knn", "ncc", "svm", "logistic")
 GRID = (*range(1, 21), 30, 40, 50, 100, 150, 200, 250, 300, 400, 500, 750, 1000, 1250, 1500, 1750, 2000)
 THEN = 1000
-TIES = ("nearest", "first")
 ROWS = 4096  # converted to float64 at a time
 FAR = 16.0  # times a column's variance, the square of its mean beyond which distances would lose digits
 EXTREME = 40  # powers of two of the largest deviation beyond which squares are at risk
@@ -94,9 +93,9 @@ def sweep(
     dims: Sequence[int],
     *,
     probes: Sequence[str] = PROBES,
-    k: int = 10,
-    C: float | None = None,
-    total: float | None = None,
+    k: Count = 10,
+    C: Positive | None = None,
+    total: Positive | None = None,
     ties: Literal["nearest", "first"] = "nearest",
 ) -> ProbeSweep:
     """Probes of the first d columns of Z, such as scores on principal components, for every d of `dims`.
@@ -130,8 +129,9 @@ def sweep(
             f"got training labels of one class ({int(classes[0])}); expected at least two classes to tell apart"
         )
     steps = _dims(dims, train.shape[1])
-    _check_options(probes, k, C, ties, len(train))
-    _check_total(total, float(spread[1].sum()))
+    _check_options(probes, k, len(train))
+    if not float(spread[1].sum()) > 0:
+        raise UsageError("Z_train has the same row for every item; expected rows that vary: look at the layer")
     near, near_test = (_centred(Z, *spread) for Z in (train, test))
     predictions: dict[str, dict[int, Tensor]] = {}
     strengths: dict[str, Mapping[int, float]] = {}
@@ -201,42 +201,21 @@ def _centred(
 
 def _scores(values: Any, name: str) -> Tensor:
     """Floating-point rows, finite."""
-    array = values.detach() if isinstance(values, Tensor) else numeric_tensor(values, name)
-    if array.dim() != 2 or 0 in array.shape or array.is_complex():
-        raise UsageError(
-            f"got {name} of shape {tuple(array.shape)} and {array.dtype}; expected real rows (items, columns)"
-        )
-    array = array.to(torch.promote_types(array.dtype, torch.float32)) if array.is_floating_point() else array.double()
-    if not bool(torch.isfinite(array.sum())) and not bool(torch.isfinite(array).all()):  # a sum reaches them all
-        raise UsageError(f"{name} holds NaN or infinity; drop those items or find where they come from")
-    return array
+    array = tensor_of(values, name, 2, keep=True)
+    return array.to(torch.promote_types(array.dtype, torch.float32))
 
 
 def _labels(y: Any, items: int, name: str) -> Int[Tensor, " n"]:
-    values = y.detach() if isinstance(y, Tensor) else numeric_tensor(y, name)
-    if values.shape != (items,):
-        raise UsageError(f"got {name} of shape {tuple(values.shape)} for {items} items; expected ({items},)")
-    whole = values.to(torch.int64)
-    if values.is_complex() or bool((whole != values).any()):
-        raise UsageError(f"got {name} of {values.dtype}; expected whole numbers, one class per item: encode them first")
-    return whole
-
-
-def _is_whole(d: Any) -> bool:
-    return isinstance(d, Real) and not isinstance(d, bool) and math.isfinite(d) and float(d).is_integer()
-
-
-def _check_total(total: float | None, varies: float) -> None:
-    if not varies > 0:
-        raise UsageError("Z_train has the same row for every item; expected rows that vary: look at the layer")
-    if total is not None and not (isinstance(total, Real) and 0 < total < float("inf")):
-        raise UsageError(f"got total={total!r}; expected the variance of all coordinates, a positive number, or None")
+    values = tensor_of(y, name, 1)
+    if len(values) != items or bool((values.to(torch.int64) != values).any()):
+        raise UsageError(f"got {name} for {len(values)} items; expected a whole number for each of {items}")
+    return values.to(torch.int64)
 
 
 def _dims(dims: Sequence[int], width: int) -> list[int]:
     listed = list(dims) if isinstance(dims, Iterable) else []
-    steps = sorted({int(d) for d in listed if _is_whole(d)})
-    if not steps or steps[0] < 1 or steps[-1] > width or not all(_is_whole(d) for d in listed):
+    steps = sorted({int(d) for d in listed if is_whole(d)})
+    if not steps or steps[0] < 1 or steps[-1] > width or not all(map(is_whole, listed)):
         raise UsageError(
             f"got dims={dims!r} for {width} coordinates; expected whole numbers from 1 to {width}, at least one: compute"
             " more components, or leave the larger ones out"
@@ -244,13 +223,9 @@ def _dims(dims: Sequence[int], width: int) -> list[int]:
     return steps
 
 
-def _check_options(probes: Sequence[str], k: int, C: float | None, ties: str, items: int) -> None:
+def _check_options(probes: Sequence[str], k: int, items: int) -> None:
     named = not isinstance(probes, str) and isinstance(probes, Iterable)
     if not named or not probes or any(probe not in PROBES for probe in probes):
         raise UsageError(f"got probes={probes!r}; expected some of {', '.join(PROBES)}")
-    if "knn" in probes and (isinstance(k, bool) or not isinstance(k, Integral) or not 1 <= k <= items):
+    if "knn" in probes and k > items:
         raise UsageError(f"got k={k!r} neighbours of {items} training items; expected 1 … {items}")
-    if C is not None and not (isinstance(C, Real) and 0 < C < float("inf")):
-        raise UsageError(f"got C={C!r}; expected a positive number, or None to choose it on a training split")
-    if ties not in TIES:
-        raise UsageError(f"got ties={ties!r}; expected one of {', '.join(TIES)}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from ntkscope.core import Registry
+from ntkscope.core.checked import SQUARES, SUMS, checked
 
 Of = Literal[
     "two scores",
@@ -47,11 +48,18 @@ MEASURES: Registry[Measure] = Registry("measure")
 
 
 def measure(
-    name: str, *, of: Of, low: float | int = -math.inf, high: float | int = math.inf, best: float | int | None = None
+    name: str,
+    *,
+    of: Of,
+    low: float | int = -math.inf,
+    high: float | int = math.inf,
+    best: float | int | None = None,
+    squares: bool = False,
 ) -> Callable[[F], F]:
-    """Decorator: register a function as the measure `name` and return it unchanged."""
+    """Decorator: have a function check its arguments, register it as the measure `name` and return it."""
 
     def decorate(func: F) -> F:
+        func = checked(func, SQUARES if squares else SUMS)
         MEASURES.add(name, Measure(func, of, low, high, best))
         return func
 

@@ -11,6 +11,7 @@ from jaxtyping import Float64
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import Matrix, finite, unit_of
+from ntkscope.core.checked import CountOrZero
 from ntkscope.measures.kendall import kendall
 from ntkscope.measures.registry import measure
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
@@ -68,7 +69,7 @@ def r2_outputs(predicted: Any, true: Any) -> float:
 
 
 def output_fidelity(
-    surrogate: Any, network: Any, *, bootstrap: int = 1000, seed: int = 0
+    surrogate: Any, network: Any, *, bootstrap: CountOrZero = 1000, seed: int = 0
 ) -> tuple[OutputFidelity, ...]:
     """Every output of a surrogate beside the network's, with 95 % intervals over items (R²: bootstrap, τ: jackknife).
 

@@ -9,7 +9,8 @@ from typing import Any
 from scipy import stats
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import finite, number, probability, unit_of
+from ntkscope.core.arguments import finite, unit_of
+from ntkscope.core.checked import Count, Probability
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ResampledTest:
     """The standard error if the splits were independent, which they are not: the test does not use it."""
 
 
-def corrected_t_test(differences: Any, *, train: int, test: int, level: float = 0.95) -> ResampledTest:
+def corrected_t_test(differences: Any, *, train: Count, test: Count, level: Probability = 0.95) -> ResampledTest:
     """Student's t with n - 1 degrees of freedom of `mean(d) / sqrt((1/n + test/train) var(d))`; O(n).
 
     `differences` (n,) are those of two methods trained on the same `train` items and tested on the same `test` items, once
@@ -46,7 +47,7 @@ def corrected_t_test(differences: Any, *, train: int, test: int, level: float = 
     n, unit = len(values), unit_of(values)
     if n < 2:
         raise UsageError(f"got {n} difference(s); expected those of at least two splits")
-    share, level = number(test, "test", low=1) / number(train, "train", low=1), probability(level)
+    share = test / train
     values = values / unit
     mean, deviation = float(values.mean()), float(values.std(ddof=1))
     if deviation <= 1e-12 * float(abs(values).max()):

@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import probability, whole
+from ntkscope.core.checked import CountOrZero, Positive, Probability
 from ntkscope.linalg import Gram, SpikeTest, TailFit, marchenko_pastur, participation, power_law_tail
 from ntkscope.linalg.nulls import (
     InitialNull,
@@ -67,9 +67,9 @@ def classify(
     W: Weights | Gram,
     W0: Weights | Gram | Sequence[Gram] | None = None,
     *,
-    level: float | None = None,
-    draws: int = 199,
-    resamples: int = 0,
+    level: Probability | None = None,
+    draws: CountOrZero = 199,
+    resamples: CountOrZero = 0,
     seed: int = 0,
 ) -> SpectrumClass:
     """Whether a matrix has the spectrum of noise (*invariant bulk*), *bulk + spikes*, a *heavy tail*, or is *undecided*.
@@ -106,8 +106,6 @@ def classify(
     >>> classify(noise + 4 * torch.outer(torch.ones(60), torch.arange(90) % 2 - 0.5), draws=0).label
     'bulk + spikes'
     """
-    level = None if level is None else probability(level, such_as=LEVEL)
-    draws, resamples = whole(draws, "draws", low=0), whole(resamples, "resamples", low=0)
     if isinstance(W, Gram) or isinstance(W0, Gram):
         return _classify_kernel(W, W0, resamples, seed)
     if isinstance(W0, list | tuple) and any(isinstance(one, Gram | Tensor | np.ndarray) for one in W0):
@@ -195,7 +193,7 @@ def _judge(spikes: SpikeTest, huge: bool, distance: float, alone: bool) -> tuple
     return "undecided", {"cause": "unknown", "reason": reason}
 
 
-def reaches_bulk(values: Sequence[float], edge: float) -> bool:
+def reaches_bulk(values: Tensor | np.ndarray, edge: Positive) -> bool:
     """Whether values above `edge`, descending, come down to it in steps rather than stand apart from it.
 
     >>> reaches_bulk([8.0, 4.0, 2.2], 2.0), reaches_bulk([8.0, 7.9, 7.8], 2.0)
@@ -305,7 +303,7 @@ def _classify_kernel(K: Any, starts: Any, resamples: int, seed: int) -> Spectrum
 
 
 def classify_eigenvalues(
-    values: Spectrum, initial: Float64[np.ndarray, "k n"], *, resamples: int = 0, seed: int = 0
+    values: Spectrum, initial: Float64[np.ndarray, "k n"], *, resamples: CountOrZero = 0, seed: int = 0
 ) -> SpectrumClass:
     """`classify` of a Gram from its eigenvalues and those of one or more initial kernels, one per row; all descending."""
     n = len(values)

@@ -13,7 +13,8 @@ from jaxtyping import Float64
 from scipy.special import ndtr, ndtri, stdtrit
 
 from ntkscope.core import UsageError, numpy_generator
-from ntkscope.core.arguments import finite, number, probability, unit_of, vector, whole
+from ntkscope.core.arguments import finite, unit_of, vector, whole
+from ntkscope.core.checked import Count, Positive, Probability
 
 BLOCK = 2**22  # counts held at a time
 
@@ -63,7 +64,7 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> dict[str, Summary]:
 
 
 def bootstrap_means(
-    values: Any, statistic: Callable[[np.ndarray], np.ndarray], *, resamples: int = 1000, seed: int = 0
+    values: Any, statistic: Callable[[np.ndarray], np.ndarray], *, resamples: Count = 1000, seed: int = 0
 ) -> Float64[np.ndarray, "r k"]:
     """`statistic` of the means of `values` (n, f) over resampled items, once per resample; O(resamples · n · f).
 
@@ -75,7 +76,6 @@ def bootstrap_means(
     """
     items = finite(values, "values", 2)
     n = len(items)
-    resamples = whole(resamples, "resamples", low=1)
     if n < 1:
         raise UsageError("got values of no items; expected at least one")
     random = numpy_generator(seed, "bootstrap")
@@ -88,7 +88,7 @@ def bootstrap_means(
     return np.concatenate(found)
 
 
-def percentile_interval(values: Any, level: float = 0.95, items: int | None = None) -> tuple[float, float]:
+def percentile_interval(values: Any, level: Probability = 0.95, items: Count | None = None) -> tuple[float, float]:
     """The central interval that holds `level` of the values.
 
     Of resamples of n `items`, as much more as Student's quantile times `√(n / (n - 1))` exceeds the normal one: resamples
@@ -97,7 +97,6 @@ def percentile_interval(values: Any, level: float = 0.95, items: int | None = No
     >>> percentile_interval(range(101), 0.9)
     (5.0, 95.0)
     """
-    level = probability(level)
     ordered = np.sort(vector(list(values), "values"))
     if not len(ordered):
         raise UsageError("got no values; expected at least one")
@@ -108,7 +107,7 @@ def percentile_interval(values: Any, level: float = 0.95, items: int | None = No
     return _quantile(ordered, tail), _quantile(ordered, 1 - tail)
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson_interval(successes: int, trials: int, z: Positive = 1.959963984540054) -> tuple[float, float]:
     """Wilson's interval for a share, by default at 95 %; from 0 to 1 without trials. Wilson (1927).
 
     >>> [round(end, 4) for end in wilson_interval(0, 10)], wilson_interval(0, 0)
@@ -121,7 +120,7 @@ def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -
     return low, 1.0 if successes == trials else (middle + half) / total
 
 
-def wilson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
+def wilson(successes: int, n: int, level: Probability = 0.95) -> tuple[float, float]:
     """Centre and half-width of Wilson's interval for the share `successes / n`; (0.5, 0.5) without trials.
 
     With s = z²/n and p the share: (p + s/2) / (1 + s) and sqrt(s (p (1 - p) + s/4)) / (1 + s). The centre is not the share:
@@ -134,7 +133,7 @@ def wilson(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
     return (middle / total, half / total) if n else (0.5, 0.5)
 
 
-def wald_trials(share: float, half_width: float, level: float = 0.95) -> float:
+def wald_trials(share: Probability, half_width: Positive, level: Probability = 0.95) -> float:
     """The n that a printed `share ± half_width` implies if it is z sqrt(p (1 - p) / n): z² p (1 - p) / half_width².
 
     A reader's check of a table: how many trials its intervals claim. At a share of 0 or 1 that interval has no width and tells
@@ -143,18 +142,15 @@ def wald_trials(share: float, half_width: float, level: float = 0.95) -> float:
     >>> round(wald_trials(0.5, 0.0310))
     999
     """
-    share = probability(share, "share", 0.5)  # at 0 and 1 nothing implies n
-    half_width = number(half_width, "half_width", above=0)
     return normal_quantile(level) ** 2 * share * (1 - share) / half_width**2
 
 
-def normal_quantile(level: float) -> float:
+def normal_quantile(level: Probability) -> float:
     """The z for which a standard normal lies within ± z with probability `level`.
 
     >>> round(normal_quantile(0.95), 6)
     1.959964
     """
-    level = probability(level)
     return -float(ndtri((1 - level) / 2))
 
 

@@ -8,6 +8,7 @@
 """
 
 from ntkscope.core import Snapshot
+from ntkscope.core.checked import check_room
 from ntkscope.training.adapt import Adaptation, adapt, adaptation
 from ntkscope.training.augment import CropFlip, ItemAugmentation, Translate
 from ntkscope.training.ensemble import Ensemble, fit_ensemble
@@ -77,3 +78,8 @@ __all__ = [
     "search",
     "stop_first",
 ]
+
+check_room(
+    __name__,
+    classes="Cosine CropFlip CrossEntropy Every LearningRateSteps LogSpaced Phase Settings StopWhen Translate Triangular",
+)

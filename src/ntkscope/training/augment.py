@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ntkscope.core import UsageError, derive_seed
+from ntkscope.core.checked import CountOrZero
 from ntkscope.data.transforms._items import keyed_draws
 from ntkscope.data.transforms.translation import Fill, shift_images
 
@@ -47,12 +48,10 @@ class Translate(ItemAugmentation):
     True
     """
 
-    max_shift: int = 7
+    max_shift: CountOrZero = 7
     fill: Fill = 0.0
 
     def __post_init__(self) -> None:
-        if self.max_shift < 0:
-            raise UsageError(f"Translate(max_shift={self.max_shift}); expected a number of pixels, 0 or more")
         if isinstance(self.fill, Sequence):
             object.__setattr__(self, "fill", tuple(self.fill))
 

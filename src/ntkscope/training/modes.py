@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ntkscope.core import Registry, UsageError, derive_seed
+from ntkscope.core.checked import Count
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,9 @@ class Phase:
     train: tuple[str, ...] = ("*",)
     freeze: tuple[str, ...] = ()
     reinit: tuple[str, ...] = ()
-    epochs: int | None = None
+    epochs: Count | None = None
     reset_optimizer: bool = False
     fresh: Callable[[int], nn.Module] | None = None
-
-    def __post_init__(self) -> None:
-        if self.epochs is not None and self.epochs < 1:
-            raise UsageError(f"a phase of {self.epochs} epochs; expected at least 1, or None to last to the end")
 
 
 Mode = tuple[Phase, ...]

@@ -9,29 +9,23 @@ from typing import Literal
 import numpy as np
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import choice, whole
+from ntkscope.core.arguments import whole
+from ntkscope.core.checked import Count
 
 
 @dataclass(frozen=True)
 class Every:
     """The start, every `count` steps or epochs, and the end."""
 
-    count: int
+    count: Count
     unit: Literal["epoch", "step"] = "step"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "count", whole(self.count, "Every(count)", low=1))
-        choice(self.unit, "Every(unit)", ("epoch", "step"))
 
 
 @dataclass(frozen=True)
 class LogSpaced:
     """The start, about `count` steps spaced evenly in their logarithm from 1 on, and the end."""
 
-    count: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "count", whole(self.count, "LogSpaced(count)", low=1))
+    count: Count
 
 
 Moments = str | int | Every | LogSpaced | Iterable[int]

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import Inputs, UsageError
-from ntkscope.core.arguments import as_device, number, whole
+from ntkscope.core.arguments import as_device
+from ntkscope.core.checked import Count, CountOrZero
 from ntkscope.core.identity import identity
 from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.evaluation import Weights
@@ -51,9 +52,9 @@ class Settings:
     lr: float | int
     optimizer: str | OptimizerFactory = "sgd"
     loss: str | Loss | LossFunction = "cross_entropy"
-    epochs: int | None = None
-    steps: int | None = None
-    batch_size: int | None = None
+    epochs: CountOrZero | None = None
+    steps: CountOrZero | None = None
+    batch_size: Count | None = None
     momentum: float | int = 0.0
     nesterov: bool = False
     weight_decay: float | int = 0.0
@@ -79,11 +80,6 @@ class Settings:
                 f"got epochs={self.epochs} and steps={self.steps}; expected exactly one: epochs= passes over the data, or"
                 " steps= updates"
             )
-        for name in ("lr", "momentum", "weight_decay"):
-            number(getattr(self, name), name)
-        for name, least in (("epochs", 0), ("steps", 0), ("batch_size", 1)):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, whole(getattr(self, name), name, low=least))
         object.__setattr__(self, "device", as_device(self.device, auto=False))
         if self.autocast is not None and self.autocast not in AUTOCAST:
             raise UsageError(f"autocast={self.autocast!r}; expected None, {' or '.join(map(repr, AUTOCAST))}")

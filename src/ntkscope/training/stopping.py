@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ntkscope.core import Part, UsageError
+from ntkscope.core.checked import Count, Share
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,17 +20,13 @@ class StopWhen:
     """
 
     loss: float | int | None = None
-    accuracy: float | int | None = None
-    every: int = 1
+    accuracy: Share | None = None
+    every: Count = 1
     part: Part | None = None
 
     def __post_init__(self) -> None:
         if self.loss is None and self.accuracy is None:
             raise UsageError("got StopWhen without loss and accuracy; expected at least one")
-        if self.accuracy is not None and not 0 <= self.accuracy <= 1:
-            raise UsageError(f"StopWhen(accuracy={self.accuracy}); expected a fraction in 0 ... 1")
-        if self.every < 1:
-            raise UsageError(f"StopWhen(every={self.every}); expected a number of epochs, at least 1")
 
     def reached(self, metrics: Mapping[str, float]) -> bool:
         """Whether `metrics` are good enough."""

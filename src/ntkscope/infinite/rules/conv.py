@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Count, NonNegative
 from ntkscope.infinite.field import Field
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
 from ntkscope.infinite.registry import Affine, Translator, affine_scales, layer, module_rule, whole
@@ -50,9 +51,9 @@ class Conv(Layer):
     kernel: int | tuple[int, ...]
     stride: int | tuple[int, ...] = 1
     padding: str | int | tuple[int, ...] = "same"
-    W_std: float | int = 1.0
-    b_std: float | int = 0.0
-    width: int | None = None
+    W_std: NonNegative = 1.0
+    b_std: NonNegative = 0.0
+    width: Count | None = None
     dilation: int | tuple[int, ...] = 1
     train_weight: bool = True
     train_bias: bool = True

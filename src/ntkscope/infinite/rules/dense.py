@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Count, NonNegative
 from ntkscope.infinite.field import Field, Values
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
 from ntkscope.infinite.registry import Affine, Translator, affine_scales, layer, module_rule, ntk_factors
@@ -30,9 +31,9 @@ class Dense(Layer):
     Dense(W_std=2, b_std=1)
     """
 
-    W_std: float | int = 1.0
-    b_std: float | int = 0.0
-    width: int | None = None
+    W_std: NonNegative = 1.0
+    b_std: NonNegative = 0.0
+    width: Count | None = None
     train_weight: bool = True
     train_bias: bool = True
     module: Affine | None = None

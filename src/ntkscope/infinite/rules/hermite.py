@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.checked import Several
 from ntkscope.infinite.layer import Layer, Nonlinearity, Shape
 from ntkscope.infinite.precise import gap
 from ntkscope.infinite.quadrature import LARGEST, NODES, Pairs, hermite_coefficients, line, pair_means
@@ -49,7 +50,7 @@ class Activation(Nonlinearity):
     """
 
     fn: Callable[[Tensor], Tensor]
-    terms: int | None = None
+    terms: Several | None = None
     normalise: bool = False
 
     def __post_init__(self) -> None:

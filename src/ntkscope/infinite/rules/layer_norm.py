@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, final
 
 from torch import Tensor, nn
 
 from ntkscope.core import NumericalError, UsageError
+from ntkscope.core.checked import NonNegative
 from ntkscope.infinite.field import Field, Values
 from ntkscope.infinite.layer import Context, Layer, Need, Shape, Weightless
 from ntkscope.infinite.registry import Translator, layer, module_rule
@@ -23,8 +24,8 @@ class LayerNorm(Weightless):
     "channels" at each position, or "all" channels and positions together. It has no scale and shift of its own.
     """
 
-    over: str = "channels"
-    eps: float | int = 0.0
+    over: Literal["channels", "all"] = "channels"
+    eps: NonNegative = 0.0
     sizes: tuple[int, ...] | None = None
     """The axes it covers, if known: features, or features and the image's sides."""
     channels: int | None = None
