@@ -122,8 +122,10 @@ def _of_members(members: list[Any], default: Any, limit: float) -> Check | None:
     if plain == [Any]:
         return functools.partial(_ranged, limit=limit)
     if arrays:
+        shape = getattr(plain[0], "dim_str", "...")
+        axes = None if "..." in shape or "*" in shape or len(plain) > 1 else len(shape.split())
         others = tuple(m for m in plain if isinstance(m, type) and not _array_kind(m))
-        return functools.partial(_array, kinds=arrays, others=others, words=words, limit=limit)
+        return functools.partial(_array, kinds=arrays, others=others, words=words, axes=axes, limit=limit)
     if words and len(members) == 1:
         return functools.partial(choice, options=words)
     if plain == [bool]:
@@ -142,7 +144,7 @@ def _of_class(kind: Any) -> Check | None:
         return function
     if typing.get_origin(kind) is tuple and ... not in (parts := typing.get_args(kind)):
         return functools.partial(_tuple, checks=[_check(part, inspect.Parameter.empty, SUMS) for part in parts])
-    own = isinstance(kind, type) and not getattr(kind, "_is_protocol", False)
+    own = isinstance(kind, type) and getattr(kind, "_is_runtime_protocol", not getattr(kind, "_is_protocol", False))
     if own and (kind is str or kind.__module__.startswith(("ntkscope.", "torch.nn."))):
         return lambda value, name: _instance(value, name, kind)
     return None
@@ -157,7 +159,13 @@ def _array_kind(hint: Any) -> type | None:
 
 
 def _array(
-    value: Any, name: str, kinds: tuple[type, ...], others: tuple[type, ...], words: tuple[Any, ...], limit: float
+    value: Any,
+    name: str,
+    kinds: tuple[type, ...],
+    others: tuple[type, ...],
+    words: tuple[Any, ...],
+    axes: int | None,
+    limit: float,
 ) -> Any:
     """`value` if it is a real, finite array in range, or one of the other kinds; lists become the first kind of array."""
     if not isinstance(value, Tensor | np.ndarray):
@@ -166,8 +174,8 @@ def _array(
         if words and isinstance(value, str):
             return choice(value, name, words)
     array = value if isinstance(value, Tensor) else plain_array(value, name)
-    if not _finite(array, name, limit):
-        tensor_of(array, name, keep=True, empty=True)  # which says what it is
+    if not _finite(array, name, limit) or axes not in (None, array.ndim):
+        tensor_of(array, name, *() if axes is None else (axes,), keep=True, empty=True)  # which says what it is
     if isinstance(value, kinds):
         return value
     return plain_array(value, name) if kinds[0] is np.ndarray else from_numpy(plain_array(value, name))

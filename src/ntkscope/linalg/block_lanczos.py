@@ -64,9 +64,9 @@ def block_eigenpairs(
     >>> [round(v, 6) for v in found.values.tolist()], found.converged
     ([98.0, 99.0], True)
     """
-    n = int(K.shape[0])
-    if not 1 <= k <= n:
-        raise UsageError(f"{k} eigenpairs of an {n} × {n} matrix; expected k from 1 to {n}")
+    n = int(K.shape[0]) if len(K.shape) else 0
+    if tuple(K.shape) != (n, n) or not 1 <= k <= n:
+        raise UsageError(f"{k} eigenpairs of a matrix of shape {tuple(K.shape)}; expected (n, n), k from 1 to n")
     width = min(n, block or min(MOST_BLOCK, max(LEAST_BLOCK, k + 8)))
     most = min(n, k + (BLOCKS + 1) * width)
     matrix: Multiplies = K.to(torch.float64) if isinstance(K, Tensor) else K

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import tensor_of
+from ntkscope.core.arguments import instance, tensor_of
 from ntkscope.linalg.gram import Gram, Tile, slices
 from ntkscope.linalg.labels import NONE, Labels, LabelWords
 from ntkscope.linalg.mixed import product
@@ -30,6 +30,7 @@ class DenseGram(Gram):
     """
 
     def __init__(self, values: Tensor, *, labels: Labels = NONE, **words: Unpack[LabelWords]) -> None:
+        instance(values, "values", Tensor, "a tensor: as_gram takes arrays and lists")
         if values.ndim != 2:
             raise UsageError(f"got values of shape {tuple(values.shape)}, expected a matrix (n, m)")
         labels = labels.but(**words)

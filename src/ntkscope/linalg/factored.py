@@ -11,6 +11,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import instance
 from ntkscope.linalg.batch_means import standard_errors
 from ntkscope.linalg.gram import Gram, Tile, slices, symmetric_eigenvalues
 from ntkscope.linalg.labels import NONE, Labels, LabelWords
@@ -47,6 +48,7 @@ class FactoredGram(Gram):
         **words: Unpack[LabelWords],
     ) -> None:
         labels = labels.but(**words)
+        instance(left, "left", Tensor, "a tensor of features")
         if labels.symmetric and right is not None:
             raise UsageError("got symmetric=True with two sets of features; leave `right` out")
         symmetric = right is None and labels.symmetric is not False

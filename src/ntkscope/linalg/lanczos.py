@@ -32,6 +32,10 @@ def lanczos(
     0 and the vectors after it are 0. Lanczos (1950).
     """
     n, k = start.shape
+    if tuple(K.shape) != (n, n) or not bool(start.any(0).all()):
+        raise UsageError(
+            f"got a matrix of shape {tuple(K.shape)} and {k} columns of {n}; expected ({n}, {n}), none zero"
+        )
     q = (start / torch.linalg.vector_norm(start, dim=0)).T
     basis = torch.zeros(k, steps, n, dtype=start.dtype, device=start.device)
     alpha, beta = (torch.zeros(k, steps, dtype=start.dtype, device=start.device) for _ in range(2))
@@ -79,9 +83,11 @@ def top_eigenpairs(
     >>> [round(v, 6) for v in values.tolist()]
     [2.0, 5.0]
     """
-    n = int(K.shape[0])
-    if not 1 <= k <= n:
-        raise UsageError(f"the {k} largest eigenvalues of an {n} × {n} matrix; expected k from 1 to {n}")
+    n = int(K.shape[0]) if len(K.shape) else 0
+    if tuple(K.shape) != (n, n) or not 1 <= k <= n:
+        raise UsageError(
+            f"the {k} largest eigenvalues of a matrix of shape {tuple(K.shape)}; expected (n, n), k from 1 to n"
+        )
     device = K.device
     matrix: Multiplies = K.to(torch.float64) if isinstance(K, Tensor) else K
 

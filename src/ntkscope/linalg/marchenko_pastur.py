@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.arguments import plain_array
 from ntkscope.core.checked import Positive
 
 Values = TypeVar("Values", float, np.ndarray, Tensor)
@@ -23,8 +24,11 @@ def elementwise(function: Callable[[Array], Array], x: Values) -> Values:
     if isinstance(x, Tensor):
         values = function(x.detach().cpu().to(torch.float64).numpy())
         return torch.from_numpy(np.ascontiguousarray(values)).to(x.device)
-    values = function(np.asarray(x, dtype=np.float64))
-    return values if isinstance(x, np.ndarray) else float(values)
+    array = plain_array(x, "x")
+    if array.dtype.kind not in "fiub":
+        raise UsageError(f"got x={x!r:.200}; expected real numbers")
+    values = function(array.astype(np.float64))
+    return values if array.ndim else float(values)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

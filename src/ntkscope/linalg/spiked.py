@@ -7,6 +7,7 @@ import math
 from jaxtyping import Float
 from torch import Tensor
 
+from ntkscope.core import UsageError
 from ntkscope.core.checked import Count, NonNegative, Positive
 
 
@@ -69,4 +70,8 @@ def participation(vectors: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
     >>> participation(torch.tensor([[0.5, 1.0], [0.5, 0.0], [0.5, 0.0], [0.5, 0.0]])).tolist()
     [1.0, 0.25]
     """
+    if not bool(((vectors * vectors).sum(0) - 1).abs().max() < 1e-3):
+        raise UsageError(
+            "got columns whose squares do not add up to 1; expected unit vectors: divide them by their norms"
+        )
     return 1 / (len(vectors) * vectors.pow(4).sum(0))

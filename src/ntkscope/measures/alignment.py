@@ -215,7 +215,11 @@ def _centred(gram: Gram) -> Float64[Tensor, "n n"]:
 def _targets(y: Any, n: int) -> np.ndarray:
     """Labels as one-hot rows, one column for each class that occurs; real targets as they are, of any scale."""
     array = plain_array(y, "the targets")
-    if array.ndim == 1 and (array.dtype.kind in "bUS" or (array.dtype.kind in "iu" and array.min(initial=0) >= 0)):
+    if (
+        array.ndim == 1
+        and len(array)
+        and (array.dtype.kind in "bUS" or (array.dtype.kind in "iu" and array.min(initial=0) >= 0))
+    ):
         classes, numbers = class_numbers(array)
         array = one_hot(numbers, len(classes)).numpy()
     Y = finite(array[:, None] if array.ndim == 1 else array, "the targets", 2)
