@@ -133,7 +133,7 @@ def test_two_values_and_tensors() -> None:
         ),
         (lambda: common_jump(np.zeros((3, 9)), window=8), UsageError, "window=8"),
         pytest.param(
-            lambda: common_jump(np.zeros((3, 9)), window=2.0), UsageError, "window=2.0", marks=pytest.mark.wrong_type
+            lambda: common_jump(np.zeros((3, 9)), window=2.5), UsageError, "window=2.5", marks=pytest.mark.wrong_type
         ),
         (lambda: common_jump(np.full((3, 9), np.inf), window=2), NumericalError, "NaN or infinite"),
     ],

@@ -120,7 +120,7 @@ def _of_members(members: list[Any], default: Any, limit: float) -> Check | None:
     words = tuple(word for options in (*literals, *said) if isinstance(options, tuple) for word in options)
     arrays = tuple(kind for kind in map(_array_kind, plain) if kind)
     if plain == [Any]:
-        return functools.partial(_ranged, limit=limit)
+        return functools.partial(_ranged, limit=limit) if limit == SQUARES else None
     if arrays:
         shape = getattr(plain[0], "dim_str", "...")
         axes = None if "..." in shape or "*" in shape or len(plain) > 1 else len(shape.split())

@@ -11,7 +11,6 @@ from sklearn.metrics import roc_auc_score
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import finite, mask_of
-from ntkscope.core.checked import Count
 
 
 @dataclass(frozen=True)
@@ -70,14 +69,14 @@ def auroc(scores: Any, planted: Any) -> float:
     return float(roc_auc_score(truth, values))
 
 
-def precision_at(scores: Any, planted: Any, k: Count) -> float:
+def precision_at(scores: Any, planted: Any, k: int) -> float:
     """The share of planted items among the k with the highest scores, ties by lower index; O(n log n).
 
     >>> precision_at([0.9, 0.8, 0.1], [True, False, False], 2)
     0.5
     """
     values, truth = _ranked(scores, planted)
-    if k > len(values):
+    if not 1 <= k <= len(values):
         raise UsageError(f"got k={k} for {len(values)} items; expected 1 … {len(values)}")
     return float(truth[np.argsort(-values, kind="stable")[:k]].mean())
 

@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float64, Int64
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import column_count, finite, labels_of
-from ntkscope.core.checked import Count
 
 Table = Float64[np.ndarray, "k c"]
 
@@ -81,7 +80,7 @@ class Concentration:
     participation: np.ndarray
 
 
-def concentration(values: Any, k: Count = 5) -> Concentration:
+def concentration(values: Any, k: int = 5) -> Concentration:
     """Top-k share, top-1 % share and participation ratio of attributions (n,) or (n, c); O(n c log n).
 
     >>> found = concentration(np.array([1.0, -1.0, 1.0, 1.0]), k=1)
@@ -89,7 +88,7 @@ def concentration(values: Any, k: Count = 5) -> Concentration:
     (0.25, 1.0)
     """
     sizes = np.abs(finite(values, "attributions", 1, 2))
-    if k > len(sizes):
+    if not 1 <= k <= len(sizes):
         raise UsageError(f"got k={k} for {len(sizes)} training points; expected 1 … {len(sizes)}")
     running = np.cumsum(-np.sort(-sizes, axis=0), axis=0)
     total = running[-1]

@@ -11,7 +11,6 @@ from jaxtyping import Float64, Int64
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import whole
-from ntkscope.core.checked import Count
 from ntkscope.explain._kernels import kernel_of
 
 BLOCK = 2**23  # kernel values held at a time
@@ -28,7 +27,7 @@ class Nearest:
         return len(self.indices)
 
 
-def nearest(K_test: Any, k: Count = 5, *, skip_self: bool = False) -> Nearest:
+def nearest(K_test: Any, k: int = 5, *, skip_self: bool = False) -> Nearest:
     """The k training points (columns) of largest kernel value for each test item (row); O(n_test n_train).
 
     Similarity is signed: a large negative value is far. Ties go to the lower index. `skip_self=True`
@@ -41,7 +40,7 @@ def nearest(K_test: Any, k: Count = 5, *, skip_self: bool = False) -> Nearest:
     gram = kernel_of(K_test)
     m, n = gram.shape
     available = n - skip_self
-    k = whole(k, "k", high=available, expected=f"1 … {available} for {available} training points")
+    k = whole(k, "k", low=1, high=available, expected=f"1 … {available} for {available} training points")
     if skip_self and m != n:
         raise UsageError(f"got skip_self=True with a kernel of shape {(m, n)}; expected a square one")
     indices, values = np.empty((m, k), dtype=np.int64), np.empty((m, k))

@@ -9,7 +9,6 @@ from jaxtyping import Bool
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import mask_of
-from ntkscope.core.checked import Count
 from ntkscope.explain._kernels import kernel_of
 from ntkscope.explain.detection import Detection, score
 from ntkscope.explain.examples import nearest
@@ -17,7 +16,7 @@ from ntkscope.explain.examples import nearest
 __all__ = ["Detection", "flag", "score"]
 
 
-def flag(K_test: Any, poisoned: Any, neighbours: Count = 5, threshold: Count = 3) -> Bool[np.ndarray, " m"]:
+def flag(K_test: Any, poisoned: Any, neighbours: int = 5, threshold: int = 3) -> Bool[np.ndarray, " m"]:
     """True where at least `threshold` of the `neighbours` most similar training points are poisoned; O(n_test n_train).
 
     `poisoned`: the mask of the training points known to be poisoned. Similarity is the signed kernel value.
@@ -29,6 +28,6 @@ def flag(K_test: Any, poisoned: Any, neighbours: Count = 5, threshold: Count = 3
     """
     gram = kernel_of(K_test)
     mask = mask_of(poisoned, gram.shape[1], "the mask of poisoned training points")
-    if threshold > neighbours:
+    if not 1 <= threshold <= neighbours:
         raise UsageError(f"got threshold={threshold} of neighbours={neighbours}; expected 1 … {neighbours}")
     return mask[nearest(gram, neighbours).indices].sum(1) >= threshold

@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import column_count, finite, labels_of, one_hot, plain_array, whole
-from ntkscope.core.checked import Count, NonNegative
+from ntkscope.core.checked import NonNegative
 from ntkscope.explain._kernels import kernel_of
 from ntkscope.explain.gauss_newton import gauss_newton_influence
 from ntkscope.explain.influences import Influence
@@ -84,7 +84,7 @@ class RemovalEffects:
 
 
 def removal_effects(
-    K_train: Any, K_test: Any, targets: Any, *, alpha: NonNegative | None = None, classes: Any = None, k: Count = 10
+    K_train: Any, K_test: Any, targets: Any, *, alpha: NonNegative | None = None, classes: Any = None, k: int = 10
 ) -> RemovalEffects:
     """The k training points whose removal would lower the chosen outputs of each test item most, largest effect first.
 
@@ -107,7 +107,7 @@ def removal_effects(
         raise UsageError(
             f"got classes of dtype {chosen.dtype} and shape {chosen.shape}; expected ({m}, C) outputs, each 0 … {c - 1}"
         )
-    k = whole(k, "k", high=n, expected=f"1 … {n} for {n} training points")
+    k = whole(k, "k", low=1, high=n, expected=f"1 … {n} for {n} training points")
     indices = np.empty((*chosen.shape, k), dtype=np.int64)
     values = np.empty((*chosen.shape, k))
     for rows in found._blocks(chosen.shape[1]):

@@ -14,7 +14,7 @@ from ntkscope.linalg import Gram, as_gram
 
 
 def sample(
-    K: Gram | Tensor | np.ndarray, count: Count = 1, *, seed: int = 0, keep: Count | None = None
+    K: Gram | Tensor | np.ndarray, count: Count = 1, *, seed: int = 0, keep: int | None = None
 ) -> Float[Tensor, "count n"]:
     """`count` draws of Σᵢ √λᵢ ωᵢ uᵢ, λᵢ and uᵢ the eigenpairs of K, ωᵢ independent standard normal numbers; O(n³).
 
@@ -27,7 +27,7 @@ def sample(
     """
     gram = as_gram(K, symmetric=True)
     n = len(gram)
-    keep = keep if keep is None else whole(keep, "keep", high=n)
+    keep = keep if keep is None else whole(keep, "keep", low=1, high=n)
     values, vectors = torch.linalg.eigh(gram.dense().double())
     if n and float(values[0]) < -1e-7 * float(values.abs().max()):
         raise NumericalError(

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError, generator
 from ntkscope.core.budget import over_budget
-from ntkscope.core.checked import Count
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.linalg.feature_rows import BLOCK, FeatureRows, Features, Standardisation, standardisation
@@ -80,7 +79,7 @@ class PCA:
 def pca(
     features: Features,
     *,
-    components: Count | None = None,
+    components: int | None = None,
     standardise: bool = True,
     method: Literal["auto", "exact", "randomised"] = "auto",
     memory: str | int | float = "2GiB",
@@ -109,7 +108,7 @@ def pca(
     side = min(rows.n, rows.width)
     if rows.n < 2:
         raise UsageError("got one row of features; expected at least two: one row does not vary")
-    if components is not None and components > side:
+    if components is not None and not 1 <= components <= side:
         raise UsageError(
             f"got components={components!r} for features of shape ({rows.n}, {rows.width}); expected 1 … {side}"
         )

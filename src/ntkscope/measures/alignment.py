@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import class_numbers, finite, one_hot, plain_array, unit_of, whole
-from ntkscope.core.checked import Count, Positive
+from ntkscope.core.checked import Positive
 from ntkscope.linalg import Gram, as_gram, eigenpairs, matrix_correlation, principal_angles
 from ntkscope.measures.registry import measure
 
@@ -89,7 +89,7 @@ def kernel_distance(K0: Kernel, K1: Kernel) -> float:
     return 0.0 if abs(distance) < 4e-16 else distance
 
 
-def label_power(K: Kernel, y: Any, *, k: Count | None = None, centred: bool = False) -> Float64[np.ndarray, " e"]:
+def label_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = False) -> Float64[np.ndarray, " e"]:
     """The share of the labels in each eigenvector, `‖u_iᵀ Y‖² / ‖Y‖²`, the eigenvector of the largest eigenvalue first.
 
     All n shares sum to 1; `k`: of the k largest eigenvalues alone. `y` as in `kernel_target_alignment`. `centred=True`: of
@@ -105,7 +105,7 @@ def label_power(K: Kernel, y: Any, *, k: Count | None = None, centred: bool = Fa
     if centred:
         gram = as_gram(_centred(gram), symmetric=True)
         Y = Y - Y.mean(0)
-    k = None if k is None else whole(k, "k", high=len(gram))
+    k = None if k is None else whole(k, "k", low=1, high=len(gram))
     if not np.isfinite(_norm(gram, False)):
         raise NumericalError(f"{gram!r} holds NaN or infinity; its eigenvectors are undefined")
     _, vectors = eigenpairs(gram, k)  # ascending
@@ -125,7 +125,7 @@ def power_in(vectors: Tensor, y: Any) -> Float64[np.ndarray, " e"]:
     return np.asarray(((vectors.detach().cpu().double().T @ Y).square().sum(1) / whole).numpy())
 
 
-def cumulative_power(K: Kernel, y: Any, *, k: Count | None = None, centred: bool = False) -> Float64[np.ndarray, " e"]:
+def cumulative_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = False) -> Float64[np.ndarray, " e"]:
     """The share of the labels in the first i eigenvectors together, for i = 1, 2, …; see `label_power`.
 
     >>> cumulative_power(torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([3.0, 4.0])).round(2).tolist()
@@ -135,7 +135,7 @@ def cumulative_power(K: Kernel, y: Any, *, k: Count | None = None, centred: bool
 
 
 @measure("top-label-power", of="kernel decomposed and labels", low=0, high=1, best=1)
-def top_label_power(K: Kernel, y: Any, *, k: Count | None = None, centred: bool = False) -> float:
+def top_label_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = False) -> float:
     """The share of the labels in the k leading eigenvectors, `Σ_{i ≤ k} ‖u_iᵀ Y‖² / ‖Y‖²`, in [0, 1].
 
     k is the number of columns of Y unless given: a kernel that is `Y Yᵀ` has all of them there. A few dozen products.

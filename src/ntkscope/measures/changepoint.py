@@ -78,7 +78,7 @@ def change_point(series: Any, *, permutations: Count = 9999, seed: int = 0) -> C
     return ChangePoint(at, before, after, p)
 
 
-def common_jump(series: Any, *, window: Count, permutations: Count = 9999, seed: int = 0) -> Jump:
+def common_jump(series: Any, *, window: int, permutations: Count = 9999, seed: int = 0) -> Jump:
     """Is the rise of (seeds, moments) gathered in one window that is common to the seeds?
 
     The statistic is the largest rise of the mean over seeds within `window` steps. It is compared with itself after each seed's
@@ -101,7 +101,7 @@ def common_jump(series: Any, *, window: Count, permutations: Count = 9999, seed:
         raise UsageError(
             f"got {seeds} series; expected (seeds, moments) with at least two seeds: one has nothing in common"
         )
-    if window >= moments - 1:
+    if not 1 <= window < moments - 1:
         raise UsageError(
             f"got window={window!r} for {moments} moments; expected a whole number of steps from 1 to {moments - 2}"
         )

@@ -100,7 +100,7 @@ def item_scores(predicted: Any, actual: Any, constant: float | None = None) -> F
     return np.clip(np.where(sizes[0] > 0, found, constant or 0.0), -1, 1)
 
 
-def random_subsets(points: Count, count: Count, *, share: Probability = 0.5, seed: int = 0) -> Bool[np.ndarray, "s n"]:
+def random_subsets(points: Count, count: Count, *, share: float = 0.5, seed: int = 0) -> Bool[np.ndarray, "s n"]:
     """`count` random subsets of the points as masks, each with the same number of them: halves unless `share` differs.
 
     >>> random_subsets(10, 3).sum(1).tolist()
