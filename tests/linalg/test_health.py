@@ -113,7 +113,7 @@ class TestHealth:
             assert psd_health(gram).smallest_eigenvalue == pytest.approx(float(torch.linalg.svdvals(left)[-1]) ** 2)
         with pytest.raises(UsageError, match="square"):
             psd_health(torch.ones(2, 3))
-        with pytest.raises(UsageError, match="2 probes"):
+        with pytest.raises(UsageError, match="probes=1; expected a whole number ≥ 2"):
             psd_health(torch.eye(3), probes=1)
         with pytest.raises(NumericalError, match="NaN"):
             psd_health(CountedGram(torch.full((5, 5), torch.nan), symmetric=True))

@@ -50,18 +50,19 @@ def check_room(room: str, squares: str = "", classes: str = "") -> None:
 
     `squares` names the functions that square what they are given, so that 1e200 is too large for them.
     """
-    exported = sys.modules[room]
+    exported: Any = sys.modules[room]
+    offered: list[Any]
     for name in exported.__all__:
         entry = getattr(exported, name)
         if inspect.ismodule(entry):
-            own = [one for one in vars(entry).values() if getattr(one, "__module__", "") == entry.__name__]
-            offered = [one for one in own if not one.__name__.startswith("_")]
+            names = [name for name in vars(entry) if not name.startswith("_")]
+            offered = [one for one in map(vars(entry).get, names) if getattr(one, "__module__", "") == entry.__name__]
         else:
             offered = [entry]
         for one in offered:
             if isinstance(one, type) and one.__name__ in classes.split():
                 checked(one)
-            if inspect.isfunction(one) and not hasattr(one, "__wrapped__"):
+            if inspect.isfunction(one) and not hasattr(one, "checks"):
                 made = checked(one, SQUARES if one.__name__ in squares.split() else SUMS)
                 for home in (exported, sys.modules[one.__module__]):
                     if getattr(home, one.__name__, None) is one:
@@ -99,6 +100,7 @@ def checked(offered: F, limit: float = SUMS) -> F:
                 options[name] = checks[name](options[name], name)
         return offered(*given, *args[len(names) :], **options)
 
+    call.checks = checks  # type: ignore[attr-defined]
     return typing.cast(F, call) if checks else offered
 
 
@@ -215,7 +217,7 @@ def _switch(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def _number(value: Any, name: str, limits: dict[str, float]) -> Any:
+def _number(value: Any, name: str, limits: dict[str, Any]) -> Any:
     found = number(value, name, **limits)
     return value if isinstance(value, int | float) else found
 

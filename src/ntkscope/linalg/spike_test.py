@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import tensor_of
-from ntkscope.core.checked import Count, Probability
+from ntkscope.core.checked import Probability
 from ntkscope.linalg.gram import Gram
 from ntkscope.linalg.nulls import InitialNull, NoiseNull, Null, PermutationNull, excess_kurtosis
 from ntkscope.linalg.singular import SingularParts
@@ -61,7 +61,7 @@ def spike_test(
     *,
     null: Literal["permutation", "tracy-widom"] | Matrix = "permutation",
     level: Probability = 0.05,
-    draws: Count = 199,
+    draws: int = 199,
     seed: int = 0,
 ) -> SpikeTest:
     """Which singular values of W (m, n) are larger than noise would have them, and the directions they speak of.

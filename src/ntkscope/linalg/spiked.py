@@ -70,7 +70,7 @@ def participation(vectors: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
     >>> participation(torch.tensor([[0.5, 1.0], [0.5, 0.0], [0.5, 0.0], [0.5, 0.0]])).tolist()
     [1.0, 0.25]
     """
-    if not bool(((vectors * vectors).sum(0) - 1).abs().max() < 1e-3):
+    if not bool((((vectors * vectors).sum(0) - 1).abs() < 1e-3).all()):
         raise UsageError(
             "got columns whose squares do not add up to 1; expected unit vectors: divide them by their norms"
         )

@@ -40,7 +40,7 @@ def relative_change(K0: Kernel, K1: Kernel, *, centred: bool = False) -> float:
     return round(moved / size, 12) if moved else 0.0
 
 
-@measure("linearisation-error", of="two changes", low=0, best=0, squares=True)
+@measure("linearisation-error", of="two changes", low=0, best=0)
 def linearisation_error(change: Any, predicted: Any) -> float:
     """`‖Δ - Δ̂‖ / ‖Δ‖` of the change of the outputs, (n, c), and what the linearised network predicts, `Δ̂ = J₀ (w₁ - w₀)`.
 
