@@ -148,7 +148,7 @@ def test_bad_input_to_the_new_ones() -> None:
         label_power(K, [0, 1, 1], k=4)
     with pytest.raises(NumericalError, match="no power"):
         label_power(K, [2.0, 2.0, 2.0], centred=True)
-    with pytest.raises(UsageError, match="above 0"):
+    with pytest.raises(UsageError, match="elapsed=0; expected a finite number > 0"):
         kernel_velocity(K, K, elapsed=0)
     with pytest.raises(NumericalError, match="zero kernel"):
         kernel_velocity(K, torch.zeros(3, 3))

@@ -215,5 +215,5 @@ def test_nc3_does_not_depend_on_the_size_of_the_readout(scale: float) -> None:
 
 @pytest.mark.parametrize("features", ["text", [["a", "b"]] * 4, [[1.0], [1.0, 2.0]], None])
 def test_features_that_are_no_numbers_are_refused(features: object) -> None:
-    with pytest.raises(UsageError, match="expected (a )?real num"):
+    with pytest.raises(UsageError, match=r"expected (a )?real num"):
         collapse.nc1(features, [0, 0, 1, 1])

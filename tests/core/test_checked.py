@@ -1,0 +1,51 @@
+"""Functions checked by their annotations stay the functions they were."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ntkscope as ns
+from ntkscope.core import NumericalError, UsageError
+from ntkscope.linalg.spectrum import effective_rank
+
+BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (ns.linalg.effective_rank, {"A": torch.eye(3), "of": "no such"}, UsageError, "one of 'kernel', 'features'"),
+    (ns.linalg.top_eigenpairs, {"K": torch.eye(3), "k": 1, "seed": "x"}, UsageError, "got seed='x'"),
+    (ns.linalg.top_eigenpairs, {"K": torch.eye(3), "k": True}, UsageError, "got k=True"),
+    (ns.linalg.jacobi, {"K": ns.linalg.as_gram(torch.eye(3)), "ridge": -1.0}, UsageError, "got ridge=-1.0"),
+    (ns.linalg.frobenius_norm, {"A": np.full((2, 2), 1e200)}, NumericalError, "rescale"),
+    (ns.linalg.cholesky_solve, {"K": np.full((2, 2), 1.7e308), "Y": [1.0, 1.0]}, NumericalError, "rescale"),
+    (ns.linalg.entropy_rank, {"values": torch.tensor([1.0, torch.inf])}, NumericalError, "first at"),
+    (ns.linalg.lanczos, {"K": torch.eye(3), "start": torch.ones(3), "steps": 2}, UsageError, "2 axes"),
+    (ns.linalg.spike_threshold, {"shape": (3, 4, 5)}, UsageError, "2 values"),
+    (ns.measures.change.relative_change, {"K0": np.eye(3), "K1": np.eye(3), "centred": "no"}, UsageError, "True or"),
+    (ns.infinite.Dense, {"W_std": float("nan")}, UsageError, "got W_std=nan"),
+    (ns.training.Every, {"count": 2.5}, UsageError, "got count=2.5"),
+]
+
+
+@pytest.mark.wrong_type
+@pytest.mark.parametrize(("function", "arguments", "error", "words"), BAD)
+def test_what_an_annotation_excludes_is_refused(function: Any, arguments: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        function(**arguments)
+
+
+def test_one_function_wherever_it_is_imported_from() -> None:
+    assert effective_rank is ns.linalg.effective_rank
+    assert pickle.loads(pickle.dumps(effective_rank)) is effective_rank
+    assert ns.measures.MEASURES["pearson"].func is ns.measures.prediction.pearson
+    assert list(inspect.signature(effective_rank).parameters) == ["A", "of"]
+    assert ">>>" in (effective_rank.__doc__ or "")
+
+
+def test_numbers_are_those_of_the_function_itself() -> None:
+    A = np.random.default_rng(0).normal(size=(9, 5))
+    itself = inspect.unwrap(ns.linalg.frobenius_norm)
+    assert ns.linalg.frobenius_norm(A) == itself(A) == ns.linalg.frobenius_norm(A.tolist())
