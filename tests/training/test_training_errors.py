@@ -117,7 +117,7 @@ def test_nothing_to_train() -> None:
 def test_stopping_rules() -> None:
     with pytest.raises(UsageError, match="without loss and accuracy"):
         StopWhen()
-    with pytest.raises(UsageError, match="a fraction"):
+    with pytest.raises(UsageError, match="accuracy=95; expected a finite number ≥ 0 and ≤ 1"):
         StopWhen(accuracy=95)
     part = regression_part()
     with pytest.raises(UsageError, match="not class labels"):
