@@ -282,7 +282,7 @@ class TestInitialNull:
         (torch.eye(5), {}, UsageError, "transpose"),
         (DenseGram(torch.eye(5), symmetric=True), {}, UsageError, "not independent"),
         (noise(5, 6), {"null": "gaussian"}, UsageError, "tracy-widom"),
-        (noise(5, 6), {"level": 0.0}, UsageError, "> 0 and < 1"),
+        (noise(5, 6), {"level": 0.0}, UsageError, "between 0 and 1"),
         (noise(5, 6), {"level": 0.001}, UsageError, "at least 999 draws"),
         (noise(5, 6), {"draws": 0}, UsageError, "at least 19 draws"),
         (noise(5, 6), {"null": torch.ones(5, 6)}, NumericalError, "W0 is constant"),

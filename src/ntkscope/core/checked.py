@@ -27,8 +27,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 Check: TypeAlias = Callable[[Any, str], Any]
 
 
-def within(**edges: float) -> frozenset[tuple[str, float]]:
-    """Of a number that is annotated: `low`, `high`, `above` and `below`, as `number` has them."""
+def within(**edges: float | str) -> frozenset[tuple[str, float | str]]:
+    """Of a number that is annotated: `low`, `high`, `above`, `below` and `expected`, as `number` has them."""
     return frozenset(edges.items())
 
 
@@ -39,8 +39,8 @@ Positive: TypeAlias = Annotated[float, within(above=0)]
 NonNegative: TypeAlias = Annotated[float, within(low=0)]
 Share: TypeAlias = Annotated[float, within(low=0, high=1)]
 Fraction: TypeAlias = Annotated[float, within(low=0, below=1)]
-Probability: TypeAlias = Annotated[float, within(above=0, below=1)]
-Tolerance: TypeAlias = Probability
+Tolerance: TypeAlias = Annotated[float, within(above=0, below=1)]
+Probability: TypeAlias = Annotated[float, within(above=0, below=1, expected="a probability between 0 and 1")]
 
 SUMS, SQUARES = 2.0**1000, 2.0**500  # magnitudes up to which sums, or squares, neither overflow nor vanish
 
@@ -123,7 +123,7 @@ def _of_members(members: list[Any], default: Any, limit: float) -> Check | None:
     arrays = tuple(kind for kind in map(_array_kind, plain) if kind)
     if plain == [Any]:
         return functools.partial(_ranged, limit=limit) if limit == SQUARES else None
-    if arrays:
+    if arrays and all(isinstance(m, type) or _array_kind(m) or typing.get_origin(m) is Literal for m in plain):
         shape = getattr(plain[0], "dim_str", "...")
         axes = None if "..." in shape or "*" in shape or len(plain) > 1 else len(shape.split())
         others = tuple(m for m in plain if isinstance(m, type) and not _array_kind(m))
