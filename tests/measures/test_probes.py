@@ -14,7 +14,7 @@ from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
-from ntkscope.core import UsageError
+from ntkscope.core import NumericalError, UsageError
 from ntkscope.measures._linear_sweep import chosen_strengths
 from ntkscope.measures._neighbour_sweep import voted
 from ntkscope.measures.probes import ProbeSweep, grid, sweep
@@ -181,9 +181,10 @@ def test_what_cannot_be_probed_is_refused() -> None:
         refused("expected whole numbers from 1 to 24", Z, y, new, truth, dims)
     refused("one class", Z, torch.zeros(240), new, truth, [1])
     refused("24 columns for training and 20", Z, y, new[:, :20], truth, [1])
-    refused("y_test of shape", Z, y, new, truth[:5], [1])
-    refused("expected whole numbers", Z, y + 0.5, new, truth, [1])
-    refused("NaN", Z * float("nan"), y, new, truth, [1])
+    refused("y_test for 5 items", Z, y, new, truth[:5], [1])
+    refused("expected a whole number", Z, y + 0.5, new, truth, [1])
+    with pytest.raises(NumericalError, match="NaN"):
+        sweep(Z * float("nan"), y, new, truth, [1])
     refused("k=241", Z, y, new, truth, [1], k=241)
     refused("C=-1", Z, y, new, truth, [1], C=-1)
     refused("probes=", Z, y, new, truth, [1], probes=("forest",))

@@ -107,7 +107,7 @@ def test_coverage_of_wilson() -> None:
         pytest.param(
             lambda: wilson(0.741, 1), "successes=0.741; expected a whole number", marks=pytest.mark.wrong_type
         ),
-        pytest.param(lambda: wilson(1, math.inf), "trials=inf; expected a whole number", marks=pytest.mark.wrong_type),
+        pytest.param(lambda: wilson(1, math.inf), "n=inf; expected a whole number", marks=pytest.mark.wrong_type),
         (lambda: wilson(1, 2, level=95.0), "level=95.0; expected a probability"),
         (lambda: wilson(1, 2, level=1.0), "level=1.0"),
         (lambda: wald_trials(0.5, 0.0), "half_width=0.0; expected a finite number > 0"),

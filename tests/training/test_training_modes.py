@@ -102,7 +102,7 @@ def test_bad_modes_are_told_before_training() -> None:
         fit(small_net(), PART, lr=0.1, steps=1, mode=reg() + reg())
     with pytest.raises(UsageError, match="without phases"):
         fit(small_net(), PART, lr=0.1, steps=1, mode=[])
-    with pytest.raises(UsageError, match="0 epochs"):
+    with pytest.raises(UsageError, match="epochs=0; expected a whole number ≥ 1"):
         Phase(epochs=0)
 
     class Bare(nn.Module):

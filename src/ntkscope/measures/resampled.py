@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from scipy import stats
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import finite, unit_of
-from ntkscope.core.checked import Count, Probability
+from ntkscope.core.checked import Probability, within
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,13 @@ class ResampledTest:
     """The standard error if the splits were independent, which they are not: the test does not use it."""
 
 
-def corrected_t_test(differences: Any, *, train: Count, test: Count, level: Probability = 0.95) -> ResampledTest:
+def corrected_t_test(
+    differences: Any,
+    *,
+    train: Annotated[float, within(low=1)],
+    test: Annotated[float, within(low=1)],
+    level: Probability = 0.95,
+) -> ResampledTest:
     """Student's t with n - 1 degrees of freedom of `mean(d) / sqrt((1/n + test/train) var(d))`; O(n).
 
     `differences` (n,) are those of two methods trained on the same `train` items and tested on the same `test` items, once
