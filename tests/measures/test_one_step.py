@@ -108,5 +108,5 @@ def test_what_makes_no_sense_is_refused() -> None:
         replace(TABLE_8, items=0)
     with pytest.raises(UsageError, match="more linear"):
         replace(TABLE_8, linear=2.0)
-    with pytest.raises(UsageError, match="lr=-1.0; expected a finite number ≥ 0"):
+    with pytest.raises(UsageError, match=r"lr=-1\.0; expected a finite number ≥ 0"):
         one_step_spike(-1.0, TABLE_8)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from scipy import stats
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import finite, unit_of
 from ntkscope.core.checked import Probability, within
+
+Size: TypeAlias = Annotated[float, within(low=1)]
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class ResampledTest:
 def corrected_t_test(
     differences: Any,
     *,
-    train: Annotated[float, within(low=1)],
-    test: Annotated[float, within(low=1)],
+    train: Size,
+    test: Size,
     level: Probability = 0.95,
 ) -> ResampledTest:
     """Student's t with n - 1 degrees of freedom of `mean(d) / sqrt((1/n + test/train) var(d))`; O(n).
