@@ -332,7 +332,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("changes", "words"),
         [
-            ({"method": "newton"}, "expected 'leave-one-out' or 'gauss-newton'"),
+            ({"method": "newton"}, "expected one of 'leave-one-out', 'gauss-newton'"),
             ({"alpha": 0.0}, "above 0"),
             ({"alpha": float("nan")}, "above 0"),
             ({"logits": np.zeros((4, 3))}, r"expected \(5, 3\)"),
