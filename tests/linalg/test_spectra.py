@@ -273,5 +273,5 @@ class TestDensity:
         for settings_ in ({"width": 0.0}, {"width": float("nan")}, {"points": 1}):
             with pytest.raises(UsageError, match=f"got {next(iter(settings_))}=.*; expected a "):
                 spectral_density(torch.eye(3), **settings_)
-        with pytest.raises(UsageError, match="error bar"):
+        with pytest.raises(UsageError, match="probes=1; expected a whole number ≥ 2"):
             quadrature(torch.eye(3), probes=1)
