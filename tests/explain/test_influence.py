@@ -334,7 +334,7 @@ class TestRefused:
         [
             ({"method": "newton"}, "expected one of 'leave-one-out', 'gauss-newton'"),
             ({"alpha": 0.0}, "above 0"),
-            ({"alpha": float("nan")}, "above 0"),
+            ({"alpha": float("nan")}, "expected a finite number"),
             ({"logits": np.zeros((4, 3))}, r"expected \(5, 3\)"),
             ({"method": "gauss-newton"}, "train_logits"),
             ({"sample_weight": -np.ones(24)}, "none negative"),

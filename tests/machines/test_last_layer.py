@@ -265,7 +265,7 @@ BAD: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]] = {
     "weights": (mlp, Part(X, Y), {"weights": -torch.ones(12)}, "got weights of shape .*none negative"),
     "loss": (mlp, Part(X, Y), {"loss": "l1"}, "got loss='l1'; expected one of 'mse', 'cross_entropy'"),
     "ridge": (mlp, Part(X, Y), {"ridge": -1.0}, "got ridge=-1.0; expected"),
-    "data": (mlp, (X, Y), {}, r"got training data of type tuple; expected a Part"),
+    "data": (mlp, (X, Y), {}, r"got part of type tuple; expected a Part"),
 }
 
 

@@ -190,7 +190,7 @@ def test_what_cannot_be_probed_is_refused() -> None:
     refused("probes=", Z, y, new, truth, [1], probes=("forest",))
     refused("probes=", Z, y, new, truth, [1], probes="knn")
     refused("ties=", Z, y, new, truth, [1], ties="random")
-    refused("expected real rows", Z[0], y, new, truth, [1])
+    refused("expected real numbers with 2 axes", Z[0], y, new, truth, [1])
 
 
 @pytest.mark.parametrize(("offset", "scale"), [(1e4, 1.0), (0.0, 1e25), (0.0, 1e-25), (-1e30, 1e26)])
