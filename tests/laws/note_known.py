@@ -39,7 +39,9 @@ def main(rooms: list[str], parts: int = 2) -> None:
     others = [line for line in FILE.read_text(encoding="utf-8").splitlines() if line.split(".")[0] not in rooms]
     FILE.write_text("".join(f"{line}\n" for line in sorted([*lines, *(others if rooms else [])])), encoding="utf-8")
     for name, (broken, _) in found.items():
-        print("\n".join([f"{name}: {len(broken)}", *(f"    {what}" for what in broken)]) if broken else f"{name}: obeys")
+        print(
+            "\n".join([f"{name}: {len(broken)}", *(f"    {what}" for what in broken)]) if broken else f"{name}: obeys"
+        )
     print(f"{len(found)} cases; {sum(bool(broken) for broken, _ in found.values())} break a law")
     slow = {name: round(spent, 1) for name, (_, spent) in found.items() if spent > 0.4}
     print("seconds:", dict(sorted(slow.items(), key=lambda pair: -pair[1])))

@@ -1,19 +1,21 @@
-"""Public functions whose arguments are checked by their annotations, as a room exports them.
+"""Arguments checked by their annotations.
 
-`check_room` is the last line of a room's `__init__`: from then on its names, and the same names in the files that define
-them, are the checked functions. Files of the room that imported one another before call the functions themselves.
+`check_room(__name__)` is the last line of a room's `__init__`: from then on the functions it exports refuse what their
+annotations exclude. `steps: Count` takes 3 and 3.0, not 0, 2.5, True or "3"; `K: Tensor` takes lists and arrays as well, and
+refuses NaN. What no annotation says, such as that two sizes agree, functions check themselves.
 """
 
 from __future__ import annotations
 
-import collections.abc
 import functools
 import inspect
 import math
+import os
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -25,16 +27,18 @@ from ntkscope.core.errors import NumericalError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 Check: TypeAlias = Callable[[Any, str], Any]
+"""Of a value and its argument's name: the value to continue with, or an error."""
 
 
-def within(**edges: float | str) -> frozenset[tuple[str, float | str]]:
-    """Of a number that is annotated: `low`, `high`, `above`, `below` and `expected`, as `number` has them."""
-    return frozenset(edges.items())
+def within(**limits: float | str) -> frozenset[tuple[str, float | str]]:
+    """Limits of an annotated number, as `number` and `whole` take them: `Annotated[int, within(low=4)]`."""
+    return frozenset(limits.items())
 
 
 Count: TypeAlias = Annotated[int, within(low=1)]
 CountOrZero: TypeAlias = Annotated[int, within(low=0)]
 Several: TypeAlias = Annotated[int, within(low=2)]
+Number: TypeAlias = Annotated[float, within()]
 Positive: TypeAlias = Annotated[float, within(above=0)]
 NonNegative: TypeAlias = Annotated[float, within(low=0)]
 Share: TypeAlias = Annotated[float, within(low=0, high=1)]
@@ -43,30 +47,31 @@ Tolerance: TypeAlias = Annotated[float, within(above=0, below=1)]
 Probability: TypeAlias = Annotated[float, within(above=0, below=1, expected="a probability between 0 and 1")]
 
 SUMS, SQUARES = 2.0**1000, 2.0**500  # magnitudes up to which sums, or squares, neither overflow nor vanish
+NAMES: dict[Any, str] = {str: "a text", os.PathLike: "a path", Path: "a path", Mapping: "a mapping"}
+
+
+# Functions
 
 
 def check_room(room: str, squares: str = "", classes: str = "") -> None:
-    """Check the arguments of every function that the room, or a module that it exports, offers, and of these `classes`.
+    """Check the arguments of all functions that a room, or a module it exports, offers, and those of these `classes`.
 
-    `squares` names the functions that square what they are given, so that 1e200 is too large for them.
+    `squares` names the functions that square their arguments, for which 1e200 is too large. A checked function takes the
+    place of the function itself in the room and in its own file; files that imported it before call it unchecked.
     """
     exported: Any = sys.modules[room]
-    offered: list[Any]
     for name in exported.__all__:
         entry = getattr(exported, name)
-        if inspect.ismodule(entry):
-            names = [name for name in vars(entry) if not name.startswith("_")]
-            offered = [one for one in map(vars(entry).get, names) if getattr(one, "__module__", "") == entry.__name__]
-        else:
-            offered = [entry]
-        for one in offered:
-            if isinstance(one, type) and one.__name__ in classes.split():
-                checked(one)
-            if inspect.isfunction(one) and not hasattr(one, "checks"):
-                made = checked(one, SQUARES if one.__name__ in squares.split() else SUMS)
-                for home in (exported, sys.modules[one.__module__]):
-                    if getattr(home, one.__name__, None) is one:
-                        setattr(home, one.__name__, made)
+        inside = [value for key, value in vars(entry).items() if key[0] != "_"] if inspect.ismodule(entry) else []
+        own: list[Any] = [value for value in inside if getattr(value, "__module__", "") == entry.__name__]
+        for offered in own or [entry]:
+            if isinstance(offered, type) and offered.__name__ in classes.split():
+                checked(offered)
+            elif inspect.isfunction(offered) and not hasattr(offered, "__wrapped__"):
+                replacement = checked(offered, SQUARES if offered.__name__ in squares.split() else SUMS)
+                for home in (exported, sys.modules[offered.__module__]):
+                    if getattr(home, offered.__name__, None) is offered:
+                        setattr(home, offered.__name__, replacement)
 
 
 def checked(offered: F, limit: float = SUMS) -> F:
@@ -83,72 +88,91 @@ def checked(offered: F, limit: float = SUMS) -> F:
     if isinstance(offered, type):
         offered.__init__ = checked(offered.__init__, limit)  # type: ignore[misc]
         return offered
-    try:
-        hints = typing.get_type_hints(offered, include_extras=True)
-    except NameError:  # a name that only type checkers import
-        return offered
-    parameters = inspect.signature(offered).parameters.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    found = {p.name: _check(hints.get(p.name), p.default, limit) for p in parameters if p.kind.name[:4] != "VAR_"}
-    checks = {name: check for name, check in found.items() if check is not None}
+    checks, names = _checks(offered, limit), list(inspect.signature(offered).parameters)
 
     @functools.wraps(offered)
     def call(*args: Any, **options: Any) -> Any:
-        given = [checks[name](value, name) if name in checks else value for name, value in zip(names, args)]
+        positional = [checks[name](value, name) if name in checks else value for name, value in zip(names, args)]
         for name in options:
             if name in checks:
                 options[name] = checks[name](options[name], name)
-        return offered(*given, *args[len(names) :], **options)
+        return offered(*positional, *args[len(names) :], **options)
 
-    call.checks = checks  # type: ignore[attr-defined]
     return typing.cast(F, call) if checks else offered
 
 
-def _check(hint: Any, default: Any, limit: float) -> Check | None:
-    """What a parameter with this annotation and default is checked by, if anything can be said."""
-    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    members = [member for member in (typing.get_args(hint) if union else (hint,)) if member is not type(None)]
-    check = _of_members(members, default, limit)
-    if check is None or (default is not None and len(members) == len(typing.get_args(hint) if union else (hint,))):
-        return check
-    return lambda value, name: None if value is None else check(value, name)
+def check_options(estimator: Any) -> None:
+    """Check what an estimator was made with by the annotations of its `__init__`: scikit-learn leaves that to `fit`."""
+    for name, check in _checks(type(estimator).__init__, SUMS).items():
+        check(getattr(estimator, name), name)
 
 
-def _of_members(members: list[Any], default: Any, limit: float) -> Check | None:
-    plain = [typing.get_args(member)[0] if typing.get_origin(member) is Annotated else member for member in members]
-    said = [m.__metadata__[0] for m in members if typing.get_origin(m) is Annotated]
-    limits = dict(edge for edges in said if isinstance(edges, frozenset) for edge in edges)
-    literals = [typing.get_args(m) for m in members if typing.get_origin(m) is Literal]
-    words = tuple(word for options in (*literals, *said) if isinstance(options, tuple) for word in options)
-    arrays = tuple(kind for kind in map(_array_kind, plain) if kind)
-    if plain == [Any]:
-        return functools.partial(_ranged, limit=limit) if limit == SQUARES else None
-    if arrays and all(isinstance(m, type) or _array_kind(m) or typing.get_origin(m) is Literal for m in plain):
-        shape = getattr(plain[0], "dim_str", "...")
-        axes = None if "..." in shape or "*" in shape or len(plain) > 1 else len(shape.split())
-        others = tuple(m for m in plain if isinstance(m, type) and not _array_kind(m))
-        return functools.partial(_array, kinds=arrays, others=others, words=words, axes=axes, limit=limit)
-    if words and len(members) == 1:
-        return functools.partial(choice, options=words)
-    if plain == [bool]:
-        return _switch
-    if plain == [int]:
-        return functools.partial(whole, **limits)
-    if set(plain) <= {int, float}:
-        return None if _not_finite(default) else functools.partial(_number, limits=limits)
-    if len(plain) == 1:
-        return _of_class(plain[0])
-    return None
+@functools.cache
+def _checks(offered: Callable[..., Any], limit: float) -> dict[str, Check]:
+    """The check of each parameter that has one; none at all where only type checkers can read the annotations."""
+    try:
+        hints = typing.get_type_hints(offered, include_extras=True)
+    except NameError:
+        return {}
+    found = {}
+    for name, parameter in inspect.signature(offered).parameters.items():
+        infinite = isinstance(parameter.default, float) and not math.isfinite(parameter.default)
+        if name in hints and not infinite and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            hint = hints[name] | None if parameter.default is None else hints[name]
+            found[name] = _check(hint, limit)
+    return {name: check for name, check in found.items() if check is not None}
 
 
-def _of_class(kind: Any) -> Check | None:
-    if typing.get_origin(kind) is collections.abc.Callable:
+# Annotations
+
+
+def _check(hint: Any, limit: float) -> Check | None:
+    """What a value with this annotation is checked by, if anything can be said about it."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _check_union(parts, limit)
+    if origin is Annotated and isinstance(parts[1], frozenset):
+        return functools.partial(whole if parts[0] is int else _real, **dict(parts[1]))
+    if origin is Annotated:  # the words to choose from
+        return functools.partial(choice, options=parts[1])
+    if origin is Literal:
+        return functools.partial(choice, options=parts)
+    if origin is Callable:
         return function
-    if typing.get_origin(kind) is tuple and ... not in (parts := typing.get_args(kind)):
-        return functools.partial(_tuple, checks=[_check(part, inspect.Parameter.empty, SUMS) for part in parts])
-    own = isinstance(kind, type) and getattr(kind, "_is_runtime_protocol", not getattr(kind, "_is_protocol", False))
-    if own and (kind is str or kind.__module__.startswith(("ntkscope.", "torch.nn."))):
-        return lambda value, name: _instance(value, name, kind)
+    if origin in (tuple, Sequence):
+        repeated = origin is Sequence or parts[-1] is ...
+        checks = [_check(part, limit) for part in parts if part is not ...]
+        return functools.partial(_items, checks=checks, repeated=repeated, kind=origin)
+    if _array_kind(hint):
+        return _check_array([hint], limit)
+    if hint is Any:
+        return functools.partial(_any, limit=limit) if limit == SQUARES else None
+    simple = {int: whole, float: _real, bool: _switch, types.NoneType: _nothing}
+    return simple.get(hint) or _check_class(hint if origin is None else origin)
+
+
+def _check_union(members: tuple[Any, ...], limit: float) -> Check | None:
+    """The first member that takes a value; None where a member would take any."""
+    arrays = [member for member in members if _array_kind(member)]
+    others = [member for member in members if member not in arrays and not (member is int and float in members)]
+    checks = [_check(member, limit) for member in others] + ([_check_array(arrays, limit)] if arrays else [])
+    return None if None in checks else functools.partial(_either, checks=checks)
+
+
+def _check_array(hints: list[Any], limit: float) -> Check:
+    shape = getattr(hints[0], "dim_str", "...")
+    axes = None if len(hints) > 1 or "..." in shape or "*" in shape else len(shape.split())
+    kinds = tuple(map(_array_kind, hints))
+    return functools.partial(_array, kinds=kinds, axes=axes, limit=limit)
+
+
+def _check_class(kind: Any) -> Check | None:
+    """Texts, paths, mappings, networks and classes of our own; protocols only where objects can be held to them."""
+    testable = isinstance(kind, type) and getattr(
+        kind, "_is_runtime_protocol", not getattr(kind, "_is_protocol", False)
+    )
+    if testable and (kind in NAMES or kind.__module__.startswith(("ntkscope.", "torch.nn."))):
+        return functools.partial(_instance, kind=kind)
     return None
 
 
@@ -160,34 +184,25 @@ def _array_kind(hint: Any) -> type | None:
     return Tensor if getattr(kind, "_is_runtime_protocol", False) and isinstance(torch.empty(0), kind) else None
 
 
-def _array(
-    value: Any,
-    name: str,
-    kinds: tuple[type, ...],
-    others: tuple[type, ...],
-    words: tuple[Any, ...],
-    axes: int | None,
-    limit: float,
-) -> Any:
-    """`value` if it is a real, finite array in range, or one of the other kinds; lists become the first kind of array."""
-    if not isinstance(value, Tensor | np.ndarray):
-        if isinstance(value, others) or (hasattr(value, "shape") and hasattr(value, "__matmul__")):
-            return value
-        if words and isinstance(value, str):
-            return choice(value, name, words)
+# Values
+
+
+def _array(value: Any, name: str, kinds: tuple[type, ...], axes: int | None, limit: float) -> Any:
+    """A real and finite array in range as it is, a list as the first of these kinds, another matrix unseen."""
+    if not isinstance(value, Tensor | np.ndarray) and hasattr(value, "shape") and hasattr(value, "__matmul__"):
+        return value
     array = value if isinstance(value, Tensor) else plain_array(value, name)
-    if not _finite(array, name, limit) or axes not in (None, array.ndim):
+    if not _in_range(array, name, limit) or axes not in (None, array.ndim):
         tensor_of(array, name, *() if axes is None else (axes,), keep=True, empty=True)  # which says what it is
     if isinstance(value, kinds):
         return value
     return plain_array(value, name) if kinds[0] is np.ndarray else from_numpy(plain_array(value, name))
 
 
-def _finite(value: Tensor | np.ndarray, name: str, limit: float) -> bool:
+def _in_range(value: Tensor | np.ndarray, name: str, limit: float) -> bool:
     """Whether this array is known to be finite; one too large, or too small, to compute with is refused."""
-    if not math.prod(value.shape) or not (
-        value.dtype.is_floating_point if isinstance(value, Tensor) else value.dtype.kind == "f"
-    ):
+    floating = value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
+    if not floating or not math.prod(value.shape):
         return False
     low, high = value.detach().aminmax() if isinstance(value, Tensor) else (value.min(), value.max())
     largest = float(max(-low, high))
@@ -199,16 +214,33 @@ def _finite(value: Tensor | np.ndarray, name: str, limit: float) -> bool:
     return math.isfinite(largest)
 
 
-def _ranged(value: Any, name: str, limit: float) -> Any:
+def _any(value: Any, name: str, limit: float) -> Any:
     if isinstance(value, Tensor | np.ndarray):
-        _finite(value, name, limit)
+        _in_range(value, name, limit)
     return value
 
 
-def _tuple(value: Any, name: str, checks: list[Check | None]) -> Any:
-    if not isinstance(value, tuple | list) or len(value) != len(checks):
-        raise UsageError(f"got {name}={value!r:.200}; expected {len(checks)} values")
-    return tuple(check(one, name) if check else one for check, one in zip(checks, value))
+def _items(value: Any, name: str, checks: list[Check | None], repeated: bool, kind: type) -> Any:
+    """A list or tuple, each of its items checked."""
+    listed = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) and hasattr(value, "__len__")
+    if not listed or (not repeated and len(value) != len(checks)) or getattr(value, "ndim", 1) != 1:
+        raise UsageError(f"got {name}={value!r:.200}; expected {'a list' if repeated else f'{len(checks)} values'}")
+    each = checks * len(value) if repeated else checks
+    items = [check(one, f"{name}[{k}]") if check else one for k, (one, check) in enumerate(zip(value, each))]
+    return tuple(items) if kind is tuple or isinstance(value, tuple) else items
+
+
+def _either(value: Any, name: str, checks: list[Check]) -> Any:
+    """`value` as the first check takes it that does; else what all of them expected."""
+    refusals: list[str] = []
+    for check in checks:
+        try:
+            return check(value, name)
+        except UsageError as error:
+            refusals.append(str(error))
+    inner = [refusal for refusal in refusals if refusal.startswith(f"got {name}[")]
+    expected = " or ".join(refusal.split("; expected ")[-1] for refusal in refusals)
+    raise UsageError(inner[0] if inner else f"{refusals[0].split('; expected ')[0]}; expected {expected}")
 
 
 def _switch(value: Any, name: str) -> bool:
@@ -217,15 +249,19 @@ def _switch(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def _number(value: Any, name: str, limits: dict[str, Any]) -> Any:
+def _real(value: Any, name: str, **limits: Any) -> Any:
+    """`number`, where an int stays an int, and infinity is taken as a limit that is named."""
+    if isinstance(value, float) and value == math.inf == limits.get("high"):
+        return value
     found = number(value, name, **limits)
     return value if isinstance(value, int | float) else found
 
 
+def _nothing(value: Any, name: str) -> None:
+    if value is not None:
+        raise UsageError(f"got {name}={value!r:.200}; expected None")
+
+
 def _instance(value: Any, name: str, kind: type) -> Any:
-    instance(value, name, kind, "a text" if kind is str else f"a {kind.__name__}")
+    instance(value, name, kind, NAMES.get(kind) or f"a {kind.__name__}")
     return value
-
-
-def _not_finite(default: Any) -> bool:
-    return isinstance(default, float) and not math.isfinite(default)

@@ -193,14 +193,14 @@ def _judge(spikes: SpikeTest, huge: bool, distance: float, alone: bool) -> tuple
     return "undecided", {"cause": "unknown", "reason": reason}
 
 
-def reaches_bulk(values: Tensor | np.ndarray, edge: Positive) -> bool:
+def reaches_bulk(values: Sequence[Positive], edge: Positive) -> bool:
     """Whether values above `edge`, descending, come down to it in steps rather than stand apart from it.
 
     >>> reaches_bulk([8.0, 4.0, 2.2], 2.0), reaches_bulk([8.0, 7.9, 7.8], 2.0)
     (True, False)
     """
-    gap, height = math.log(max(values[-1] / edge, 1.0)), math.log(max(values[0] / edge, 1.0))
-    return gap <= ATTACHED * height / len(values)
+    gap, height = (math.log(max(value / edge, 1.0)) for value in (values[-1], values[0])) if values else (1.0, 0.0)
+    return gap <= ATTACHED * height / max(len(values), 1)
 
 
 @dataclass(frozen=True)
