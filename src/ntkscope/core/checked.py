@@ -14,7 +14,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -222,7 +222,9 @@ def _any(value: Any, name: str, limit: float) -> Any:
 
 def _items(value: Any, name: str, checks: list[Check | None], repeated: bool, kind: type) -> Any:
     """A list or tuple, each of its items checked."""
-    listed = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) and hasattr(value, "__len__")
+    listed = (
+        hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
+    )
     if not listed or (not repeated and len(value) != len(checks)) or getattr(value, "ndim", 1) != 1:
         raise UsageError(f"got {name}={value!r:.200}; expected {'a list' if repeated else f'{len(checks)} values'}")
     each = checks * len(value) if repeated else checks

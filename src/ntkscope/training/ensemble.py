@@ -9,15 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from numbers import Integral
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, Params, Part, Progress, Snapshot, UsageError, progress
+from ntkscope.core.checked import Count, CountOrZero
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.ensemble_store import Keeper, as_snapshot, joined
 from ntkscope.training.evaluation import Weights, evaluating, item_weights
@@ -86,14 +85,14 @@ def fit_ensemble(
     part: Part | Sequence[Part],
     settings: Settings | None = None,
     *,
-    seeds: int | Sequence[int],
+    seeds: CountOrZero | Sequence[int],
     validation: Part | Sequence[Part] | None = None,
-    patience: int | None = None,
+    patience: Count | None = None,
     diverged: Literal["raise", "nan"] = "raise",
     store: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float | int = 60.0,
     on_snapshot: Callable[[Snapshot], None] | None = None,
-    workers: int | None = None,
+    workers: Count | None = None,
     fast: bool = False,
     capture: bool = True,
     progress: bool = False,
@@ -129,10 +128,11 @@ def fit_ensemble(
     >>> [round(value, 5) for value in ensemble(torch.ones(1, 1)).flatten().tolist()]
     [2.0, 2.0, 2.0]
     """
-    chosen = _as_seeds(seeds)
-    _check_patience(patience, validation)
-    if diverged not in ("raise", "nan"):
-        raise UsageError(f"diverged={diverged!r}; expected 'raise' or 'nan'")
+    chosen = tuple(range(seeds) if isinstance(seeds, int) else seeds)
+    if not chosen:
+        raise UsageError("an ensemble without members; expected seeds=, a count or a list of seeds")
+    if patience is not None and validation is None:
+        raise UsageError(f"got patience={patience} without validation=; expected the part whose loss must improve")
     own = {name: member_values(name, options[name], len(chosen)) for name in OWN if name in options}
     settings = as_settings(settings, options | {name: values[0] for name, values in own.items() if values is not None})
     _refuse_alone(settings)
@@ -174,36 +174,9 @@ def fit_ensemble(
     return _collect(copy.deepcopy(models[0]), groups, chosen)
 
 
-def _as_seeds(seeds: Any) -> tuple[int, ...]:
-    """The seeds of the members: 0 ... count - 1, or those listed.
-
-    >>> _as_seeds(2), _as_seeds(torch.tensor([7]))
-    ((0, 1), (7,))
-    """
-    listed = seeds.tolist() if isinstance(seeds, Tensor | np.ndarray) else seeds
-    if isinstance(listed, Integral) and not isinstance(listed, bool):
-        listed = range(int(listed))
-    if not isinstance(listed, Sequence) or any(isinstance(s, bool) or not isinstance(s, Integral) for s in listed):
-        raise UsageError(f"got seeds={seeds!r}; expected a count, or a list of whole numbers, one per member")
-    if not listed:
-        raise UsageError("an ensemble without members; expected seeds=, a count or a list of seeds")
-    return tuple(map(int, listed))
-
-
-def _check_patience(patience: int | None, validation: Part | Sequence[Part] | None) -> None:
-    if patience is None:
-        return
-    if validation is None:
-        raise UsageError(f"got patience={patience} without validation=; expected the part whose loss must improve")
-    if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-        raise UsageError(f"patience={patience!r}; expected a number of epochs, at least 1")
-
-
 def _prepared(part: Part | Sequence[Part], members: int, settings: Settings, where: torch.device) -> tuple[Part, ...]:
     """The part of each member, with nothing but what training needs, where the networks are; the same one stays the same."""
     parts = [part] if isinstance(part, Part) else list(part)
-    if wrong := [type(p).__name__ for p in parts if not isinstance(p, Part)]:
-        raise UsageError(f"got data of type {wrong[0]}; expected a Part(x, y) for all members, or one for each")
     if len(parts) not in (1, members) or len({len(p) for p in parts}) != 1:
         raise UsageError(
             f"got {members} members with {len(parts)} parts of lengths {sorted({len(p) for p in parts})};"
@@ -328,8 +301,6 @@ def _deal(members: int, workers: int) -> list[list[int]]:
     >>> _deal(5, 2)
     [[0, 1, 2], [3, 4]]
     """
-    if workers < 1:
-        raise UsageError(f"workers={workers}; expected at least 1")
     return [part.tolist() for part in torch.arange(members).tensor_split(min(workers, members))]
 
 
