@@ -62,16 +62,19 @@ def check_room(room: str, squares: str = "", classes: str = "") -> None:
     exported: Any = sys.modules[room]
     for name in exported.__all__:
         entry = getattr(exported, name)
-        inside = [value for key, value in vars(entry).items() if key[0] != "_"] if inspect.ismodule(entry) else []
-        own: list[Any] = [value for value in inside if getattr(value, "__module__", "") == entry.__name__]
-        for offered in own or [entry]:
-            if isinstance(offered, type) and offered.__name__ in classes.split():
+        offers: list[Any] = [entry]
+        if inspect.ismodule(entry):
+            offers = [value for key, value in vars(entry).items() if key[0] != "_"]
+            offers = [value for value in offers if getattr(value, "__module__", "") == entry.__name__]
+        for offered in offers:
+            own = getattr(offered, "__name__", "")
+            if isinstance(offered, type) and own in classes.split():
                 checked(offered)
             elif inspect.isfunction(offered) and not hasattr(offered, "__wrapped__"):
-                replacement = checked(offered, SQUARES if offered.__name__ in squares.split() else SUMS)
+                replacement = checked(offered, SQUARES if own in squares.split() else SUMS)
                 for home in (exported, sys.modules[offered.__module__]):
-                    if getattr(home, offered.__name__, None) is offered:
-                        setattr(home, offered.__name__, replacement)
+                    if getattr(home, own, None) is offered:
+                        setattr(home, own, replacement)
 
 
 def checked(offered: F, limit: float = SUMS) -> F:
@@ -147,22 +150,23 @@ def _check(hint: Any, limit: float) -> Check | None:
         return _check_array([hint], limit)
     if hint is Any:
         return functools.partial(_any, limit=limit) if limit == SQUARES else None
-    simple = {int: whole, float: _real, bool: _switch, types.NoneType: _nothing}
-    return simple.get(hint) or _check_class(hint if origin is None else origin)
+    simple: dict[Any, Check] = {int: whole, float: _real, bool: _switch, types.NoneType: _nothing}
+    return simple.get(hint) or _check_class(origin or hint)
 
 
 def _check_union(members: tuple[Any, ...], limit: float) -> Check | None:
     """The first member that takes a value; None where a member would take any."""
     arrays = [member for member in members if _array_kind(member)]
     others = [member for member in members if member not in arrays and not (member is int and float in members)]
-    checks = [_check(member, limit) for member in others] + ([_check_array(arrays, limit)] if arrays else [])
-    return None if None in checks else functools.partial(_either, checks=checks)
+    found = [_check(member, limit) for member in others] + ([_check_array(arrays, limit)] if arrays else [])
+    checks = [check for check in found if check is not None]
+    return functools.partial(_either, checks=checks) if len(checks) == len(found) else None
 
 
 def _check_array(hints: list[Any], limit: float) -> Check:
     shape = getattr(hints[0], "dim_str", "...")
     axes = None if len(hints) > 1 or "..." in shape or "*" in shape else len(shape.split())
-    kinds = tuple(map(_array_kind, hints))
+    kinds = tuple(kind for kind in map(_array_kind, hints) if kind)
     return functools.partial(_array, kinds=kinds, axes=axes, limit=limit)
 
 

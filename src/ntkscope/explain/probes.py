@@ -154,7 +154,7 @@ def probes(
             f"got {', '.join(unknown)}; expected fields of ProbeProtocol: {', '.join(ProbeProtocol.__dataclass_fields__)}"
         )
     how = ProbeProtocol(**protocol)
-    (x_train, y_train), (x_test, y_test) = _pair(train, "train"), _pair(test, "test")
+    (x_train, y_train), (x_test, y_test) = ((p.x, p.y) if isinstance(p, Part) else p for p in (train, test))
 
     def rows(x: Any, names: Any, part: str) -> Mapping[str, Any]:
         place = None if store is None else f"{os.fspath(store).rstrip('/')}/{part}"
@@ -204,16 +204,6 @@ def _swept(
     found: PCA, Z_train: Tensor, y_train: Tensor, Z_test: Tensor, y_test: Any, dims: Sequence[int], how: ProbeProtocol
 ) -> ProbeSweep:
     return sweep(Z_train, y_train, Z_test, y_test, dims, probes=how.probes, k=how.k, C=how.C, total=found.total)
-
-
-def _pair(part: Any, name: str) -> tuple[Any, Any]:
-    if isinstance(part, Part):
-        return part.x, part.y
-    if isinstance(part, tuple) and len(part) == 2:
-        return part
-    raise UsageError(
-        f"got {name} of type {type(part).__name__}; expected a Part such as split.{name}, or a pair (x, y)"
-    )
 
 
 def _names(model: nn.Module, x: Any, layers: Any, device: Any) -> list[str]:
