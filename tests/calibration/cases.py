@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import scipy.optimize
 import scipy.stats
 import torch
 
@@ -27,12 +28,13 @@ from ntkscope.experiments._swap_effect import swap_effect
 from ntkscope.explain import c2st, mmd
 from ntkscope.explain.rearrangements import rearrange
 from ntkscope.linalg import NumericalWarning, spike_test
-from ntkscope.linalg.density import stochastic_trace
+from ntkscope.linalg.density import spectral_density, stochastic_trace
 from ntkscope.linalg.factored import FactoredGram
 from ntkscope.linalg.feature_correlation import haar_control
 from ntkscope.linalg.power_law import power_law_tail
 from ntkscope.linalg.rank_estimate import estimate_effective_rank
 from ntkscope.linalg.spectrum import effective_rank
+from ntkscope.linalg.tail_rivals import RIVALS, vuong
 from ntkscope.measures.changepoint import change_point, common_jump
 from ntkscope.measures.datamodeling import DatamodelingScore, datamodeling_difference, linear_datamodeling_score
 from ntkscope.measures.dimension import estimate, two_nn
@@ -263,11 +265,12 @@ FIGURES = (
     "tad",
     "total_variation",
     "pearson",
+    "r2",
     "agreement_wrong",
 )
 for _name in (*FIGURES, "tau"):
 
-    @case(f"measures.faithfulness, {_name}", "200 items", "interval", 400, wide=_name == "agreement_wrong")
+    @case(f"measures.faithfulness, {_name}", "200 items", "interval", wide=_name == "agreement_wrong")
     def faithful(random: Random, seed: int, name: str = _name) -> bool:
         found = faithfulness(*two_networks(random, 200), bootstrap=400, seed=seed)
         truth = true_tau() if name == "tau" else true_faithfulness()[name]
@@ -284,6 +287,13 @@ def fidelity(random: Random, seed: int) -> bool:
     y = random.normal(size=100)
     (found,) = output_fidelity(y + math.sqrt(0.2) * random.normal(size=100), y, bootstrap=400, seed=seed)
     return within(0.8, (found.r2_low, found.r2_high))
+
+
+@case("measures.output_fidelity, R² of skewed outputs", "200 items, errors that grow with them", "interval")
+def skewed_fidelity(random: Random, seed: int) -> bool:
+    y = random.exponential(size=200)  # of variance 1 and mean square 2
+    (found,) = output_fidelity(y + 0.4 * y * random.normal(size=200), y, bootstrap=400, seed=seed)
+    return within(1 - 2 * 0.16, (found.r2_low, found.r2_high))
 
 
 def scores(random: Random) -> tuple[np.ndarray, np.ndarray]:
@@ -350,6 +360,30 @@ def rivals(random: Random, seed: int) -> bool:
     return rejects(found.p)
 
 
+@cache
+def between() -> float:
+    """The power c of `1 + Eᶜ`, E exponential, for which a power law and an exponential one are equally near: Vuong's null."""
+    E = numpy_generator(0, "calibration truth").exponential(size=1_000_000)
+
+    def nearer(c: float) -> float:
+        logs = float(np.log1p(E**c).mean())
+        return math.log(float((E**c).mean())) - math.log(logs) - logs
+
+    return float(scipy.optimize.brentq(nearer, 1.0, 4.0))
+
+
+@case("linalg.tail_rivals.vuong, exponential", "500 values of a law as near to both", "test")
+def not_nested(random: Random, seed: int) -> bool:
+    x = 1 + random.exponential(size=500) ** between()
+    return rejects(vuong(x, 1 + 1 / float(np.log(x).mean()), RIVALS["exponential"]).p)
+
+
+@case("linalg.tail_rivals.vuong, log-normal", "300 values of exponent 2.5", "test", 400, wide=True)
+def log_normal_rival(random: Random, seed: int) -> bool:
+    x = (1 - random.random(300)) ** (-1 / 1.5)
+    return rejects(vuong(x, 1 + 1 / float(np.log(x).mean()), RIVALS["log-normal"]).p)
+
+
 # -- matrices -----------------------------------------------------------------------------------------------------------------
 
 
@@ -373,11 +407,19 @@ for _law, _shape in (("normal", (20, 30)), ("normal", (60, 80)), ("uniform", (30
     CASES[f"linalg.spike_test, Tracy–Widom, {_law} {_shape[0]}"] = CASES.pop(f"linalg.spike_test, Tracy–Widom, {_law}")
 
 
-@case("linalg.spike_test, initial weights", "20 × 30, permuted", "test", 400)
+@case("linalg.spike_test, initial weights", "20 × 30, permuted", "test", 400, wide=True)
 def initial(random: Random, seed: int) -> bool:
     W0 = entries(random, "normal", (20, 30))
     W = W0.reshape(-1)[torch.from_numpy(random.permutation(600))].view(20, 30)
     return rejects(spike_test(W, null=W0, draws=39, seed=seed).p_value)
+
+
+for _law in ("normal", "uniform", "laplace"):
+
+    @case(f"linalg.spike_test, initial weights, {_law}", "20 × 30, drawn again", "test")
+    def redrawn(random: Random, seed: int, law: str = _law) -> bool:
+        W0, W = (entries(random, law, (20, 30)) for _ in range(2))
+        return rejects(spike_test(W, null=W0, draws=39, seed=seed).p_value)
 
 
 @case("linalg.haar_control, p", "10 × 6, random eigenvectors", "test", 400)
@@ -415,6 +457,40 @@ def trace(random: Random, seed: int) -> bool:
     value, error = stochastic_trace(spectrum(random), lambda x: x.clamp_min(0).sqrt(), steps=40, seed=seed)
     truth = float((0.95 ** (np.arange(120) / 2)).sum())
     return abs(value - truth) <= scipy.stats.t.ppf(0.975, 15) * error
+
+
+@case("linalg.spectral_density ± 2.13 errors", "120 × 120, 16 probes, at one point", "interval", 400)
+def density(random: Random, seed: int) -> bool:
+    K, at = spectrum(random), torch.tensor([0.3], dtype=torch.float64)
+    found = spectral_density(K, grid=at, width=0.05, method="quadrature", steps=60, seed=seed)
+    truth = spectral_density(K, grid=at, width=0.05, method="exact")
+    return abs(float(found.density - truth.density)) <= scipy.stats.t.ppf(0.975, 15) * float(found.standard_error)
+
+
+def classifier(seed: int) -> tuple[torch.nn.Module, torch.Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = torch.nn.Linear(6, 12), torch.nn.Tanh(), torch.nn.Linear(12, 30)
+        return torch.nn.Sequential(*layers).double(), torch.randn(3, 6, dtype=torch.float64)
+
+
+@case("kernels, outputs=OutputSketch(16) ± 2.13 errors", "an entry of 30 outputs", "interval", 400)
+def sketched_outputs(random: Random, seed: int) -> bool:
+    model, x = classifier(seed)
+    K = ns.kernel("trntk0", model, x, outputs=ns.OutputSketch(16, seed), certify=False)
+    error = K.meta["error"]["standard_error"][0, 1]
+    truth = ns.kernel("trntk0", model, x, certify=False).numpy()[0, 1]
+    return abs(K.numpy()[0, 1] - truth) <= scipy.stats.t.ppf(0.975, 15) * float(error)
+
+
+@case("feature_matrices, outputs=OutputSketch(16) ± 2.13 errors", "an entry of 30 outputs", "interval", 400)
+def sketched_features(random: Random, seed: int) -> bool:
+    model, x = classifier(seed)
+    options: dict[str, Any] = {"layers": "0", "certify": False}
+    found = ns.feature_matrices(model, x, outputs=ns.OutputSketch(16, seed), **options)["0"]
+    truth = ns.feature_matrices(model, x, **options)["0"].ptk[0, 1]
+    assert found.standard_error is not None
+    return abs(float(found.ptk[0, 1] - truth)) <= scipy.stats.t.ppf(0.975, 15) * float(found.standard_error[0, 1])
 
 
 @case("linalg.estimate_effective_rank ± 1.96 errors", "120 × 120, 16 probes", "interval", 400, wide=True)

@@ -27,8 +27,6 @@ class Null(ABC):
     """What the largest singular value would be without spikes."""
 
     level: float
-    once = False
-    """Whether the first round's null is for all spikes."""
 
     @abstractmethod
     def round(self, residual: Float[Tensor, "m n"], removed: int, unit: float) -> tuple[float, Probability]:
@@ -86,36 +84,32 @@ def crowding(shape: tuple[int, int], removed: int) -> float:
 
 
 @dataclass(frozen=True)
-class InitialNull(Null):
-    """The initial matrix and its entries permuted: one null for all, whatever W became."""
+class InitialNull(PermutationNull):
+    """The initial matrix, and entries drawn from it and from what remains of W together: two draws of one law would be such
+    halves, differences of scale included."""
 
-    permuted: PermutationNull
     start: Float[Tensor, "m n"]
-    once = True
-
-    @property
-    def level(self) -> float:  # type: ignore[override]
-        return self.permuted.level
 
     def round(self, residual: Float[Tensor, "m n"], removed: int, unit: float) -> tuple[float, Probability]:
         start = self.start / unit
-        itself = largest_singular_values(start[None])
-        others = permuted_values(start, self.permuted.draws - 1, self.permuted.seed, 0)
-        return self.permuted.compared(torch.cat([itself, *others]))
+        both = permuted_values(torch.cat([residual, start]), self.draws - 1, self.seed, removed, len(start))
+        drawn = torch.cat([largest_singular_values(start[None]), *both])
+        return self.compared(drawn * crowding((start.shape[0], start.shape[1]), removed))
 
 
 def permuted_values(
-    residual: Float[Tensor, "m n"], draws: int, seed: int, removed: int
+    residual: Float[Tensor, "k n"], draws: int, seed: int, removed: int, rows: int | None = None
 ) -> Iterator[Float[Tensor, " b"]]:
-    """Largest singular values of `residual` with its entries permuted, in batches; the same on every device."""
+    """Largest singular values of `residual` with its entries permuted (of the first `rows` then), in batches; the same on
+    every device."""
     key = derive_seed(seed, "spike test", removed)
     entries = residual.numel()
     flat, places = residual.reshape(-1), torch.arange(entries, device=residual.device)
     size = max(1, ENTRIES // entries)
     for start in range(0, draws, size):
-        rows = torch.arange(start, min(start + size, draws), device=residual.device)
-        order = _words(key, rows, places).argsort(1)
-        yield largest_singular_values(flat[order].view(len(rows), *residual.shape))
+        which = torch.arange(start, min(start + size, draws), device=residual.device)
+        order = _words(key, which, places).argsort(1)
+        yield largest_singular_values(flat[order].view(len(which), *residual.shape)[:, :rows])
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,8 @@ def spike_test(
       estimated from the same entries takes away (Nadler 2011), and the shift of the edge by the entries' excess
       kurtosis κ, a factor `1 + κ/√(mn)`. No draws; for large matrices of entries with light tails: where more than 1 % beyond
       the level would be false alarms (20 × 30 uniform entries: 8 % at 5 %), a `NumericalWarning` says so.
-    - a matrix W0 of W's shape, such as the initial weights: W0 and its entries permuted `draws - 1` times. One round. Exact if
-      training did no more than permute them; weights drawn again differ in scale too (20 × 30: rejected in 11 % at 5 %).
+    - a matrix W0 of W's shape, such as the initial weights: W0, and `draws - 1` times as many entries from those of W0 and of
+      what remains together. The first round is exact if training did no more than draw the weights again.
 
     Strength, overlaps: `ntkscope.linalg.spiked`. O(m n min(m, n)) without the draws.
 
@@ -110,7 +110,7 @@ def spike_test(
             f"got W0 of shape {tuple(start.shape)} for W of shape {tuple(matrix.shape)}; expected the same shape: the initial"
             " weights of the same layer"
         )
-    return find_spikes(Centred.of(matrix), InitialNull(PermutationNull(level, draws, seed), start - start.mean()))
+    return find_spikes(Centred.of(matrix), InitialNull(level, draws, seed, start - start.mean()))
 
 
 def checked_matrix(W: Matrix, name: str) -> Float[Tensor, "m n"]:
@@ -193,7 +193,7 @@ def find_spikes(matrix: Centred, null: Null) -> SpikeTest:
             count += new
             left_over = float(residual.norm())
         nothing = left_over <= LEFT_OVER * norm or count >= len(values) - 1
-        if not new or null.once or nothing:
+        if not new or nothing:
             break
     scale = 0.0 if left_over <= LEFT_OVER * norm else noise_scale(left_over, shape, count) * unit
     found = [value * unit for value in values[:count].tolist()]

@@ -13,6 +13,7 @@ from ntkscope.core import NumericalError
 from ntkscope.core.arguments import labels_of, two_logits
 from ntkscope.core.checked import CountOrZero
 from ntkscope.core.plain import to_plain
+from ntkscope.measures._studentised import of_pearson, of_r2
 from ntkscope.measures.distillation import agreement_wrong, r2_logits, same_where_wrong
 from ntkscope.measures.kendall import Kendall, kendall, kendall_tau
 from ntkscope.measures.log_odds import correct_class_log_odds, probabilities
@@ -28,8 +29,8 @@ from ntkscope.measures.prediction import (
 )
 from ntkscope.measures.uncertainty import (
     Summary,
-    bootstrap_means,
     percentile_interval,
+    resampled_means,
     standard_error,
     summarise,
     wilson_interval,
@@ -107,8 +108,9 @@ def faithfulness(
     """Every measure of faithfulness at once, with 95 % intervals over test items.
 
     The intervals of both τ are Student's with the infinitesimal-jackknife standard error of `kendall`, O(n log n) in
-    place of a bootstrap of rank counts. All others are percentiles of `bootstrap` resamples of the items, the monotone
-    map kept as fitted. `bootstrap=0` gives the intervals of τ alone. O(nc + n log n + bootstrap · n).
+    place of a bootstrap of rank counts; those of R² and Pearson's correlation are studentised, all others percentiles of
+    `bootstrap` resamples of the items, the monotone map kept as fitted. `bootstrap=0` gives the intervals of τ alone.
+    O(nc + n log n + bootstrap · n).
     Engel et al. (2023), section 3.
 
     >>> network = np.array([[0.0, 1.0], [0.0, 3.0], [0.0, -2.0], [0.0, 0.5]])
@@ -129,23 +131,24 @@ def faithfulness(
             correct(network, labels),
             surrogate.argmax(1) == network.argmax(1),
             item_total_variation(surrogate, network),
-            p,
-            q,
-            p * p,
-            q * q,
-            p * q,
-            np.zeros_like(p) if fit is None else np.square(fit.probability(odds) - q),
         ],
         axis=1,
     ).astype(np.float64)
-    names = ("surrogate_accuracy", "network_accuracy", "agreement", "total_variation", "tad", "pearson", "r2")
+    names = ("surrogate_accuracy", "network_accuracy", "agreement", "total_variation", "tad")
     figures = dict(zip(names, _figures(per_item.mean(0, keepdims=True))[0].tolist()))
     intervals = {"tau": rank.interval("b"), "tau_literal": rank.interval("discordant")}
+    vary = np.ptp(p) > 0 and np.ptp(q) > 0
     if bootstrap:
-        drawn = bootstrap_means(per_item, _figures, resamples=bootstrap, seed=seed)
-        for name, column in zip(names, drawn.T):
-            known = column[np.isfinite(column)]
-            intervals[name] = percentile_interval(known, items=len(labels)) if len(known) else (math.nan, math.nan)
+        skewed = {"pearson": of_pearson(p, q)} if vary else {}
+        if fit is not None:
+            skewed["r2"] = of_r2(np.square(fit.probability(odds) - q), q)
+        drawn, *others = resampled_means(
+            per_item, *(one.products for one in skewed.values()), resamples=bootstrap, seed=seed
+        )
+        for name, column in zip(names, _figures(drawn).T):
+            intervals[name] = percentile_interval(column, items=len(labels))
+        intervals |= {"pearson": (math.nan, math.nan), "r2": (math.nan, math.nan)}
+        intervals |= {name: one.interval(means) for (name, one), means in zip(skewed.items(), others)}
     same, wrong = same_where_wrong(surrogate, network, labels)
     intervals["agreement_wrong"] = wilson_interval(same, wrong)
     return Faithfulness(
@@ -158,7 +161,7 @@ def faithfulness(
         r2=fit.r2 if fit else math.nan,
         r2_before=fit.r2_before if fit else math.nan,
         r2_isotonic=fit.r2_isotonic if fit else math.nan,
-        pearson=pearson(p, q) if np.ptp(p) > 0 and np.ptp(q) > 0 else math.nan,
+        pearson=pearson(p, q) if vary else math.nan,
         total_variation=figures["total_variation"],
         network_accuracy=figures["network_accuracy"],
         surrogate_accuracy=figures["surrogate_accuracy"],
@@ -179,10 +182,6 @@ def _defined(measure: Callable[..., float], *arrays: np.ndarray) -> float:
 
 
 def _figures(means: np.ndarray) -> np.ndarray:
-    """The figures that are functions of means over items, (r, 10) -> (r, 7)."""
-    surrogate, network, same, distance, p, q, pp, qq, pq, missed = means.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        q_variance, p_variance = np.maximum(qq - q * q, 0), np.maximum(pp - p * p, 0)
-        correlation = np.clip((pq - p * q) / np.sqrt(p_variance * q_variance), -1, 1)
-        r2 = 1 - missed / q_variance
-    return np.stack([surrogate, network, same, distance, 100 * (surrogate - network), correlation, r2], axis=1)
+    """The figures that are linear in means over items, (r, 4) -> (r, 5)."""
+    surrogate, network, same, distance = means.T
+    return np.stack([surrogate, network, same, distance, 100 * (surrogate - network)], axis=1)

@@ -12,9 +12,10 @@ from jaxtyping import Float64
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import Matrix, finite, unit_of
 from ntkscope.core.checked import CountOrZero
+from ntkscope.measures._studentised import of_r2
 from ntkscope.measures.kendall import kendall
 from ntkscope.measures.registry import measure
-from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
+from ntkscope.measures.uncertainty import resampled_means
 
 CONSTANT = 1e-12  # spread of an output, relative to its size, up to which it is constant: rounding alone gives so much
 
@@ -71,7 +72,7 @@ def r2_outputs(predicted: Any, true: Any) -> float:
 def output_fidelity(
     surrogate: Any, network: Any, *, bootstrap: CountOrZero = 1000, seed: int = 0
 ) -> tuple[OutputFidelity, ...]:
-    """Every output of a surrogate beside the network's, with 95 % intervals over items (R²: bootstrap, τ: jackknife).
+    """Every output of a surrogate beside the network's, with 95 % intervals over items: of R² studentised, of τ Student's.
 
     >>> network = np.array([[0.0], [1.0], [2.0], [4.0]])
     >>> (found,) = output_fidelity(network, network)
@@ -109,14 +110,5 @@ def scaled_outputs(first: Any, second: Any) -> tuple[Matrix, Matrix, Float64[np.
 def _interval(g: Float64[np.ndarray, " n"], f: Float64[np.ndarray, " n"], resamples: int, seed: int) -> Any:
     if not resamples:
         return math.nan, math.nan
-    centred = f - f.mean()  # a large mean would leave nothing of the difference of squares
-
-    def figure(means: np.ndarray) -> np.ndarray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(1 - means[:, :1] / np.maximum(means[:, 2:] - np.square(means[:, 1:2]), 0))
-
-    drawn = bootstrap_means(
-        np.stack([np.square(f - g), centred, np.square(centred)], 1), figure, resamples=resamples, seed=seed
-    )
-    known = drawn[np.isfinite(drawn)]
-    return percentile_interval(known, items=len(f)) if len(known) else (math.nan, math.nan)
+    studentised = of_r2(np.square(f - g), f)
+    return studentised.interval(*resampled_means(studentised.products, resamples=resamples, seed=seed))

@@ -74,18 +74,22 @@ def bootstrap_means(
     >>> bootstrap_means([[1.0], [1.0]], lambda means: means, resamples=3).tolist()
     [[1.0], [1.0], [1.0]]
     """
-    items = finite(values, "values", 2)
-    n = len(items)
+    return statistic(resampled_means(finite(values, "values", 2), resamples=resamples, seed=seed)[0])
+
+
+def resampled_means(*values: Float64[np.ndarray, "n _"], resamples: int, seed: int) -> list[Float64[np.ndarray, "r _"]]:
+    """The means of several sets of values of the same n items over resampled items, the same resamples for all."""
+    n = len(values[0])
     if n < 1:
         raise UsageError("got values of no items; expected at least one")
     random = numpy_generator(seed, "bootstrap")
-    found = []
+    blocks = []
     for start in range(0, resamples, rows := max(1, BLOCK // n)):
         count = min(rows, resamples - start)
         drawn = random.integers(0, n, size=(count, n)) + n * np.arange(count)[:, None]
-        times = np.bincount(drawn.reshape(-1), minlength=count * n).reshape(count, n)
-        found.append(statistic(times.astype(np.float64) @ items / n))
-    return np.concatenate(found)
+        times = np.bincount(drawn.reshape(-1), minlength=count * n).reshape(count, n).astype(np.float64)
+        blocks.append([times @ items / n for items in values])
+    return [np.concatenate(means) for means in zip(*blocks)]
 
 
 def percentile_interval(values: Any, level: Probability = 0.95, items: Count | None = None) -> tuple[float, float]:
