@@ -222,6 +222,9 @@ STILL_RIGHT = {
     "one tanh": with_one_activation(nn.Tanh),
     "forward hook": change(lambda net: net[1].register_forward_hook(lambda m, given, out: 2 * out)),
     "scaled output": change(lambda net: net.register_forward_hook(lambda m, given, out: 0.5 * out)),
+    "patched with a layer of its own": change(
+        lambda net: setattr(net[1], "forward", lambda x, own=net[1]: 2 * (x @ own.weight.T + own.bias))
+    ),
     "patched without weights": change(lambda net: setattr(net[2], "forward", torch.sin)),
 }
 
@@ -238,7 +241,7 @@ def test_odd_networks_are_trained_as_fit_trains_them(name: str) -> None:
 
 REFUSED = {
     "a forward pass that holds on to one network": (
-        change(lambda net: setattr(net[1], "forward", lambda x, own=net[1]: 2 * (x @ own.weight.T + own.bias))),
+        change(lambda net: setattr(net[1], "forward", lambda x, w=net[1].weight, b=net[1].bias: 2 * (x @ w.T + b))),
         "hold on to one network",
     ),
     "another activation for another seed": (

@@ -42,7 +42,7 @@ def demo_xray(folder: Path, *, seed: int, epochs: int = EPOCHS, **options: Any) 
     model = ns.models.build(**MODEL, seed=seed)
     if (folder / "record.json").exists() and ns.Record.open(folder).kind != "xray":
         raise UsageError(f"{folder} already holds a record of another kind; choose another folder with --out")
-    initial = copy.deepcopy(model)
+    initial = copy.deepcopy(model)  # a network of ours, without hooks
     if (folder / WEIGHTS).exists():
         typer.echo(f"the trained network is in {folder} already")
         ns.models.load_weights(model, folder / WEIGHTS)

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from ntkscope.core import Params, Part, UsageError
 from ntkscope.core.arguments import instance
 from ntkscope.core.calling import arguments
-from ntkscope.core.copies import differing, duplicate, shared
+from ntkscope.core.copies import differing, duplicate
 from ntkscope.core.reach import Reach
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.core.threads import alone_with
+from ntkscope.models._copy import own_copy
 from ntkscope.surrogates._linear_solution import LinearSolution, Problem, Settings, solve
 from ntkscope.tangent.batches import Batch, checked
 from ntkscope.tangent.expansion import FAILED, ROADS, admit, expand, is_transformed, second_road
@@ -268,14 +269,7 @@ def _own_copy(model: nn.Module) -> nn.Module:
             f"got gradient hooks on {', '.join(hooked)}, which make a gradient another than the function's; expected a model"
             " without: remove them before it is linearised"
         )
-    made = duplicate(model)
-    lost = shared(made, model)
-    if lost:
-        raise UsageError(
-            f"a copy of {type(model).__name__} would still use {', '.join(lost)} of the model itself (a function reads a"
-            " global or a weak reference), and a linearised network keeps a copy, so that w₀ stays as it was; expected"
-            " functions that reach the model by what they are given"
-        )
+    made = own_copy(model, "a linearised network keeps a copy, so that w₀ stays as it was")
     others = differing(made, model)
     if others:
         raise UsageError(

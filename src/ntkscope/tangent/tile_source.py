@@ -8,7 +8,6 @@ would compute again. (On another kind of processor, or with another PyTorch, las
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import threading
 import time
@@ -22,6 +21,7 @@ import torch
 from torch import nn
 
 from ntkscope.core import Certificate
+from ntkscope.core.copies import duplicate
 from ntkscope.linalg.tiling import Grid, TileValues
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.coverage import Coverage
@@ -51,7 +51,7 @@ class Recipe(ABC):
         """The same with a model on the CPU, to be computed on `device` where it arrives."""
         if device.type == "cpu":
             return self
-        return replace(self, model=copy.deepcopy(self.model).cpu(), device=str(device))
+        return replace(self, model=duplicate(self.model).cpu(), device=str(device))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import Part, Registry, Snapshot, UsageError, derive_seed
 from ntkscope.core.arguments import as_device, instance
+from ntkscope.models._copy import own_copy
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
 from ntkscope.training.heads import FEW, find_head, head_inputs, replace_head
@@ -158,7 +159,7 @@ def adaptation(
     _check(model, part, validation, targets)
     _check_options(method, options)
     settings = _settings(method, part, seed, options)
-    made = copy.deepcopy(model).to(as_device(device, auto=False))
+    made = own_copy(model, "that copy is trained").to(as_device(device, auto=False))
     where = next(made.parameters()).device
     name = find_head(made, part.take(range(min(FEW, len(part)))).to(where).x, head)
     made = replace_head(made, name, classes, derive_seed(seed, "adapt"))
@@ -182,7 +183,7 @@ def _linear_probe(job: _Job) -> _Trained:
     held = None
     if job.validation is not None:
         held = Part((head_inputs(job.model, job.head, job.validation.x) - mean) / scale, job.validation.y)
-    probe = copy.deepcopy(head)
+    probe = copy.deepcopy(head)  # a layer of ours, from replace_head
     part = Part((features - mean) / scale, job.part.y, job.part.extras)
     found = _train(probe, part, held, job.settings, job.progress)
     with torch.no_grad():  # W (z - mean) / scale + b, as one linear map of z
@@ -194,7 +195,7 @@ def _linear_probe(job: _Job) -> _Trained:
 
 @METHODS.register("random-features")
 def _random_features(job: _Job) -> _Trained:
-    head = copy.deepcopy(job.model.get_submodule(job.head))
+    head = copy.deepcopy(job.model.get_submodule(job.head))  # a layer of ours
     redraw_network(job.model, derive_seed(job.settings.seed, "random features"), job.std)
     job.model.get_submodule(job.head).load_state_dict(head.state_dict())
     return _linear_probe(job)

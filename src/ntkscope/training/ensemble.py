@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,8 @@ from torch import Tensor, nn
 
 from ntkscope.core import Inputs, Params, Part, Progress, Snapshot, UsageError, progress
 from ntkscope.core.checked import Count, CountOrZero
+from ntkscope.core.copies import duplicate
+from ntkscope.models._copy import own_copy
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.ensemble_store import Keeper, as_snapshot, joined
 from ntkscope.training.evaluation import Weights, evaluating, item_weights
@@ -69,7 +70,7 @@ class Ensemble:
 
     def member(self, i: int) -> nn.Module:
         """Member i as a network of its own."""
-        model = copy.deepcopy(self.template)
+        model = own_copy(self.template, "each member has weights of its own")
         with torch.no_grad():
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
                 tensor.copy_((self.params if name in self.params else self.buffers)[name][i])
@@ -171,7 +172,7 @@ def fit_ensemble(
         if keeper is not None:
             keeper.begin(groups, members, plan, moments, advance)
         _train(groups, moments, advance, keeper, on_snapshot, progress)
-    return _collect(copy.deepcopy(models[0]), groups, chosen)
+    return _collect(duplicate(models[0]), groups, chosen)
 
 
 def _prepared(part: Part | Sequence[Part], members: int, settings: Settings, where: torch.device) -> tuple[Part, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import stack_module_state
 
 from ntkscope.core import Inputs, NumericalError, Params, Part, Progress, UsageError, derive_seed
+from ntkscope.core.copies import duplicate
 from ntkscope.training.batches import BatchOrder
 from ntkscope.training.chain import StackedChain, as_chain
 from ntkscope.training.likeness import (
@@ -47,7 +47,7 @@ class Group:
 
     def __init__(self, members: Members, plan: Plan) -> None:
         models, settings = members.models, plan.settings
-        self.plan, self.template, self.seeds = plan, copy.deepcopy(models[0]), tuple(members.seeds)
+        self.plan, self.template, self.seeds = plan, duplicate(models[0]), tuple(members.seeds)
         params, self.buffers = stack_module_state(list(models))
         self.params = {name: tensor.detach().requires_grad_(tensor.requires_grad) for name, tensor in params.items()}
         self.wanted = {name: p.requires_grad for name, p in self.params.items()}

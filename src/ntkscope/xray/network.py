@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -12,7 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Inputs, UsageError
+from ntkscope.core.copies import duplicate
 from ntkscope.models import read_weights, without_prefix
+from ntkscope.models._copy import own_copy
 from ntkscope.tangent.batches import as_batch
 from ntkscope.tangent.subject import Subject, place, quiet, select
 
@@ -59,13 +60,13 @@ def initial_network(model: nn.Module, initial: Any, x: Inputs) -> nn.Module | No
     if initial is None:
         return None
     if isinstance(initial, nn.Module):
-        made = copy.deepcopy(initial)
+        made = duplicate(initial)
     elif not isinstance(initial, Mapping | str | Path):
         raise UsageError(
             f"initial is a {type(initial).__name__}; expected a module, a state dict or the path of a weights file"
         )
     else:
-        made = copy.deepcopy(model)
+        made = own_copy(model, "the initial weights are loaded into that copy")
         own = made.state_dict()
         state = without_prefix(dict(initial) if isinstance(initial, Mapping) else read_weights(Path(initial)), own)
         wrong = [key for key, value in own.items() if key not in state and not key.endswith("num_batches_tracked")]
