@@ -100,7 +100,7 @@ def shift(
     *,
     layer: str | int | None = None,
     pooling: Any = "mean",
-    tests: Sequence[str] = TESTS,
+    tests: str | Sequence[str] = TESTS,
     kernel: str | None = None,
     permutations: Count = 999,
     groups: Any = None,
@@ -175,7 +175,7 @@ def shift(
     )
 
 
-def _tests(tests: Sequence[str]) -> tuple[str, ...]:
+def _tests(tests: str | Sequence[str]) -> tuple[str, ...]:
     listed = tests if isinstance(tests, Iterable) and not isinstance(tests, str) else (tests,)
     chosen = tuple(dict.fromkeys(listed))
     if not chosen or any(name not in TESTS for name in chosen):
