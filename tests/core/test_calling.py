@@ -252,3 +252,34 @@ def test_items_with_other_members_than_the_rest_are_refused(odd: Any, place: int
     data = Items(lambda i: odd if i == place else {"x": X[i], "mask": MASK[i]})
     with pytest.raises(UsageError):
         ns.kernel("trntk0", Optional(), data)
+
+
+class WithoutLength(Dataset[Tensor]):
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.zeros(3)
+
+
+def test_inputs_that_cannot_be_read_row_by_row_are_refused() -> None:
+    x = torch.ones(4, 3)
+    for other in (x.to_sparse(), x.to_sparse_csr(), torch.nested.nested_tensor([x[0], x[1]])):
+        with pytest.raises(UsageError, match="sparse or nested"):
+            ns.kernel("trntk0", nn.Linear(3, 2), other)
+    for data in (WithoutLength(), DataLoader(WithoutLength(), sampler=range(3))):
+        with pytest.raises(UsageError, match="without a length"):
+            ns.kernel("trntk0", nn.Linear(3, 2), data)
+
+
+def test_a_loader_gives_what_it_yields() -> None:
+    data = TensorDataset(torch.randn(6, 3))
+    assert ns.kernel("trntk0", nn.Linear(3, 2), DataLoader(data, 4)).shape == (6, 6)
+    assert ns.kernel("trntk0", nn.Linear(3, 2), DataLoader(data, 4, drop_last=True)).shape == (4, 4)
+
+
+class Timed(nn.Linear):
+    def forward(self, x: Tensor, timestep: Tensor | None = None) -> Tensor:
+        return super().forward(x)
+
+
+def test_a_number_per_item_at_a_place_for_lengths_or_times_is_refused_with_both_readings() -> None:
+    with pytest.raises(UsageError, match="argument 'timestep' or a label"):
+        ns.kernel("trntk0", Timed(3, 2), TensorDataset(torch.randn(6, 3), torch.arange(6)))

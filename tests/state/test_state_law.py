@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -258,3 +262,49 @@ def test_what_cannot_be_put_back_is_named(tmp_path: Path) -> None:
             model: Any = build("a list")
             model.kept, model.write = value, write
             assert ns.kernel("trntk0", model, X).certificate.changes == ("kept (cannot be put back)",)
+
+
+class Counting(nn.Module):
+    """A part that is scripted: its counter is not Python's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.n += 1
+        return x
+
+
+VARIABLE: ContextVar[int] = ContextVar("variable", default=0)
+
+
+def test_scripts_and_optimizers_are_put_back() -> None:
+    model: Any = build("a list")
+    model.counting, model.optimizer = torch.jit.script(Counting()), torch.optim.SGD(model.parameters(), lr=1.0)
+    model.write = lambda m, x: (
+        m.counting(x),
+        m.optimizer.param_groups[0].update(lr=m.optimizer.param_groups[0]["lr"] / 2),
+    )
+    changes = ns.kernel("trntk0", model, X).certificate.changes
+    assert (model.counting.n, model.optimizer.param_groups[0]["lr"]) == (0, 1.0)
+    assert set(changes) == {"counting", "optimizer.param_groups.0.lr"}
+
+
+def test_what_grows_or_is_not_pythons_is_named() -> None:
+    model: Any = build("a list")
+    model.cached, model.numbers = functools.lru_cache(lambda n: n), (ctypes.c_double * 2)()
+    model.write = lambda m, x: (m.cached(len(x)), m.numbers.__setitem__(0, m.numbers[0] + 1))
+    changes = ns.kernel("trntk0", model, X).certificate.changes
+    assert set(changes) == {"cached (cannot be put back)", "numbers (cannot be put back)"}
+
+
+def test_settings_that_a_model_makes_are_taken_back() -> None:
+    model: Any = build("a list")
+    model.write = lambda m, x: (VARIABLE.set(5), np.seterr(all="raise"), torch.use_deterministic_algorithms(True))
+    token, errors = VARIABLE.set(3), np.geterr()
+    try:
+        ns.kernel("trntk0", model, X)
+        assert (VARIABLE.get(), np.geterr(), torch.are_deterministic_algorithms_enabled()) == (3, errors, False)
+    finally:
+        VARIABLE.reset(token)

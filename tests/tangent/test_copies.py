@@ -709,3 +709,38 @@ def test_what_cannot_be_kept_as_it_was_is_refused() -> None:
 
 
 IN_A_TUPLE: list[Any] = [None]
+
+
+class Freezes(Gained):
+    """Its forward pass freezes a parameter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.layer.bias.requires_grad_(False)
+        return super().forward(x)
+
+
+def test_a_model_that_freezes_a_parameter() -> None:
+    model, x = Freezes(), torch.randn(4, 3)
+    expected = ns.kernel("trntk0", model, x, params=["gain", "layer.weight"]).dense()
+    torch.testing.assert_close(ns.kernel("trntk0", model, x).dense(), expected)
+    torch.testing.assert_close(ns.kernel("trntk0", model, x, dtype=torch.float64).dense().float(), expected)
+    assert model.layer.bias.requires_grad
+
+
+def test_a_frozen_script_is_linearised() -> None:
+    frozen = torch.jit.freeze(torch.jit.script(nn.Linear(3, 2).eval()))
+    model, x = nn.Sequential(nn.Linear(3, 3), frozen).eval(), torch.randn(4, 3)
+    torch.testing.assert_close(ns.linearize(model)(x), model(x))
+
+
+@pytest.mark.parametrize("error", [KeyError, TypeError, AttributeError, ZeroDivisionError])
+def test_a_model_that_fails_on_single_samples_is_refused(error: type[Exception]) -> None:
+    model = net()
+
+    def fail(module: nn.Module, args: Any) -> None:
+        if len(args[0]) == 1:
+            raise error("alone")
+
+    model.register_forward_pre_hook(fail)
+    with pytest.raises(UsageError, match="one sample alone"):
+        ns.kernel("trntk0", model, X)

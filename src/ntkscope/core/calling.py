@@ -5,7 +5,8 @@
   take are left out. Otherwise a namedtuple goes by position if it can, and the others are passed whole, labels too.
 - Anything else is the only argument.
 - Items of a Dataset and batches of a DataLoader are read in the same way, lists as tuples, but a tuple may end in a label,
-  which is dropped; `without_labels` says how it is told. Names and `((x, mask), label)` leave no doubt.
+  which is dropped; `without_labels` says how it is told. Names and `((x, mask), label)` leave no doubt. A loader gives the
+  items that it yields: with `drop_last=True`, not those of an incomplete last batch.
 - Where labels are asked for (X-rays, probes), the last member of a tuple or the first of `LABEL_KEYS` is the label: `parted`.
 """
 
@@ -25,6 +26,9 @@ from ntkscope.core.errors import UsageError
 from ntkscope.core.tree import Inputs, is_branch, named, tensors
 
 LABEL_KEYS = ("label", "labels", "label_ids", "target", "targets", "y")
+COUNTS = re.compile(
+    "(t|times?|time_?steps?|len|lens|lengths?)$|.*_(len|lengths?|times?)$"
+)  # one number per item, no label
 SWITCHES = {"bool", "int", "str", "None", "NoneType", "Optional", "Union", "typing", "class"}  # annotations, no tensors
 
 
@@ -55,8 +59,9 @@ def without_labels(model: nn.Module, items: Sequence[Any], *, batched: bool) -> 
     """The inputs of a data set's items, or of a loader's batches.
 
     The last member of a tuple is an argument where `forward` requires that position, and a label where it takes fewer. Where
-    the position is optional, text and one whole number per item are labels, and so is what neither the mask nor the switch that
-    stands there can be; a mask (boolean, or so named) that has the input's axes is an argument. Anything else is refused.
+    the position is optional, text and one whole number per item are labels (but not at a place for lengths or times), and so is
+    what neither the mask nor the switch that stands there can be; a mask (boolean, or so named) that has the input's axes is an
+    argument. Anything else is refused.
     """
     items = [_tuples(item) for item in items]
     members = named(items[0])
@@ -144,9 +149,10 @@ def _ends_in_label(model: nn.Module, items: Sequence[tuple[Any, ...]], batched: 
     integers = numbers is not None and not numbers.is_floating_point()
     if numbers is None and not is_branch(last):
         return True
-    if not positions or (integers and math.prod(shape) == 1) or (fields and fields[-1] in LABEL_KEYS):
+    taken = positions[min(count, len(positions)) - 1] if positions else None
+    single = integers and math.prod(shape) == 1
+    if taken is None or (fields and fields[-1] in LABEL_KEYS) or (single and not COUNTS.match(taken.name)):
         return True
-    taken = positions[min(count, len(positions)) - 1]
     if count > len(positions) and taken.kind is not taken.VAR_POSITIONAL:
         return not fields  # a namedtuple is passed whole
     words = set() if taken.annotation is taken.empty else set(re.findall(r"\w+", str(taken.annotation)))

@@ -41,6 +41,11 @@ def collect(
     """
     with kept_randomness(also=_streams(data)):
         source = data.dataset if isinstance(data, DataLoader) else data
+        if not isinstance(source, IterableDataset) and not hasattr(source, "__len__"):
+            raise UsageError(
+                f"got {type(source).__name__} without a length as {what}; expected to know how many items there are: give it"
+                " __len__, or make it an IterableDataset"
+            )
         if isinstance(data, DataLoader):
             refuse_shuffling(data, what)
         if not augmented and not isinstance(source, IterableDataset):

@@ -25,7 +25,7 @@ from ntkscope.tangent.apart import Apart, Some
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.check import Check, Pending, Sizes, Squares, Table, squares, stacked
 from ntkscope.tangent.features import Feature, Formed, Near, bundle, joined, small
-from ntkscope.tangent.guards import MIXED, OUTPUTS, RANDOM, SHAPED, check_finite
+from ntkscope.tangent.guards import BROKEN, MIXED, OUTPUTS, RANDOM, SHAPED, check_finite
 from ntkscope.tangent.heads import Heads
 from ntkscope.tangent.pieces import Piece
 from ntkscope.tangent.reference import compare, dense, pulled
@@ -414,7 +414,7 @@ class _told:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, NtkscopeError | torch.OutOfMemoryError):
             return
-        if isinstance(error, RuntimeError | ValueError | IndexError) and self.few < self.all_of:
+        if isinstance(error, BROKEN) and self.few < self.all_of:
             what = f"cannot be run on {self.few} of {self.all_of} samples it was given together ({error})"
             raise UsageError(SHAPED.format(what=what)) from error
 

@@ -87,6 +87,10 @@ def checked(batch: Batch) -> Batch:
     tensors = batch.tensors()
     if not tensors:
         raise UsageError("got inputs without any tensor; expected at least one, samples along its first axis")
+    if any(t.is_nested or t.layout != torch.strided for t in tensors):
+        raise UsageError(
+            "got a sparse or nested tensor as input; expected dense ones: pass x.to_dense(), or padded ones and a mask"
+        )
     lengths = {len(t) if t.dim() else None for t in tensors}
     if len(lengths) != 1 or None in lengths:
         raise UsageError(

@@ -37,6 +37,15 @@ RANDOM = (
     "the model gives other outputs when it is run twice on the same inputs, or draws from a random generator of its own"
     " (functional dropout, noise); expected a deterministic one: call model.eval() or switch the noise off"
 )
+BROKEN = (
+    RuntimeError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ValueError,
+    AssertionError,
+    ArithmeticError,
+)  # by a model
 SHAPED = (
     "the model {what}, so its samples are not computed one by one; expected outputs of shape (n, c) for any n, also 1: look for"
     " .squeeze() without an axis, fixed batch sizes, or statistics over the batch"
@@ -46,7 +55,7 @@ SHAPED = (
 def check_mode(model: nn.Module) -> None:
     """BatchNorm in training mode, and dropout that is active, make a kernel mean nothing."""
     for name, module in model.named_modules():
-        if not module.training:
+        if not getattr(module, "training", False):  # a frozen script has no mode
             continue
         where = f'{type(module).__name__} (at "{name}")'
         if isinstance(module, BATCH_NORMS):
@@ -89,7 +98,7 @@ def first_outputs(subject: Subject, batch: Batch) -> Tensor:
         outputs = subject(batch)
     except NtkscopeError:
         raise
-    except (RuntimeError, TypeError, LookupError, AttributeError, ValueError, AssertionError) as error:
+    except BROKEN as error:
         raise UsageError(_explain(subject, batch, error)) from error
     if outputs.dim() != 2 or len(outputs) != len(batch):
         raise UsageError(
@@ -243,7 +252,7 @@ def check_independence(subject: Subject, batch: Batch, outputs: Tensor) -> None:
             alone = subject(batch[i : i + 1]).detach()
         except NtkscopeError:
             raise
-        except (RuntimeError, ValueError, IndexError) as error:
+        except BROKEN as error:
             raise UsageError(SHAPED.format(what=f"cannot be run on one sample alone ({error})")) from error
         if alone.shape != outputs[i : i + 1].shape:
             what = f"gives outputs of shape {tuple(alone.shape)} for one sample"

@@ -37,14 +37,13 @@ KEPT = (
     2**26
 )  # bytes: larger tensors, arrays or sets of parameters are kept by value only if the first pass wrote to them
 SMALL = 2**20  # bytes: arrays up to this size are compared after every pass, others when a call ends
-OPAQUE: tuple[type, ...] = (
+OPAQUE = (
     torch.jit.ScriptModule,
     torch.UntypedStorage,
     torch.storage.TypedStorage,
     np.void,
     memoryview,
-)
-OPAQUE += (ctypes.Array, ctypes.Structure, ctypes._SimpleCData)  # hold more than can be looked at
+)  # not all is seen
 CLEAR = (dict, tuple, frozenset, slice, type(...), torch.layout, torch.memory_format, np.generic, np.dtype)
 _MISSING = object()
 _type: Callable[[Any], Any] = type
@@ -431,6 +430,18 @@ def _opaque(value: Any) -> bool:
     return isinstance(value, OPAQUE) or not (gc.is_tracked(value) or isinstance(value, CLEAR) or _kind_of(value))
 
 
+def _script_attributes(module: Any) -> dict[str, Any]:
+    """The attributes of a scripted module that are numbers, texts or containers of them."""
+    names = module._concrete_type.get_attributes() if getattr(module, "_concrete_type", None) is not None else ()
+    values = {name: module._c.getattr(name) for name in names if module._c.hasattr(name)}
+    return {name: value for name, value in values.items() if isinstance(value, int | float | str | list | tuple | dict)}
+
+
+def _write_script(module: Any, kept: dict[str, Any]) -> None:
+    for name, value in kept.items():
+        module._c.setattr(name, value)
+
+
 def _write_text(owner: Any, kept: tuple[Any, int]) -> None:
     owner.seek(0)
     owner.truncate()
@@ -465,6 +476,9 @@ _KINDS: list[tuple[Any, _Kind]] = [
     ),
     (io.StringIO | io.BytesIO, _Kind(lambda f: f.closed or (f.getvalue(), f.tell()), _write_text)),
     (io.IOBase, _Kind(lambda f: f.closed or not f.seekable() or f.tell())),
+    (torch.jit.ScriptModule, _Kind(_script_attributes, _write_script)),
+    ((ctypes.Array, ctypes.Structure, ctypes._SimpleCData), _Kind(bytes)),
+    (type(lru_cache(id)), _Kind(lambda f: f.cache_info().currsize)),
     (itertools.count, _Kind(repr, lambda _, kept: itertools.count(*ast.literal_eval(f"({kept[6:-1]},)")))),
 ]
 

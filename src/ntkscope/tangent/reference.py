@@ -70,6 +70,8 @@ def answer(subject: Subject, batch: Batch, *, plainly: bool = False) -> dict[str
     """The outputs of a batch, under no name, and the gradients of a random sum of them; `plainly`: nothing is put back."""
     fresh = batch.map(torch.clone)
     outputs = logits(subject.model(*fresh.args, **fresh.kwargs)) if plainly else subject(batch)
+    for leaf in subject.leaves.values() if plainly else ():
+        leaf.requires_grad_()  # where the pass has frozen it
     weights = torch.randn(outputs.shape, generator=generator(0, "twins"), dtype=torch.float64).to(outputs)
     grads = pull(subject, outputs, weights, list(subject.leaves.values())) if outputs.requires_grad else []
     return {"": outputs.detach(), **dict(zip(subject.leaves, grads))}

@@ -13,12 +13,14 @@ import copy
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from fnmatch import fnmatchcase
 from functools import reduce
 from itertools import chain
 from types import FunctionType
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -463,8 +465,10 @@ def _all_names(model: nn.Module) -> dict[int, list[str]]:
 
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
-    """TF32 off; the default dtype, warning filters and random states of the process are kept, whatever happens inside."""
-    dtype = torch.get_default_dtype()
+    """TF32 off; the default dtype, warning filters, random states of the process and whether its algorithms are deterministic
+    are kept, whatever happens inside."""
+    dtype, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
     devices = [torch.device("cuda", k) for k in range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)]
     with kept_randomness(devices), tensor_cores(False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*performance drop", category=UserWarning)  # of vmap's slower rules
@@ -472,6 +476,7 @@ def _settings() -> Iterator[None]:
             yield
         finally:
             torch.set_default_dtype(dtype)
+            torch.use_deterministic_algorithms(deterministic, warn_only=only_warns)
 
 
 _SETTINGS = Together(_settings)
@@ -484,6 +489,7 @@ def quiet(device: torch.device, *models: nn.Module) -> Iterator[None]:
     Gradients on, mixed precision off, the settings of the process kept; the models are put back as they were.
     """
     threads, subjects = torch.get_num_threads(), list[Subject]()
+    context, errors = copy_context(), np.geterr()
     with (
         alone_with(*(module for model in models for module in model.modules())),
         _SETTINGS,
@@ -500,6 +506,10 @@ def quiet(device: torch.device, *models: nn.Module) -> Iterator[None]:
             calls.pop()
             if not calls:
                 del _OPEN[caller()]
+            np.seterr(**errors)
+            for variable, value in context.items():
+                if variable.get(None) is not value:
+                    variable.set(value)
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
             with contextlib.ExitStack() as each:
