@@ -270,7 +270,13 @@ FIGURES = (
 )
 for _name in (*FIGURES, "tau"):
 
-    @case(f"measures.faithfulness, {_name}", "200 items", "interval", wide=_name == "agreement_wrong")
+    @case(
+        f"measures.faithfulness, {_name}",
+        "200 items",
+        "interval",
+        4000 if _name in ("pearson", "r2") else 1000,
+        wide=_name == "agreement_wrong",
+    )
     def faithful(random: Random, seed: int, name: str = _name) -> bool:
         found = faithfulness(*two_networks(random, 200), bootstrap=400, seed=seed)
         truth = true_tau() if name == "tau" else true_faithfulness()[name]
@@ -282,14 +288,14 @@ def true_tau() -> float:
     return faithfulness(*two_networks(numpy_generator(0, "calibration truth"), 400_000), bootstrap=0).tau
 
 
-@case("measures.output_fidelity, R²", "100 items, R² = 0.8", "interval")
+@case("measures.output_fidelity, R²", "100 items, R² = 0.8", "interval", 4000)
 def fidelity(random: Random, seed: int) -> bool:
     y = random.normal(size=100)
     (found,) = output_fidelity(y + math.sqrt(0.2) * random.normal(size=100), y, bootstrap=400, seed=seed)
     return within(0.8, (found.r2_low, found.r2_high))
 
 
-@case("measures.output_fidelity, R² of skewed outputs", "200 items, errors that grow with them", "interval")
+@case("measures.output_fidelity, R² of skewed outputs", "200 items, errors that grow with them", "interval", 4000)
 def skewed_fidelity(random: Random, seed: int) -> bool:
     y = random.exponential(size=200)  # of variance 1 and mean square 2
     (found,) = output_fidelity(y + 0.4 * y * random.normal(size=200), y, bootstrap=400, seed=seed)
@@ -372,7 +378,7 @@ def between() -> float:
     return float(scipy.optimize.brentq(nearer, 1.0, 4.0))
 
 
-@case("linalg.tail_rivals.vuong, exponential", "500 values of a law as near to both", "test")
+@case("linalg.tail_rivals.vuong, exponential", "500 values of a law as near to both", "test", 4000)
 def not_nested(random: Random, seed: int) -> bool:
     x = 1 + random.exponential(size=500) ** between()
     return rejects(vuong(x, 1 + 1 / float(np.log(x).mean()), RIVALS["exponential"]).p)
@@ -393,7 +399,12 @@ def entries(random: Random, law: str, shape: tuple[int, int]) -> torch.Tensor:
 
 for _law, _shape in (("normal", (20, 30)), ("uniform", (20, 30)), ("laplace", (20, 30))):
 
-    @case(f"linalg.spike_test, permutation, {_law}", f"{_shape[0]} × {_shape[1]}", "test", 400)
+    @case(
+        f"linalg.spike_test, permutation, {_law}",
+        f"{_shape[0]} × {_shape[1]}",
+        "test",
+        4000 if _law == "normal" else 400,
+    )
     def permuted(random: Random, seed: int, law: str = _law, shape: tuple[int, int] = _shape) -> bool:
         return rejects(spike_test(entries(random, law, shape), draws=39, seed=seed).p_value)
 
@@ -407,7 +418,7 @@ for _law, _shape in (("normal", (20, 30)), ("normal", (60, 80)), ("uniform", (30
     CASES[f"linalg.spike_test, Tracy–Widom, {_law} {_shape[0]}"] = CASES.pop(f"linalg.spike_test, Tracy–Widom, {_law}")
 
 
-@case("linalg.spike_test, initial weights", "20 × 30, permuted", "test", 400, wide=True)
+@case("linalg.spike_test, initial weights", "20 × 30, permuted", "test", 4000, wide=True)
 def initial(random: Random, seed: int) -> bool:
     W0 = entries(random, "normal", (20, 30))
     W = W0.reshape(-1)[torch.from_numpy(random.permutation(600))].view(20, 30)
@@ -416,7 +427,7 @@ def initial(random: Random, seed: int) -> bool:
 
 for _law in ("normal", "uniform", "laplace"):
 
-    @case(f"linalg.spike_test, initial weights, {_law}", "20 × 30, drawn again", "test")
+    @case(f"linalg.spike_test, initial weights, {_law}", "20 × 30, drawn again", "test", 4000)
     def redrawn(random: Random, seed: int, law: str = _law) -> bool:
         W0, W = (entries(random, law, (20, 30)) for _ in range(2))
         return rejects(spike_test(W, null=W0, draws=39, seed=seed).p_value)
