@@ -27,6 +27,8 @@ class Null(ABC):
     """What the largest singular value would be without spikes."""
 
     level: float
+    once = False
+    """Whether the first round's null is for all spikes."""
 
     @abstractmethod
     def round(self, residual: Float[Tensor, "m n"], removed: int, unit: float) -> tuple[float, Probability]:
@@ -85,6 +87,19 @@ def crowding(shape: tuple[int, int], removed: int) -> float:
 
 @dataclass(frozen=True)
 class InitialNull(PermutationNull):
+    """The initial matrix and its entries permuted: one null for all, whatever W became; weights drawn again may differ more."""
+
+    start: Float[Tensor, "m n"]
+    once = True
+
+    def round(self, residual: Float[Tensor, "m n"], removed: int, unit: float) -> tuple[float, Probability]:
+        start = self.start / unit
+        others = permuted_values(start, self.draws - 1, self.seed, 0)
+        return self.compared(torch.cat([largest_singular_values(start[None]), *others]))
+
+
+@dataclass(frozen=True)
+class RedrawnNull(PermutationNull):
     """The initial matrix, and entries drawn from it and from what remains of W together: two draws of one law would be such
     halves, differences of scale included."""
 

@@ -17,7 +17,7 @@ from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import tensor_of
 from ntkscope.core.checked import Probability
 from ntkscope.linalg.gram import Gram
-from ntkscope.linalg.nulls import InitialNull, NoiseNull, Null, PermutationNull, excess_kurtosis
+from ntkscope.linalg.nulls import NoiseNull, Null, PermutationNull, RedrawnNull, excess_kurtosis
 from ntkscope.linalg.singular import SingularParts
 from ntkscope.linalg.spiked import participation, spike_overlaps, spike_strength
 from ntkscope.linalg.system import NumericalWarning
@@ -110,7 +110,7 @@ def spike_test(
             f"got W0 of shape {tuple(start.shape)} for W of shape {tuple(matrix.shape)}; expected the same shape: the initial"
             " weights of the same layer"
         )
-    return find_spikes(Centred.of(matrix), InitialNull(level, draws, seed, start - start.mean()))
+    return find_spikes(Centred.of(matrix), RedrawnNull(level, draws, seed, start - start.mean()))
 
 
 def checked_matrix(W: Matrix, name: str) -> Float[Tensor, "m n"]:
@@ -193,7 +193,7 @@ def find_spikes(matrix: Centred, null: Null) -> SpikeTest:
             count += new
             left_over = float(residual.norm())
         nothing = left_over <= LEFT_OVER * norm or count >= len(values) - 1
-        if not new or nothing:
+        if not new or null.once or nothing:
             break
     scale = 0.0 if left_over <= LEFT_OVER * norm else noise_scale(left_over, shape, count) * unit
     found = [value * unit for value in values[:count].tolist()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -120,7 +120,7 @@ def classify(
         level = LEVEL if draws == 0 else min(MOST_LEVEL, max(LEVEL, 1 / (1 + draws)))  # fewer draws are refused
     null: Null = NoiseNull(level) if draws == 0 else PermutationNull(level, draws, seed)
     if start is not None:
-        null = InitialNull(PermutationNull(level, draws or DRAWS, seed), start - start.mean())
+        null = InitialNull(level, draws or DRAWS, seed, start - start.mean())
     parts = Centred.of(matrix)
     spikes = find_spikes(parts, null)
     bulk = _Bulk.of(parts.values, (matrix.shape[0], matrix.shape[1]), spikes.count)
@@ -165,7 +165,7 @@ def _without_repeats(
     if min(len(rows), len(columns)) >= FEWEST:
         if isinstance(null, InitialNull) and start is not None:
             kept = start[rows][:, columns]
-            null = InitialNull(null.permuted, kept - kept.mean())
+            null = replace(null, start=kept - kept.mean())
         count = find_spikes(Centred.of(matrix[rows][:, columns]), null).count
     repeated["spikes without repeats"] = count
     if count:
