@@ -230,6 +230,8 @@ class Linearized(nn.Module):
 class _Making:
     """What a network was linearised of: the model, until the copy is first run; and the globals and classes of both."""
 
+    of_this_process = True
+
     def __init__(self, model: nn.Module | None = None) -> None:
         self.before: Pristine | None = None
         self.around: Pristine | None = None

@@ -49,7 +49,10 @@ def tensor_bytes(value: Tensor) -> bytes:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """What an object holds: its `__dict__` and its slots, without asking properties."""
+    """What an object holds: its `__dict__` and its slots, without asking properties; nothing if its class says that what it
+    holds is `of_this_process`, like a view of the caller's globals."""
+    if getattr(type(value), "of_this_process", False):
+        return {}
     try:
         found = dict(object.__getattribute__(value, "__dict__"))
     except AttributeError:  # it has none
