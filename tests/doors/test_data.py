@@ -274,3 +274,62 @@ def test_data_sets_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         lambda: sentiment140.sentiment140(root=tmp_path),
     ):
         refused(load)
+
+
+def pictures(root: Path) -> Path:
+    """An image folder of two classes."""
+    for part in ("train", "test"):
+        for name in ("a", "b"):
+            (root / part / name).mkdir(parents=True)
+            for k in range(2):
+                (root / part / name / f"{k}.png").write_bytes(drawn("PNG"))
+    return root
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as handle:
+        handle.truncate(3 << 30)
+
+
+ODD: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "link to nothing": ("train/a/z.png", lambda path: path.symlink_to("nowhere")),
+    "link to itself": ("train/a/z.png", lambda path: path.symlink_to(path)),
+    "link to a text": ("train/a/z.png", lambda path: path.symlink_to("/etc/passwd")),
+    "class that leads nowhere": ("train/c", lambda path: path.symlink_to("nowhere")),
+    "class that leads back": ("train/c", lambda path: path.symlink_to(path.parent)),
+    "empty": ("train/a/z.webp", lambda path: path.touch()),
+    "half": ("train/b/z.png", lambda path: path.write_bytes(drawn("PNG")[:40])),
+    "another format": ("train/b/z.png", lambda path: path.write_bytes(drawn("GIF", "P"))),
+    "sixteen bits": ("train/b/z.png", lambda path: path.write_bytes(drawn("PNG", "I;16"))),
+    "three gigabytes of nothing": ("train/b/z.png", sparse),
+    "bomb": ("train/b/z.png", lambda path: path.write_bytes(png(60_000, 60_000))),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_image_folders_with_something_else_among_the_images(tmp_path: Path, name: str) -> None:
+    """No image is left out without a word."""
+    where, make = ODD[name]
+    root = pictures(tmp_path / "images")
+    make(root / where)
+    assert where.rpartition("/")[2] in refused(lambda: image_folder(root=root))
+
+
+def test_image_folders_of_links_and_other_files(tmp_path: Path) -> None:
+    root = pictures(tmp_path / "images")
+    (root / "train" / "a" / "z.png").symlink_to(root / "train" / "b" / "0.png")
+    (root / "train" / "c").symlink_to(root / "train" / "b")
+    for name in ("README.txt", ".hidden.png", "Thumbs.db"):
+        (root / "train" / "a" / name).write_bytes(b"not an image")
+    (root / "train" / "a" / "zeros.png").symlink_to("/dev/zero")  # no file, so no image
+    (root / "train" / "a" / "folder.png").mkdir()
+    with open(os.fsencode(root / "train" / "a") + b"/\xff.png", "wb") as handle:
+        handle.write(drawn("PNG"))
+    assert image_folder(root=root).train.y.tolist() == [0, 0, 0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "options", [{"root": 5}, {"root": "a\0b"}, {"folder": None}, {"folder": "a\0"}, {"folder": "a" * 5000}]
+)
+def test_image_folders_by_names_that_are_none(tmp_path: Path, options: dict[str, Any]) -> None:
+    refused(lambda: image_folder(**{"root": tmp_path, **options}))

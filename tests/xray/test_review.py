@@ -62,6 +62,52 @@ def test_corrected_labels() -> None:
         review.corrected(np.array([0, 0]))
 
 
+LABELS: dict[str, tuple[Any, str]] = {
+    "text": (np.array(["0", "0", "1"]), "got labels of type <U1"),
+    "rows": (np.zeros((3, 2)), r"shape \(3, 2\)"),
+    "nothing": (None, "got labels of type object"),
+    "one number": (5, r"shape \(\)"),
+    "halves": (np.array([0, 0, 1.5]), "item 2 has label 1.5"),
+    "not a number": (np.array([0, 0, np.nan]), "item 2 has label nan"),
+    "bits": (np.array([False, False, True]), "cannot hold the suggested label 300 of item 2"),
+    "bytes": (np.array([0, 0, 1], dtype=np.uint8), "cannot hold the suggested label 300"),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_that_cannot_be_corrected(name: str) -> None:
+    """None of these is replaced by what fits, such as the text '3' or the byte 44."""
+    review = Review("x", (Decision(0, 2, 1, 300, "accept"),))
+    y, message = LABELS[name]
+    with pytest.raises(UsageError, match=message):
+        review.corrected(y)
+    assert review.corrected([0, 0, 1]).tolist() == [0, 0, 300]
+    assert review.corrected(np.array([0.0, 0.0, 1.0])).tolist() == [0, 0, 300]
+
+
+HEAD = "record,index,original,label,suggested,decision"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HEAD},decision\r\na,0,0,0,1,reject,accept\r\n",
+        f"record,{HEAD}\r\na,b,0,0,0,1,accept\r\n",
+        f"{HEAD}\r\na,0,0,0,1,accept,7\r\n",
+        f"{HEAD}\r\na,0\r\n",
+        f"{HEAD}\r\na,²,0,0,1,accept\r\n",
+    ],
+    ids=["two decisions", "two records", "more values than columns", "fewer", "digits of another script"],
+)
+def test_tables_that_say_two_things(tmp_path: Path, text: str) -> None:
+    refused(lambda: read_review(written(tmp_path / "r.csv", text)))
+
+
+@pytest.mark.parametrize("path", [None, 5, "a\0b", "a" * 5000])
+def test_paths_that_are_none(path: Any) -> None:
+    refused(lambda: read_review(path))
+
+
 def test_a_review_belongs_to_one_xray(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "x", kind="xray")
     Review(record_id(record), ()).check(record)

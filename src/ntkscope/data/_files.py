@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ntkscope.core import DataCorrupt, DataNotFound
+from ntkscope.core.arguments import path_of
 
 Root: TypeAlias = str | os.PathLike[str] | None
 Alternatives: TypeAlias = tuple[str, ...]  # names under which one file may lie, the preferred first
@@ -32,7 +33,7 @@ def places(root: Root, folders: Sequence[str], system: Sequence[str] = ()) -> tu
     """
     bases = []
     if root is not None:
-        base = Path(root).expanduser()
+        base = path_of(root, "root").expanduser()
         if not os.path.isdir(base):
             raise DataNotFound(f"root={str(root)!r} is not a folder; pass one that exists, or none to search the usual")
         bases.append(base)

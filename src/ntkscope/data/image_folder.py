@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import warnings
 import zlib
@@ -13,7 +14,7 @@ from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
 from ntkscope.core import DataCorrupt, MemoryBudgetError, Split, UnsafeData, UsageError, numpy_generator
-from ntkscope.core.arguments import choice
+from ntkscope.core.arguments import choice, path_of
 from ntkscope.data._files import Root, not_found, places
 from ntkscope.data.normalise import IMAGENET, Normalise
 from ntkscope.data.registry import DATASETS
@@ -75,11 +76,10 @@ def read_image(path: Path, size: int | None, resize: str, max_pixels: int = MAX_
 
 def list_classes(folder: Path) -> dict[str, list[Path]]:
     """The image files of every class below `folder`, classes and files in the order of their names."""
-    classes = sorted(child.name for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
     found = {}
-    for name in classes:
-        files = (file for file in (folder / name).iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
-        found[name] = sorted((file for file in files if not file.name.startswith(".")), key=lambda file: file.name)
+    for name in sorted(child.name for child in _seen(folder) if child.is_dir()):
+        files = [file for file in _seen(folder / name) if file.suffix.lower() in SUFFIXES and file.is_file()]
+        found[name] = sorted(files, key=lambda file: file.name)
         if not found[name]:
             raise DataCorrupt(f"{folder / name}: no image in this class folder, expected some of {', '.join(SUFFIXES)}")
     if not found:
@@ -87,14 +87,25 @@ def list_classes(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
+def _seen(folder: Path) -> list[Path]:
+    """What is in a folder and is not hidden; a link that leads nowhere is an error, since what it stood for is lost."""
+    found = [child for child in folder.iterdir() if not child.name.startswith(".")]
+    lost = [child for child in found if child.is_symlink() and not os.path.exists(child)]
+    if lost:
+        raise DataCorrupt(
+            f"{lost[0]} is a link to {os.readlink(lost[0])}, where nothing is; restore what it led to, or remove it"
+        )
+    return found
+
+
 def _find(root: Root, folder: str) -> tuple[Path, Path]:
     seen = []
-    for place in dict.fromkeys(places(root, [folder])):
-        test = next((place / name for name in TEST_FOLDERS if (place / name).is_dir()), None)
-        if (place / "train").is_dir() and test is not None:
+    for place in dict.fromkeys(places(root, [str(path_of(folder, "folder"))])):
+        test = next((place / name for name in TEST_FOLDERS if os.path.isdir(place / name)), None)
+        if os.path.isdir(place / "train") and test is not None:
             return place / "train", test
-        lacks = "train" if not (place / "train").is_dir() else " or ".join(TEST_FOLDERS)
-        seen.append(f"  {place} ({f'lacks a folder {lacks}' if place.is_dir() else 'no such folder'})")
+        lacks = "train" if not os.path.isdir(place / "train") else " or ".join(TEST_FOLDERS)
+        seen.append(f"  {str(place)[:300]} ({f'lacks a folder {lacks}' if os.path.isdir(place) else 'no such folder'})")
     raise not_found("An image folder", seen, REMEDY)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from ntkscope.core import DataCorrupt, Record, UsageError
+from ntkscope.core.arguments import path_of
 from ntkscope.core.door import parse_json, read_bytes
 from ntkscope.core.record_id import record_id
 from ntkscope.core.schema import Mismatch, fields, list_of, one_of, optional, text, whole
@@ -68,25 +69,35 @@ class Review:
 
     def corrected(self, y: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The labels of the whole training set with the accepted suggestions in place; a label that differs from the one
-        reviewed is an error, as is an item that is not there.
+        reviewed is an error, as are an item that is not there and a suggestion that the labels' type cannot hold.
 
         >>> review = Review("0" * 16, (Decision(0, 2, label=1, suggested=3, decision="accept"),))
         >>> review.corrected(np.array([0, 0, 1])).tolist()
         [0, 0, 3]
         """
         labels = np.array(y, copy=True)
+        if labels.ndim != 1 or labels.dtype.kind not in "biuf":
+            raise UsageError(
+                f"got labels of type {labels.dtype} and shape {labels.shape}; expected a whole number per item: the labels"
+                " that were X-rayed"
+            )
         for each in self.accepted:
             if each.original >= len(labels):
                 raise UsageError(
                     f"got {len(labels)} labels, and the review is of item {each.original}; expected the labels of the whole"
                     " training set, in its order"
                 )
-            if int(labels[each.original]) != each.label:
+            if labels[each.original] != each.label:
                 raise UsageError(
-                    f"item {each.original} has label {int(labels[each.original])}, and the review is of label {each.label};"
+                    f"item {each.original} has label {labels[each.original]}, and the review is of label {each.label};"
                     " expected the labels that were X-rayed, in their order"
                 )
-            labels[each.original] = each.suggested
+            labels[each.original] = np.array(each.suggested).astype(labels.dtype)
+            if labels[each.original] != each.suggested:
+                raise UsageError(
+                    f"got labels of type {labels.dtype}, which cannot hold the suggested label {each.suggested} of item"
+                    f" {each.original}; expected labels of type int64"
+                )
         return labels
 
     def check(self, record: Record) -> None:
@@ -104,11 +115,13 @@ class Review:
 
 def read_review(path: str | Path) -> Review:
     """A review that was saved from a page, as JSON or CSV; anything else is a `DataCorrupt` that says what is wrong."""
-    path = Path(path)
+    path = path_of(path, "path")
     try:
         content = read_bytes(path, DataCorrupt, limit=LARGEST)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}; expected a review saved from a page") from error
+        raise UsageError(
+            f"cannot read {str(path)[:300]}: {error.strerror}; expected a review saved from a page"
+        ) from error
     value = _from_csv(content, path) if path.suffix.lower() == ".csv" else parse_json(content, str(path), DataCorrupt)
     try:
         _review(value, "")
@@ -126,12 +139,14 @@ def _from_csv(content: bytes, path: Path) -> Mapping[str, Any]:
     """The same content as the JSON form has."""
     try:
         reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
-        rows = list(reader)
+        names, rows = list(reader.fieldnames or ()), list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataCorrupt(f"{path} is not a CSV file in UTF-8 ({error}); {REMEDY}") from error
-    missing = [name for name in ("record", *NUMBERS, "decision") if name not in (reader.fieldnames or ())]
-    if missing:
-        raise DataCorrupt(f"{path} has no column {', '.join(missing)}; expected a label review: {REMEDY}")
+    wrong = [name for name in ("record", *NUMBERS, "decision") if names.count(name) != 1]
+    if wrong:
+        raise DataCorrupt(f"{path} has no column {', '.join(wrong)}, or several; expected a label review: {REMEDY}")
+    if any(None in row for row in rows):
+        raise DataCorrupt(f"{path} has rows with more values than columns; expected a label review: {REMEDY}")
     records = {row["record"] for row in rows}
     if len(records) != 1:
         raise DataCorrupt(f"{path} has decisions on {len(records)} X-rays; expected those on one: {REMEDY}")
