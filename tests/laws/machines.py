@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 import ntkscope as ns
-from laws.table import Argument, Case, case, choice, count, given, labels, matrix, nonnegative, other, seed
+from laws.table import NOT_ARRAYS, Argument, Case, case, choice, count, given, labels, matrix, nonnegative, other, seed
 
 MA = ns.machines
 NOT_MADE = (None, "x", 3, object())
+ANY = (np.nan, np.inf, -np.inf)  # for the network to judge
 
 
 def pair() -> Argument:
@@ -52,7 +53,7 @@ CASES: list[Case] = [
         train=other(lambda random, sizes: ns.linalg.as_gram(np.eye(4)), bad=NOT_MADE),
         test=other(lambda random, sizes: ns.linalg.as_gram(np.ones((2, 4))), bad=NOT_MADE)),
     case(MA.fit_machine, pair=pair(), y=labels(), surrogate=choice("glm").may_be(None), target=choice("labels"),
-        classes=count(3).may_be(None), options={"free": ("seconds", "gradient_norm", "alpha")}),
+        classes=count(3).may_be(None), options={"free": ("gradient_norm", "alpha"), "noise": ("seconds",)}),
     case(MA.rate, logits=matrix("n", "c"), network=matrix("n", "c"), y=labels(), bootstrap=count(10, least=0),
         seed=seed(), options={"free": ("figures", "more")}),
     case(MA.solve_last_layer, model=model(), part=part(), loss=choice("mse"), ridge=nonnegative(0.1),
@@ -60,7 +61,8 @@ CASES: list[Case] = [
         options={"of": lambda found: (found.loss_before, found.loss_after, found.rank)}),
     case(MA.retrain_last_layer, model=model(), part=part(), loss=choice("mse"), ridge=nonnegative(0.1),
         rtol=nonnegative(1e-12).may_be(None)),
-    case(MA.joined, first=matrix("n", "p", tensor=True), second=matrix("m", "p", tensor=True)),
+    case(MA.joined, first=matrix("n", "p", tensor=True, meaning=ANY).may_be(NOT_ARRAYS[4]),  # inputs without a name
+        second=matrix("m", "p", tensor=True, meaning=ANY)),
     case(MA.kernel_seconds, name=choice("trntk"), n=count(10), m=count(10, least=0),
         rates=other(lambda random, sizes: rates(), bad=NOT_MADE), options={"low": 0}),
     case(MA.measure_rates, model=model(), x=other(lambda random, sizes: torch.ones(4, 4), bad=NOT_MADE),

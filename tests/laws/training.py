@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,16 @@ def factor(kind: Any) -> Any:
     return lambda **options: kind(**options).factor(3, 5, 20)
 
 
+def each(argument: Argument) -> Argument:
+    """A number, or a list of one per member."""
+    return replace(argument, bad=tuple(value for value in argument.bad if not isinstance(value, list)))
+
+
 RUN = {
     "lr": positive(0.1).may_be(0.0),
     "optimizer": choice("sgd"),
     "loss": choice("cross_entropy"),
-    "steps": count(2),
+    "steps": count(2, least=0),  # none at all: the network as it is
     "batch_size": count(4).may_be(None),
     "momentum": share(0.5),
     "nesterov": switch(),
@@ -75,17 +81,17 @@ RUN = {
 # fmt: off
 CASES: list[Case] = [
     Case(fitted, {"model": model(), "part": part(), **RUN}, name="training.fit"),
-    Case(ensemble, {"part": part(), **RUN,
-        "seeds": given(2, bad=(None, "x", 0, -1, 2.5, [], [0, 0], [2.5], ["x"], float("nan"), object())),
+    Case(ensemble, {"part": part(), **RUN, "lr": each(RUN["lr"]), "weight_decay": each(RUN["weight_decay"]),
+        "seeds": given(2, bad=(None, "x", 0, -1, 2.5, [], [2.5], ["x"], float("nan"), object())),
         "diverged": choice("raise")}, name="training.fit_ensemble"),
     case(T.Settings, **{**RUN, "epochs": given(None)}, options={"name": "training.Settings"}),
     Case(lambda epochs, **given: fitted(epochs=epochs, lr=0.1, **given),
-        {"model": model(), "part": part(), "epochs": count(1)}, name="training.fit in epochs"),
+        {"model": model(), "part": part(), "epochs": count(1, least=0)}, name="training.fit in epochs"),
     Case(one_fold, {"part": part(), "count": count(3, least=2), "seed": seed()}, name="training.folds"),
     case(T.search,
         build=given(lambda **options: ns.models.build("mlp", in_features=4, classes=3, widths=3), bad=NOT_MADE),
         part=part(), grid=given({"lr": [0.1, 0.2]}, bad=(*NOT_MADE, {}, {"lr": []}, {"no such": [1]})),
-        folds_count=count(2, least=2), score=choice("accuracy"), vectorised=switch(), steps=count(1),
+        folds_count=count(2, least=2), score=choice("accuracy"), vectorised=switch(), steps=count(1, least=0),
         options={"name": "training.search"}),
     case(T.evaluate, model=model(), part=part(), loss=choice("cross_entropy"), batch_size=count(5).may_be(None),
         options={"low": 0}),

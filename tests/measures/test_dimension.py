@@ -11,7 +11,7 @@ from scipy.spatial.distance import cdist
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.measures import dimension
-from ntkscope.measures.dimension import components_for, estimate, neighbour_ratios, two_nn
+from ntkscope.measures.dimension import _neighbour_ratios, components_for, estimate, two_nn
 
 
 def cube(d: int, n: int, ambient: int = 50, seed: int = 0) -> np.ndarray:
@@ -58,7 +58,7 @@ def test_neighbours_are_those_of_all_differences(n: int, p: int, seed: int, offs
     X = np.random.default_rng(seed).normal(size=(n, p)) + offset
     X[1] = X[0] + 1e-7
     near = np.sort([np.sort(np.linalg.norm(X - x, axis=1))[1:3] for x in X], axis=1)
-    ratios, nearest = neighbour_ratios(torch.from_numpy(X))
+    ratios, nearest = _neighbour_ratios(torch.from_numpy(X))
     assert ratios == pytest.approx(near[:, 1] / near[:, 0], rel=1e-12)
     assert np.linalg.norm(X - X[nearest], axis=1) == pytest.approx(near[:, 0], rel=1e-12)
 
@@ -113,9 +113,9 @@ def test_items_order_and_type_do_not_matter() -> None:
 
 def test_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     X = torch.from_numpy(cube(4, 90, 9))
-    whole, nearest = neighbour_ratios(X)
+    whole, nearest = _neighbour_ratios(X)
     monkeypatch.setattr(dimension, "NUMBERS", 1000)
-    found, again = neighbour_ratios(X)
+    found, again = _neighbour_ratios(X)
     assert found == pytest.approx(whole, rel=1e-12)
     assert again.tolist() == nearest.tolist()
 

@@ -47,6 +47,8 @@ Tolerance: TypeAlias = Annotated[float, within(above=0, below=1)]
 Probability: TypeAlias = Annotated[float, within(above=0, below=1, expected="a probability between 0 and 1")]
 
 SUMS, SQUARES = 2.0**1000, 2.0**500  # magnitudes up to which sums, or squares, neither overflow nor vanish
+Numbers: TypeAlias = Annotated[Any, SUMS]
+"""A list or an array of finite numbers, or a Gram."""
 NAMES: dict[Any, str] = {str: "a text", os.PathLike: "a path", Path: "a path", Mapping: "a mapping"}
 
 
@@ -119,10 +121,10 @@ def _checks(offered: Callable[..., Any], limit: float) -> dict[str, Check]:
         return {}
     found = {}
     for name, parameter in inspect.signature(offered).parameters.items():
-        infinite = isinstance(parameter.default, float) and not math.isfinite(parameter.default)
-        if name in hints and not infinite and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        if name in hints and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             hint = hints[name] | None if parameter.default is None else hints[name]
-            found[name] = _check(hint, limit)
+            infinite = isinstance(parameter.default, float) and math.isinf(parameter.default)
+            found[name] = _check(Annotated[float, within(low=-math.inf, high=math.inf)] if infinite else hint, limit)
     return {name: check for name, check in found.items() if check is not None}
 
 
@@ -136,6 +138,8 @@ def _check(hint: Any, limit: float) -> Check | None:
         return _check_union(parts, limit)
     if origin is Annotated and isinstance(parts[1], frozenset):
         return functools.partial(whole if parts[0] is int else _real, **dict(parts[1]))
+    if origin is Annotated and isinstance(parts[1], float):
+        return functools.partial(_array, kinds=(np.ndarray, Tensor), limit=min(parts[1], limit))
     if origin is Annotated:  # the words to choose from
         return functools.partial(choice, options=parts[1])
     if origin is Literal:
@@ -167,7 +171,8 @@ def _check_array(hints: list[Any], limit: float) -> Check:
     shape = getattr(hints[0], "dim_str", "...")
     axes = None if len(hints) > 1 or "..." in shape or "*" in shape else len(shape.split())
     kinds = tuple(kind for kind in map(_array_kind, hints) if kind)
-    return functools.partial(_array, kinds=kinds, axes=axes, limit=limit)
+    dtypes = getattr(hints[0], "dtypes", ()) if len(hints) == 1 else ()
+    return functools.partial(_array, kinds=kinds, axes=axes, dtypes=dtypes, limit=limit)
 
 
 def _check_class(kind: Any) -> Check | None:
@@ -191,16 +196,29 @@ def _array_kind(hint: Any) -> type | None:
 # Values
 
 
-def _array(value: Any, name: str, kinds: tuple[type, ...], axes: int | None, limit: float) -> Any:
-    """A real and finite array in range as it is, a list as the first of these kinds, another matrix unseen."""
+def _array(
+    value: Any,
+    name: str,
+    kinds: tuple[type, ...],
+    axes: int | None = None,
+    dtypes: Sequence[str] = (),
+    limit: float = SUMS,
+) -> Any:
+    """A real and finite array in range, one of these kinds and, if float64 is among them, of these dtypes.
+
+    Other matrices with a product, such as Grams, pass unseen.
+    """
     if not isinstance(value, Tensor | np.ndarray) and hasattr(value, "shape") and hasattr(value, "__matmul__"):
         return value
     array = value if isinstance(value, Tensor) else plain_array(value, name)
     if not _in_range(array, name, limit) or axes not in (None, array.ndim):
         tensor_of(array, name, *() if axes is None else (axes,), keep=True, empty=True)  # which says what it is
-    if isinstance(value, kinds):
-        return value
-    return plain_array(value, name) if kinds[0] is np.ndarray else from_numpy(plain_array(value, name))
+    if not isinstance(value, kinds):
+        plain = plain_array(value, name)
+        value = plain if kinds[0] is np.ndarray else from_numpy(plain)
+    if "float64" in dtypes and str(value.dtype).removeprefix("torch.") not in dtypes:
+        return value.double() if isinstance(value, Tensor) else value.astype(np.float64)
+    return value
 
 
 def _in_range(value: Tensor | np.ndarray, name: str, limit: float) -> bool:
@@ -256,8 +274,8 @@ def _switch(value: Any, name: str) -> bool:
 
 
 def _real(value: Any, name: str, **limits: Any) -> Any:
-    """`number`, where an int stays an int, and infinity is taken as a limit that is named."""
-    if isinstance(value, float) and value == math.inf == limits.get("high"):
+    """`number`, where an int stays an int, and infinity is taken where it is a limit."""
+    if isinstance(value, float) and math.isinf(value) and value in (limits.get("low"), limits.get("high")):
         return value
     found = number(value, name, **limits)
     return value if isinstance(value, int | float) else found

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float64, Int64
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import column_count, finite, labels_of
+from ntkscope.core.checked import Numbers
 
 Table = Float64[np.ndarray, "k c"]
 
@@ -37,7 +38,7 @@ class ClassSummary:
         return (self.q1 <= self.mean) & (self.mean <= self.q3)
 
 
-def class_summary(attribution_item: Any, y_train: Any) -> ClassSummary:
+def class_summary(attribution_item: Numbers, y_train: Any) -> ClassSummary:
     """Box-plot statistics of one item's attributions (n_train, c) by training class; O(n c log n). Tukey (1977).
 
     >>> found = class_summary(np.array([[1.0], [2.0], [3.0], [4.0], [40.0], [7.0]]), np.array([0, 0, 0, 0, 0, 1]))
@@ -81,7 +82,7 @@ class Concentration:
 
 
 def concentration(values: Any, k: int = 5) -> Concentration:
-    """Top-k share, top-1 % share and participation ratio of attributions (n,) or (n, c); O(n c log n).
+    """Top-k share, top-1 % share and participation ratio of attributions (n,) or (n, c), NaN where all are 0; O(n c log n).
 
     >>> found = concentration(np.array([1.0, -1.0, 1.0, 1.0]), k=1)
     >>> float(found.top), float(found.participation)

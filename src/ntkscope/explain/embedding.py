@@ -172,16 +172,15 @@ def _texts(encoder: nn.Module, tokenizer: Any, texts: Any, layer: str | int | No
 def _rows(values: Any, name: str) -> Vectors:
     if isinstance(values, Part):
         values = values.x
-    try:
-        rows = np.asarray(plain_array(values), dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    rows = plain_array(values, name)
+    if rows.dtype.kind not in "fiub":
         raise UsageError(
             f"got {name} of type {type(values).__name__}; expected numbers (n, …), one row per item: pass embed= for anything"
             " else"
-        ) from error
+        )
     if rows.ndim < 1 or not len(rows):
         raise UsageError(f"got {name} of shape {rows.shape}; expected (n, …), one row per item")
-    return rows.reshape(len(rows), -1)
+    return rows.astype(np.float64, copy=False).reshape(len(rows), -1)
 
 
 def _stored(folder: Path, run: Callable[[Any], Tensor], samples: list[Any], what: str) -> tuple[Vectors, Vectors]:

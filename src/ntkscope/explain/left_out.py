@@ -38,7 +38,9 @@ def self_influence(surrogate: Any, K: Any, y: Any) -> Float64[np.ndarray, " n"]:
     """
     gram = kernel_of(K)
     without = leave_one_out(surrogate, gram)
-    if len(plain_array(y)) != len(without):
-        raise UsageError(f"got {len(plain_array(y))} labels for {len(without)} training points; expected one each")
+    if plain_array(y, "labels").shape != (len(without),):
+        raise UsageError(
+            f"got labels of shape {plain_array(y).shape} for {len(without)} training points; expected one each"
+        )
     own = np.arange(len(without)), columns_of(surrogate, y, without.shape[1])
     return np.asarray(surrogate.logits(gram))[own] - without[own]

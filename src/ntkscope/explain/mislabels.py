@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 from sklearn.base import clone
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import plain_array
+from ntkscope.core.arguments import finite, plain_array
 from ntkscope.explain._kernels import columns_of, kernel_of
 from ntkscope.explain.left_out import leave_one_out
 from ntkscope.linalg import Gram
@@ -50,7 +50,8 @@ def mislabelled(K: Any, y: Any, surrogate: Any = None) -> Ranking:
     (2, 0, True)
     """
     gram = kernel_of(K)
-    labels = plain_array(y)
+    labels = plain_array(y, "labels")
+    labels = labels if labels.dtype.kind in "US" else finite(labels, "labels", 1).astype(labels.dtype)
     if labels.shape != (gram.shape[0],) or gram.shape[0] != gram.shape[1]:
         raise UsageError(
             f"got a kernel of shape {gram.shape} with labels of shape {labels.shape}; expected the square kernel of the"

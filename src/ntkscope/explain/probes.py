@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError, generator
-from ntkscope.core.checked import Count, Positive, Probability
+from ntkscope.core.checked import Count, Numbers, Positive, Probability
 from ntkscope.core.tree import length, take
 from ntkscope.linalg.feature_rows import FeatureRows, Features
 from ntkscope.linalg.pca import PCA, pca
@@ -174,7 +174,7 @@ def probes(
 
 
 def layer_probe(
-    layer: str, train: Features, y_train: Any, test: Features, y_test: Any, protocol: ProbeProtocol | None = None
+    layer: str, train: Features, y_train: Numbers, test: Features, y_test: Any, protocol: ProbeProtocol | None = None
 ) -> LayerProbe:
     """One layer's probes from features of the training and test items, tensors or stores."""
     how = protocol or ProbeProtocol()

@@ -10,6 +10,7 @@ from jaxtyping import Float64, Int64
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import column_count, finite, labels_of, one_hot, plain_array, whole
+from ntkscope.core.checked import Numbers
 from ntkscope.explain._kernels import kernel_of
 from ntkscope.explain.gauss_newton import gauss_newton_influence
 from ntkscope.explain.influences import Influence
@@ -83,7 +84,13 @@ class RemovalEffects:
 
 
 def removal_effects(
-    K_train: Any, K_test: Any, targets: Any, *, alpha: float | int | None = None, classes: Any = None, k: int = 10
+    K_train: Any,
+    K_test: Numbers,
+    targets: Numbers,
+    *,
+    alpha: float | int | None = None,
+    classes: Any = None,
+    k: int = 10,
 ) -> RemovalEffects:
     """The k training points whose removal would lower the chosen outputs of each test item most, largest effect first.
 

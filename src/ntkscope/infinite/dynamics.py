@@ -239,7 +239,12 @@ def kernel_regression(K: Matrix, y: Tensor | np.ndarray, K_test: Matrix, *, ridg
         found = minimum_norm_solve(matrix, targets, cutoff)
         warnings.warn(f"{doubt} (solved by the pseudo-inverse, of rank {found.rank})", NumericalWarning, stacklevel=2)
         solution = found.solution
-    return _dense(K_test, torch.float64) @ solution.double()
+    test = _dense(K_test, torch.float64)
+    if test.shape[1] != len(gram):
+        raise UsageError(
+            f"got K_test of shape {tuple(test.shape)} for {len(gram)} training items; expected (m, {len(gram)})"
+        )
+    return test @ solution.double()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ntkscope.core import DuplicateName, UsageError
+from ntkscope.core.checked import Count
 from ntkscope.infinite.disguises import refuse_disguise
 from ntkscope.infinite.layer import Layer
 
@@ -205,6 +206,11 @@ def _rms(values: torch.Tensor) -> float:
     return float(values.detach().double().square().mean().sqrt())
 
 
+Sides: TypeAlias = Count | tuple[Count, ...]
+
+
 def whole(value: int | float | Sequence[int], dimensions: int) -> tuple[int, ...]:
     """One number per dimension."""
+    if isinstance(value, Sequence) and len(value) != dimensions:
+        raise UsageError(f"got {value} for images of {dimensions} dimensions; expected as many numbers")
     return tuple(value) if isinstance(value, Sequence) else (int(value),) * dimensions

@@ -11,7 +11,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import instance
+from ntkscope.core.arguments import in_range
 from ntkscope.linalg.batch_means import standard_errors
 from ntkscope.linalg.gram import Gram, Tile, slices, symmetric_eigenvalues
 from ntkscope.linalg.labels import NONE, Labels, LabelWords
@@ -48,7 +48,10 @@ class FactoredGram(Gram):
         **words: Unpack[LabelWords],
     ) -> None:
         labels = labels.but(**words)
-        instance(left, "left", Tensor, "a tensor of features")
+        if not isinstance(left, Tensor) or not left.is_floating_point():
+            raise UsageError(
+                f"got features of type {getattr(left, 'dtype', type(left))}; expected a floating-point tensor"
+            )
         if labels.symmetric and right is not None:
             raise UsageError("got symmetric=True with two sets of features; leave `right` out")
         symmetric = right is None and labels.symmetric is not False
@@ -145,7 +148,11 @@ def _all(chosen: Any) -> Any:
 
 def _squared_norms(features: Tensor) -> Tensor:
     """`‖φ(x_i)‖²`, accumulated in float64."""
-    return torch.linalg.vector_norm(features, dim=1, dtype=torch.float64).square().to(features.dtype)
+    squares = torch.linalg.vector_norm(features, dim=1, dtype=torch.float64).square().to(features.dtype)
+    lost = squares.isinf() | (squares == 0)
+    if bool(lost.any()):
+        in_range(features[lost], "features")
+    return squares
 
 
 def _self_product(a: Tensor) -> Tensor:

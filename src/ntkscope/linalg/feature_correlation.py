@@ -148,6 +148,10 @@ def centred_pair(
         raise UsageError(f"got weights {tuple(W.shape)} and initial weights {tuple(W0.shape)}; expected one shape")
     chosen = K if centring in (None, "weights") else Kc
     assert chosen is not None
+    if chosen.shape != (len(W), len(W)):
+        raise UsageError(
+            f"got weights {tuple(W.shape)} and a covariance {tuple(chosen.shape)}; expected ({len(W)}, {len(W)})"
+        )
     if centring is None:
         return W, chosen
     assert W0 is not None

@@ -36,6 +36,8 @@ def lanczos(
         raise UsageError(
             f"got a matrix of shape {tuple(K.shape)} and {k} columns of {n}; expected ({n}, {n}), none zero"
         )
+    if isinstance(K, Tensor) and K.dtype != start.dtype:
+        raise UsageError(f"got a matrix of {K.dtype} and columns of {start.dtype}; expected one dtype")
     q = (start / torch.linalg.vector_norm(start, dim=0)).T
     basis = torch.zeros(k, steps, n, dtype=start.dtype, device=start.device)
     alpha, beta = (torch.zeros(k, steps, dtype=start.dtype, device=start.device) for _ in range(2))

@@ -11,6 +11,7 @@ from torch import nn
 
 from ntkscope.core import Inputs, Part
 from ntkscope.core.calling import call
+from ntkscope.core.checked import Count, CountOrZero
 from ntkscope.core.random import numpy_generator
 from ntkscope.core.tree import length
 from ntkscope.kernels import KERNELS, kernel
@@ -24,7 +25,7 @@ MOST = 128  # items a probe takes at most
 TIMED = "trntk0"  # the kernel that is timed: the exact one, of every output
 
 
-def kernel_seconds(name: str, n: int, m: int, rates: Rates) -> float:
+def kernel_seconds(name: str, n: Count, m: CountOrZero, rates: Rates) -> float:
     """Seconds for the kernel `name` of n training inputs, and of m test inputs with them, as the kernel declares them."""
     return KERNELS.traits(name).cost(n, m, rates)
 

@@ -73,7 +73,7 @@ check_room(
     __name__,
     squares="monotone_r2 faithfulness sixteen_terms double_centred_ratio feature_derivatives derivatives_from_kernel"
     " quadratic_kernel quadratic_traces quadratic_prediction expected_derivatives expected_traces isotropic_numerator"
-    " neighbour_ratios trapezoid_norm projection_share logistic_bounds regression_bounds"
+    " trapezoid_norm projection_share logistic_bounds regression_bounds"
     " first_order_prediction egop output_fidelity",
-    classes="OneStepSetting",
+    classes="Measure OneStepSetting",
 )

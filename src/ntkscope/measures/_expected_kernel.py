@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import torch
 from jaxtyping import Float64
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import tensor_of
+from ntkscope.core.checked import Count, CountOrZero, Positive, checked
 from ntkscope.infinite import Erf, Gelu, Nonlinearity, Relu
 
 Dual: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -44,14 +45,15 @@ DUALS: dict[str, Dual] = {
 }
 
 
+@checked
 def expected_kernel(
     X: Any,
     *,
-    activation: str | Nonlinearity | Dual,
-    depth: int = 1,
-    layer: int = 0,
-    scales: float | Sequence[float] = 1.0,
-    width: int | None = None,
+    activation: Annotated[str, tuple(DUALS)] | Nonlinearity | Dual,
+    depth: Count = 1,
+    layer: CountOrZero = 0,
+    scales: Positive | Sequence[Positive] = 1.0,
+    width: Count | None = None,
 ) -> Float64[Tensor, "n n"]:
     """E[𝒦] of layer `layer` (from 0, the input's) in a network with `depth` hidden layers and one output; O(depth n²).
 
@@ -68,8 +70,8 @@ def expected_kernel(
     """
     inputs = tensor_of(X, "X", 2)
     dual = _dual(activation)
-    if depth < 1 or not 0 <= layer < depth:
-        raise UsageError(f"got layer {layer} of {depth} hidden layers; expected depth >= 1 and layer 0 … depth - 1")
+    if layer >= depth:
+        raise UsageError(f"got layer {layer} of {depth} hidden layers; expected layer 0 … {depth - 1}")
     s = _scales(scales, depth + 1)
     cov = s[0] * inputs @ inputs.T / inputs.shape[1]
     if width is not None and depth > 1:
@@ -88,7 +90,7 @@ def _quadratic_at(
     c: Tensor, s: Sequence[float], width: int, activation: Any, depth: int, layer: int
 ) -> Float64[Tensor, "n n"]:
     """Two quadratic layers of finite width: second and third moments of the first layer's units, fourth of the weights."""
-    if activation != "quadratic" or depth != 2 or layer != 0 or width < 1:
+    if activation != "quadratic" or depth != 2 or layer != 0:
         raise UsageError(
             f"got width={width} with {depth} hidden layers ({activation}), layer {layer}; a closed form at finite width"
             " exists for one hidden layer, and for layer 0 of two quadratic ones: leave width out for the infinite-width limit"
@@ -102,18 +104,11 @@ def _quadratic_at(
 def _dual(activation: str | Nonlinearity | Dual) -> Dual:
     if isinstance(activation, Nonlinearity):
         return _of(activation)
-    if callable(activation):
-        return activation
-    if activation not in DUALS:
-        raise UsageError(
-            f"got activation {activation!r}; expected one of {', '.join(DUALS)}, a layer such as ns.infinite.LeakyRelu(0.1),"
-            " or a function from (cov, q1, q2) to (E[φφ], E[φ̇φ̇])"
-        )
-    return DUALS[activation]
+    return DUALS[activation] if isinstance(activation, str) else activation
 
 
 def _scales(scales: float | Sequence[float], count: int) -> list[float]:
     found = [float(scales)] * count if isinstance(scales, int | float) else [float(scale) for scale in scales]
-    if len(found) != count or not all(scale > 0 for scale in found):
+    if len(found) != count:
         raise UsageError(f"got scales {found}; expected one positive number, or {count}: hidden layers and readout")
     return found

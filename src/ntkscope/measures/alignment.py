@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
@@ -112,7 +112,7 @@ def label_power(K: Kernel, y: Any, *, k: int | None = None, centred: bool = Fals
     return power_in(vectors.flip(1), Y)
 
 
-def power_in(vectors: Tensor, y: Any) -> Float64[np.ndarray, " e"]:
+def power_in(vectors: Float[Tensor, "n e"], y: Any) -> Float64[np.ndarray, " e"]:
     """`‖u_iᵀ Y‖² / ‖Y‖²` for orthonormal columns u_i of `vectors` (n, e), in their order; O(n e). See `label_power`.
 
     >>> power_in(torch.eye(2), torch.tensor([3.0, 4.0])).round(2).tolist()

@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 
 from ntkscope.core import NumericalError, UsageError, numpy_generator
 from ntkscope.core.arguments import finite, two_vectors
-from ntkscope.core.checked import Count, Probability
+from ntkscope.core.checked import Count, Numbers, Probability
 from ntkscope.measures.registry import measure
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
 
@@ -118,7 +118,7 @@ def random_subsets(points: Count, count: Count, *, share: float = 0.5, seed: int
     return masks
 
 
-def group_predictions(scores: Any, subsets: Bool[np.ndarray, "s n"]) -> Float64[np.ndarray, "s m"]:
+def group_predictions(scores: Numbers, subsets: Bool[np.ndarray, "s n"]) -> Float64[np.ndarray, "s m"]:
     """`Σ_{i ∈ S} score(x, i)` for every subset S and test item x, from scores (items, points).
 
     >>> group_predictions([[1.0, 2.0, 4.0]], np.array([[True, False, True]])).tolist()

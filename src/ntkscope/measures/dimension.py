@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.core.arguments import vector
-from ntkscope.core.checked import CountOrZero, Positive, within
+from ntkscope.core.checked import CountOrZero, Numbers, Positive, within
 from ntkscope.measures._features import features_of, finite_blocks
 
 CANDIDATES = 8  # neighbours whose distances are computed again from differences
@@ -92,7 +92,7 @@ def _mean(X: Float64[Tensor, "n p"], parts: int, discard: float, seed: int) -> E
 
 def _estimated(X: Float64[Tensor, "n p"], discard: float) -> Estimate:
     """The estimate from rows, its error widened by what neighbours have in common."""
-    ratios, nearest = neighbour_ratios(X)
+    ratios, nearest = _neighbour_ratios(X)
     found = estimate(ratios, discard)
     return replace(found, error=found.error * shared_neighbours(np.log(ratios), nearest, discard) ** 0.5)
 
@@ -138,13 +138,13 @@ def estimate(ratios: Any, discard: Discarded = 0.1) -> Estimate:
     return Estimate(n, fitted, fitted * float(np.linalg.norm(after) / np.square(places).sum()))
 
 
-def neighbour_ratios(X: Float64[Tensor, "n p"]) -> tuple[Float64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+def _neighbour_ratios(X: Float64[Tensor, "n p"]) -> tuple[Float64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
     """`r₂/r₁` of every row of distinct ones, and which row is nearest.
 
     Candidates come from products; their distances from differences. Where a product's rounding could have hidden a nearer
     row, all differences of that row are taken.
 
-    >>> [found.tolist() for found in neighbour_ratios(torch.tensor([[0.0], [1.0], [3.0]]).double())]
+    >>> [found.tolist() for found in _neighbour_ratios(torch.tensor([[0.0], [1.0], [3.0]]).double())]
     [[3.0, 2.0, 1.5], [1, 0, 1]]
     """
     n, p = X.shape
@@ -185,7 +185,7 @@ def _distinct(X: Float64[Tensor, "n p"]) -> Tensor:
     return torch.tensor(list(places.values()))
 
 
-def components_for(variance: Any, total: Positive, share: Annotated[float, within(above=0, high=1)] = 0.9) -> int:
+def components_for(variance: Numbers, total: Positive, share: Annotated[float, within(above=0, high=1)] = 0.9) -> int:
     """How many principal components hold this share of the variance: the "PC-ID" of Ansuini et al. (2019) at 90 %.
 
     `variance`: of each component, the largest first; `total`: of all, those not computed included.

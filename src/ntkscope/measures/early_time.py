@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float64
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import tensor_of
-from ntkscope.core.checked import Count
+from ntkscope.core.checked import Count, Numbers
 from ntkscope.linalg import matrix_correlation
 from ntkscope.measures import _free_products as free
 from ntkscope.measures import _gaussian_words as gaussian
@@ -73,7 +73,7 @@ class EarlyTime:
         return Traces(*(float((p * q).sum()) / d for p, q in pairs))
 
 
-def weight_velocity(inputs: Any, tangents: Any, loss_derivatives: Any) -> Float64[Tensor, "out in"]:
+def weight_velocity(inputs: Numbers, tangents: Numbers, loss_derivatives: Numbers) -> Float64[Tensor, "out in"]:
     """Ẇ = -Σ_i Σ_c Σ_s (∂L/∂f_ic) b_ics a_isᵀ, a layer's weights under gradient flow; O(n c s · in · out).
 
     `inputs` a: (n, in), or (n, s, in) for a layer applied at s positions (patches of a convolution, tokens). `tangents`
@@ -186,9 +186,10 @@ def quadratic_traces(X: Any, y: Any, W: Any, a: Any) -> Traces:
     1.0
     """
     S, B = _data_matrices(X, y)
-    scaled = tensor_of(a, "a", 1).to(S.device)[:, None] * tensor_of(W, "W", 2).to(S.device)
-    if scaled.shape[1] != len(S):
-        raise UsageError(f"got W of shape {tuple(scaled.shape)}; expected (hidden units, {len(S)})")
+    readout, weights = tensor_of(a, "a", 1).to(S.device), tensor_of(W, "W", 2).to(S.device)
+    if weights.shape != (len(readout), len(S)):
+        raise UsageError(f"got W of shape {tuple(weights.shape)}; expected ({len(readout)} hidden units, {len(S)})")
+    scaled = readout[:, None] * weights
     return _positive(free.word_traces(S @ S, B, scaled.T @ scaled))
 
 
@@ -212,7 +213,11 @@ class QuadraticPrediction:
 
 
 def quadratic_prediction(
-    X: Any, y: Any, *, moments: Sequence[float] | DrawnMoments | None = None, width: Count | None = None
+    X: Annotated[Any, 2.0**80],
+    y: Any,
+    *,
+    moments: Sequence[float] | DrawnMoments | None = None,
+    width: Count | None = None,
 ) -> QuadraticPrediction:
     """ρ(ẆᵀẆ, ẆᵀKẆ) of f = a·(Wx)² at the start, from the data and four moments of R alone; O(d²(n + d)).
 

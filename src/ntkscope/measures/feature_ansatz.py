@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import finite
+from ntkscope.core.arguments import finite, tensor_of
 from ntkscope.linalg import Control, centred_pair, weighted_correlation
 from ntkscope.linalg import haar_control as _haar_control
 from ntkscope.measures.registry import measure
@@ -165,7 +165,7 @@ def egop(target: Callable[[Tensor], Tensor], x: Any) -> Float[Tensor, "d d"]:
     tensor([[4., 2.],
             [2., 1.]], dtype=torch.float64)
     """
-    inputs = torch.from_numpy(finite(x, "the inputs", 2)).requires_grad_()
+    inputs = tensor_of(x, "the inputs", 2).cpu().clone().requires_grad_()
     with torch.enable_grad():
         values = target(inputs)
         if not isinstance(values, Tensor) or values.dim() not in (1, 2) or len(values) != len(inputs):

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import Vector, finite, vector
+from ntkscope.core.checked import Count, Numbers, Positive
 from ntkscope.infinite.rules.hermite import Activation, Scheme
 from ntkscope.surrogates import KernelRidge
 
@@ -34,7 +35,7 @@ REACH, POINTS = 20.0, 40_001  # where the largest slope is looked for
 JUMP = 1.5  # how much steeper a difference quotient of σ' may be than σ'' says before it counts as a jump
 
 
-def lazy_prediction(K: Any, K_test: Any, y: Any, start: Any, start_test: Any) -> np.ndarray:
+def lazy_prediction(K: Numbers, K_test: Numbers, y: Numbers, start: Numbers, start_test: Numbers) -> np.ndarray:
     """`f̂(x) = f₀(x) + K(x, X) K(X, X)⁻¹ (y - f₀(X))`: the linearised network, interpolating at least distance; O(n³). Eq. 78.
 
     `K` (n, n) and `K_test` (m, n) are the tangent kernel at the start; `start`, `start_test` the network's outputs there, (n,)
@@ -52,13 +53,13 @@ def lazy_prediction(K: Any, K_test: Any, y: Any, start: Any, start_test: Any) ->
             f"got targets of shape {targets.shape} and outputs at the start of shapes {before.shape} (training items) and"
             f" {after.shape} (test items); expected one output per target, and as many columns for test items"
         )
-    machine = KernelRidge(alpha=0.0).fit(K, targets - before)
-    moved = machine.predict(K_test)
-    if moved.shape != after.shape:
+    n, m = len(targets), len(after)
+    if tuple(K.shape) != (n, n) or tuple(K_test.shape) != (m, n):
         raise UsageError(
-            f"got a test kernel with {len(moved)} rows and outputs of {len(after)} test items; expected one row for each"
+            f"got kernels of shapes {tuple(K.shape)} and {tuple(K_test.shape)}; expected ({n}, {n}) and ({m}, {n}), a row per"
+            " output"
         )
-    return np.asarray(after + moved)
+    return np.asarray(after + KernelRidge(alpha=0.0).fit(K, targets - before).predict(K_test))
 
 
 def _outputs(values: Any, name: str) -> np.ndarray:
@@ -87,7 +88,7 @@ def slope_moments(activation: Function) -> SlopeMoments:
         return SlopeMoments(float(scheme.moment(one, True)), (zeroth, first, second))
 
 
-def least_eigenvalue_bound(activation: Function, *, variance: float = 1.0) -> float:
+def least_eigenvalue_bound(activation: Function, *, variance: Positive = 1.0) -> float:
     """`E[v²] (a_σ - η₀² - η₁² - η₂²)`, below λ_min of the initial first-layer NTK in the limit. Eq. 83.
 
     `variance` is E[v²] of the second layer; Eq. 83 is printed for 1.
@@ -96,10 +97,10 @@ def least_eigenvalue_bound(activation: Function, *, variance: float = 1.0) -> fl
     0.0797
     """
     found = slope_moments(activation)
-    return _positive(variance, "variance") * (found.second - sum(eta**2 for eta in found.coefficients))
+    return variance * (found.second - sum(eta**2 for eta in found.coefficients))
 
 
-def least_eigenvalue_limit(activation: Function, ratio: float, *, variance: float = 1.0) -> float:
+def least_eigenvalue_limit(activation: Function, ratio: Positive, *, variance: Positive = 1.0) -> float:
     """What λ_min of the initial first-layer NTK tends to when n, d and h grow alike, with n/d = `ratio`.
 
     `K = XᵀX/d ⊙ E[σ'σ'](XᵀX/d) = Σ_k η_k² (XᵀX/d)^{⊙(k+1)}`: off the diagonal the terms from k = 1 on have entries of order
@@ -112,8 +113,8 @@ def least_eigenvalue_limit(activation: Function, ratio: float, *, variance: floa
     """
     found = slope_moments(activation)
     linear = found.coefficients[0] ** 2
-    edge = max(0.0, 1 - math.sqrt(_positive(ratio, "ratio"))) ** 2
-    return _positive(variance, "variance") * (found.second - linear * (1 - edge))
+    edge = max(0.0, 1 - math.sqrt(ratio)) ** 2
+    return variance * (found.second - linear * (1 - edge))
 
 
 def lipschitz_constant(activation: Function) -> float:
@@ -175,16 +176,13 @@ def alpha_of(least: float) -> float:
     return math.sqrt(least) / 2
 
 
-def largest_rate(alpha: float, items: int, ratio: float, lipschitz: float) -> float:
+def largest_rate(alpha: Positive, items: Count, ratio: Positive, lipschitz: Positive) -> float:
     """`η < min(α² n / 2, n / (4 λ_σ² (1 + √γ₁)²))`, γ₁ = n/d: the steps for which Theorem 4.2 holds. Printed with `λ_α`.
 
     >>> largest_rate(1.0, 8, 1.0, 1.0)
     0.5
     """
-    alpha, n, lipschitz = (
-        _positive(value, name) for value, name in ((alpha, "alpha"), (items, "items"), (lipschitz, "lipschitz"))
-    )
-    return min(alpha**2 * n / 2, n / (4 * lipschitz**2 * (1 + math.sqrt(_positive(ratio, "ratio"))) ** 2))
+    return min(alpha**2 * items / 2, items / (4 * lipschitz**2 * (1 + math.sqrt(ratio)) ** 2))
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,7 @@ class GlobalConvergence:
 
 
 def global_convergence(
-    residuals: Any, distances: Any, moves: Any, *, alpha: float, lr: float, items: int
+    residuals: Numbers, distances: Numbers, moves: Numbers, *, alpha: Positive, lr: Positive, items: Count
 ) -> GlobalConvergence:
     """Theorem 4.2 on T steps: `ℓ_t ≤ (1 - ηα²/2n)^t ℓ₀`, `α/4 ‖W_t - W₀‖ + ℓ_t ≤ ℓ₀`, `Σ‖W_{t+1} - W_t‖ ≤ 4ℓ₀/α`; O(T).
 
@@ -225,8 +223,7 @@ def global_convergence(
         raise UsageError(
             "got negative norms, or a residual of 0 at the start; expected norms, the first residual positive"
         )
-    alpha, n, lr = (_positive(value, name) for value, name in ((alpha, "alpha"), (items, "items"), (lr, "lr")))
-    shrinks = 1 - lr * alpha**2 / (2 * n)
+    shrinks = 1 - lr * alpha**2 / (2 * items)
     if shrinks <= 0:
         raise UsageError(
             f"got lr={lr:g}, for which 1 - lr α²/2n is {shrinks:.3g}; expected less than `largest_rate`, beyond which Theorem"
@@ -242,9 +239,3 @@ def global_convergence(
 def _log(values: Vector) -> Vector:
     with np.errstate(divide="ignore"):  # a residual of 0 is below every bound
         return np.log(values)
-
-
-def _positive(value: float, name: str) -> float:
-    if not value > 0 or not math.isfinite(value):
-        raise UsageError(f"got {name}={value!r}; expected a positive number")
-    return float(value)

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 
 from ntkscope.core.arguments import Matrix, Vector, labels_of, logits_of
+from ntkscope.core.checked import Numbers
 
 
 def correct_class_log_odds(logits: Any, y: Any) -> Vector:
@@ -26,7 +27,7 @@ def correct_class_log_odds(logits: Any, y: Any) -> Vector:
     return z[rows, labels] - logsumexp(others, axis=1)
 
 
-def centred_logits(logits: Any) -> Matrix:
+def centred_logits(logits: Numbers) -> Matrix:
     """The logits minus their mean over the classes of each item, which the softmax does not depend on.
 
     >>> centred_logits([[3.0, 1.0]]).tolist()

@@ -130,12 +130,12 @@ def _labels(sweeps: Mapping[str, Sweep], y: Any) -> Int64[np.ndarray, " m"]:
     held = y if y is not None else getattr(next(iter(sweeps.values())), "labels", None)
     if held is None:
         raise UsageError("got sweeps without labels; expected y=, the labels of their test items")
-    return labels_of(held, len(plain_array(held)))
+    return labels_of(held)
 
 
 def _correct(name: str, sweep: Sweep, labels: Int64[np.ndarray, " m"]) -> Bool[np.ndarray, "3 m d"]:
     """Which items each probe gets right with each number of components."""
-    absent = [probe for probe in PROBES if probe not in sweep.predictions]
+    absent = [probe for probe in PROBES if probe not in getattr(sweep, "predictions", ())]
     if absent:
         raise UsageError(f"got a sweep of {name} without {', '.join(absent)}; expected the probes {', '.join(PROBES)}")
     right = []

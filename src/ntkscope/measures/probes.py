@@ -140,7 +140,7 @@ def sweep(
         if probe == "knn":
             found: Mapping[int, Tensor] = neighbour_sweep(near, numbers, near_test, steps, k, ties)
         elif probe == "ncc":
-            found = centre_sweep(near, numbers, near_test, steps)
+            found = _centre_sweep(near, numbers, near_test, steps)
         else:
             linear = linear_sweep(probe, train.to(torch.float64), numbers, test.to(torch.float64), steps, C)
             found, strengths[probe], objective[probe] = linear.predictions, linear.C, linear.objective
@@ -162,7 +162,7 @@ def sweep(
     )
 
 
-def centre_sweep(
+def _centre_sweep(
     train: Tensor, numbers: Int[Tensor, " n"], test: Tensor, dims: Sequence[int]
 ) -> dict[int, Int[Tensor, " m"]]:
     """The class with the nearest centre in the first d coordinates, for every d of the rising `dims`.

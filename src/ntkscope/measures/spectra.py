@@ -307,6 +307,8 @@ def classify_eigenvalues(
 ) -> SpectrumClass:
     """`classify` of a Gram from its eigenvalues and those of one or more initial kernels, one per row; all descending."""
     n = len(values)
+    if initial.shape != (len(initial), n) or not len(initial):
+        raise UsageError(f"got {n} eigenvalues and initial ones of shape {initial.shape}; expected (kernels, {n})")
     if n < FEWEST:
         reason = f"{n} eigenvalues are too few to tell a bulk from its spikes; {FEWEST} would do"
         return SpectrumClass("undecided", {"eigenvalues": n, "reason": reason}, None, None)

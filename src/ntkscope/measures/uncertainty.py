@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri, stdtrit
 
 from ntkscope.core import UsageError, numpy_generator
 from ntkscope.core.arguments import finite, unit_of, vector, whole
-from ntkscope.core.checked import Count, Positive, Probability
+from ntkscope.core.checked import Count, Numbers, Positive, Probability, Tolerance
 
 BLOCK = 2**22  # counts held at a time
 
@@ -42,7 +42,7 @@ def standard_error(values: Any) -> float:
     return float((found / unit).std(ddof=1) / math.sqrt(len(found))) * unit if len(found) > 1 else math.nan
 
 
-def summarise(results: Iterable[Mapping[str, Any]]) -> dict[str, Summary]:
+def summarise(results: Sequence[Mapping[str, Any]]) -> dict[str, Summary]:
     """Mean, standard error and count of every figure that appears in the results of several seeds.
 
     Entries that are not numbers (texts, intervals, None) are left out, and so are NaNs, which `n` shows.
@@ -64,7 +64,7 @@ def summarise(results: Iterable[Mapping[str, Any]]) -> dict[str, Summary]:
 
 
 def bootstrap_means(
-    values: Any, statistic: Callable[[np.ndarray], np.ndarray], *, resamples: Count = 1000, seed: int = 0
+    values: Numbers, statistic: Callable[[np.ndarray], np.ndarray], *, resamples: Count = 1000, seed: int = 0
 ) -> Float64[np.ndarray, "r k"]:
     """`statistic` of the means of `values` (n, f) over resampled items, once per resample; O(resamples · n · f).
 
@@ -92,7 +92,7 @@ def resampled_means(*values: Float64[np.ndarray, "n _"], resamples: int, seed: i
     return [np.concatenate(means) for means in zip(*blocks)]
 
 
-def percentile_interval(values: Any, level: Probability = 0.95, items: Count | None = None) -> tuple[float, float]:
+def percentile_interval(values: Numbers, level: Probability = 0.95, items: Count | None = None) -> tuple[float, float]:
     """The central interval that holds `level` of the values.
 
     Of resamples of n `items`, as much more as Student's quantile times `√(n / (n - 1))` exceeds the normal one: resamples
@@ -101,7 +101,7 @@ def percentile_interval(values: Any, level: Probability = 0.95, items: Count | N
     >>> percentile_interval(range(101), 0.9)
     (5.0, 95.0)
     """
-    ordered = np.sort(vector(list(values), "values"))
+    ordered = np.sort(vector(values, "values"))
     if not len(ordered):
         raise UsageError("got no values; expected at least one")
     tail = (1 - Fraction(repr(float(level)))) / 2  # of the decimal as written: 0.9 leaves 1/20, not 0.04999999999999999
@@ -137,7 +137,7 @@ def wilson(successes: int, n: int, level: Probability = 0.95) -> tuple[float, fl
     return (middle / total, half / total) if n else (0.5, 0.5)
 
 
-def wald_trials(share: Probability, half_width: Positive, level: Probability = 0.95) -> float:
+def wald_trials(share: Probability, half_width: Tolerance, level: Probability = 0.95) -> float:
     """The n that a printed `share ± half_width` implies if it is z sqrt(p (1 - p) / n): z² p (1 - p) / half_width².
 
     A reader's check of a table: how many trials its intervals claim. At a share of 0 or 1 that interval has no width and tells

@@ -81,5 +81,6 @@ __all__ = [
 
 check_room(
     __name__,
-    classes="Cosine CropFlip CrossEntropy Every LearningRateSteps LogSpaced Phase Settings StopWhen Translate Triangular",
+    classes="Cosine CropFlip CrossEntropy Every LearningRateSteps LogSpaced Phase Settings SnapshotStore StopWhen Translate"
+    " Triangular",
 )

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ntkscope.core import Part, Registry, Snapshot, UsageError, derive_seed
-from ntkscope.core.arguments import as_device, instance
+from ntkscope.core.arguments import as_device
+from ntkscope.core.checked import Count, NonNegative, Positive
 from ntkscope.models._copy import own_copy
 from ntkscope.training.evaluation import evaluate
 from ntkscope.training.fit import fit
@@ -85,12 +86,12 @@ def adapt(
     *,
     method: str = "linear-probe",
     validation: Part | None = None,
-    classes: int | None = None,
+    classes: Count | None = None,
     head: str | None = None,
     standardise: bool = True,
-    std: float | None = 0.02,
-    rank: int = 8,
-    alpha: float = 16.0,
+    std: NonNegative | None = 0.02,
+    rank: Count = 8,
+    alpha: Positive = 16.0,
     targets: Iterable[str] | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
@@ -142,12 +143,12 @@ def adaptation(
     *,
     method: str = "linear-probe",
     validation: Part | None = None,
-    classes: int | None = None,
+    classes: Count | None = None,
     head: str | None = None,
     standardise: bool = True,
-    std: float | None = 0.02,
-    rank: int = 8,
-    alpha: float = 16.0,
+    std: NonNegative | None = 0.02,
+    rank: Count = 8,
+    alpha: Positive = 16.0,
     targets: Iterable[str] | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
@@ -266,16 +267,10 @@ def _settings(method: str, part: Part, seed: int, options: Mapping[str, Any]) ->
     return as_settings(None, chosen)
 
 
-def _check(model: Any, part: Any, validation: Any, targets: Iterable[str] | None) -> None:
-    instance(model, "a model", nn.Module, "a torch.nn.Module")
+def _check(model: nn.Module, part: Part, validation: Part | None, targets: Iterable[str] | None) -> None:
     if not any(True for _ in model.parameters()):
         raise UsageError(f"{type(model).__name__} has no parameters to adapt")
     for name, value in (("part", part), ("validation", validation)):
-        if not isinstance(value, Part) and not (name == "validation" and value is None):
-            raise UsageError(
-                f"got {name} of type {type(value).__name__}; expected a Part with inputs and targets, such as split.train or"
-                " ntkscope.core.Part(x, y)"
-            )
         if value is not None and len(value) == 0:
             raise UsageError(f"got an empty {name} part; expected at least one item")
     if isinstance(targets, str):

@@ -79,7 +79,7 @@ class CropFlip:
     True
     """
 
-    padding: int = 4
+    padding: CountOrZero = 4
     flip: bool = True
     fill: Literal["reflect", "zero"] = "reflect"
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ntkscope.core import Part, UsageError
 from ntkscope.core.calling import call
+from ntkscope.core.checked import Count
 from ntkscope.training.losses import Loss, LossFunction, as_loss
 
 Weights = Tensor | str | None
@@ -20,7 +21,7 @@ def evaluate(
     part: Part,
     *,
     loss: str | Loss | LossFunction = "cross_entropy",
-    batch_size: int | None = 1024,
+    batch_size: Count | None = 1024,
     weights: Weights = None,
     channels_last: bool = False,
 ) -> dict[str, float]:

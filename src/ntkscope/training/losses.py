@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ntkscope.core import Registry, UsageError
+from ntkscope.core.checked import Share
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -43,7 +44,7 @@ class CrossEntropy(Loss):
     1.3863
     """
 
-    label_smoothing: float | int = 0.0
+    label_smoothing: Share = 0.0
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import CountOrZero, NonNegative, Number, Share
 
 
 class Schedule(ABC):
@@ -35,7 +36,7 @@ class LearningRateSteps(Schedule):
     0.05
     """
 
-    at: tuple[tuple[int, float | int], ...]
+    at: tuple[tuple[CountOrZero, Number], ...]
     unit: Literal["epoch", "step"] = "epoch"
 
     def factor(self, step: int, per_epoch: int, total: int) -> float:
@@ -51,9 +52,9 @@ class Triangular(Schedule):
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
-    peak: float | int = 0.25
-    start: float | int = 0.0
-    end: float | int = 0.0
+    peak: Share = 0.25
+    start: NonNegative = 0.0
+    end: NonNegative = 0.0
 
     def factor(self, step: int, per_epoch: int, total: int) -> float:
         at, top = step / total, float(self.peak)
@@ -70,7 +71,7 @@ class Cosine(Schedule):
     0.5
     """
 
-    end: float | int = 0.0
+    end: NonNegative = 0.0
 
     def factor(self, step: int, per_epoch: int, total: int) -> float:
         return self.end + (1 - self.end) * (1 + math.cos(math.pi * step / total)) / 2

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ntkscope.core import Inputs, UsageError
 from ntkscope.core.arguments import as_device
-from ntkscope.core.checked import Count, CountOrZero
+from ntkscope.core.checked import Count, CountOrZero, Share
 from ntkscope.core.identity import identity
 from ntkscope.training.augment import ItemAugmentation
 from ntkscope.training.evaluation import Weights
@@ -55,7 +55,7 @@ class Settings:
     epochs: CountOrZero | None = None
     steps: CountOrZero | None = None
     batch_size: Count | None = None
-    momentum: float | int = 0.0
+    momentum: Share = 0.0
     nesterov: bool = False
     weight_decay: float | int = 0.0
     optimizer_options: Mapping[str, Any] | None = None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import NonNegative
 from ntkscope.infinite.layer import Layer, Shape
 from ntkscope.infinite.registry import layer
 from ntkscope.infinite.rules._branches import Branches, BranchModules
@@ -31,7 +32,7 @@ class Concat(Branches):
     Relu(normalise=False)
     """
 
-    shares: tuple[float, ...] | None = None
+    shares: tuple[NonNegative, ...] | None = None
 
     def weights(self) -> tuple[float, ...]:
         return self.shares or (1 / len(self.branches),) * len(self.branches)

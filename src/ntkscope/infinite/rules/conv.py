@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import torch
 from jaxtyping import Float
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ntkscope.core import UsageError
-from ntkscope.core.checked import Count, NonNegative
+from ntkscope.core.checked import Count, CountOrZero, NonNegative
 from ntkscope.infinite.field import Field
 from ntkscope.infinite.layer import Context, Layer, Need, Shape
-from ntkscope.infinite.registry import Affine, Translator, affine_scales, layer, module_rule, whole
+from ntkscope.infinite.registry import Affine, Sides, Translator, affine_scales, layer, module_rule, whole
 from ntkscope.infinite.rules.dense import check_fan_in, gradient_scales, scales_shown
 
 PADDINGS = ("same", "valid", "circular")
@@ -48,21 +48,17 @@ class Conv(Layer):
     zeros on each side.
     """
 
-    kernel: int | tuple[int, ...]
-    stride: int | tuple[int, ...] = 1
-    padding: str | int | tuple[int, ...] = "same"
+    kernel: Sides
+    stride: Sides = 1
+    padding: Annotated[str, PADDINGS] | CountOrZero | tuple[CountOrZero, ...] = "same"
     W_std: NonNegative = 1.0
     b_std: NonNegative = 0.0
     width: Count | None = None
-    dilation: int | tuple[int, ...] = 1
+    dilation: Sides = 1
     train_weight: bool = True
     train_bias: bool = True
     module: Affine | None = None
     """What else a module says about itself, if the layer was made from one."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.padding, str) and self.padding not in PADDINGS:
-            raise UsageError(f"got padding={self.padding!r}; expected one of {', '.join(PADDINGS)}, or a number")
 
     def __repr__(self) -> str:
         dilated = "" if self.dilation == 1 else f"dilation={self.dilation}, "
@@ -91,11 +87,6 @@ class Conv(Layer):
         return result
 
     def shape(self, given: Shape, path: str) -> Shape:
-        for what, value in (("kernel", self.kernel), ("stride", self.stride), ("dilation", self.dilation)):
-            if isinstance(value, tuple) and len(value) != len(given.spatial):
-                raise UsageError(
-                    f"{self} (at {path!r}) has {what} {value} for images {given}; expected as many numbers"
-                )
         if not given.spatial:
             raise UsageError(f"{self} (at {path!r}) follows vectors {given}; expected images (n, c, h, w) or (n, c, l)")
         check_fan_in(self, given, path)

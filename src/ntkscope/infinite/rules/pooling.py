@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ntkscope.core import UsageError
 from ntkscope.infinite.field import Field
 from ntkscope.infinite.layer import Context, Layer, Need, Shape, Spatial
-from ntkscope.infinite.registry import Translator, layer, module_rule, whole
+from ntkscope.infinite.registry import Sides, Translator, layer, module_rule, whole
 
 
 @layer
@@ -20,8 +20,8 @@ from ntkscope.infinite.registry import Translator, layer, module_rule, whole
 class AvgPool(Spatial):
     """Means of windows, without padding: Σ′(P, P′) is the mean of Σ over both windows, so unequal positions are needed."""
 
-    window: int | tuple[int, ...]
-    stride: int | tuple[int, ...] | None = None
+    window: Sides
+    stride: Sides | None = None
 
     def sizes(self, spatial: tuple[int, ...]) -> list[tuple[int, int, int]]:
         """Window, stride and number of outputs of each dimension."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ntkscope.core.checked import Positive
 from ntkscope.infinite.layer import Nonlinearity
 from ntkscope.infinite.precise import HUGE, distinct
 from ntkscope.infinite.registry import layer
@@ -96,7 +97,7 @@ class Cos(Wave):
 class Rbf(Wave):
     """√2 sin(√(2γ) x + π/4), for which E[σσ] = exp(−γ (q₁ + q₂ − 2Σ))."""
 
-    gamma: float | int = 1.0
+    gamma: Positive = 1.0
     normalise: bool = False
 
     @property
