@@ -51,7 +51,8 @@ REASONS: dict[str, str] = {
     "a decorator or a declaration: called when a part is written, not by users": """
         infinite.module_rule measures.measure xray.Section""",
     "an inner step, whose arguments another function in the tables has checked": """
-        measures.dimension.shared_neighbours measures.kendall.below_in_both xray.Observations machines.other_measures""",
+        measures.dimension.shared_neighbours measures.kendall.below_in_both measures.uncertainty.resampled_means
+        xray.Observations machines.other_measures""",
     "needs a language model on disk": "models.text",
     "draws a picture: tests/explain/test_pictures.py": "explain.attribution_figure explain.neighbour_grid",
     "a whole run, minutes long: tests/xray, tests/tracking, tests/machines and tests/explain attack it": """

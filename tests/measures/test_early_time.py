@@ -370,7 +370,7 @@ def good() -> tuple[Tensor, Tensor]:
         (lambda X, y: early.quadratic_prediction(X * math.nan, y, width=3), "NaN"),
         (lambda X, y: early.quadratic_prediction(X, y), "expected one of them"),
         (lambda X, y: early.quadratic_prediction(X, y, width=3, moments=(1, 4, 25, 202)), "expected one of them"),
-        (lambda X, y: early.quadratic_prediction(X, y, width=0), "at least 1"),
+        (lambda X, y: early.quadratic_prediction(X, y, width=0), "a whole number ≥ 1"),
         (lambda X, y: early.quadratic_prediction(X, y, moments=(1.0, 4.0)), "four finite numbers"),
         (lambda X, y: early.quadratic_prediction(X, y, moments=(1.0, 0.5, 25.0, 202.0)), "no positive semi-definite"),
         (lambda X, y: early.quadratic_prediction(X, y, moments=(-1.0, 4.0, -25.0, 202.0)), "no positive semi-definite"),

@@ -181,7 +181,7 @@ def test_the_residual_norm_is_not_the_training_loss() -> None:
         (lambda: lazy.lipschitz_constant(torch.square), "grows beyond"),
         (lambda: lazy.lipschitz_constant(lambda z: z.sum()), "expected the same"),
         (lambda: lazy.alpha_of(0.0), "positive"),
-        (lambda: lazy.alpha_of(math.nan), "positive"),
+        (lambda: lazy.alpha_of(math.nan), "a finite number"),
         (lambda: lazy.largest_rate(0.1, 0, 1.0, 1.0), "items=0"),
         (lambda: lazy.least_eigenvalue_limit(sigma, -1.0), "ratio"),
         (lambda: lazy.lazy_prediction(np.eye(2), np.eye(2), [1.0, 2.0], [1.0], [1.0, 2.0]), "one output per target"),

@@ -177,8 +177,9 @@ def test_what_cannot_be_probed_is_refused() -> None:
         with pytest.raises(UsageError, match=words):
             sweep(*arguments, **options)
 
-    for dims in ([25], [0, 3], [], [1.5]):
+    for dims in ([25], [0, 3], []):
         refused("expected whole numbers from 1 to 24", Z, y, new, truth, dims)
+    refused("expected a whole number", Z, y, new, truth, [1.5])
     refused("one class", Z, torch.zeros(240), new, truth, [1])
     refused("24 columns for training and 20", Z, y, new[:, :20], truth, [1])
     refused("y_test for 5 items", Z, y, new, truth[:5], [1])

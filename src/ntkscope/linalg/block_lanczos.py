@@ -66,7 +66,7 @@ def block_eigenpairs(
     """
     n = int(K.shape[0]) if len(K.shape) else 0
     if tuple(K.shape) != (n, n) or not 1 <= k <= n:
-        raise UsageError(f"{k} eigenpairs of a matrix of shape {tuple(K.shape)}; expected (n, n), k from 1 to n")
+        raise UsageError(f"{k} eigenpairs of a matrix of shape {tuple(K.shape)}; expected (n, n), k from 1 to {n}")
     width = min(n, block or min(MOST_BLOCK, max(LEAST_BLOCK, k + 8)))
     most = min(n, k + (BLOCKS + 1) * width)
     matrix: Multiplies = K.to(torch.float64) if isinstance(K, Tensor) else K

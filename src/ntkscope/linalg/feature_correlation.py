@@ -150,7 +150,7 @@ def centred_pair(
     assert chosen is not None
     if chosen.shape != (len(W), len(W)):
         raise UsageError(
-            f"got weights {tuple(W.shape)} and a covariance {tuple(chosen.shape)}; expected ({len(W)}, {len(W)})"
+            f"got weights {tuple(W.shape)} and tangents {tuple(chosen.shape)}; expected (out, in) and (out, out)"
         )
     if centring is None:
         return W, chosen

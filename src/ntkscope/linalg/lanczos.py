@@ -88,7 +88,7 @@ def top_eigenpairs(
     n = int(K.shape[0]) if len(K.shape) else 0
     if tuple(K.shape) != (n, n) or not 1 <= k <= n:
         raise UsageError(
-            f"the {k} largest eigenvalues of a matrix of shape {tuple(K.shape)}; expected (n, n), k from 1 to n"
+            f"the {k} largest eigenvalues of a matrix of shape {tuple(K.shape)}; expected (n, n), k from 1 to {n}"
         )
     device = K.device
     matrix: Multiplies = K.to(torch.float64) if isinstance(K, Tensor) else K

@@ -186,13 +186,7 @@ def _chosen(W: Any, K: Any, W0: Any, Kc: Any, centring: str | None) -> tuple[Ten
     weights, tangents = _matrix(W, "the weights"), _matrix(K, "the covariance of tangents")
     initial = None if W0 is None else _matrix(W0, "the initial weights")
     centred = None if Kc is None else _matrix(Kc, "the covariance of centred tangents")
-    left, right = centred_pair(weights, tangents, initial, centred, centring)
-    if right.shape != (len(left), len(left)):
-        raise UsageError(
-            f"got weights {tuple(left.shape)} and a covariance of tangents {tuple(right.shape)}; expected (out, in) and"
-            " (out, out)"
-        )
-    return left, right
+    return centred_pair(weights, tangents, initial, centred, centring)
 
 
 def _matrix(values: Any, name: str) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
 from ntkscope.core.arguments import Vector, finite, vector
-from ntkscope.core.checked import Count, Numbers, Positive
+from ntkscope.core.checked import Numbers, Positive
 from ntkscope.infinite.rules.hermite import Activation, Scheme
 from ntkscope.surrogates import KernelRidge
 
@@ -56,8 +56,8 @@ def lazy_prediction(K: Numbers, K_test: Numbers, y: Numbers, start: Numbers, sta
     n, m = len(targets), len(after)
     if tuple(K.shape) != (n, n) or tuple(K_test.shape) != (m, n):
         raise UsageError(
-            f"got kernels of shapes {tuple(K.shape)} and {tuple(K_test.shape)}; expected ({n}, {n}) and ({m}, {n}), a row per"
-            " output"
+            f"got kernels of shapes {tuple(K.shape)} and {tuple(K_test.shape)}; expected ({n}, {n}) and ({m}, {n}), one row"
+            " for each output"
         )
     return np.asarray(after + KernelRidge(alpha=0.0).fit(K, targets - before).predict(K_test))
 
@@ -176,7 +176,7 @@ def alpha_of(least: float) -> float:
     return math.sqrt(least) / 2
 
 
-def largest_rate(alpha: Positive, items: Count, ratio: Positive, lipschitz: Positive) -> float:
+def largest_rate(alpha: Positive, items: Positive, ratio: Positive, lipschitz: Positive) -> float:
     """`η < min(α² n / 2, n / (4 λ_σ² (1 + √γ₁)²))`, γ₁ = n/d: the steps for which Theorem 4.2 holds. Printed with `λ_α`.
 
     >>> largest_rate(1.0, 8, 1.0, 1.0)
@@ -202,7 +202,7 @@ class GlobalConvergence:
 
 
 def global_convergence(
-    residuals: Numbers, distances: Numbers, moves: Numbers, *, alpha: Positive, lr: Positive, items: Count
+    residuals: Numbers, distances: Numbers, moves: Numbers, *, alpha: Positive, lr: Positive, items: Positive
 ) -> GlobalConvergence:
     """Theorem 4.2 on T steps: `ℓ_t ≤ (1 - ηα²/2n)^t ℓ₀`, `α/4 ‖W_t - W₀‖ + ℓ_t ≤ ℓ₀`, `Σ‖W_{t+1} - W_t‖ ≤ 4ℓ₀/α`; O(T).
 
