@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -14,7 +14,8 @@ from sklearn.base import is_regressor
 from sklearn.exceptions import ConvergenceWarning
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import choice
+from ntkscope.core.arguments import labels_of
+from ntkscope.core.checked import Count
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.machines.pair import KernelPair
 from ntkscope.measures.log_odds import centred_logits, probabilities
@@ -69,9 +70,9 @@ def fit_machine(
     y: Any,
     surrogate: str | None = None,
     *,
-    target: str = "labels",
+    target: Annotated[str, tuple(TARGETS)] = "labels",
     network: Any = None,
-    classes: int | None = None,
+    classes: Count | None = None,
     **options: Any,
 ) -> KernelMachine:
     """The surrogate of that name in `SURROGATES`, made with `options`, fitted on the training kernel.
@@ -95,12 +96,11 @@ def fit_machine(
     >>> distilled.logits(pair.test).tolist()
     [[3.0, -1.0, -2.0], [-2.0, 2.0, 0.0]]
     """
-    choice(target, "target", tuple(TARGETS))
-    estimator: Any = SURROGATES[surrogate or TARGETS[target]](**options)
+    estimator: Any = SURROGATES[TARGETS[target] if surrogate is None else surrogate](**options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         if target == "labels":
-            wanted = y
+            wanted = y if classes is None else labels_of(y, len(pair.train), classes)
         else:
             warnings.simplefilter("ignore", NumericalWarning)
             wanted = _network_targets(pair, y if target == "targets" else network, target, classes)
