@@ -49,7 +49,7 @@ class Argument:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and isinstance(a, (int, float, str)) and (a == b or (a != a and b != b))
+    return type(a) is type(b) and isinstance(a, (int, float, str, list)) and (a == b or (a != a and b != b))
 
 
 @dataclass(frozen=True)

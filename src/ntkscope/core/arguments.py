@@ -164,25 +164,6 @@ def as_device(device: Any, auto: bool = True) -> torch.device | None:
     return where
 
 
-def at_least(least: float, **options: Any) -> None:
-    """Raise unless every option is a number not below `least`.
-
-    >>> at_least(1, degree=0)
-    Traceback (most recent call last):
-    ...
-    ntkscope.core.errors.UsageError: degree=0; expected a number >= 1
-    """
-    between(least, math.inf, **options)
-
-
-def between(low: float, high: float, **options: Any) -> None:
-    """Raise unless every option is a number in [low, high]."""
-    said = f">= {low}" if high == math.inf else f"from {low} to {high}"
-    for name, value in options.items():
-        if not is_real(_item(value)) or not low <= value <= high:
-            raise UsageError(f"{name}={value!r}; expected a number {said}")
-
-
 # Arrays
 
 

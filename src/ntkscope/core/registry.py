@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import TypeVar
 
+from ntkscope.core.checked import checked
 from ntkscope.core.errors import DuplicateName, UnknownName
 
 T = TypeVar("T")
@@ -37,15 +38,16 @@ class Registry(Mapping[str, T]):
     ntkscope.core.errors.DuplicateName: kernel 'linear' is registered twice: ...
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, check: bool = False) -> None:
+        self.kind, self.check = kind, check
         self._entries: dict[str, T] = {}
         self._spelling: dict[str, str] = {}
 
     def register(self, *names: str) -> Callable[[V], V]:
-        """Decorator: register the decorated object under each of `names`."""
+        """Decorator: register the decorated object under each of `names`, its arguments checked if all of them are."""
 
         def decorate(entry: V) -> V:
+            entry = checked(entry) if self.check else entry  # type: ignore[type-var]
             for name in names:
                 self.add(name, entry)  # type: ignore[arg-type]
             return entry

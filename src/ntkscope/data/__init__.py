@@ -11,6 +11,7 @@ import inspect
 from typing import Any
 
 from ntkscope.core import Split, UsageError
+from ntkscope.core.checked import check_room
 
 # One line per data set: importing its file registers it.
 from ntkscope.data import alignment_reversing as alignment_reversing
@@ -80,3 +81,6 @@ def load(name: str, *, root: str | None = None, seed: int = 0, **options: Any) -
         )
     split = validate(loader(root=root, seed=seed, **options))
     return split.replace(name=split.name or name, options={**defaults, **options, **split.options, "seed": seed})
+
+
+check_room(__name__, classes="Trigger")

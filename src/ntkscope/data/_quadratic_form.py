@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+import math
+from typing import Annotated, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.core.arguments import Real, as_dtype, at_least
+from ntkscope.core.arguments import as_dtype
+from ntkscope.core.checked import within
+
+Decay: TypeAlias = Annotated[float, within(low=0, high=math.inf)] | None
 
 
-def spectrum(dimension: int, decay: Real | None) -> Float[Tensor, " d"]:
+def spectrum(dimension: int, decay: Decay) -> Float[Tensor, " d"]:
     """Eigenvalues of the input covariance: all 1 without decay, else λ_k = 1 / (1 + k^decay), k from 1.
 
     `decay` = 0 gives I/2, `decay` = infinity one eigenvalue 1/2 and the rest 0: both half a projector.
@@ -24,7 +28,6 @@ def spectrum(dimension: int, decay: Real | None) -> Float[Tensor, " d"]:
     """
     if decay is None:
         return torch.ones(dimension, dtype=torch.float64)
-    at_least(0, decay=min(decay, sys.float_info.max))  # infinite: one direction alone
     return 1 / (1 + torch.arange(1, dimension + 1, dtype=torch.float64) ** float(decay))
 
 
@@ -47,7 +50,7 @@ def quadratic_form(
     *,
     name: str,
     seed: int,
-    decay: Real | None,
+    decay: Decay,
     train: int,
     test: int,
     unit_labels: bool,
@@ -60,8 +63,6 @@ def quadratic_form(
     split's extras: `form` A, `label_scale` s, `covariance`, `eigenvalues`, `eigenbasis`, and `egop`, the expected
     gradient outer product of the scaled target.
     """
-    at_least(2, train=train)
-    at_least(1, test=test)
     kind, dimension = as_dtype(dtype), len(form)
     values = spectrum(dimension, decay)
     basis = torch.eye(dimension, dtype=torch.float64) if decay is None else random_basis(dimension, seed)

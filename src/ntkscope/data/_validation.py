@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import DataCorrupt, Part, Split
+from ntkscope.core.checked import CountOrZero
 from ntkscope.core.tree import leaves
 
 
@@ -56,7 +57,7 @@ def check_labels(y: Tensor, classes: int, where: str = "y") -> None:
         )
 
 
-def check_part(part: Part, classes: int = 0, where: str = "part") -> None:
+def check_part(part: Part, classes: CountOrZero = 0, where: str = "part") -> None:
     """Raise `DataCorrupt` unless the inputs and real targets are finite and class labels lie in range.
 
     `classes` = 0 means a regression target.

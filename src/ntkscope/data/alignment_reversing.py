@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.core.arguments import Real, as_dtype, at_least
+from ntkscope.core.arguments import Real, as_dtype
+from ntkscope.core.checked import Count, NonNegative, Positive, Several, within
 from ntkscope.data.registry import DATASETS
-
-READINGS = ("support", "subsample")
 
 
 def _spiked(count: int, dimension: int, ridge: Real, random: torch.Generator) -> Float[Tensor, "n d"]:
@@ -56,13 +56,13 @@ def alignment_reversing(
     *,
     root: str | None = None,
     seed: int = 0,
-    balance: Real = 0.1,
-    n: int = 1024,
-    dimension: int = 1024,
-    ridge: Real = 0.5,
-    input_noise: Real = 1e-2,
+    balance: Annotated[float, within(above=0, high=1)] = 0.1,
+    n: Several = 1024,
+    dimension: Count = 1024,
+    ridge: Positive = 0.5,
+    input_noise: NonNegative = 1e-2,
     label_offset: Real = 1e-5,
-    reading: str = "support",
+    reading: Literal["support", "subsample"] = "support",
     unit_norm: bool = True,
     dtype: str | torch.dtype = "float32",
 ) -> Split:
@@ -86,15 +86,6 @@ def alignment_reversing(
     >>> torch.allclose(x2.T @ x2, torch.linalg.pinv(x1.T @ x1, rtol=1e-9) @ torch.linalg.pinv(x1.T @ x1, rtol=1e-9))
     True
     """
-    at_least(2, n=n)
-    at_least(1, dimension=dimension)
-    at_least(0, input_noise=input_noise)
-    if not 0 < balance <= 1:
-        raise UsageError(f"balance={balance!r}; expected a number in (0, 1]")
-    if not ridge > 0:
-        raise UsageError(f"ridge={ridge!r}; expected a positive number, the variance beside the common direction")
-    if reading not in READINGS:
-        raise UsageError(f"reading={reading!r}; expected one of {', '.join(READINGS)}")
     if reading == "subsample" and n < dimension:
         raise UsageError(f"n={n} < dimension={dimension}; reading 'subsample' inverts a full-rank X₁ᵀX₁: raise n")
     kind = as_dtype(dtype)

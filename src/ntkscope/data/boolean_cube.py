@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.core.arguments import as_dtype, at_least, between
+from ntkscope.core.arguments import as_dtype, whole
+from ntkscope.core.checked import Count, CountOrZero
 from ntkscope.data.orthant_shells import orthant_signs
 from ntkscope.data.registry import DATASETS
 
@@ -40,8 +41,8 @@ def _monomials(
 ) -> dict[tuple[int, ...], float]:
     """The given monomials, or one parity of `degree` coordinates drawn at random."""
     if monomials is None:
-        between(0, dimension, degree=degree)
-        drawn = torch.randperm(dimension, generator=generator(seed, "subset"))[:degree]
+        size = whole(degree, "degree", low=0, high=dimension)
+        drawn = torch.randperm(dimension, generator=generator(seed, "subset"))[:size]
         return {tuple(sorted(drawn.tolist())): 1.0}
     for subset in monomials:
         if len(set(subset)) != len(subset) or any(not 0 <= i < dimension for i in subset):
@@ -56,12 +57,12 @@ def boolean_cube(
     *,
     root: str | None = None,
     seed: int = 0,
-    dimension: int = 7,
-    degree: int = 2,
+    dimension: Count = 7,
+    degree: CountOrZero = 2,
     monomials: Mapping[tuple[int, ...], float] | None = None,
     function: Callable[[Tensor], Tensor] | None = None,
-    train: int | None = None,
-    test: int | None = None,
+    train: Count | None = None,
+    test: Count | None = None,
     dtype: str | torch.dtype = "float32",
 ) -> Split:
     """y = Σ_S c_S χ_S(x) on {-1, +1}^d.
@@ -77,7 +78,6 @@ def boolean_cube(
     >>> split.train.y.tolist()
     [-1.0, 1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 1.0]
     """
-    at_least(1, dimension=dimension)
     if monomials is not None and function is not None:
         raise UsageError("both monomials and function are given; expected at most one of them")
     kind = as_dtype(dtype)
@@ -89,14 +89,12 @@ def boolean_cube(
                 raise UsageError(f"test={test} without train; expected train as well, or neither for the whole cube")
             x_train = x_test = cube
         else:
-            between(1, points - 1, train=train)
-            rest = points - train if test is None else test
-            between(1, points - train, test=rest)
+            whole(train, "train", high=points - 1)
+            rest = points - train if test is None else whole(test, "test", high=points - train)
             order = torch.randperm(points, generator=generator(seed, "points"))
             x_train, x_test = cube[order[:train]], cube[order[train : train + rest]]
     else:
         sizes = {"train": 1024 if train is None else train, "test": 1024 if test is None else test}
-        at_least(1, **sizes)
         x_train, x_test = (
             torch.randint(0, 2, (count, dimension), generator=generator(seed, name)).double() * 2 - 1
             for name, count in sizes.items()

@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Split
-from ntkscope.core.arguments import Real, at_least, between
-from ntkscope.data._quadratic_form import quadratic_form
+from ntkscope.core.arguments import whole
+from ntkscope.core.checked import Count, Several
+from ntkscope.data._quadratic_form import Decay, quadratic_form
 from ntkscope.data.registry import DATASETS
 
 
@@ -33,12 +34,12 @@ def chain_monomial(
     *,
     root: str | None = None,
     seed: int = 0,
-    dimension: int = 32,
-    rank: int = 5,
-    decay: Real | None = None,
+    dimension: Count = 32,
+    rank: Several = 5,
+    decay: Decay = None,
     unit_labels: bool = True,
-    train: int = 256,
-    test: int = 1024,
+    train: Several = 256,
+    test: Count = 1024,
     dtype: str | torch.dtype = "float32",
 ) -> Split:
     """y = Σ_{k=1}^{r} x_{k mod r} x_{(k+1) mod r}, x ~ N(0, I) or with eigenvalues 1 / (1 + k^decay) in a random basis.
@@ -53,10 +54,8 @@ def chain_monomial(
     >>> tuple(split.train.x.shape), round(float(split.train.y.std(correction=0)), 6)
     ((10, 32), 1.0)
     """
-    at_least(2, rank=rank)
-    between(rank, 2**20, dimension=dimension)
     return quadratic_form(
-        chain_form(rank, dimension),
+        chain_form(rank, whole(dimension, "dimension", low=rank, high=2**20)),
         name="chain-monomial",
         seed=seed,
         decay=decay,

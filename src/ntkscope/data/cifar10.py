@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
 from PIL import Image, UnidentifiedImageError
 
 from ntkscope.core import DataCorrupt, Split
-from ntkscope.core.arguments import choice
+from ntkscope.core.checked import Count
 from ntkscope.data import _pickle
 from ntkscope.data._files import (
     Alternatives,
@@ -174,10 +174,10 @@ def cifar10(
     root: Root = None,
     seed: int = 0,
     classes: Classes = None,
-    max_train: int | None = None,
-    max_test: int | None = None,
+    max_train: Count | None = None,
+    max_test: Count | None = None,
     normalise: Normalise = "standard",
-    format: str = "auto",
+    format: Annotated[str, ("auto", *LAYOUTS)] = "auto",
     verify: bool = True,
 ) -> Split:
     """CIFAR-10: x float32 (n, 3, 32, 32), y 0 ... 9; by default normalised by the channels' own mean and std.
@@ -186,7 +186,6 @@ def cifar10(
     as data alone and refused when they are more. The pretrained ResNet-20 and 56 need `normalise="imagenet"`. Other
     options as for `ntkscope.data.mnist.mnist`. About 5 s; 0.4 GB while selecting, then 12 kB per image kept.
     """
-    choice(format, "format", ["auto", *LAYOUTS])
     folder, layout = find_layout(root, format)
 
     def read(batches: list[str]) -> Labelled:

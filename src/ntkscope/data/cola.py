@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 
 from ntkscope.core import DataCorrupt, Part, Split
-from ntkscope.core.arguments import choice
+from ntkscope.core.checked import Count
 from ntkscope.data._files import Root, find_folder, places, read_text
 from ntkscope.data.registry import DATASETS
 from ntkscope.data.subsets import stratified
@@ -61,9 +62,9 @@ def cola(
     *,
     root: Root = None,
     seed: int = 0,
-    test: str = "both",
-    max_train: int | None = None,
-    max_test: int | None = None,
+    test: Annotated[str, tuple(PARTS)] = "both",
+    max_train: Count | None = None,
+    max_test: Count | None = None,
     verify: bool = True,
 ) -> Split:
     """CoLA: x a list of 8,551 sentences, y 1 when acceptable; extras `source` (publication) and `mark` (`*` or none).
@@ -72,7 +73,6 @@ def cola(
     GLUE calls the validation set. `"out-of-domain"`: 516 sentences of other sources test, the 527 in-domain ones
     validate; `"in-domain"`: the other way round. Samples keep the share of acceptable sentences.
     """
-    choice(test, "test", list(PARTS))
     folder = find_folder(
         "CoLA", places(root, ["cola", "CoLA", "cola_public/raw"]), [(name,) for name in SHA256], REMEDY
     )

@@ -8,8 +8,9 @@ from jaxtyping import Int64
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from ntkscope.core import Part, Split, UsageError, generator
+from ntkscope.core import Part, Split, generator
 from ntkscope.core.arguments import Real, as_dtype
+from ntkscope.core.checked import Tolerance
 from ntkscope.data.registry import DATASETS
 
 
@@ -20,8 +21,6 @@ def stratified(y: Int64[Tensor, " n"], fraction: Real, seed: int) -> tuple[Int64
     >>> len(rest), len(held)
     (6, 2)
     """
-    if not 0 < fraction < 1:
-        raise UsageError(f"test_fraction={fraction!r}; expected a number strictly between 0 and 1")
     held = torch.zeros(len(y), dtype=torch.bool)
     for label in y.unique():
         items = (y == label).nonzero().flatten()
@@ -32,7 +31,7 @@ def stratified(y: Int64[Tensor, " n"], fraction: Real, seed: int) -> tuple[Int64
 
 @DATASETS.register("digits")
 def digits(
-    *, root: str | None = None, seed: int = 0, test_fraction: Real = 0.2, dtype: str | torch.dtype = "float32"
+    *, root: str | None = None, seed: int = 0, test_fraction: Tolerance = 0.2, dtype: str | torch.dtype = "float32"
 ) -> Split:
     """1,797 grey images (n, 1, 8, 8) of the ten digits, pixels 0..16 divided by 16, split class by class.
 

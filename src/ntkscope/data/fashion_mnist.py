@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ntkscope.core import Split
+from ntkscope.core.checked import Count
 from ntkscope.data._files import Root, find_folder, places
 from ntkscope.data.mnist import alternatives, read_layout
 from ntkscope.data.normalise import Normalise
@@ -30,8 +31,8 @@ def fashion_mnist(
     root: Root = None,
     seed: int = 0,
     classes: Classes = None,
-    max_train: int | None = None,
-    max_test: int | None = None,
+    max_train: Count | None = None,
+    max_test: Count | None = None,
     normalise: Normalise = "standard",
     verify: bool = True,
 ) -> Split:

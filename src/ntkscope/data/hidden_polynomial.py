@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.core.arguments import Real, as_dtype, at_least
+from ntkscope.core.arguments import Real, as_dtype
+from ntkscope.core.checked import Count, CountOrZero, NonNegative, Number, Positive
 from ntkscope.data.registry import DATASETS
 
 
@@ -51,10 +53,6 @@ def choose_roots(
         inside = 0.25 + 0.5 * torch.rand(half, generator=generator(seed, "roots", "stratified"), dtype=torch.float64)
         above = cell * (torch.arange(half) + 0.5 * (degree % 2) + inside)
         return torch.cat([-above.flip(0), torch.zeros(degree % 2, dtype=torch.float64), above])
-    if isinstance(roots, str):
-        raise UsageError(
-            f'roots={roots!r}; expected "equispaced", "uniform", "stratified" or a list of {degree} numbers'
-        )
     given = torch.tensor([float(root) for root in roots], dtype=torch.float64).sort().values
     if len(given) != degree or not ((low <= given) & (given <= high)).all():
         raise UsageError(f"roots={tuple(roots)}; expected {degree} numbers (the degree) from {low} to {high}")
@@ -66,20 +64,20 @@ def hidden_polynomial(
     *,
     root: str | None = None,
     seed: int = 0,
-    degree: int = 7,
+    degree: Count = 7,
     correlated: bool = False,
     direct: bool = False,
-    dimension: int = 100,
-    direction: Sequence[Real] | None = None,
-    bound: Real = 2.0,
-    roots: str | Sequence[Real] = "equispaced",
+    dimension: Count = 100,
+    direction: Sequence[Number] | None = None,
+    bound: Positive = 2.0,
+    roots: Literal["equispaced", "uniform", "stratified"] | Sequence[Number] = "equispaced",
     root_range: tuple[Real, Real] | None = None,
     leading: Real = 1.0,
-    target: str = "raw",
-    noise: Real = 0.0,
-    train: int = 8000,
-    validation: int = 1000,
-    test: int = 1000,
+    target: Literal["raw", "unit"] = "raw",
+    noise: NonNegative = 0.0,
+    train: Count = 8000,
+    validation: CountOrZero = 1000,
+    test: Count = 1000,
     dtype: str | torch.dtype = "float32",
 ) -> Split:
     """y = leading · Π_k (v - root_k) with v = w·x, x ~ N(0, I) or, `correlated`, N(0, I + w wᵀ), rescaled.
@@ -98,20 +96,12 @@ def hidden_polynomial(
     >>> split.extras["roots"].tolist(), tuple(split.train.x.shape)
     ([-2.0, 0.0, 2.0], (50, 100))
     """
-    at_least(1, degree=degree, dimension=dimension, train=train, test=test)
-    at_least(0, validation=validation, noise=noise)
-    if not bound > 0:
-        raise UsageError(f"bound={bound!r}; expected a positive number, the largest |v|")
     kind = as_dtype(dtype)
     w = torch.ones(dimension, dtype=torch.float64)
     if direction is not None:
         w = torch.tensor([float(entry) for entry in direction], dtype=torch.float64)
     if len(w) != dimension or not w.norm() > 0:
         raise UsageError(f"direction has {len(w)} entries, norm {float(w.norm()):g}; expected {dimension}, not all 0")
-    if target not in ("raw", "unit"):
-        raise UsageError(
-            f'target={target!r}; expected "raw" or "unit", the polynomial divided by its standard deviation'
-        )
     chosen = choose_roots(roots, degree, (-bound, bound) if root_range is None else root_range, seed)
 
     sizes = {"train": train, "validation": validation, "test": test}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ntkscope.core import Split, generator
-from ntkscope.core.arguments import Real, at_least
-from ntkscope.data._quadratic_form import quadratic_form
+from ntkscope.core.checked import Count, Several
+from ntkscope.data._quadratic_form import Decay, quadratic_form
 from ntkscope.data.registry import DATASETS
 
 
@@ -15,11 +15,11 @@ def high_rank_polynomial(
     *,
     root: str | None = None,
     seed: int = 0,
-    dimension: int = 128,
-    decay: Real | None = None,
+    dimension: Count = 128,
+    decay: Decay = None,
     unit_labels: bool = True,
-    train: int = 128,
-    test: int = 1024,
+    train: Several = 128,
+    test: Count = 1024,
     dtype: str | torch.dtype = "float32",
 ) -> Split:
     """y = Σ_i (Qx)_i² = |Qx|², Q with standard normal entries; x ~ N(0, I) or with eigenvalues 1 / (1 + k^decay).
@@ -33,7 +33,6 @@ def high_rank_polynomial(
     >>> torch.allclose(split.train.y, (x @ Q.T).square().sum(dim=1), rtol=1e-5)
     True
     """
-    at_least(1, dimension=dimension)
     q = torch.randn(dimension, dimension, generator=generator(seed, "Q"), dtype=torch.float64)
     return quadratic_form(
         q.T @ q,

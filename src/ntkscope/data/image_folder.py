@@ -8,13 +8,15 @@ import warnings
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
 from ntkscope.core import DataCorrupt, MemoryBudgetError, Split, UnsafeData, UsageError, numpy_generator
-from ntkscope.core.arguments import choice, path_of
+from ntkscope.core.arguments import path_of
+from ntkscope.core.checked import Count
 from ntkscope.data._files import Root, not_found, places
 from ntkscope.data.normalise import IMAGENET, Normalise
 from ntkscope.data.registry import DATASETS
@@ -115,12 +117,12 @@ def image_folder(
     root: Root = None,
     seed: int = 0,
     folder: str = ".",
-    image_size: int | None = None,
-    resize: str = "crop",
+    image_size: Count | None = None,
+    resize: Literal["crop", "stretch"] = "crop",
     classes: Classes = None,
-    max_per_class: int | None = None,
+    max_per_class: Count | None = None,
     normalise: Normalise = "imagenet",
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: Count = MAX_PIXELS,
 ) -> Split:
     """An image folder: x float32 (n, 3, h, w), y the place of the class folder in the order of names.
 
@@ -129,10 +131,6 @@ def image_folder(
     `max_per_class` takes that many of each class and part, drawn by `seed`, and only those are decoded. All images are held
     in memory, 3 bytes per pixel while reading, then 12.
     """
-    choice(resize, "resize", ["crop", "stretch"])
-    for option, value in (("image_size", image_size), ("max_per_class", max_per_class)):
-        if value is not None and value < 1:
-            raise UsageError(f"got {option}={value!r}; expected a positive number or None")
     train_folder, test_folder = _find(root, folder)
     train, test = list_classes(train_folder), list_classes(test_folder)
     names = list(train)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -10,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.core.arguments import Real, as_dtype, at_least, between
+from ntkscope.core.arguments import Real, as_dtype, whole
+from ntkscope.core.checked import Count, NonNegative
 from ntkscope.data.registry import DATASETS
 
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -53,15 +55,15 @@ def index_teacher(
     *,
     root: str | None = None,
     seed: int = 0,
-    dimension: int = 1000,
-    directions: int = 1,
-    link: str | Callable[[Tensor], Tensor] = "softplus",
+    dimension: Count = 1000,
+    directions: Count = 1,
+    link: Annotated[str, tuple(LINKS)] | Callable[[Tensor], Tensor] = "softplus",
     tau: Real | None = None,
     centred: bool = True,
-    noise: Real = 0.3,
+    noise: NonNegative = 0.3,
     noisy_test: bool = False,
-    train: int = 2000,
-    test: int = 2000,
+    train: Count = 2000,
+    test: Count = 2000,
     dtype: str | torch.dtype = "float32",
 ) -> Split:
     """y = (1/k) Σ_i σ*(β_i·x) + τ (|x|²/d - 1) + ε, x ~ N(0, I_d), orthonormal β_i, ε ~ N(0, noise²).
@@ -77,14 +79,8 @@ def index_teacher(
     >>> torch.allclose(beta @ beta.T, torch.eye(3), atol=1e-6)
     True
     """
-    at_least(1, dimension=dimension, train=train, test=test)
-    at_least(0, noise=noise)
-    between(1, dimension, directions=directions)
-    if isinstance(link, str):
-        if link not in LINKS:
-            raise UsageError(f"link={link!r}; expected {', '.join(LINKS)} or a function of a tensor")
-        link = LINKS[link]
-    function, kind = link, as_dtype(dtype)
+    whole(directions, "directions", high=dimension)
+    function, kind = LINKS[link] if isinstance(link, str) else link, as_dtype(dtype)
     mean, std = gaussian_moments(function)
     if not std > 0:
         raise UsageError("the link is constant under N(0, 1); expected a function that varies")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError
-from ntkscope.core.arguments import Real, as_dtype, at_least, function, tensor_of
+from ntkscope.core.arguments import Real, as_dtype, tensor_of
+from ntkscope.core.checked import Count
 from ntkscope.data.registry import DATASETS
 
 BOUNDARIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -35,9 +37,9 @@ def logistic_boundary(
     *,
     root: str | None = None,
     seed: int = 0,
-    boundary: str | Callable[[Tensor, Tensor], Tensor] = "F1",
-    intervals: tuple[int, int] = (11, 7),
-    refinement: tuple[int, int] = (2, 3),
+    boundary: Annotated[str, tuple(BOUNDARIES)] | Callable[[Tensor, Tensor], Tensor] = "F1",
+    intervals: tuple[Count, Count] = (11, 7),
+    refinement: tuple[Count, Count] = (2, 3),
     box: tuple[tuple[Real, Real], tuple[Real, Real]] = ((-1.0, 1.0), (-1.0, 1.0)),
     dtype: str | torch.dtype = "float32",
 ) -> Split:
@@ -52,18 +54,11 @@ def logistic_boundary(
     >>> len(split.train), len(split.test), int(split.train.y.sum())
     (96, 506, 53)
     """
-    at_least(1, intervals=min(intervals), refinement=min(refinement))
     if any(not low < high for low, high in box):
         raise UsageError(f"box={box}; expected ((a1, b1), (a2, b2)) with a < b")
-    if isinstance(boundary, str):
-        if boundary not in BOUNDARIES:
-            raise UsageError(f"boundary={boundary!r}; expected {', '.join(BOUNDARIES)} or a function of two tensors")
-        boundary = BOUNDARIES[boundary]
-    kind = as_dtype(dtype)
+    function, kind = BOUNDARIES[boundary] if isinstance(boundary, str) else boundary, as_dtype(dtype)
     nodes = grid(box, (intervals[0] * refinement[0], intervals[1] * refinement[1]))
-    values = tensor_of(
-        function(boundary, "boundary")(nodes[..., 0], nodes[..., 1]), "values of the boundary", keep=True
-    )
+    values = tensor_of(function(nodes[..., 0], nodes[..., 1]), "values of the boundary", keep=True)
     if values.shape != nodes.shape[:2]:
         raise UsageError(f"the boundary gave values of shape {tuple(values.shape)}; expected {tuple(nodes.shape[:2])}")
     if (values == 0).any():

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ntkscope.core import DataCorrupt, Split
+from ntkscope.core.checked import Count
 from ntkscope.data._files import Alternatives, Root, find_folder, pick, places
 from ntkscope.data._idx import read_idx
 from ntkscope.data.normalise import Normalise
@@ -72,8 +73,8 @@ def mnist(
     root: Root = None,
     seed: int = 0,
     classes: Classes = None,
-    max_train: int | None = None,
-    max_test: int | None = None,
+    max_train: Count | None = None,
+    max_test: Count | None = None,
     normalise: Normalise = "standard",
     verify: bool = True,
 ) -> Split:

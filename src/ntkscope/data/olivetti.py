@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from jaxtyping import Int64, UInt8
 
 from ntkscope.core import DataCorrupt, Split, UsageError, numpy_generator
-from ntkscope.core.arguments import choice
+from ntkscope.core.checked import Tolerance
 from ntkscope.data._files import Root, check_sha256, find_folder, places
 from ntkscope.data._npz import read_npz
 from ntkscope.data.normalise import Normalise
@@ -51,9 +53,9 @@ def olivetti(
     *,
     root: Root = None,
     seed: int = 0,
-    target: str = "glasses",
-    split: str = "person",
-    test_fraction: float = 0.25,
+    target: Literal["glasses", "person"] = "glasses",
+    split: Literal["person", "random"] = "person",
+    test_fraction: Tolerance = 0.25,
     normalise: Normalise = "standard",
     verify: bool = True,
 ) -> Split:
@@ -63,10 +65,6 @@ def olivetti(
     sometimes (7) and never (25). `split="random"` draws images: then the same people are on both sides and recognising
     them is enough. `target="person"` needs the latter.
     """
-    choice(target, "target", ["glasses", "person"])
-    choice(split, "split", ["person", "random"])
-    if not 0 < test_fraction < 1:
-        raise UsageError(f"got test_fraction={test_fraction!r}; expected a number between 0 and 1")
     if target == "person" and split == "person":
         raise UsageError("target='person' with split='person' tests on people never seen; pass split='random'")
     folder = find_folder("Olivetti faces with glasses", places(root, ["olivetti"]), [(FILE,)], REMEDY)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from numbers import Integral
+from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, generator
-from ntkscope.core.arguments import Real, as_dtype, at_least, between, number
+from ntkscope.core.arguments import Real, as_dtype, whole
+from ntkscope.core.checked import Count, CountOrZero, Positive, within
 from ntkscope.data.registry import DATASETS
 
 
@@ -46,21 +47,15 @@ def neighbours(orthant: int, dimension: int) -> list[int]:
 
 def _listed(which: Sequence[int], name: str, orthants: int) -> Tensor:
     """The orthants listed in `which`, ascending."""
-    expected = f"expected distinct orthant numbers from 0 to {orthants - 1}"
-    if not isinstance(which, Iterable) or isinstance(which, str | bytes):
-        raise UsageError(f"{name}={which!r}; {expected}, as a list")
-    given = which.tolist() if isinstance(which, Tensor) else list(which)
-    whole = all(isinstance(orthant, Integral) and not isinstance(orthant, bool) for orthant in given)
-    if not whole or len(set(given)) != len(given) or any(not 0 <= orthant < orthants for orthant in given):
-        raise UsageError(f"{name}={tuple(given)}; {expected}")
-    return torch.tensor(sorted(map(int, given)), dtype=torch.int64)
+    if len(set(which)) != len(which) or any(orthant >= orthants for orthant in which):
+        raise UsageError(f"{name}={tuple(which)}; expected distinct orthant numbers from 0 to {orthants - 1}")
+    return torch.tensor(sorted(which), dtype=torch.int64)
 
 
 def _chosen(which: int | Sequence[int], name: str, free: Tensor, orthants: int) -> Tensor:
     """The first `which` orthants of the shuffled `free`, or exactly the orthants listed in `which`."""
     if isinstance(which, int):
-        between(0, len(free), **{name: which})
-        return free[:which].sort().values
+        return free[: whole(which, name, high=len(free))].sort().values
     listed = _listed(which, name, orthants)
     if not torch.isin(listed, free).all():
         raise UsageError(f"{name}={tuple(which)} lists an orthant that is empty; expected sparse and empty apart")
@@ -103,15 +98,15 @@ def orthant_shells(
     *,
     root: str | None = None,
     seed: int = 0,
-    dimension: int = 7,
-    centre: Real = 4.0,
-    radii: Sequence[Real] = (1.0, 2.0),
-    per_class: int = 100,
-    empty: int | Sequence[int] = 1,
-    sparse: int | Sequence[int] = 0,
-    sparse_per_class: int = 10,
-    swapped: Sequence[int] = (),
-    test_per_class: int = 100,
+    dimension: Annotated[int, within(low=1, high=16)] = 7,
+    centre: Positive = 4.0,
+    radii: Sequence[Positive] = (1.0, 2.0),
+    per_class: Count = 100,
+    empty: CountOrZero | Sequence[CountOrZero] = 1,
+    sparse: CountOrZero | Sequence[CountOrZero] = 0,
+    sparse_per_class: CountOrZero = 10,
+    swapped: Sequence[CountOrZero] = (),
+    test_per_class: Count = 100,
     dtype: str | torch.dtype = "float32",
 ) -> Split:
     """Class 0 on the sphere of radius 1, class 1 on that of radius 2, around (±4, …, ±4) in each of the 2^7 orthants.
@@ -129,11 +124,7 @@ def orthant_shells(
     >>> len(split.train), len(split.test), 3 in split.train.extras["orthant"]
     (600, 800, False)
     """
-    between(1, 16, dimension=dimension)
-    at_least(0, sparse_per_class=sparse_per_class)
-    at_least(1, per_class=per_class, test_per_class=test_per_class)
-    number(centre, "centre", above=0)
-    if len(radii) < 2 or any(not 0 < number(radius, "radii", expected="numbers") < centre for radius in radii):
+    if len(radii) < 2 or max(radii) >= centre:
         raise UsageError(
             f"radii={tuple(radii)}; expected a positive radius below centre={centre}, so that a shell stays in its orthant,"
             " for each of two or more classes"

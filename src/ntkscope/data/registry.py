@@ -13,4 +13,4 @@ class Loader(Protocol):
     def __call__(self, *, root: str | None = None, seed: int = 0, **options: object) -> Split: ...
 
 
-DATASETS: Registry[Loader] = Registry("data set")
+DATASETS: Registry[Loader] = Registry("data set", check=True)

@@ -6,11 +6,12 @@ import csv
 import io
 import warnings
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
 from ntkscope.core import DataCorrupt, Part, Split
-from ntkscope.core.arguments import choice
+from ntkscope.core.checked import Count
 from ntkscope.data._files import Root, find_folder, pick, places, read_text
 from ntkscope.data.registry import DATASETS
 from ntkscope.data.subsets import stratified
@@ -60,10 +61,10 @@ def sentiment140(
     *,
     root: Root = None,
     seed: int = 0,
-    train: str = "sample",
+    train: Annotated[str, tuple(TRAIN)] = "sample",
     neutral: bool = False,
-    max_train: int | None = None,
-    max_test: int | None = None,
+    max_train: Count | None = None,
+    max_test: Count | None = None,
     verify: bool = True,
 ) -> Split:
     """Sentiment140: x a list of raw tweets (handles, links and HTML entities unchanged), y 0 negative, 1 positive.
@@ -73,7 +74,6 @@ def sentiment140(
     part's extras are `query` and `date`. `train="time-confounded"` takes 100,000 tweets in which the two classes come
     from different weeks, so that a classifier may learn the weeks.
     """
-    choice(train, "train", list(TRAIN))
     folder = find_folder("Sentiment140", places(root, ["sentiment140", "Sentiment140"]), [MANUAL, TRAIN[train]], REMEDY)
     if train == "time-confounded":
         warnings.warn(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import pi
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError
-from ntkscope.core.arguments import Real, as_dtype, at_least
+from ntkscope.core.arguments import Real, as_dtype
+from ntkscope.core.checked import Count
 from ntkscope.data.registry import DATASETS
 
 TARGETS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -37,9 +39,9 @@ def target_function(
     *,
     root: str | None = None,
     seed: int = 0,
-    function: str | Callable[[Tensor], Tensor] = "f1",
-    intervals: int = 200,
-    refinement: int = 3,
+    function: Annotated[str, tuple(TARGETS)] | Callable[[Tensor], Tensor] = "f1",
+    intervals: Count = 200,
+    refinement: Count = 3,
     interval: tuple[Real, Real] = (-1.0, 1.0),
     dtype: str | torch.dtype = "float32",
 ) -> Split:
@@ -54,17 +56,12 @@ def target_function(
     >>> split.train.x.flatten().tolist(), len(split.test), float(split.train.extras["weights"].sum())
     ([-1.0, 0.0, 1.0], 7, 2.0)
     """
-    at_least(1, intervals=intervals, refinement=refinement)
     low, high = interval
     if not low < high:
         raise UsageError(f"interval={interval}; expected (a, b) with a < b")
-    if isinstance(function, str):
-        if function not in TARGETS:
-            raise UsageError(f"function={function!r}; expected {', '.join(TARGETS)} or a function of a tensor")
-        function = TARGETS[function]
     kind, fine = as_dtype(dtype), intervals * refinement
     nodes = low + (high - low) * torch.arange(fine + 1, dtype=torch.float64) / fine
-    values = function(nodes)
+    values = (TARGETS[function] if isinstance(function, str) else function)(nodes)
     if values.shape != nodes.shape:
         raise UsageError(
             f"function returned shape {tuple(values.shape)} for {len(nodes)} points; expected a value each"

@@ -8,4 +8,4 @@ from torch import nn
 
 from ntkscope.core import Registry
 
-MODELS: Registry[Callable[..., nn.Module]] = Registry("model")
+MODELS: Registry[Callable[..., nn.Module]] = Registry("model", check=True)

@@ -7,7 +7,6 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ntkscope.core import Part, UsageError, derive_seed, generator
-from ntkscope.core.arguments import Real, between
 
 _MASK = (1 << 64) - 1
 
@@ -53,9 +52,8 @@ def keyed_draws(
     return ((z >> 1) & (_MASK >> 1)) % below
 
 
-def chosen(n: int, fraction: Real, candidates: Bool[Tensor, " n"], seed: int, *names: str) -> Bool[Tensor, " n"]:
+def chosen(n: int, fraction: float, candidates: Bool[Tensor, " n"], seed: int, *names: str) -> Bool[Tensor, " n"]:
     """The mask of round(fraction · n) items drawn without replacement among the `candidates`."""
-    between(0, 1, fraction=fraction)
     wanted, items = round(fraction * n), candidates.nonzero().flatten()
     if wanted > len(items):
         raise UsageError(f"fraction={fraction} asks for {wanted} of {n} items, but {len(items)} may be taken; lower it")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ntkscope.core import Part, UsageError, generator
-from ntkscope.core.arguments import Real, at_least
+from ntkscope.core.checked import Count, CountOrZero, Number, Share
 from ntkscope.data.transforms._items import chosen, images_of, item_draws, item_numbers
 
 COLOURS: dict[str, tuple[float, float, float]] = {
@@ -66,22 +66,11 @@ class Trigger:
             [0, 0, 1, 1]], dtype=torch.int32)
     """
 
-    size: int = 4
-    colour: str | tuple[Real, ...] = "yellow"
-    place: str | tuple[int, int] = "lower-right"
-    pattern: str = "square"
-    margin: int = 0
-
-    def __post_init__(self) -> None:
-        at_least(1, size=self.size)
-        at_least(0, margin=self.margin)
-        for name, value, known in (
-            ("pattern", self.pattern, tuple(PATTERNS)),
-            ("place", self.place, PLACES),
-            ("colour", self.colour, tuple(COLOURS)),
-        ):
-            if isinstance(value, str) and value not in known:
-                raise UsageError(f"{name}={value!r}; expected one of {', '.join(known)}")
+    size: Count = 4
+    colour: Annotated[str, tuple(COLOURS)] | Sequence[Number] = "yellow"
+    place: Annotated[str, PLACES] | tuple[CountOrZero, CountOrZero] = "lower-right"
+    pattern: Annotated[str, tuple(PATTERNS)] = "square"
+    margin: CountOrZero = 0
 
     @classmethod
     def random(cls, seed: int, *, height: int = 32, width: int = 32, sizes: Sequence[int] = (3, 4, 5, 6)) -> Trigger:
@@ -171,8 +160,8 @@ def _stamped(part: Part, mask: Tensor, trigger: Trigger, seed: int) -> Tensor:
 
 def badnets(
     part: Part,
-    fraction: Real = 0.1,
-    target: int = 0,
+    fraction: Share = 0.1,
+    target: CountOrZero = 0,
     *,
     trigger: Trigger | None = None,
     include_target: bool = True,
@@ -199,7 +188,6 @@ def badnets(
     worn = trigger or Trigger(**look)
     if part.y.is_floating_point():
         raise UsageError(f"labels have dtype {part.y.dtype}; expected integer classes, one of which is the target")
-    at_least(0, target=target)
     candidates = torch.ones(len(part), dtype=torch.bool) if include_target else part.y != target
     mask = chosen(len(part), fraction, candidates, seed, "badnets")
     y = torch.where(mask, torch.tensor(target, dtype=part.y.dtype), part.y)
@@ -207,7 +195,7 @@ def badnets(
     return Part(_stamped(part, mask, worn, seed), y, extras)
 
 
-def stamp(part: Part, trigger: Trigger | None = None, *, target: int | None = None, seed: int = 0) -> Part:
+def stamp(part: Part, trigger: Trigger | None = None, *, target: CountOrZero | None = None, seed: int = 0) -> Part:
     """Every image with the trigger on: the poisoned test set. Labels stay, or all become `target` where given.
 
     >>> part = stamp(Part(torch.zeros(2, 3, 8, 8), torch.tensor([0, 1])), Trigger(size=2))

@@ -10,10 +10,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from ntkscope.core import Part, Split, UsageError, derive_seed
-from ntkscope.core.arguments import Real, between
+from ntkscope.core.arguments import whole
+from ntkscope.core.checked import CountOrZero, Number
 from ntkscope.data.transforms._items import images_of, item_draws, item_numbers
 
-Fill: TypeAlias = Real | Sequence[Real]  # one number, or one per channel
+Fill: TypeAlias = Number | Sequence[Number]  # one number, or one per channel
 
 
 def shift_images(
@@ -44,7 +45,7 @@ def translate(data: Part, max_shift: int = ..., seed: int = ..., *, epoch: int =
 @overload
 def translate(data: Split, max_shift: int = ..., seed: int = ..., *, epoch: int = ..., fill: Fill = ...) -> Split: ...
 def translate(
-    data: Part | Split, max_shift: int = 7, seed: int = 0, *, epoch: int = 0, fill: Fill = 0.0
+    data: Part | Split, max_shift: CountOrZero = 7, seed: int = 0, *, epoch: CountOrZero = 0, fill: Fill = 0.0
 ) -> Part | Split:
     """Every image moved by (down, right), each uniform over -max_shift … max_shift, on a canvas of the same size.
 
@@ -67,7 +68,7 @@ def translate(
         }
         return data.replace(**moved)
     x, numbers = images_of(data), item_numbers(data)
-    between(0, min(x.shape[2:]) - 1, max_shift=max_shift)
+    whole(max_shift, "max_shift", high=min(x.shape[2:]) - 1)
     draws = [item_draws(numbers, 2 * max_shift + 1, seed, "translate", epoch, axis) for axis in ("down", "right")]
     shift = torch.stack(draws, dim=1) - max_shift
     moved_x = torch.cat([shift_images(a, b, fill) for a, b in zip(x.split(4096), shift.split(4096))]) if len(x) else x
