@@ -195,10 +195,10 @@ def test_first_half_has_the_spiked_covariance() -> None:
         ("chain-monomial", {"decay": -1}, "decay=-1"),
         ("chain-monomial", {"train": 1}, "train=1"),
         ("high-rank-polynomial", {"dimension": 0}, "dimension=0"),
-        ("alignment-reversing", {"balance": 0}, r"balance=0; expected a number in \(0, 1\]"),
+        ("alignment-reversing", {"balance": 0}, "balance=0; expected a finite number ≤ 1 and > 0"),
         ("alignment-reversing", {"balance": 1.5}, "balance=1.5"),
         ("alignment-reversing", {"ridge": 0.0}, "ridge=0.0"),
-        ("alignment-reversing", {"reading": "literal"}, "expected one of support, subsample"),
+        ("alignment-reversing", {"reading": "literal"}, "expected one of 'support', 'subsample'"),
         ("alignment-reversing", {"reading": "subsample", "n": 8, "dimension": 9}, "raise n"),
     ],
 )

@@ -32,5 +32,5 @@ class TestDigits(DatasetContract):
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
 def test_bad_fraction(fraction: float) -> None:
-    with pytest.raises(UsageError, match=r"test_fraction=.*strictly between 0 and 1"):
+    with pytest.raises(UsageError, match=r"test_fraction=.*expected a finite number > 0 and < 1"):
         ntkscope.data.load("digits", test_fraction=fraction)

@@ -124,11 +124,11 @@ class TestF2(TestF1):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("target-function", {"function": "f4"}, "function='f4'; expected f1, f2, f3"),
+        ("target-function", {"function": "f4"}, "function='f4'; expected one of 'f1', 'f2', 'f3' or a function"),
         ("target-function", {"interval": (1.0, 1.0)}, "a < b"),
         ("target-function", {"intervals": 0}, "intervals=0"),
         ("target-function", {"function": lambda x: x[:3]}, "expected a value each"),
-        ("logistic-boundary", {"boundary": "F3"}, "boundary='F3'; expected F1, F2"),
+        ("logistic-boundary", {"boundary": "F3"}, "boundary='F3'; expected one of 'F1', 'F2' or a function"),
         ("logistic-boundary", {"boundary": lambda a, b: a + b}, "has no label"),
         ("logistic-boundary", {"box": ((1.0, -1.0), (-1.0, 1.0))}, "a < b"),
         ("logistic-boundary", {"intervals": (11, 0)}, "intervals=0"),

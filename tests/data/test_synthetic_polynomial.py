@@ -169,10 +169,10 @@ def test_linear_share_falls_with_the_degree() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "units"}, 'target=\'units\'; expected "raw" or "unit"'),
+        ({"target": "units"}, "target='units'; expected one of 'raw', 'unit'"),
         ({"degree": 1, "roots": [0.0], "train": 1, "target": "unit"}, "do not vary"),
         ({"roots": "stratified", "root_range": (-1.0, 2.0)}, r"expected \(-r, r\)"),
-        ({"degree": 0}, "degree=0; expected a number >= 1"),
+        ({"degree": 0}, "degree=0; expected a whole number ≥ 1"),
         ({"roots": "random"}, "equispaced"),
         ({"degree": 3, "roots": [0.0, 1.0]}, "expected 3 numbers"),
         ({"degree": 1, "roots": [2.5]}, "expected 1 numbers"),

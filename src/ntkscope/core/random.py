@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from ntkscope.core.arguments import as_device
 from ntkscope.core.errors import UsageError
 
 
@@ -40,7 +41,11 @@ def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") 
     >>> torch.equal(torch.rand(3, generator=generator(0, "a")), torch.rand(3, generator=generator(0, "a")))
     True
     """
-    return torch.Generator(device=device).manual_seed(derive_seed(seed, *names))
+    try:
+        return torch.Generator(device=device).manual_seed(derive_seed(seed, *names))
+    except (RuntimeError, TypeError):
+        as_device(device, auto=False)  # which says what is wrong with it
+        raise
 
 
 def numpy_generator(seed: int, *names: str | int) -> np.random.Generator:

@@ -95,7 +95,11 @@ def length(x: Inputs) -> int:
     first = next(leaves(x), None)
     if first is None:
         raise UsageError("got an empty mapping or tuple as inputs; expected at least one tensor")
-    return len(first[1])
+    try:
+        return len(first[1])
+    except TypeError:
+        kind = type(first[1]).__name__
+        raise UsageError(f"got a {kind} without rows; expected tensors or lists with a row per item") from None
 
 
 def take(x: Inputs, index: Any) -> Inputs:

@@ -76,7 +76,7 @@ class Part:
     extras: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if length(self.x) != len(self.y):
+        if length(self.x) != length(self.y):
             raise UsageError(f"got {length(self.x)} inputs with {len(self.y)} targets; expected one target per input")
         for name, value in self.extras.items():
             if len(value) != len(self.y):

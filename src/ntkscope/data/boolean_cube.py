@@ -89,8 +89,8 @@ def boolean_cube(
                 raise UsageError(f"test={test} without train; expected train as well, or neither for the whole cube")
             x_train = x_test = cube
         else:
-            whole(train, "train", high=points - 1)
-            rest = points - train if test is None else whole(test, "test", high=points - train)
+            whole(train, "train", low=1, high=points - 1)
+            rest = points - train if test is None else whole(test, "test", low=1, high=points - train)
             order = torch.randperm(points, generator=generator(seed, "points"))
             x_train, x_test = cube[order[:train]], cube[order[train : train + rest]]
     else:

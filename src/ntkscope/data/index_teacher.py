@@ -79,7 +79,7 @@ def index_teacher(
     >>> torch.allclose(beta @ beta.T, torch.eye(3), atol=1e-6)
     True
     """
-    whole(directions, "directions", high=dimension)
+    whole(directions, "directions", low=1, high=dimension)
     function, kind = LINKS[link] if isinstance(link, str) else link, as_dtype(dtype)
     mean, std = gaussian_moments(function)
     if not std > 0:

@@ -55,7 +55,7 @@ def _listed(which: Sequence[int], name: str, orthants: int) -> Tensor:
 def _chosen(which: int | Sequence[int], name: str, free: Tensor, orthants: int) -> Tensor:
     """The first `which` orthants of the shuffled `free`, or exactly the orthants listed in `which`."""
     if isinstance(which, int):
-        return free[: whole(which, name, high=len(free))].sort().values
+        return free[: whole(which, name, low=0, high=len(free))].sort().values
     listed = _listed(which, name, orthants)
     if not torch.isin(listed, free).all():
         raise UsageError(f"{name}={tuple(which)} lists an orthant that is empty; expected sparse and empty apart")

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import check_room
 from ntkscope.models._activations import ACTIVATIONS, Erf, Normalised, Quadratic, activation, gaussian_moments
 from ntkscope.models._contrast import Contrast, contrast
 from ntkscope.models._ntk_linear import NTKLinear
@@ -82,3 +83,6 @@ def build(name: str, **options: Any) -> nn.Module:
     if missing:
         raise UsageError(f"{name} needs the option {', '.join(map(repr, missing))}; it takes: {accepted}")
     return factory(**options)
+
+
+check_room(__name__, classes="Contrast NTKLinear Normalised Scale")

@@ -11,6 +11,7 @@ from scipy.special import roots_hermitenorm
 from torch import Tensor, nn
 
 from ntkscope.core import Registry, UsageError
+from ntkscope.core.checked import Count
 
 
 class Erf(nn.Module):
@@ -39,7 +40,7 @@ ACTIVATIONS.add("softplus", nn.Softplus)
 NORMALISED = "normalised-"
 
 
-def gaussian_moments(activation: nn.Module, nodes: int = 256) -> tuple[float, float]:
+def gaussian_moments(activation: nn.Module, nodes: Count = 256) -> tuple[float, float]:
     """(E[σ(z)], E[σ(z)²]) for z ~ N(0, 1): closed forms where they exist, Gauss–Hermite quadrature elsewhere.
 
     Quadrature converges geometrically in √nodes for analytic σ; kinked ones other than ReLU keep an error of

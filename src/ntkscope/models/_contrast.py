@@ -8,14 +8,15 @@ from torch import Tensor, nn
 
 from ntkscope.core import UsageError
 from ntkscope.core.calling import logits
+from ntkscope.core.checked import CountOrZero
 
 
 class Contrast(nn.Module):
     """`f_first(x) - f_second(x)`, (n, 1), of a model that it holds and does not copy."""
 
-    def __init__(self, model: nn.Module, first: int, second: int) -> None:
+    def __init__(self, model: nn.Module, first: CountOrZero, second: CountOrZero) -> None:
         super().__init__()
-        if first == second or min(first, second) < 0:
+        if first == second:
             raise UsageError(f"got outputs {first} and {second}; expected two different ones, counted from 0")
         self.model = model
         self.first, self.second = first, second
@@ -34,7 +35,7 @@ class Contrast(nn.Module):
         return f"output {self.first} minus output {self.second}"
 
 
-def contrast(model: nn.Module, first: int = 0, second: int = 1) -> Contrast:
+def contrast(model: nn.Module, first: CountOrZero = 0, second: CountOrZero = 1) -> Contrast:
     """`f_first - f_second` of a model: the log-odds of two classes, since their softmax is its logistic function.
 
     The parameters are those of `model`, shared. Kernels of it are what a logistic regression of two classes needs: Qadeer et

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ntkscope.core import UsageError, derive_seed
+from ntkscope.core import derive_seed
 
 
 @contextmanager
@@ -31,12 +31,10 @@ def seeded(seed: int | None, name: str) -> Iterator[None]:
         yield
 
 
-def widened(size: int, width: float | int) -> int:
+def widened(size: int, width: float) -> int:
     """`size` channels times the width factor, rounded; every layer keeps at least one.
 
     >>> widened(6, 4), widened(6, 0.5)
     (24, 3)
     """
-    if not width > 0:
-        raise UsageError(f"width factor {width}; expected a positive number, 1 for the standard network")
     return max(1, round(size * width))

@@ -9,6 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ntkscope.core.checked import Count, NonNegative
+
 
 class NTKLinear(nn.Module):
     """y = σ_w W x / √fan_in + σ_b b, with W and b of order one and the scales outside the parameters.
@@ -24,11 +26,11 @@ class NTKLinear(nn.Module):
 
     def __init__(
         self,
-        in_features: int,
-        out_features: int,
+        in_features: Count,
+        out_features: Count,
         bias: bool = True,
-        sigma_w: float | int = 1.0,
-        sigma_b: float | int = 1.0,
+        sigma_w: NonNegative = 1.0,
+        sigma_b: NonNegative = 1.0,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from ntkscope.core.checked import Count, Positive, Share
 from ntkscope.models._init import seeded, widened
 from ntkscope.models.registry import MODELS
 
@@ -11,7 +12,7 @@ from ntkscope.models.registry import MODELS
 class AlexNet(nn.Sequential):
     """Five convolutions, three poolings, a 6x6 average pooling and three linear layers; keys as in torchvision."""
 
-    def __init__(self, classes: int, in_channels: int, width: float | int, dropout: float | int) -> None:
+    def __init__(self, classes: int, in_channels: int, width: float, dropout: float) -> None:
         c1, c2, c3, c4, c5, h = (widened(size, width) for size in (64, 192, 384, 256, 256, 4096))
         super().__init__()
         self.features = nn.Sequential(
@@ -45,10 +46,10 @@ class AlexNet(nn.Sequential):
 @MODELS.register("alexnet")
 def alexnet(
     *,
-    classes: int = 10,
-    in_channels: int = 3,
-    width: float | int = 1,
-    dropout: float | int = 0,
+    classes: Count = 10,
+    in_channels: Count = 3,
+    width: Positive = 1,
+    dropout: Share = 0,
     seed: int | None = 0,
 ) -> AlexNet:
     """AlexNet as in Krizhevsky (2014), for images of at least 63x63; the papers use 224x224, 10 outputs, no dropout.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Count, CountOrZero, Positive
 from ntkscope.models._init import seeded, widened
 from ntkscope.models.registry import MODELS
 
@@ -12,7 +13,7 @@ from ntkscope.models.registry import MODELS
 class LeNet(nn.Sequential):
     """Two 5x5 convolutions with pooling, two hidden linear layers and the readout: 6, 16, 120 and 84 units wide."""
 
-    def __init__(self, classes: int, in_channels: int, image_size: int, padding: int, width: float | int) -> None:
+    def __init__(self, classes: int, in_channels: int, image_size: int, padding: int, width: float) -> None:
         side = ((image_size + 2 * padding - 4) // 2 - 4) // 2
         if side < 1:
             raise UsageError(
@@ -38,11 +39,11 @@ class LeNet(nn.Sequential):
 @MODELS.register("lenet")
 def lenet(
     *,
-    classes: int = 10,
-    in_channels: int = 1,
-    image_size: int = 28,
-    padding: int | None = None,
-    width: float | int = 1,
+    classes: Count = 10,
+    in_channels: Count = 1,
+    image_size: Count = 28,
+    padding: CountOrZero | None = None,
+    width: Positive = 1,
     seed: int | None = 0,
 ) -> LeNet:
     """LeNet-5 (LeCun et al. 1998) with ReLU and max-pooling; `width` multiplies all channels and hidden units.

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Count, CountOrZero, NonNegative, Number
 from ntkscope.models._activations import activation as make_activation
 from ntkscope.models._init import seeded
 from ntkscope.models._ntk_linear import NTKLinear
 from ntkscope.models.registry import MODELS
 
-LAWS = ("normal", "uniform", "sign", "cauchy")
+Law: TypeAlias = Literal["normal", "uniform", "sign", "cauchy"]
 
 
 class MLP(nn.Sequential):
@@ -32,18 +33,18 @@ class MLP(nn.Sequential):
 
 @MODELS.register("mlp")
 def mlp(
-    in_features: int,
-    classes: int = 1,
+    in_features: Count,
+    classes: Count = 1,
     *,
-    widths: int | Sequence[int] = 128,
-    depth: int | None = None,
+    widths: Count | Sequence[Count] = 128,
+    depth: CountOrZero | None = None,
     bias: bool = True,
     activation: str | nn.Module = "relu",
     ntk: bool = False,
-    sigma_w: float | int | Sequence[float | int] | None = None,
-    sigma_b: float | int | Sequence[float | int] | None = None,
-    law: str | Sequence[str] = "normal",
-    init_scale: float | int | Sequence[float | int] = 1.0,
+    sigma_w: NonNegative | Sequence[NonNegative] | None = None,
+    sigma_b: NonNegative | Sequence[NonNegative] | None = None,
+    law: Law | Sequence[Law] = "normal",
+    init_scale: Number | Sequence[Number] = 1.0,
     symmetric: bool = False,
     seed: int | None = 0,
 ) -> MLP:
@@ -97,8 +98,6 @@ def _hidden(widths: int | Sequence[int], depth: int | None) -> list[int]:
     hidden = [widths] * (2 if depth is None else depth) if isinstance(widths, int) else list(widths)
     if depth is not None and len(hidden) != depth:
         raise UsageError(f"widths {hidden} with depth {depth}; give one width and a depth, or a list of widths alone")
-    if any(w < 1 for w in hidden):
-        raise UsageError(f"widths {hidden}; expected every hidden layer to have at least one unit")
     return hidden
 
 
@@ -116,10 +115,10 @@ def _affine(
     fan_out: int,
     bias: bool,
     ntk: bool,
-    sigma_w: float | int | None,
-    sigma_b: float | int | None,
-    law: str,
-    init_scale: float | int,
+    sigma_w: float | None,
+    sigma_b: float | None,
+    law: Law,
+    init_scale: float,
 ) -> nn.Linear | NTKLinear:
     """One affine layer with its initial weights."""
     layer: nn.Linear | NTKLinear
@@ -140,7 +139,7 @@ def _affine(
     return layer
 
 
-def _draw_(weight: Tensor, law: str, scale: float | int) -> None:
+def _draw_(weight: Tensor, law: Law, scale: float) -> None:
     """Fill `weight` with `scale` times independent draws of `law`."""
     with torch.no_grad():
         match law:
@@ -152,8 +151,6 @@ def _draw_(weight: Tensor, law: str, scale: float | int) -> None:
                 weight.bernoulli_(0.5).mul_(2).sub_(1)
             case "cauchy":
                 weight.cauchy_()
-            case _:
-                raise UsageError(f"weight law {law!r}; expected one of {', '.join(LAWS)}")
         weight.mul_(scale)
 
 

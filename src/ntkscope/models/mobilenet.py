@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ntkscope.core.checked import Count, Positive, Share
 from ntkscope.models._init import seeded, widened
 from ntkscope.models.registry import MODELS
 
@@ -38,7 +39,7 @@ class InvertedResidual(nn.Module):
 class MobileNetV2(nn.Sequential):
     """A stem, seventeen inverted residuals, a 1x1 convolution to 1280 channels, global average, readout."""
 
-    def __init__(self, classes: int, in_channels: int, width: float | int, dropout: float | int) -> None:
+    def __init__(self, classes: int, in_channels: int, width: float, dropout: float) -> None:
         last = 1280 if width <= 1 else widened(1280, width)
         fan_in = widened(32, width)
         blocks: list[nn.Module] = [_conv_bn_relu(in_channels, fan_in, kernel=3)]
@@ -63,10 +64,10 @@ class MobileNetV2(nn.Sequential):
 @MODELS.register("mobilenetv2")
 def mobilenetv2(
     *,
-    classes: int = 10,
-    in_channels: int = 3,
-    width: float | int = 1,
-    dropout: float | int = 0.2,
+    classes: Count = 10,
+    in_channels: Count = 3,
+    width: Positive = 1,
+    dropout: Share = 0.2,
     seed: int | None = 0,
 ) -> MobileNetV2:
     """MobileNetV2 (Sandler et al. 2018) with the strides of the stem and of the second stage 1, for 32x32 images.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Count, Positive, Share
 from ntkscope.models._init import seeded, widened
 from ntkscope.models.registry import MODELS
 
@@ -15,9 +16,7 @@ class PoisonCNN(nn.Sequential):
     Convolutions (6), batch norms (8), image poolings (3), dropout (1) and linear layers (3) make the 21.
     """
 
-    def __init__(
-        self, classes: int, in_channels: int, image_size: int, width: float | int, dropout: float | int
-    ) -> None:
+    def __init__(self, classes: int, in_channels: int, image_size: int, width: float, dropout: float) -> None:
         side = image_size >> 3
         if side < 2:
             raise UsageError(f"got a {image_size}x{image_size} image; expected at least 16x16, three halvings deep")
@@ -48,11 +47,11 @@ class PoisonCNN(nn.Sequential):
 @MODELS.register("poison_cnn")
 def poison_cnn(
     *,
-    classes: int = 10,
-    in_channels: int = 3,
-    image_size: int = 32,
-    width: float | int = 1,
-    dropout: float | int = 0.2,
+    classes: Count = 10,
+    in_channels: Count = 3,
+    image_size: Count = 32,
+    width: Positive = 1,
+    dropout: Share = 0.2,
     seed: int | None = 0,
 ) -> PoisonCNN:
     """The CIFAR-10 network for BadNets data, as in the public code of Engel et al. (2024), whose appendix is missing.

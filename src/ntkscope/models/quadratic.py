@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
+from ntkscope.core.checked import Count
 from ntkscope.models._init import seeded
 from ntkscope.models.mlp import MLP
 from ntkscope.models.registry import MODELS
 
 
 @MODELS.register("quadratic")
-def quadratic(in_features: int, width: int, classes: int = 1, *, seed: int | None = 0) -> MLP:
+def quadratic(in_features: Count, width: Count, classes: Count = 1, *, seed: int | None = 0) -> MLP:
     """f(x) = a · (W x)², with a ~ N(0, 1) and W ~ N(0, 1/width), no biases.
 
     The network whose feature alignment has a closed form: Beaglehole, Mitliagkas and Agarwala (2024), Proposition 10.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ntkscope.core.checked import Count, Positive
 from ntkscope.models._init import seeded, widened
 from ntkscope.models.registry import MODELS
 
@@ -37,9 +38,7 @@ class ProjectionBlock(nn.Module):
 class ResNet(nn.Sequential):
     """A 3x3 stem, four stages of blocks at 64, 128, 256 and 512 channels, global average, readout `fc`."""
 
-    def __init__(
-        self, blocks: Sequence[int], classes: int, in_channels: int, width: float | int, max_pool: bool
-    ) -> None:
+    def __init__(self, blocks: Sequence[int], classes: int, in_channels: int, width: float, max_pool: bool) -> None:
         sizes = [widened(size, width) for size in (64, 128, 256, 512)]
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, sizes[0], kernel_size=3, padding=1, bias=False)
@@ -62,9 +61,9 @@ class ResNet(nn.Sequential):
 @MODELS.register("resnet18")
 def resnet18(
     *,
-    classes: int = 10,
-    in_channels: int = 3,
-    width: float | int = 1,
+    classes: Count = 10,
+    in_channels: Count = 3,
+    width: Positive = 1,
     max_pool: bool = False,
     seed: int | None = 0,
 ) -> ResNet:
@@ -80,9 +79,9 @@ def resnet18(
 @MODELS.register("resnet34")
 def resnet34(
     *,
-    classes: int = 10,
-    in_channels: int = 3,
-    width: float | int = 1,
+    classes: Count = 10,
+    in_channels: Count = 3,
+    width: Positive = 1,
     max_pool: bool = False,
     seed: int | None = 0,
 ) -> ResNet:

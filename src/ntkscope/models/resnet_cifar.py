@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ntkscope.core.checked import Count
 from ntkscope.models._init import seeded
 from ntkscope.models.registry import MODELS
 
@@ -64,7 +65,7 @@ class CifarResNet(nn.Sequential):
 
 
 @MODELS.register("resnet20")
-def resnet20(*, classes: int = 10, in_channels: int = 3, seed: int | None = 0) -> CifarResNet:
+def resnet20(*, classes: Count = 10, in_channels: Count = 3, seed: int | None = 0) -> CifarResNet:
     """ResNet-20 of He et al. (2016), section 4.2: 0.27 million parameters.
 
     >>> sum(p.numel() for p in resnet20().parameters())
@@ -75,7 +76,7 @@ def resnet20(*, classes: int = 10, in_channels: int = 3, seed: int | None = 0) -
 
 
 @MODELS.register("resnet56")
-def resnet56(*, classes: int = 10, in_channels: int = 3, seed: int | None = 0) -> CifarResNet:
+def resnet56(*, classes: Count = 10, in_channels: Count = 3, seed: int | None = 0) -> CifarResNet:
     """ResNet-56 of He et al. (2016), section 4.2: 0.85 million parameters.
 
     >>> sum(p.numel() for p in resnet56().parameters())

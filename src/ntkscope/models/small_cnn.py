@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 from torch import nn
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import Count
 from ntkscope.models._init import seeded
 from ntkscope.models._scale import Scale
 from ntkscope.models.registry import MODELS
@@ -35,8 +37,6 @@ class SmallCNN(nn.Sequential):
                 f"got {len(channels)} poolings of a {image_size}x{image_size} image; expected between 1 and"
                 f" {max(image_size.bit_length() - 1, 0)}, one for each entry of channels"
             )
-        if pool not in POOLS:
-            raise UsageError(f"pool {pool!r}; expected one of {', '.join(POOLS)}")
         super().__init__()
         fan_in, conv = in_channels, 0
         for block, fan_out in enumerate(channels, start=1):
@@ -66,13 +66,13 @@ class SmallCNN(nn.Sequential):
 @MODELS.register("small_cnn")
 def small_cnn(
     *,
-    classes: int = 2,
-    in_channels: int = 1,
-    image_size: int = 28,
-    channels: Sequence[int] = (16, 32, 64),
-    convolutions: int = 1,
-    pool: str = "max",
-    hidden: Sequence[int] = (),
+    classes: Count = 2,
+    in_channels: Count = 1,
+    image_size: Count = 28,
+    channels: Sequence[Count] = (16, 32, 64),
+    convolutions: Count = 1,
+    pool: Annotated[str, tuple(POOLS)] = "max",
+    hidden: Sequence[Count] = (),
     ntk: bool = False,
     seed: int | None = 0,
 ) -> SmallCNN:

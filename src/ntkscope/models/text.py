@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ntkscope.core import DataCorrupt, DataNotFound, UsageError
+from ntkscope.core.checked import Count, Share
 from ntkscope.core.door import check_safetensors, parse_json, read_bytes
 from ntkscope.models._init import seeded
 from ntkscope.models.registry import MODELS
@@ -30,8 +31,6 @@ def pool_tokens(hidden: Float[Tensor, "n s d"], mask: Int[Tensor, "n s"] | None,
     >>> [pool_tokens(hidden, mask, how).item() for how in POOLINGS]
     [1.0, 2.0, 3.0, 3.0]
     """
-    if pooling not in POOLINGS:
-        raise UsageError(f"pooling {pooling!r}; expected one of {', '.join(POOLINGS)}")
     if pooling == "cls":
         return hidden[:, 0]
     if mask is None:
@@ -51,10 +50,8 @@ def pool_tokens(hidden: Float[Tensor, "n s d"], mask: Int[Tensor, "n s"] | None,
 class TextClassifier(nn.Module):
     """readout(pool(encoder(tokens))): call it with tensors, with keywords, or with a tokenizer's output as it is."""
 
-    def __init__(self, encoder: nn.Module, hidden: int, classes: int, pooling: str, dropout: float | int) -> None:
+    def __init__(self, encoder: nn.Module, hidden: int, classes: int, pooling: str, dropout: float) -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise UsageError(f"pooling {pooling!r}; expected one of {', '.join(POOLINGS)}")
         self.pooling = pooling
         self.encoder = encoder
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
@@ -81,10 +78,10 @@ class TextClassifier(nn.Module):
 def text(
     encoder: nn.Module | str | Path,
     *,
-    classes: int = 2,
-    pooling: str = "mean",
-    hidden: int | None = None,
-    dropout: float | int = 0,
+    classes: Count = 2,
+    pooling: Annotated[str, POOLINGS] = "mean",
+    hidden: Count | None = None,
+    dropout: Share = 0,
     pretrained: bool = True,
     attention: str = "eager",
     seed: int | None = 0,

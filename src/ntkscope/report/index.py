@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from ntkscope.core import Claim, NtkscopeError, Record, RecordError
 from ntkscope.core.arguments import path_of
+from ntkscope.core.checked import checked
 from ntkscope.core.claims import VERDICTS
 from ntkscope.report.claims import claims_table, pill, tally
 from ntkscope.report.document import page_of_parts, save
@@ -56,6 +57,7 @@ def write_index(folder: str | Path) -> Path:
     return save(_page(folder, entries), folder / INDEX)
 
 
+@checked
 def records(folder: str | Path) -> list[Path]:
     """The folders at or below `folder` that hold a `record.json`, in the order of their names."""
     found = []

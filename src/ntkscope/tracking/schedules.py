@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import number, whole
+from ntkscope.core.checked import Count, NonNegative, checked
 from ntkscope.training.moments import Every, LogSpaced, snapshot_steps
 
 
+@checked
 @dataclass(frozen=True)
 class OnPlateau:
     """The start, the end, and once wherever the loss stops falling.
@@ -23,12 +24,8 @@ class OnPlateau:
     the one before it; the next one can begin once the loss has fallen by more than that again.
     """
 
-    window: int = 100
-    least: float | int = 0.01
-
-    def __post_init__(self) -> None:
-        whole(self.window, "OnPlateau(window)", low=1, expected="a number of steps, at least 1")
-        number(self.least, "OnPlateau(least)", low=0, expected="a fraction of the loss, 0 or more, such as 0.01")
+    window: Count = 100
+    least: NonNegative = 0.01
 
 
 When: TypeAlias = Every | LogSpaced | OnPlateau | int | Iterable[int]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ntkscope.core import MemoryBudgetError, UsageError
+from ntkscope.core.checked import checked
 from ntkscope.core.progress import duration
 from ntkscope.core.sizes import parse_bytes
 
@@ -40,6 +41,7 @@ def parse_time(time: str | int | float | None) -> float | None:
     return seconds
 
 
+@checked
 @dataclass(frozen=True)
 class Budget:
     """`time` ("10m", seconds, None for no limit) and `memory` ("2GiB", bytes), the model and its data not counted.

@@ -68,7 +68,7 @@ def translate(
         }
         return data.replace(**moved)
     x, numbers = images_of(data), item_numbers(data)
-    whole(max_shift, "max_shift", high=min(x.shape[2:]) - 1)
+    whole(max_shift, "max_shift", low=0, high=min(x.shape[2:]) - 1)
     draws = [item_draws(numbers, 2 * max_shift + 1, seed, "translate", epoch, axis) for axis in ("down", "right")]
     shift = torch.stack(draws, dim=1) - max_shift
     moved_x = torch.cat([shift_images(a, b, fill) for a, b in zip(x.split(4096), shift.split(4096))]) if len(x) else x
