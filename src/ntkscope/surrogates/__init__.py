@@ -1,5 +1,6 @@
 """What stands in for a network: estimators on precomputed kernels or on inputs, and its linearisation."""
 
+from ntkscope.core.checked import check_room
 from ntkscope.surrogates._checks import KernelNotFinite
 from ntkscope.surrogates._linear_solution import LinearSolution
 from ntkscope.surrogates._metric_learning import RecursiveStep
@@ -40,3 +41,5 @@ __all__ = [
     "RecursiveStep",
     "linearize",
 ]
+
+check_room(__name__, classes="Linearized")

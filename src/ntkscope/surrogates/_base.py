@@ -127,6 +127,11 @@ class LeastSquaresClassifier(LeastSquares, LinearClassifier):
         return self
 
 
+def keep(options: dict[str, Any]) -> None:
+    """Store the arguments of an estimator's `__init__`, its `locals()`, as they are; scikit-learn has `fit` check them."""
+    vars(options.pop("self")).update(options)
+
+
 def affine(gram: Gram, coef: Array, intercept: Array) -> Array:
     """`K coefᵀ + intercept` in float64 on the kernel's device, returned as a NumPy array."""
     weights = torch.from_numpy(np.ascontiguousarray(coef.T)).to(gram.device)

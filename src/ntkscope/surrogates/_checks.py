@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import from_numpy, number, plain_array
+from ntkscope.core.arguments import from_numpy, plain_array
+from ntkscope.core.checked import check_options, ranged, within
 from ntkscope.linalg import Gram, as_gram
+
+NEEDED = "a finite number > 0: without it, classes that can be told apart have no optimum"
+Strength: TypeAlias = Annotated[float, within(above=0, expected=NEEDED)]
+MultiClass: TypeAlias = Literal["multinomial", "ovr"]
 
 
 class KernelNotFinite(NumericalError, ValueError):
@@ -22,7 +28,8 @@ class KernelNotFinite(NumericalError, ValueError):
 
 
 def training_kernel(estimator: BaseEstimator, K: Any) -> Gram:
-    """`K` as a finite symmetric Gram; sets what scikit-learn expects of a fitted estimator (`n_features_in_`, …)."""
+    """`K` as a finite symmetric Gram, once the options are checked; sets what scikit-learn expects (`n_features_in_`, …)."""
+    check_options(estimator)
     gram = _as_finite_gram(estimator, K, symmetric=True, reset=True)
     n, m = gram.shape
     if n < 1:
@@ -52,8 +59,9 @@ def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset:
             K = validate_data(estimator, K, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
         except ValueError as error:
             _check_array_finite(given)  # report the worse of two faults
-            if not reset and np.ndim(given) == 2 and np.shape(given)[1] != estimator.n_features_in_:
-                raise UsageError(f"{error} {_columns(estimator, np.shape(given))}") from error
+            shape = plain_array(given, "K").shape
+            if not reset and len(shape) == 2 and shape[1] != estimator.n_features_in_:
+                raise UsageError(f"{error} {_columns(estimator, shape)}") from error
             raise
     shape = tuple(K.shape)
     if symmetric and (len(shape) != 2 or shape[0] != shape[1]):
@@ -68,7 +76,7 @@ def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset:
         elif len(shape) != 2 or shape[1] != estimator.n_features_in_:
             raise UsageError(_columns(estimator, shape))
     try:
-        gram = as_gram(K.detach() if isinstance(K, Tensor) else K, symmetric=symmetric)
+        gram = as_gram(ranged(K.detach() if isinstance(K, Tensor) else K, "K"), symmetric=symmetric)
     except NumericalError as error:
         raise KernelNotFinite(str(error)) from error
     if isinstance(K, Gram):
@@ -109,6 +117,7 @@ def class_labels(gram: Gram | Tensor, y: Any, owner: str) -> tuple[NDArray[Any],
             f"got {len(labels)} labels ({found} classes) for {_what(gram)} of {gram.shape[0]} rows; inconsistent numbers of"
             " samples: expected one label for each training point"
         )
+    assert_all_finite(labels, input_name="y")
     check_classification_targets(labels)
     classes, numbers = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
@@ -121,7 +130,7 @@ def class_labels(gram: Gram | Tensor, y: Any, owner: str) -> tuple[NDArray[Any],
 
 def float_targets(gram: Gram | Tensor, y: Any, owner: str, classifier: str | None = None) -> Tensor:
     """Regression targets (n,) or (n, outputs) in float64 on the device of the kernel or of the inputs."""
-    values = np.asarray(_plain(y, owner))
+    values = plain_array(_plain(y, owner), "y")
     if values.ndim == 0 or len(values) != gram.shape[0]:
         raise UsageError(
             f"got targets of shape {values.shape} for {_what(gram)} of {gram.shape[0]} rows; inconsistent numbers of samples:"
@@ -138,7 +147,7 @@ def float_targets(gram: Gram | Tensor, y: Any, owner: str, classifier: str | Non
         bad = np.argwhere(~np.isfinite(values))
         where = f", NaN or infinity first at {tuple(int(i) for i in bad[0])}" if len(bad) else ""
         raise UsageError(f"got targets of shape {values.shape}{where}; expected finite (n,) or (n, outputs)")
-    return from_numpy(values).to(gram.device)
+    return ranged(from_numpy(values), "y").to(gram.device)
 
 
 def sample_weights(gram: Gram, sample_weight: Any) -> Tensor | None:
@@ -161,12 +170,6 @@ def two_classes_weigh(numbers: NDArray[np.int64], weights: Tensor | None, owner:
         raise UsageError(
             f"{owner} got sample_weight that leaves points of one class only; expected positive weights in at least two classes"
         )
-
-
-def strength(alpha: Any, *, zero: bool = False, remedy: str = "") -> float:
-    """A ridge strength as a float: finite, positive, or zero where that means something."""
-    limit: Any = {"low": 0} if zero else {"above": 0}
-    return number(alpha, "alpha", **limit, expected=f"a finite number {'≥' if zero else '>'} 0{remedy}")
 
 
 def _what(rows: Gram | Tensor) -> str:

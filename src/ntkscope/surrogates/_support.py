@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import choice
+from ntkscope.core.checked import within
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.surrogates._base import Array, LinearInKernel, as_array
 from ntkscope.surrogates._interior import fit_interior
@@ -24,6 +24,9 @@ from ntkscope.surrogates._margins import Margins
 from ntkscope.surrogates._smo import Solved, UnitKernel
 
 ByLibsvm: TypeAlias = Callable[[UnitKernel, Margins, float, int], Solved]
+Intercept: TypeAlias = Literal["free", "penalised"]
+Solver: TypeAlias = Literal["auto", "smo", "newton"]
+Steps: TypeAlias = Annotated[int, within(low=-1, expected="a number of steps, or -1")]
 SMO_UP_TO = 10_000
 HUGE = 1e30
 ACTIVE_SETS = 20  # that are tried before the interior-point method
@@ -53,27 +56,6 @@ class SupportVectors(LinearInKernel):
     solver_: str
     _margin: str
     _squared: str
-
-    def __init__(self, C: Any, loss: Any, intercept: Any, solver: Any, tol: Any, max_iter: Any) -> None:
-        self.C = C
-        self.loss = loss
-        self.intercept = intercept
-        self.solver = solver
-        self.tol = tol
-        self.max_iter = max_iter
-
-    def _checked(self) -> None:
-        numbers = (int, float, np.integer, np.floating)
-        for name in ("C", "tol"):
-            value = getattr(self, name)
-            if not isinstance(value, numbers) or isinstance(value, bool) or not 0 < value < np.inf:
-                raise UsageError(f"got C={self.C!r}, tol={self.tol!r}; expected finite numbers > 0")
-        whole = isinstance(self.max_iter, int | np.integer) and not isinstance(self.max_iter, bool)
-        if not whole or self.max_iter < -1:
-            raise UsageError(f"got max_iter={self.max_iter!r}; expected a number of steps, or -1")
-        choice(self.loss, "loss", (self._margin, self._squared))
-        choice(self.intercept, "intercept", ("free", "penalised"))
-        choice(self.solver, "solver", ("auto", "smo", "newton"))
 
     def _road(self, gram: Gram) -> str:
         """SMO or Newton: what was asked for, or SMO for small kernels on a CPU where it has the loss and the intercept."""

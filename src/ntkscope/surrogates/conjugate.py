@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ntkscope.core import UsageError
 from ntkscope.core.arguments import from_numpy
+from ntkscope.core.checked import Fraction, NonNegative, check_options, ranged
 from ntkscope.linalg import FactoredGram, Gram, least_squares
 from ntkscope.linalg.mixed import product
-from ntkscope.surrogates._base import Array, ScoreRegressor, as_array
-from ntkscope.surrogates._checks import KernelNotFinite, float_targets, sample_weights, strength
+from ntkscope.surrogates._base import Array, ScoreRegressor, as_array, keep
+from ntkscope.surrogates._checks import KernelNotFinite, float_targets, sample_weights
 from ntkscope.surrogates.registry import SURROGATES
 
 
@@ -37,17 +38,16 @@ class ConjugateLeastSquares(ScoreRegressor):
     ([[1.0, 2.0]], 2)
     """
 
-    def __init__(self, ridge: Any = 0.0, *, rtol: Any = None) -> None:
-        self.ridge = ridge
-        self.rtol = rtol
+    def __init__(self, ridge: NonNegative = 0.0, *, rtol: Fraction | None = None) -> None:
+        keep(locals())
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> ConjugateLeastSquares:
         """Fit on features (n, p), or a kernel (n, n) that holds them, targets (n,) or (n, outputs), and weights (n,)."""
+        check_options(self)
         features = self._features(K, reset=True)
         columns = self._as_columns(float_targets(features, y, "ConjugateLeastSquares"))
         weights = sample_weights(features, sample_weight)  # type: ignore[arg-type]
-        ridge = strength(self.ridge, zero=True)
-        found = least_squares(features, columns, ridge=ridge, weights=weights, rtol=self.rtol)
+        found = least_squares(features, columns, ridge=self.ridge, weights=weights, rtol=self.rtol)
         self.weights_ = np.ascontiguousarray(as_array(found.solution).T)
         self.rank_, self.cutoff_ = found.rank, found.cutoff
         self.singular_values_ = None if found.singular_values is None else as_array(found.singular_values)
@@ -89,7 +89,7 @@ class ConjugateLeastSquares(ScoreRegressor):
                 f"got features of shape {tuple(features.shape)} for ConjugateLeastSquares fitted on {self.n_features_in_}"
                 f" features; expected (n_test, {self.n_features_in_})"
             )
-        return features
+        return ranged(features, "features")
 
     def _held(self, gram: Gram, reset: bool) -> Tensor:
         if not isinstance(gram, FactoredGram):

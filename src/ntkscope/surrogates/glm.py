@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -17,11 +17,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import choice, one_hot
+from ntkscope.core.arguments import one_hot
+from ntkscope.core.checked import Count, Positive, Several
 from ntkscope.core.random import derive_seed
 from ntkscope.linalg import Gram
-from ntkscope.surrogates._base import Array, LinearClassifier, as_array
-from ntkscope.surrogates._checks import class_labels, fitted_kernel, strength, training_kernel
+from ntkscope.surrogates._base import Array, LinearClassifier, as_array, keep
+from ntkscope.surrogates._checks import MultiClass, Strength, class_labels, fitted_kernel, training_kernel
 from ntkscope.surrogates._glm_leave_one_out import glm_leave_one_out
 from ntkscope.surrogates._leading import Leading, full_preconditioner, leading_pairs, reduced_preconditioner
 from ntkscope.surrogates._losses import Loss, OneVsRest, Softmax
@@ -66,48 +67,30 @@ class KernelGLM(LinearClassifier):
 
     def __init__(
         self,
-        alpha: Any = 1e-4,
+        alpha: Strength | Literal["cv"] = 1e-4,
         *,
-        solver: Any = "newton-cg",
-        multi_class: Any = "multinomial",
-        tol: Any = 1e-6,
-        max_iter: Any = 200,
-        fit_intercept: Any = True,
-        rank: Any = 128,
-        alphas: Any = ALPHAS,
-        cv: Any = 5,
-        seed: Any = 0,
+        solver: Literal["newton-cg", "lbfgs", "sgd"] = "newton-cg",
+        multi_class: MultiClass = "multinomial",
+        tol: Positive = 1e-6,
+        max_iter: Count = 200,
+        fit_intercept: bool = True,
+        rank: Count = 128,
+        alphas: Sequence[Positive] = ALPHAS,
+        cv: Several = 5,
+        seed: int = 0,
     ) -> None:
-        self.alpha = alpha
-        self.solver = solver
-        self.multi_class = multi_class
-        self.tol = tol
-        self.max_iter = max_iter
-        self.fit_intercept = fit_intercept
-        self.rank = rank
-        self.alphas = alphas
-        self.cv = cv
-        self.seed = seed
+        keep(locals())
 
     def fit(self, K: Any, y: Any) -> KernelGLM:
         """Fit on the kernel of the training inputs with themselves, (n, n), and one label per row."""
-        choice(self.solver, "solver", ("newton-cg", "lbfgs", "sgd"))
-        choice(self.multi_class, "multi_class", ("multinomial", "ovr"))
-        if self.tol <= 0 or self.max_iter < 1 or self.rank < 1:
-            raise UsageError(
-                f"got tol={self.tol}, max_iter={self.max_iter}, rank={self.rank}; expected tol > 0, the others ≥ 1"
-            )
         gram = training_kernel(self, K)
         self.n_passes_ = int(isinstance(K, Gram))  # the check for NaN
         self.classes_, numbers = class_labels(gram, y, "KernelGLM")
         self.numbers_ = numbers
         if isinstance(self.alpha, str):
-            choice(self.alpha, "alpha", ("cv",))
             self._cross_validate(gram, numbers)
         else:
-            self.alpha_ = strength(
-                self.alpha, remedy=": without it, classes that can be told apart perfectly have no optimum"
-            )
+            self.alpha_ = float(self.alpha)
         self.jitter_ = 0.0
         if self.solver == "sgd":
             return self._fit_sgd(gram, numbers)
@@ -267,9 +250,9 @@ class KernelGLM(LinearClassifier):
 
     def _cross_validate(self, gram: Gram, numbers: Array) -> None:
         """Held-out cross-entropy of each strength; the folds are stratified."""
-        alphas = sorted({strength(a) for a in self.alphas}, reverse=True)
+        alphas = sorted({float(a) for a in self.alphas}, reverse=True)
         n = len(numbers)
-        folds = min(self.cv, n)
+        folds = min(int(self.cv), n)
         if not alphas or folds < 2:
             raise UsageError(
                 f"got alphas={self.alphas!r}, cv={self.cv} for {n} rows; expected at least one strength and two folds"

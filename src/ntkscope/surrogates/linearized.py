@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,12 @@ from ntkscope.tangent.guards import check_mode
 from ntkscope.tangent.pristine import Pristine
 from ntkscope.tangent.subject import Selection, select
 
-COORDINATES = ("u", "w")
+Coordinates: TypeAlias = Literal["u", "w"]
 
 
-def linearize(model: nn.Module, *, params: Selection = None, coordinates: str = "u", offset: bool = True) -> Linearized:
+def linearize(
+    model: nn.Module, *, params: Selection = None, coordinates: Coordinates = "u", offset: bool = True
+) -> Linearized:
     """`f(w₀, x) + J(x) u`: the first-order Taylor expansion of `model` in its parameters, at the values they have now.
 
     The result is a module of the same inputs and outputs whose parameters are u (zeros at first), so that any optimiser trains
@@ -62,13 +64,10 @@ class Linearized(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, *, params: Selection = None, coordinates: str = "u", offset: bool = True
+        self, model: nn.Module, *, params: Selection = None, coordinates: Coordinates = "u", offset: bool = True
     ) -> None:
-        instance(model, "a model", nn.Module, "a torch.nn.Module")
         if isinstance(model, Linearized):
             raise UsageError("got a linearised network, which is linear already; expected the network itself")
-        if coordinates not in COORDINATES:
-            raise UsageError(f"got coordinates={coordinates!r}; expected 'u' (displacement) or 'w' (weights)")
         if isinstance(params, str) and params == "last":
             raise UsageError(
                 "got params='last' without inputs, which tell the last layer; expected names: pass those of the readout, such"

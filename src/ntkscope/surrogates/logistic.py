@@ -13,14 +13,16 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from ntkscope.core.arguments import choice, one_hot
+from ntkscope.core.arguments import one_hot
+from ntkscope.core.checked import Count, Positive
 from ntkscope.linalg.system import symmetric_part
-from ntkscope.surrogates._base import Array, LinearClassifier, as_array
+from ntkscope.surrogates._base import Array, LinearClassifier, as_array, keep
 from ntkscope.surrogates._checks import (
+    MultiClass,
+    Strength,
     class_labels,
     fitted_kernel,
     sample_weights,
-    strength,
     training_kernel,
     two_classes_weigh,
 )
@@ -71,24 +73,19 @@ class KernelLogistic(LinearClassifier):
 
     def __init__(
         self,
-        alpha: Any = 1e-3,
+        alpha: Strength = 1e-3,
         *,
-        multi_class: Any = "multinomial",
-        tol: Any = 1e-8,
-        max_iter: Any = 100,
-        fit_intercept: Any = True,
+        multi_class: MultiClass = "multinomial",
+        tol: Positive = 1e-8,
+        max_iter: Count = 100,
+        fit_intercept: bool = True,
     ) -> None:
-        self.alpha = alpha
-        self.multi_class = multi_class
-        self.tol = tol
-        self.max_iter = max_iter
-        self.fit_intercept = fit_intercept
+        keep(locals())
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelLogistic:
         """Fit on the kernel (n, n), one label per row, and weights (n,)."""
-        choice(self.multi_class, "multi_class", ("multinomial", "ovr"))
-        self.alpha_ = strength(self.alpha, remedy=": without it, separable classes have no optimum")
         gram = training_kernel(self, K)
+        self.alpha_ = float(self.alpha)
         self.classes_, self.numbers_ = class_labels(gram, y, "KernelLogistic")
         given = sample_weights(gram, sample_weight)
         two_classes_weigh(self.numbers_, given, "KernelLogistic")

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ntkscope.core.checked import Fraction
 from ntkscope.linalg import Gram, minimum_norm_solve
 from ntkscope.linalg.minimum_norm import default_cutoff
-from ntkscope.surrogates._base import LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array
+from ntkscope.surrogates._base import LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array, keep
 from ntkscope.surrogates.registry import SURROGATES
 
 
 class _MinimumNorm(LeastSquares):
     """What regression and classification share; abstract."""
 
-    def __init__(self, rtol: Any = None) -> None:
-        self.rtol = rtol
+    def __init__(self, rtol: Fraction | None = None) -> None:
+        keep(locals())
 
     def _solve(self, gram: Gram, columns: Tensor, weights: Tensor | None) -> None:
         """`c = S (S K S)⁺ S Y`, S² the weights: a point of weight 0 has coefficient 0."""

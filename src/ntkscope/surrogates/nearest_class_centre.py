@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, final
 
 import numpy as np
 
-from ntkscope.core import UsageError
 from ntkscope.core.arguments import one_hot
-from ntkscope.surrogates._base import Array, LinearClassifier, as_array
+from ntkscope.core.checked import Positive
+from ntkscope.surrogates._base import Array, LinearClassifier, as_array, keep
 from ntkscope.surrogates._checks import class_labels, fitted_kernel, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 
@@ -29,16 +28,14 @@ class NearestClassCentre(LinearClassifier):
     [0, 1]
     """
 
-    def __init__(self, variance: Any = 1.0) -> None:
-        self.variance = variance
+    def __init__(self, variance: Positive = 1.0) -> None:
+        keep(locals())
 
     def fit(self, K: Any, y: Any) -> NearestClassCentre:
         """Fit on the kernel (n, n) and one label per row."""
         gram = training_kernel(self, K)
         self.classes_, self.numbers_ = class_labels(gram, y, "NearestClassCentre")
         variance = float(self.variance)
-        if not (math.isfinite(variance) and variance > 0):
-            raise UsageError(f"got variance={self.variance!r}; expected a positive number")
         members = one_hot(self.numbers_, len(self.classes_), gram.device)  # (n, classes)
         shares = members / members.sum(0)
         squares = (shares * (gram @ shares)).sum(0)  # (classes,): ‖μ_c‖²

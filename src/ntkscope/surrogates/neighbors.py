@@ -7,10 +7,10 @@ from typing import Any, final
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ntkscope.core.arguments import whole
+from ntkscope.core.checked import Count
 from ntkscope.linalg import Gram
 from ntkscope.linalg.gram import slices
-from ntkscope.surrogates._base import Array, KernelClassifier, as_array
+from ntkscope.surrogates._base import Array, KernelClassifier, as_array, keep
 from ntkscope.surrogates._checks import class_labels, fitted_kernel, query_kernel, training_kernel
 from ntkscope.surrogates.registry import SURROGATES
 
@@ -31,14 +31,14 @@ class KernelNeighbors(KernelClassifier):
     ['b']
     """
 
-    def __init__(self, k: Any = 5) -> None:
-        self.k = k
+    def __init__(self, k: Count = 5) -> None:
+        keep(locals())
 
     def fit(self, K: Any, y: Any) -> KernelNeighbors:
         """Store the labels; the kernel (n, n) is checked but not stored."""
         gram = training_kernel(self, K)
         self.classes_, self.numbers_ = class_labels(gram, y, "KernelNeighbors")
-        self.k_ = min(whole(self.k, "k", low=1), len(self.numbers_))
+        self.k_ = min(int(self.k), len(self.numbers_))
         return self
 
     def kneighbors(self, K: Any) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 import torch
@@ -13,15 +13,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import choice, from_numpy, number, one_hot, whole
+from ntkscope.core.arguments import from_numpy, one_hot
+from ntkscope.core.checked import SQUARES, CountOrZero, NonNegative, Positive, Several, check_options, ranged
 from ntkscope.core.sizes import parse_bytes
-from ntkscope.surrogates._base import Array, ScoreClassifier, ScoreRegressor, as_array
+from ntkscope.surrogates._base import Array, ScoreClassifier, ScoreRegressor, as_array, keep
 from ntkscope.surrogates._checks import class_labels, float_targets
 from ntkscope.surrogates._metric_learning import Learned, RecursiveStep, Settings, learn, predict
 from ntkscope.surrogates._radial import KINDS, gradients
 from ntkscope.surrogates.registry import INPUT_SURROGATES
-
-CHOSEN = ", or None to choose it by leave-one-out"
 
 
 class _RecursiveFeatures(BaseEstimator):
@@ -37,46 +36,32 @@ class _RecursiveFeatures(BaseEstimator):
 
     def __init__(
         self,
-        kernel: Any = "laplace",
-        bandwidth: Any = None,
-        ridge: Any = None,
-        iterations: Any = None,
-        diagonal: Any = False,
+        kernel: Annotated[str, KINDS] = "laplace",
+        bandwidth: Positive | None = None,
+        ridge: NonNegative | None = None,
+        iterations: CountOrZero | None = None,
+        diagonal: bool = False,
         *,
-        fit_intercept: Any = True,
-        rows: Any = 4000,
-        memory: Any = "2GiB",
-        seed: Any = 0,
+        fit_intercept: bool = True,
+        rows: Several = 4000,
+        memory: str | int | float = "2GiB",
+        seed: int = 0,
     ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.ridge = ridge
-        self.iterations = iterations
-        self.diagonal = diagonal
-        self.fit_intercept = fit_intercept
-        self.rows = rows
-        self.memory = memory
-        self.seed = seed
-
-    def _settings(self) -> Settings:
-        return Settings(
-            kind=choice(self.kernel, "kernel", KINDS),
-            bandwidth=None
-            if self.bandwidth is None
-            else number(self.bandwidth, "bandwidth", above=0, expected=f"a finite number > 0{CHOSEN}"),
-            ridge=None
-            if self.ridge is None
-            else number(self.ridge, "ridge", low=0, expected=f"a finite number ≥ 0{CHOSEN}"),
-            iterations=None if self.iterations is None else whole(self.iterations, "iterations", low=0),
-            diagonal=bool(self.diagonal),
-            intercept=bool(self.fit_intercept),
-            rows=whole(self.rows, "rows", low=2),
-            memory=parse_bytes(self.memory),
-            seed=int(self.seed),
-        )
+        keep(locals())
 
     def _learn(self, inputs: Float64[Tensor, "n d"], targets: Float64[Tensor, "n k"]) -> None:
-        settings = self._settings()
+        settings = Settings(
+            kind=self.kernel,
+            bandwidth=self.bandwidth,
+            ridge=self.ridge,
+            iterations=self.iterations,
+            diagonal=self.diagonal,
+            intercept=self.fit_intercept,
+            rows=int(self.rows),
+            memory=parse_bytes(self.memory),
+            seed=self.seed,
+        )
+        ranged(targets, "y", SQUARES)
         if len(inputs) < 2:
             raise UsageError(
                 f"got n_samples = {len(inputs)}; expected at least 2 training points: leave-one-out needs one to fit and one"
@@ -185,8 +170,10 @@ class RecursiveFeatureClassifier(_RecursiveFeatures, ScoreClassifier):
 
 def as_inputs(estimator: BaseEstimator, X: Any, *, reset: bool) -> Float64[Tensor, "n d"]:
     """Finite inputs (n, d) in float64 on their device, checked as scikit-learn does."""
+    if reset:
+        check_options(estimator)
     if not isinstance(X, Tensor):
-        return from_numpy(validate_data(estimator, X, reset=reset, dtype=np.float64))
+        return ranged(from_numpy(validate_data(estimator, X, reset=reset, dtype=np.float64)), "X")
     if X.ndim != 2 or X.is_complex():
         raise UsageError(
             f"got inputs of shape {tuple(X.shape)} and {X.dtype}; expected real numbers (n, features): flatten(1) makes rows of"
@@ -205,4 +192,4 @@ def as_inputs(estimator: BaseEstimator, X: Any, *, reset: bool) -> Float64[Tenso
             f"got inputs with NaN or infinity in {len(bad)} rows, the first {bad[0]}; expected finite numbers: remove those"
             " rows"
         )
-    return X.detach().to(torch.float64)
+    return ranged(X.detach().to(torch.float64), "X")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import choice
+from ntkscope.core.checked import Count, NonNegative, Positive
 from ntkscope.linalg import (
     Gram,
     NumericalWarning,
@@ -24,8 +24,8 @@ from ntkscope.linalg import (
 )
 from ntkscope.linalg.band import lapack_is_safe
 from ntkscope.linalg.system import column_units, symmetric_part
-from ntkscope.surrogates._base import Array, LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array
-from ntkscope.surrogates._checks import fitted_kernel, strength
+from ntkscope.surrogates._base import Array, LeastSquares, LeastSquaresClassifier, LeastSquaresRegressor, as_array, keep
+from ntkscope.surrogates._checks import fitted_kernel
 from ntkscope.surrogates.registry import SURROGATES
 
 DENSE_UP_TO = 10_000
@@ -37,28 +37,21 @@ class _Ridge(LeastSquares):
 
     def __init__(
         self,
-        alpha: Any = 1.0,
+        alpha: NonNegative = 1.0,
         *,
-        solver: Any = "auto",
-        rtol: Any = 1e-8,
-        max_iter: Any = 1000,
-        preconditioner: Any = "nystrom",
-        rank: Any = 256,
+        solver: Literal["auto", "cholesky", "cg"] = "auto",
+        rtol: Positive = 1e-8,
+        max_iter: Count = 1000,
+        preconditioner: Literal["nystrom", "block-jacobi", "none"] = "nystrom",
+        rank: Count = 256,
     ) -> None:
-        self.alpha = alpha
-        self.solver = solver
-        self.rtol = rtol
-        self.max_iter = max_iter
-        self.preconditioner = preconditioner
-        self.rank = rank
+        keep(locals())
 
     def _solve(self, gram: Gram, columns: Tensor, weights: Tensor | None) -> None:
         """`(S K S + α I) c̃ = S Y`, `c = S c̃`, with S² the weights: a point of weight 0 has coefficient 0."""
-        alpha = strength(self.alpha, zero=True)
+        alpha, solver = float(self.alpha), self.solver
         scale = torch.ones_like(columns[:, :1]) if weights is None else weights.sqrt()[:, None]
         system = gram if weights is None else _scaled(gram, scale)
-        solver = choice(self.solver, "solver", ("auto", "cholesky", "cg"))
-        choice(self.preconditioner, "preconditioner", ("nystrom", "block-jacobi", "none"))
         formed = gram.shape[0] <= DENSE_UP_TO and (alpha == 0 or not gram.out_of_core)
         self.jitter_, self.n_iter_, self.n_passes_, self.converged_ = 0.0, 1, 0, True
         if solver == "cholesky" or (solver == "auto" and formed):
@@ -104,7 +97,7 @@ class _Ridge(LeastSquares):
 
     def _helper(self, system: Gram, alpha: float) -> Preconditioner | None:
         if self.preconditioner == "nystrom":
-            return nystrom(system, alpha, rank=min(self.rank, system.shape[0]))
+            return nystrom(system, alpha, rank=min(int(self.rank), system.shape[0]))
         return block_jacobi(system, alpha, size=self.rank) if self.preconditioner == "block-jacobi" else None
 
     def _direct(self, system: Gram, targets: Tensor, alpha: float) -> Tensor:

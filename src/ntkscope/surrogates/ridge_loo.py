@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -11,11 +12,12 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ntkscope.core import UsageError
+from ntkscope.core.checked import SQUARES, Positive, Several, ranged
 from ntkscope.data.subsets import stratified
 from ntkscope.linalg import Gram, NumericalWarning
 from ntkscope.linalg.band import lapack_is_safe
-from ntkscope.surrogates._base import LinearRegressor, as_array
-from ntkscope.surrogates._checks import fitted_kernel, float_targets, strength, training_kernel
+from ntkscope.surrogates._base import LinearRegressor, as_array, keep
+from ntkscope.surrogates._checks import fitted_kernel, float_targets, training_kernel
 from ntkscope.surrogates._ridge_path import RidgePath, ridge_path
 from ntkscope.surrogates.registry import SURROGATES
 from ntkscope.surrogates.ridge import DENSE_UP_TO, KernelRidge
@@ -45,15 +47,13 @@ class KernelRidgeLOO(LinearRegressor):
     ([2.0], 'smallest')
     """
 
-    def __init__(self, alphas: Any = ALPHAS, *, rows: Any = DENSE_UP_TO, seed: Any = 0) -> None:
-        self.alphas = alphas
-        self.rows = rows
-        self.seed = seed
+    def __init__(self, alphas: Sequence[Positive] = ALPHAS, *, rows: Several = DENSE_UP_TO, seed: int = 0) -> None:
+        keep(locals())
 
     def fit(self, K: Any, y: Any) -> KernelRidgeLOO:
         """Fit on the kernel (n, n) and targets (n,) or (n, outputs)."""
         gram = training_kernel(self, K)
-        columns = self._as_columns(float_targets(gram, y, "KernelRidge"))
+        columns = ranged(self._as_columns(float_targets(gram, y, "KernelRidge")), "y", SQUARES)
         path, chosen = self._path(gram, columns, _centred_diagonal(gram))
         self.alpha_, self.edge_, self.rows_ = float(path.alphas[path.best]), path.edge, len(path.targets)
         self.loo_errors_ = dict(zip(path.alphas.tolist(), path.errors.tolist()))
@@ -72,11 +72,9 @@ class KernelRidgeLOO(LinearRegressor):
 
     def _path(self, gram: Gram, columns: Tensor, scale: float) -> tuple[RidgePath, Int64[np.ndarray, " k"] | None]:
         """The path over the grid, and the rows it was computed on; None for all of them."""
-        grid = sorted({strength(alpha) for alpha in self.alphas})
-        if not grid or self.rows < 2:
-            raise UsageError(
-                f"got alphas={self.alphas!r}, rows={self.rows!r}; expected at least one strength and at least two rows"
-            )
+        grid = sorted({float(alpha) for alpha in self.alphas})
+        if not grid:
+            raise UsageError(f"got alphas={self.alphas!r}; expected at least one strength")
         alphas = scale * torch.tensor(grid, dtype=torch.float64, device=gram.device)
         n = gram.shape[0]
         limit = int(self.rows)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
 
-from ntkscope.surrogates._base import LinearClassifier
+from ntkscope.core.checked import Positive
+from ntkscope.surrogates._base import LinearClassifier, keep
 from ntkscope.surrogates._checks import class_labels, sample_weights, training_kernel, two_classes_weigh
 from ntkscope.surrogates._margins import classes_apart
 from ntkscope.surrogates._smo import class_machine
-from ntkscope.surrogates._support import SupportVectors
+from ntkscope.surrogates._support import Intercept, Solver, Steps, SupportVectors
 from ntkscope.surrogates.registry import SURROGATES
 
 
@@ -52,19 +53,18 @@ class KernelSVM(SupportVectors, LinearClassifier):
 
     def __init__(
         self,
-        C: Any = 1.0,
+        C: Positive = 1.0,
         *,
-        loss: Any = "hinge",
-        intercept: Any = "free",
-        solver: Any = "auto",
-        tol: Any = 1e-6,
-        max_iter: Any = -1,
+        loss: Literal["hinge", "squared_hinge"] = "hinge",
+        intercept: Intercept = "free",
+        solver: Solver = "auto",
+        tol: Positive = 1e-6,
+        max_iter: Steps = -1,
     ) -> None:
-        super().__init__(C, loss, intercept, solver, tol, max_iter)
+        keep(locals())
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelSVM:
         """Fit on the kernel (n, n), one label per row, and weights (n,) that multiply C."""
-        self._checked()
         gram = training_kernel(self, K)
         self.classes_, numbers = class_labels(gram, y, "KernelSVM")
         weights = sample_weights(gram, sample_weight)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, Literal, final
 
-from ntkscope.core.arguments import number
-from ntkscope.surrogates._base import LinearRegressor
+from ntkscope.core.checked import NonNegative, Positive
+from ntkscope.surrogates._base import LinearRegressor, keep
 from ntkscope.surrogates._checks import float_targets, sample_weights, training_kernel
 from ntkscope.surrogates._margins import tube
 from ntkscope.surrogates._smo import tube_machine
-from ntkscope.surrogates._support import SupportVectors
+from ntkscope.surrogates._support import Intercept, Solver, Steps, SupportVectors
 from ntkscope.surrogates.registry import SURROGATES
 
 
@@ -32,29 +32,26 @@ class KernelSVR(SupportVectors, LinearRegressor):
 
     def __init__(
         self,
-        C: Any = 1.0,
+        C: Positive = 1.0,
         *,
-        epsilon: Any = 0.1,
-        loss: Any = "epsilon_insensitive",
-        intercept: Any = "free",
-        solver: Any = "auto",
-        tol: Any = 1e-6,
-        max_iter: Any = -1,
+        epsilon: NonNegative = 0.1,
+        loss: Literal["epsilon_insensitive", "squared_epsilon_insensitive"] = "epsilon_insensitive",
+        intercept: Intercept = "free",
+        solver: Solver = "auto",
+        tol: Positive = 1e-6,
+        max_iter: Steps = -1,
     ) -> None:
-        super().__init__(C, loss, intercept, solver, tol, max_iter)
-        self.epsilon = epsilon
+        keep(locals())
 
     def fit(self, K: Any, y: Any, sample_weight: Any = None) -> KernelSVR:
         """Fit on the kernel (n, n), targets (n,) or (n, outputs), and weights (n,) that multiply C."""
-        self._checked()
-        epsilon = number(self.epsilon, "epsilon", low=0)
         gram = training_kernel(self, K)
         columns = self._as_columns(float_targets(gram, y, "KernelSVR", "KernelSVM"))
         self.solver_ = self._road(gram)
         inner, most, kept = self._weighed(gram, sample_weights(gram, sample_weight))
         columns = columns if kept is None else columns[kept]
         squared, bias = self.loss == self._squared, self.intercept == "free"
-        problems = [tube(y, most, epsilon, squared=squared, bias=bias) for y in columns.T.contiguous()]
+        problems = [tube(y, most, float(self.epsilon), squared=squared, bias=bias) for y in columns.T.contiguous()]
         machines = self._solved(inner, problems, tube_machine)
         self.coef_, self.intercept_ = self._keep(machines, kept, gram.shape[0])
         return self
