@@ -107,7 +107,7 @@ def test_weights_survive_the_disk(tmp_path: Path) -> None:
 
 
 def test_errors_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="pooling 'sum'; expected one of cls, mean, max, last"):
+    with pytest.raises(UsageError, match="pooling='sum'; expected one of 'cls', 'mean', 'max', 'last'"):
         text(Encoder(), pooling="sum")
     with pytest.raises(UsageError, match=r"Embedding has no config.hidden_size; give hidden="):
         text(nn.Embedding(3, 4))

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ntkscope.core.checked import check_room
 from ntkscope.kernels import conjugate, embedding, entk, preactivation, projected, pseudo, trace
 from ntkscope.kernels._projected_store import extend
-from ntkscope.kernels.registry import KERNELS
+from ntkscope.kernels.registry import KERNELS, Certify
 from ntkscope.kernels.tangent_machine import Tangent
 from ntkscope.linalg import Gram
 from ntkscope.tangent.heads import OutputSketch
@@ -48,7 +49,7 @@ def kernel(
     executor: Any = None,
     progress: bool = False,
     seed: int = 0,
-    certify: str | bool = "every",
+    certify: Certify = "every",
     **options: Any,
 ) -> Gram:
     """The kernel `name` of `model` between `x1` and `x2` (`x1` with itself when left out).
@@ -73,3 +74,6 @@ def kernel(
     KERNELS[name]  # an unknown name is refused before anything is looked at
     tangent = Tangent(model, outputs=outputs, params=params, dtype=dtype, device=device, memory=memory, certify=certify)
     return tangent._once().kernel(name, x1, x2, store=store, executor=executor, progress=progress, seed=seed, **options)
+
+
+check_room(__name__, classes="OutputSketch Tangent")

@@ -7,6 +7,7 @@ dual view: both have the same non-zero spectrum up to the factor n (Beaglehole, 
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ WRITTEN = (
     priority=None,
     title="pre-activation tangent kernel",
 )
-def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gram:
+def ptk(request: Request, *, layer: str | None = None, form: Literal["dual", "features"] = "dual") -> Gram:
     """`form="dual"`: `Σ_c <Γ_c(x), Γ_c(x')>`, (n, m). `form="features"`: `1/n Σ_i Σ_c Γ_c(x_i) Γ_c(x_i)ᵀ`, (k, k).
 
     `layer` names a module; default the last affine one before the readout. Where a layer has positions (pixels, tokens),
@@ -51,8 +52,6 @@ def ptk(request: Request, *, layer: str | None = None, form: str = "dual") -> Gr
     """
     if request.params is not None:
         raise UsageError("got params= for 'ptk', which differentiates by a layer's output; leave it out and use layer=")
-    if form not in ("dual", "features"):
-        raise UsageError(f"got form={form!r}; expected 'dual' (n × m) or 'features' (k × k)")
     if form == "features" and request.x2 is not None:
         raise UsageError("got form='features' with x2; the covariance is over one set of inputs: leave x2 out")
     subject, few = request.still()

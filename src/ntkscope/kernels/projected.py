@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ntkscope.core import UsageError, derive_seed, generator
+from ntkscope.core.checked import Count, Positive
 from ntkscope.kernels import _projected_store, costs
 from ntkscope.kernels._projecting import project
 from ntkscope.kernels._sketch import Sketch
@@ -44,12 +45,12 @@ MARGIN = 1.1  # the error itself is estimated
 def proj_trntk(
     request: Request,
     *,
-    dim: int | None = None,
+    dim: Count | None = None,
     kind: str = "rademacher",
     normalize: bool = True,
     precision: str = "exact",
-    sparsity: int | None = None,
-    rtol: float | None = None,
+    sparsity: Count | None = None,
+    rtol: Positive | None = None,
     profile: bool = False,
 ) -> Gram:
     """`Σ_c <P g_c(x), P g_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 6).
@@ -76,12 +77,12 @@ def proj_trntk(
 def proj_pntk(
     request: Request,
     *,
-    dim: int | None = None,
+    dim: Count | None = None,
     kind: str = "rademacher",
     normalize: bool = True,
     precision: str = "exact",
-    sparsity: int | None = None,
-    rtol: float | None = None,
+    sparsity: Count | None = None,
+    rtol: Positive | None = None,
     profile: bool = False,
 ) -> Gram:
     """`1/C <P ∇Σ_c f_c(x), P ∇Σ_c f_c(x')>`, as cosines unless `normalize=False` (Engel et al. 2023, Eq. 5).
@@ -103,8 +104,8 @@ def _projected(
     rtol: float | None,
     profile: bool,
 ) -> Gram:
-    if rtol is not None and (dim is not None or not rtol > 0):
-        raise UsageError(f"got rtol={rtol} with dim={dim}; expected a positive rtol alone, or dim alone")
+    if rtol is not None and dim is not None:
+        raise UsageError(f"got rtol={rtol} with dim={dim}; expected rtol alone, or dim alone")
     if request.store is not None:
         _projected_store.refuse(request)
     if request.store is not None and heads.sketch is not None:

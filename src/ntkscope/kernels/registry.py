@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, final
+from typing import Annotated, Any, TypeAlias, TypeVar, final
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from ntkscope.core.budget import over_budget
 from ntkscope.kernels import costs
 from ntkscope.linalg import Gram
 from ntkscope.tangent import guards
+from ntkscope.tangent.audit import CERTIFY
 from ntkscope.tangent.batches import Batch
 from ntkscope.tangent.engines import Engines
 from ntkscope.tangent.heads import OutputSketch
@@ -24,6 +25,7 @@ from ntkscope.tangent.subject import Selection, Subject, place
 
 F = TypeVar("F", bound=Callable[..., Gram])
 Held = TypeVar("Held")
+Certify: TypeAlias = Annotated[str | bool, CERTIFY]
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class KernelRegistry(Registry[Callable[..., Gram]]):
     """
 
     def __init__(self, kind: str) -> None:
-        super().__init__(kind)
+        super().__init__(kind, check=True)
         self._traits: dict[Callable[..., Gram], Traits] = {}
 
     def register(self, *names: str, **declared: Any) -> Callable[[F], F]:  # type: ignore[override]
@@ -68,8 +70,9 @@ class KernelRegistry(Registry[Callable[..., Gram]]):
         add, traits = super().register(*names), Traits(**declared)
 
         def decorate(kernel: F) -> F:
-            self._traits[kernel] = traits
-            return add(kernel)
+            made = add(kernel)
+            self._traits[made] = traits
+            return made
 
         return decorate
 
@@ -192,12 +195,14 @@ class Request:
         return engines
 
     def still(self) -> tuple[Subject, Batch]:
-        """The subject of a kernel without parameters, checked on a few samples, and these."""
+        """The subject of a kernel without parameters, checked on a few samples of both inputs, and these of the first."""
         subject = (self.kept or Kept()).get("still", self.model, lambda: self.subject(still=True), self.x1[:1])
         few = self.placed(subject, self.x1[: min(3, len(self.x1))])
         outputs = guards.first_outputs(subject, few)
         guards.check_chance(subject, few, outputs)
         guards.check_independence(subject, few, outputs)
+        if self.x2 is not None:
+            guards.first_outputs(subject, self.placed(subject, self.x2[:1]))
         return subject, few
 
     def check_memory(self, features: int, itemsize: int) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Params, UsageError
 from ntkscope.core.arguments import as_device
+from ntkscope.core.checked import checked
 from ntkscope.core.sizes import parse_bytes
-from ntkscope.kernels.registry import KERNELS, Kept, Request
+from ntkscope.kernels.registry import KERNELS, Certify, Kept, Request
 from ntkscope.linalg import Gram
 from ntkscope.tangent import guards
-from ntkscope.tangent.audit import CERTIFY
 from ntkscope.tangent.batches import as_batch
 from ntkscope.tangent.engine import Engine
 from ntkscope.tangent.heads import OutputSketch, as_heads, chosen_outputs
@@ -48,18 +48,12 @@ class Tangent:
         *,
         outputs: Sequence[int] | int | OutputSketch | None = None,
         params: Selection = None,
-        precision: str = "exact",
+        precision: Annotated[str, PRECISIONS] = "exact",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         memory: str | int | float = "2GiB",
-        certify: str | bool = "every",
+        certify: Certify = "every",
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise UsageError(f"got a model of type {type(model).__name__}; expected a torch.nn.Module")
-        if certify not in CERTIFY or certify is True:
-            raise UsageError(f"got certify={certify!r}; expected 'every', 'sampled' or False")
-        if precision not in PRECISIONS:
-            raise UsageError(f"got precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise UsageError(f"got dtype={dtype!r}; expected a floating-point torch.dtype such as torch.float64")
         as_device(device, auto=False)
@@ -80,6 +74,7 @@ class Tangent:
         self._kept.lasting = False
         return self
 
+    @checked
     def kernel(
         self,
         name: str,
