@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import operator
 import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
-from ntkscope.core.arguments import as_device
-from ntkscope.core.errors import UsageError
+from ntkscope.core.arguments import as_device, whole
 
 
 def derive_seed(seed: int, *names: str | int) -> int:
@@ -23,16 +21,8 @@ def derive_seed(seed: int, *names: str | int) -> int:
     >>> derive_seed(0, "split") == derive_seed(0, "noise")
     False
     """
-    text = "/".join([str(_whole(seed)), *map(str, names)])
+    text = "/".join([str(whole(seed, "seed")), *map(str, names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-def _whole(seed: object) -> int:
-    with contextlib.suppress(TypeError):
-        return operator.index(seed)  # type: ignore[arg-type]
-    if isinstance(seed, float) and seed.is_integer():
-        return int(seed)
-    raise UsageError(f"got seed={seed!r}; expected a whole number, such as 0")
 
 
 def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:

@@ -222,4 +222,3 @@ cifar2 = class_subset(
     pair. Options as for `cifar10`.
     """,
 )
-DATASETS.add("cifar2", cifar2)

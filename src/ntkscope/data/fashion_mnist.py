@@ -66,4 +66,3 @@ fmnist2 = class_subset(
     The publications that use it do not say which two classes they took. Options as for `fashion_mnist`.
     """,
 )
-DATASETS.add("fmnist2", fmnist2)

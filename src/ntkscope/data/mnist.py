@@ -109,4 +109,3 @@ mnist2 = class_subset(
     The publications that use it do not say which two classes they took. Options as for `mnist`.
     """,
 )
-DATASETS.add("mnist2", mnist2)

@@ -14,6 +14,7 @@ from jaxtyping import Int64, Shaped, UInt8
 
 from ntkscope.core import Part, Split, UnknownName, UsageError, numpy_generator
 from ntkscope.data.normalise import MeanStd, Normalise, constants, to_float
+from ntkscope.data.registry import DATASETS
 
 Classes: TypeAlias = Sequence[int | str] | None
 Labelled: TypeAlias = tuple[UInt8[np.ndarray, "_ c h w"], Shaped[np.ndarray, " _"]]  # two of them differ in length
@@ -152,7 +153,7 @@ def _entries(values: np.ndarray) -> Any:
 
 
 def class_subset(name: str, loader: Callable[..., Split], classes: tuple[int, ...], doc: str) -> Callable[..., Split]:
-    """`loader` under another name and with `classes` in place of all; it takes the same options."""
+    """Register `loader` under another name and with `classes` in place of all; it takes the same options."""
     narrowed = partial(loader, classes=classes)
 
     def load(**options: Any) -> Split:
@@ -160,4 +161,5 @@ def class_subset(name: str, loader: Callable[..., Split], classes: tuple[int, ..
 
     load.__name__, load.__doc__, load.__module__ = name, doc, loader.__module__
     load.__dict__["__signature__"] = inspect.signature(narrowed)
+    DATASETS.add(name, load)
     return load

@@ -131,10 +131,10 @@ def class_labels(gram: Gram | Tensor, y: Any, owner: str) -> tuple[NDArray[Any],
 def float_targets(gram: Gram | Tensor, y: Any, owner: str, classifier: str | None = None) -> Tensor:
     """Regression targets (n,) or (n, outputs) in float64 on the device of the kernel or of the inputs."""
     values = plain_array(_plain(y, owner), "y")
-    if values.ndim == 0 or len(values) != gram.shape[0]:
+    if values.ndim not in (1, 2) or len(values) != gram.shape[0]:
         raise UsageError(
             f"got targets of shape {values.shape} for {_what(gram)} of {gram.shape[0]} rows; inconsistent numbers of samples:"
-            " expected one target for each training point"
+            " expected one target, or one row of them, for each training point"
         )
     try:
         values = values.astype(np.float64)
@@ -143,10 +143,7 @@ def float_targets(gram: Gram | Tensor, y: Any, owner: str, classifier: str | Non
             f"{owner} got targets of dtype {values.dtype}; expected numbers: for class labels use the classifier"
             f" ({classifier or f'{owner}Classifier'})"
         ) from error
-    if values.ndim > 2 or not np.isfinite(values).all():
-        bad = np.argwhere(~np.isfinite(values))
-        where = f", NaN or infinity first at {tuple(int(i) for i in bad[0])}" if len(bad) else ""
-        raise UsageError(f"got targets of shape {values.shape}{where}; expected finite (n,) or (n, outputs)")
+    assert_all_finite(values, input_name="y")
     return ranged(from_numpy(values), "y").to(gram.device)
 
 

@@ -7,12 +7,14 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ntkscope.core import Params, UsageError
 from ntkscope.core.budget import over_budget
+from ntkscope.core.checked import Count, Fraction, NonNegative, Tolerance, checked
 from ntkscope.core.progress import counter
 from ntkscope.linalg import cholesky_solve, conjugate_gradient, least_squares, lsmr, minimum_norm_solve
 from ntkscope.linalg.system import EIGENVECTORS, FLOAT64_BELOW
@@ -62,30 +64,19 @@ class _Found:
     warnings: tuple[str, ...] = ()
 
 
+@checked
 @dataclass(frozen=True)
 class Settings:
     """How a problem is solved; `Linearized.solve` says what each of them does."""
 
-    method: str
-    ridge: float
-    cutoff: float | None
-    rtol: float
-    max_iter: int
+    method: Annotated[str, METHODS]
+    ridge: NonNegative
+    cutoff: Fraction | None
+    rtol: Tolerance
+    max_iter: Count
     memory: int
     store: str | os.PathLike[str] | None
     progress: bool
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise UsageError(f"got method={self.method!r}; expected one of {', '.join(METHODS)}")
-        if isinstance(self.ridge, bool) or not (math.isfinite(self.ridge) and self.ridge >= 0):
-            raise UsageError(f"got ridge={self.ridge!r}; expected a finite number ≥ 0")
-        if self.cutoff is not None and not 0 <= self.cutoff < 1:
-            raise UsageError(f"got cutoff={self.cutoff}; expected it in [0, 1), relative to the largest singular value")
-        if not 0 < self.rtol < 1 or self.max_iter < 1:
-            raise UsageError(
-                f"got rtol={self.rtol}, max_iter={self.max_iter}; expected rtol in (0, 1) and max_iter ≥ 1"
-            )
 
 
 def solve(problem: Problem, settings: Settings) -> tuple[Params, LinearSolution]:

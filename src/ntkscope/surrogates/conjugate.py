@@ -10,12 +10,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import from_numpy
+from ntkscope.core.arguments import from_numpy, tensor_of
 from ntkscope.core.checked import Fraction, NonNegative, check_options, ranged
 from ntkscope.linalg import FactoredGram, Gram, least_squares
 from ntkscope.linalg.mixed import product
 from ntkscope.surrogates._base import Array, ScoreRegressor, as_array, keep
-from ntkscope.surrogates._checks import KernelNotFinite, float_targets, sample_weights
+from ntkscope.surrogates._checks import float_targets, sample_weights
 from ntkscope.surrogates.registry import SURROGATES
 
 
@@ -66,24 +66,12 @@ class ConjugateLeastSquares(ScoreRegressor):
         if isinstance(K, Gram):
             features = self._held(K, reset)
         elif isinstance(K, Tensor):
-            features = K.detach()
-            if features.ndim != 2 or not features.is_floating_point():
-                raise UsageError(
-                    f"got features as {K.dtype} of shape {tuple(K.shape)}; expected floating point (n, p), one row per item"
-                )
+            features = K
         else:
-            features = from_numpy(
-                validate_data(self, K, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False)
-            )
-        if not bool(torch.isfinite(features).all()):
-            raise KernelNotFinite(
-                f"got features of shape {tuple(features.shape)} with NaN or infinite values; expected finite ones: check the"
-                " inputs or activations they were computed from"
-            )
+            features = from_numpy(validate_data(self, K, reset=reset, dtype=[np.float64, np.float32]))
+        features = tensor_of(features, "features", 2, keep=True, empty=not reset)
         if reset:
             self.n_features_in_ = features.shape[1]
-            if not features.numel():
-                raise UsageError(f"got features of shape {tuple(features.shape)}; expected at least one row and column")
         elif features.shape[1] != self.n_features_in_:
             raise UsageError(
                 f"got features of shape {tuple(features.shape)} for ConjugateLeastSquares fitted on {self.n_features_in_}"

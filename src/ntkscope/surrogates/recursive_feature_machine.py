@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from ntkscope.core import UsageError
-from ntkscope.core.arguments import from_numpy, one_hot
+from ntkscope.core.arguments import from_numpy, one_hot, tensor_of
 from ntkscope.core.checked import SQUARES, CountOrZero, NonNegative, Positive, Several, check_options, ranged
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.surrogates._base import Array, ScoreClassifier, ScoreRegressor, as_array, keep
@@ -174,11 +174,7 @@ def as_inputs(estimator: BaseEstimator, X: Any, *, reset: bool) -> Float64[Tenso
         check_options(estimator)
     if not isinstance(X, Tensor):
         return ranged(from_numpy(validate_data(estimator, X, reset=reset, dtype=np.float64)), "X")
-    if X.ndim != 2 or X.is_complex():
-        raise UsageError(
-            f"got inputs of shape {tuple(X.shape)} and {X.dtype}; expected real numbers (n, features): flatten(1) makes rows of"
-            " images"
-        )
+    inputs = tensor_of(X, "inputs", 2, empty=True, hint=": flatten(1) makes rows of images")
     if reset:
         estimator.n_features_in_ = X.shape[1]
     elif X.shape[1] != estimator.n_features_in_:
@@ -186,10 +182,4 @@ def as_inputs(estimator: BaseEstimator, X: Any, *, reset: bool) -> Float64[Tenso
             f"got inputs with {X.shape[1]} features; {type(estimator).__name__} is expecting {estimator.n_features_in_}, as"
             " many as it was fitted on"
         )
-    bad = (~torch.isfinite(X).all(1)).nonzero().flatten().tolist()
-    if bad:
-        raise UsageError(
-            f"got inputs with NaN or infinity in {len(bad)} rows, the first {bad[0]}; expected finite numbers: remove those"
-            " rows"
-        )
-    return ranged(X.detach().to(torch.float64), "X")
+    return ranged(inputs, "X")

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ntkscope.core import Record, RecordError, UsageError
+from ntkscope.core.checked import Count, Positive, checked
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.tracking.board import Board, as_board
 from ntkscope.tracking.budget import FIRST_SECONDS, MARGIN, Budget, Cost, sizes
@@ -58,6 +59,7 @@ class Tracker:
     (0, 'weights:weight')
     """
 
+    @checked
     def __init__(
         self,
         model: nn.Module,
@@ -66,17 +68,15 @@ class Tracker:
         *,
         watch: Sequence[str] | str = ("weights", "ck", "trntk", "alignment"),
         when: When = LogSpaced(60),  # noqa: B008 - frozen
-        total: int | None = None,
-        overhead: float | int = 0.05,
+        total: Count | None = None,
+        overhead: Positive = 0.05,
         directions: Any = None,
         tensorboard: Any = None,
         memory: str | int | float = "2GiB",
         seed: int = 0,
     ) -> None:
         self.model = bare(model)
-        self._when, self._total = check_schedule(when), _checked_total(total)
-        if not (isinstance(overhead, float | int) and math.isfinite(overhead) and overhead > 0):
-            raise UsageError(f"got overhead={overhead!r}; expected a share of the training time above 0, such as 0.05")
+        self._when, self._total = check_schedule(when), total
         parse_bytes(memory)
         watched = as_watch(watch)
         items = as_probe(probe, seed, device_of(self.model) if watched.kernels or watched.features else None)
@@ -183,8 +183,8 @@ class Tracker:
 
     def expect(self, total: int | float | None) -> None:
         """Say how many optimizer steps the run has, if that was not known when the tracker was made."""
-        if self._total is None and total is not None and math.isfinite(total) and total > 0:
-            self._total = _checked_total(int(total))
+        if self._total is None and total is not None and math.isfinite(total) and total >= 1:
+            self._total = int(total)
 
     @property
     def record(self) -> Record | None:
@@ -289,12 +289,6 @@ class Tracker:
                 )
             self._resume(sum(1 for moment in self._log.moments if moment["step"] < step))
         self._arrived, self._begun, self._trained_before = True, step - 1, self._budget.trained
-
-
-def _checked_total(total: int | None) -> int | None:
-    if total is not None and not (isinstance(total, int) and not isinstance(total, bool) and total >= 1):
-        raise UsageError(f"got total={total!r}; expected the number of optimizer steps of the run, at least 1")
-    return total
 
 
 def _number(loss: Any) -> float | None:
