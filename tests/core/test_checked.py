@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 
 import ntkscope as ns
 from ntkscope.core import NumericalError, UsageError
@@ -27,6 +28,13 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (ns.measures.change.relative_change, {"K0": np.eye(3), "K1": np.eye(3), "centred": "no"}, UsageError, "True or"),
     (ns.infinite.Dense, {"W_std": float("nan")}, UsageError, "got W_std=nan"),
     (ns.training.Every, {"count": 2.5}, UsageError, "got count=2.5"),
+    (ns.models.build, {"name": "mlp", "in_features": 2, "widths": "x"}, UsageError, "a whole number ≥ 1 or a list"),
+    (ns.models.build, {"name": "mlp", "in_features": 2, "widths": (3, 0)}, UsageError, r"got widths\[1\]=0"),
+    (ns.models.build, {"name": "small_cnn", "hidden": 3}, UsageError, "got hidden=3; expected a list"),
+    (ns.models.read_weights, {"path": b"x"}, UsageError, "expected a path"),
+    (ns.data.load, {"name": "index-teacher", "link": 3}, UsageError, "one of 'softplus', .* or a function"),
+    (ns.data.load, {"name": "chain-monomial", "decay": -float("inf")}, UsageError, "got decay=-inf"),
+    (ns.data.one_vs_rest, {"data": 3, "positive": 0}, UsageError, "expected a Part or a Split"),
 ]
 
 
@@ -43,6 +51,31 @@ def test_one_function_wherever_it_is_imported_from() -> None:
     assert ns.measures.MEASURES["pearson"].func is ns.measures.prediction.pearson
     assert list(inspect.signature(effective_rank).parameters) == ["A", "of"]
     assert ">>>" in (effective_rank.__doc__ or "")
+
+
+def test_what_means_something_is_taken() -> None:
+    """Infinity where a limit says so, arrays as lists, whole floats as counts, numbers of NumPy."""
+    assert (
+        ns.data.load("high-rank-polynomial", dimension=3, decay=float("inf"), train=5, test=2).extras["eigenvalues"][1]
+        == 0
+    )
+    widths = [
+        ns.models.build("mlp", in_features=2, widths=w).layer1.out_features for w in (np.array([4]), [4.0], np.int64(4))
+    ]
+    assert widths == [4, 4, 4]
+
+
+def test_an_estimator_is_checked_when_it_is_fitted() -> None:
+    """As scikit-learn has it: made and cloned with anything, the parameters as they were given."""
+    ridge = clone(ns.surrogates.KernelRidge(alpha="x", rank=2.5))
+    assert ridge.get_params()["alpha"] == "x"
+    with pytest.raises(UsageError, match="got alpha='x'"):
+        ridge.fit(np.eye(3), np.arange(3.0))
+    with pytest.raises(UsageError, match=r"got rank=2.5"):
+        ridge.set_params(alpha=1.0).fit(np.eye(3), np.arange(3.0))
+    given = np.float64(0.5)
+    fitted = ridge.set_params(alpha=given, rank=2).fit(np.eye(3), np.arange(3.0))
+    assert fitted.alpha is given
 
 
 def test_numbers_are_those_of_the_function_itself() -> None:

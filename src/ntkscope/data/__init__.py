@@ -12,25 +12,7 @@ from typing import Any
 
 from ntkscope.core import Split, UsageError
 from ntkscope.core.checked import check_room
-
-# One line per data set: importing its file registers it.
-from ntkscope.data import alignment_reversing as alignment_reversing
-from ntkscope.data import boolean_cube as boolean_cube
-from ntkscope.data import chain_monomial as chain_monomial
-from ntkscope.data import cifar10 as cifar10
-from ntkscope.data import cola as cola
-from ntkscope.data import digits as digits
-from ntkscope.data import fashion_mnist as fashion_mnist
-from ntkscope.data import hidden_polynomial as hidden_polynomial
-from ntkscope.data import high_rank_polynomial as high_rank_polynomial
-from ntkscope.data import image_folder as image_folder
-from ntkscope.data import index_teacher as index_teacher
-from ntkscope.data import logistic_boundaries as logistic_boundaries
-from ntkscope.data import mnist as mnist
-from ntkscope.data import olivetti as olivetti
-from ntkscope.data import orthant_shells as orthant_shells
-from ntkscope.data import sentiment140 as sentiment140
-from ntkscope.data import target_functions as target_functions
+from ntkscope.core.registry import import_parts
 from ntkscope.data._validation import check_part, validate
 from ntkscope.data.registry import DATASETS, Loader
 from ntkscope.data.transforms import Trigger, badnets, label_noise, one_vs_rest, stamp, translate
@@ -49,6 +31,8 @@ __all__ = [
     "translate",
     "validate",
 ]
+
+import_parts(__name__, __path__)
 
 
 def options_of(name: str) -> dict[str, Any]:

@@ -90,5 +90,4 @@ def cola(
         validation=None if validation is None else read(validation),
         classes=("unacceptable", "acceptable"),
         name="cola",
-        options={"seed": seed, "test": test, "max_train": max_train, "max_test": max_test},
     )

@@ -152,7 +152,7 @@ def image_folder(
         return (_stack(paths, image_size, resize, max_pixels), np.array(labels, np.int64)), paths
 
     (of_train, train_paths), (of_test, test_paths) = read("train", train), read("test", test)
-    made = image_split(
+    return image_split(
         "image-folder",
         of_train,
         of_test,
@@ -165,10 +165,6 @@ def image_folder(
             which: {"path": np.array([_named(path, train_folder.parent) for path in paths], dtype=np.str_)}
             for which, paths in (("train", train_paths), ("test", test_paths))
         },
-    )
-    return made.replace(
-        options={"seed": seed, "folder": folder, "classes": classes, "max_per_class": max_per_class}
-        | {"image_size": image_size, "resize": resize, "normalise": normalise}
     )
 
 

@@ -85,7 +85,7 @@ def olivetti(
         held_out = np.isin(np.arange(400), held_out_images(y, test_fraction, seed))
 
     sides = {"train": ~held_out, "test": held_out}
-    made = image_split(
+    return image_split(
         "olivetti",
         (images[sides["train"]][:, None], y[sides["train"]]),
         (images[sides["test"]][:, None], y[sides["test"]]),
@@ -98,5 +98,3 @@ def olivetti(
             for side, mask in sides.items()
         },
     )
-    options = {"seed": seed, "target": target, "split": split, "test_fraction": test_fraction, "normalise": normalise}
-    return made.replace(options=options)

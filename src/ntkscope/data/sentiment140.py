@@ -102,5 +102,4 @@ def sentiment140(
         ),
         classes=names,
         name="sentiment140",
-        options={"seed": seed, "train": train, "neutral": neutral, "max_train": max_train, "max_test": max_test},
     )

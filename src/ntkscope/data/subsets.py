@@ -136,13 +136,6 @@ def image_split(
         test=part("test", *test, max_test),
         classes=tuple(names[k] for k in kept),
         name=name,
-        options={
-            "seed": seed,
-            "classes": classes,
-            "max_train": max_train,
-            "max_test": max_test,
-            "normalise": normalise,
-        },
         extras={"mean": mean, "std": std},
     )
 
