@@ -22,7 +22,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ntkscope.core.arguments import choice, from_numpy, function, instance, number, plain_array, tensor_of, whole
+from ntkscope.core.arguments import (
+    choice,
+    from_numpy,
+    function,
+    instance,
+    number,
+    path_of,
+    plain_array,
+    tensor_of,
+    whole,
+)
 from ntkscope.core.errors import NumericalError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,7 +59,8 @@ Probability: TypeAlias = Annotated[float, within(above=0, below=1, expected="a p
 SUMS, SQUARES = 2.0**1000, 2.0**500  # magnitudes up to which sums, or squares, neither overflow nor vanish
 Numbers: TypeAlias = Annotated[Any, SUMS]
 """A list or an array of finite numbers, or a Gram."""
-NAMES: dict[Any, str] = {str: "a text", os.PathLike: "a path", Path: "a path", Mapping: "a mapping"}
+NAMES: dict[Any, str] = {str: "a text", Mapping: "a mapping"}
+PATHS: set[Any] = {Path, os.PathLike, os.PathLike[str]}  # which texts may name as well
 
 
 # Functions
@@ -153,15 +164,17 @@ def _check(hint: Any, limit: float) -> Check | None:
     if _array_kind(hint):
         return _check_array([hint], limit)
     if hint is Any:
-        return functools.partial(_any, limit=limit) if limit == SQUARES else None
+        return functools.partial(ranged, limit=limit) if limit == SQUARES else None
     simple: dict[Any, Check] = {int: whole, float: _real, bool: _switch, types.NoneType: _nothing}
+    simple |= dict.fromkeys(PATHS, _path)
     return simple.get(hint) or _check_class(origin or hint)
 
 
 def _check_union(members: tuple[Any, ...], limit: float) -> Check | None:
     """The first member that takes a value; None where a member would take any."""
     arrays = [member for member in members if _array_kind(member)]
-    others = [member for member in members if member not in arrays and not (member is int and float in members)]
+    covered = [*arrays, *([int] if float in members else []), *([str] if PATHS & {*members} else [])]
+    others = [member for member in members if member not in covered]
     found = [_check(member, limit) for member in others] + ([_check_array(arrays, limit)] if arrays else [])
     checks = [check for check in found if check is not None]
     return functools.partial(_either, checks=checks) if len(checks) == len(found) else None
@@ -236,7 +249,8 @@ def _in_range(value: Tensor | np.ndarray, name: str, limit: float) -> bool:
     return math.isfinite(largest)
 
 
-def _any(value: Any, name: str, limit: float) -> Any:
+def ranged(value: Any, name: str, limit: float = SUMS) -> Any:
+    """`value`, unless it is an array whose magnitudes are beyond `limit`."""
     if isinstance(value, Tensor | np.ndarray):
         _in_range(value, name, limit)
     return value
@@ -279,6 +293,11 @@ def _real(value: Any, name: str, **limits: Any) -> Any:
         return value
     found = number(value, name, **limits)
     return value if isinstance(value, int | float) else found
+
+
+def _path(value: Any, name: str) -> Any:
+    path_of(value, name)
+    return value
 
 
 def _nothing(value: Any, name: str) -> None:

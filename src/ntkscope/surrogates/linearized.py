@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Params, Part, UsageError
-from ntkscope.core.arguments import instance
 from ntkscope.core.calling import arguments
 from ntkscope.core.copies import differing, duplicate
 from ntkscope.core.reach import Reach
