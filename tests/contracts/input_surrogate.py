@@ -106,7 +106,7 @@ class InputSurrogateContract:
         self.refuses(images, y, "flatten")
         bad = torch.from_numpy(x.copy())
         bad[3, 1] = torch.nan
-        self.refuses(bad, y, "NaN", "the first 3")
+        self.refuses(bad, y, "NaN", "the first at (3, 1)")
 
     def test_refuses_test_inputs_with_other_features(self) -> None:
         x, y, x_test = self.problem()

@@ -348,9 +348,9 @@ def test_a_network_that_counts_its_calls_stays_as_it_was() -> None:
 
 def test_bad_arguments_say_what_was_expected() -> None:
     model, _ = build("twice")
-    with pytest.raises(UsageError, match=r"'u' .* or 'w'"):
+    with pytest.raises(UsageError, match="one of 'u', 'w'"):
         ns.linearize(model, coordinates="v")
     with pytest.raises(UsageError, match="linear already"):
         ns.linearize(ns.linearize(model))
-    with pytest.raises(UsageError, match=r"torch.nn.Module"):
+    with pytest.raises(UsageError, match="got model of type str; expected a Module"):
         ns.linearize("model")

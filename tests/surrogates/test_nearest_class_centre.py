@@ -49,5 +49,5 @@ def test_leave_one_out_is_that_of_real_refits() -> None:
 @pytest.mark.parametrize("variance", [0.0, -1.0, float("nan")])
 def test_refuses_a_variance_that_is_none(variance: float) -> None:
     x, y, _ = problem(0)
-    with pytest.raises(UsageError, match="expected a positive number"):
+    with pytest.raises(UsageError, match="expected a finite number > 0"):
         NearestClassCentre(variance).fit(x @ x.T, y)

@@ -142,7 +142,7 @@ def test_matrices_that_are_no_kernels_are_refused() -> None:
     with pytest.raises(NumericalError, match="positive semidefinite up to rounding"):
         KernelRidgeLOO().fit(-1e3 * kernel("full"), np.arange(float(N)))
     for wrong in ({"alphas": ()}, {"alphas": (0.0,)}, {"rows": 1}):
-        with pytest.raises(UsageError, match="got (alphas|rows)"):
+        with pytest.raises(UsageError, match=r"got (alphas|rows)"):
             KernelRidgeLOO(**wrong).fit(kernel("full"), np.arange(float(N)))
 
 

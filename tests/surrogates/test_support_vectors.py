@@ -296,8 +296,8 @@ def test_wrong_options_are_refused() -> None:
         ("loss", "square"): "got loss='square'; expected one of 'hinge'",
         ("intercept", True): "got intercept=True; expected one of 'free'",
         ("solver", "sgd"): "got solver='sgd'; expected one of 'auto'",
-        ("C", 0): "expected finite numbers > 0",
-        ("tol", "small"): "expected finite numbers > 0",
+        ("C", 0): "got C=0; expected a finite number > 0",
+        ("tol", "small"): "got tol='small'; expected a finite number > 0",
         ("max_iter", 2.5): "got max_iter=2.5; expected a number of steps",
         ("max_iter", None): "got max_iter=None; expected a number of steps",
     }.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -14,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from ntkscope.core import NumericalError, UsageError
-from ntkscope.core.arguments import from_numpy, plain_array
+from ntkscope.core.arguments import finite, from_numpy, plain_array
 from ntkscope.core.checked import check_options, ranged, within
 from ntkscope.linalg import Gram, as_gram
 
@@ -25,6 +27,15 @@ MultiClass: TypeAlias = Literal["multinomial", "ovr"]
 
 class KernelNotFinite(NumericalError, ValueError):
     """A kernel with NaN or infinite entries."""
+
+
+@contextmanager
+def value_errors() -> Iterator[None]:
+    """What is not finite is a `ValueError` too, as scikit-learn has it."""
+    try:
+        yield
+    except NumericalError as error:
+        raise KernelNotFinite(str(error)) from error
 
 
 def training_kernel(estimator: BaseEstimator, K: Any) -> Gram:
@@ -75,10 +86,8 @@ def _as_finite_gram(estimator: BaseEstimator, K: Any, *, symmetric: bool, reset:
             estimator.n_features_in_ = shape[1]
         elif len(shape) != 2 or shape[1] != estimator.n_features_in_:
             raise UsageError(_columns(estimator, shape))
-    try:
+    with value_errors():
         gram = as_gram(ranged(K.detach() if isinstance(K, Tensor) else K, "K"), symmetric=symmetric)
-    except NumericalError as error:
-        raise KernelNotFinite(str(error)) from error
     if isinstance(K, Gram):
         _check_products_finite(gram)
     return gram
@@ -143,8 +152,8 @@ def float_targets(gram: Gram | Tensor, y: Any, owner: str, classifier: str | Non
             f"{owner} got targets of dtype {values.dtype}; expected numbers: for class labels use the classifier"
             f" ({classifier or f'{owner}Classifier'})"
         ) from error
-    assert_all_finite(values, input_name="y")
-    return ranged(from_numpy(values), "y").to(gram.device)
+    with value_errors():
+        return ranged(from_numpy(finite(values, "y")), "y").to(gram.device)
 
 
 def sample_weights(gram: Gram, sample_weight: Any) -> Tensor | None:

@@ -15,7 +15,7 @@ from ntkscope.core.checked import Fraction, NonNegative, check_options, ranged
 from ntkscope.linalg import FactoredGram, Gram, least_squares
 from ntkscope.linalg.mixed import product
 from ntkscope.surrogates._base import Array, ScoreRegressor, as_array, keep
-from ntkscope.surrogates._checks import float_targets, sample_weights
+from ntkscope.surrogates._checks import float_targets, sample_weights, value_errors
 from ntkscope.surrogates.registry import SURROGATES
 
 
@@ -69,7 +69,8 @@ class ConjugateLeastSquares(ScoreRegressor):
             features = K
         else:
             features = from_numpy(validate_data(self, K, reset=reset, dtype=[np.float64, np.float32]))
-        features = tensor_of(features, "features", 2, keep=True, empty=not reset)
+        with value_errors():
+            features = tensor_of(features, "features", 2, keep=True, empty=not reset)
         if reset:
             self.n_features_in_ = features.shape[1]
         elif features.shape[1] != self.n_features_in_:

@@ -17,7 +17,7 @@ from ntkscope.core.arguments import from_numpy, one_hot, tensor_of
 from ntkscope.core.checked import SQUARES, CountOrZero, NonNegative, Positive, Several, check_options, ranged
 from ntkscope.core.sizes import parse_bytes
 from ntkscope.surrogates._base import Array, ScoreClassifier, ScoreRegressor, as_array, keep
-from ntkscope.surrogates._checks import class_labels, float_targets
+from ntkscope.surrogates._checks import class_labels, float_targets, value_errors
 from ntkscope.surrogates._metric_learning import Learned, RecursiveStep, Settings, learn, predict
 from ntkscope.surrogates._radial import KINDS, gradients
 from ntkscope.surrogates.registry import INPUT_SURROGATES
@@ -174,7 +174,8 @@ def as_inputs(estimator: BaseEstimator, X: Any, *, reset: bool) -> Float64[Tenso
         check_options(estimator)
     if not isinstance(X, Tensor):
         return ranged(from_numpy(validate_data(estimator, X, reset=reset, dtype=np.float64)), "X")
-    inputs = tensor_of(X, "inputs", 2, empty=True, hint=": flatten(1) makes rows of images")
+    with value_errors():
+        inputs = tensor_of(X, "inputs", 2, empty=True, hint=": flatten(1) makes rows of images")
     if reset:
         estimator.n_features_in_ = X.shape[1]
     elif X.shape[1] != estimator.n_features_in_:
