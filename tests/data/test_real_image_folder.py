@@ -193,8 +193,8 @@ def test_folders_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_size": 0}, r"got image_size=0; expected a positive number"),
-        ({"max_per_class": -1}, r"got max_per_class=-1; expected a positive number"),
+        ({"image_size": 0}, r"got image_size=0; expected a whole number ≥ 1"),
+        ({"max_per_class": -1}, r"got max_per_class=-1; expected a whole number ≥ 1"),
         ({"resize": "pad"}, r"got resize='pad'; expected one of 'crop', 'stretch'"),
     ],
 )

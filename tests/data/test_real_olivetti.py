@@ -129,7 +129,7 @@ def test_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"target": "person"}, r"tests on people never seen; pass split='random'"),
         ({"target": "hair"}, r"got target='hair'; expected one of 'glasses', 'person'"),
         ({"split": "image"}, r"got split='image'; expected one of 'person', 'random'"),
-        ({"test_fraction": 1.0}, r"got test_fraction=1\.0; expected a number between 0 and 1"),
+        ({"test_fraction": 1.0}, r"got test_fraction=1\.0; expected a finite number > 0 and < 1"),
     ],
 )
 def test_bad_options(tmp_path: Path, options: dict[str, object], message: str) -> None:

@@ -68,7 +68,8 @@ class ConjugateLeastSquares(ScoreRegressor):
         elif isinstance(K, Tensor):
             features = K
         else:
-            features = from_numpy(validate_data(self, K, reset=reset, dtype=[np.float64, np.float32]))
+            kinds = [np.float64, np.float32]
+            features = from_numpy(validate_data(self, K, reset=reset, dtype=kinds, ensure_all_finite=False))
         with value_errors():
             features = tensor_of(features, "features", 2, keep=True, empty=not reset)
         if reset:
