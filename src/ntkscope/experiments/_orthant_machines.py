@@ -61,7 +61,7 @@ class Choice:
         return fit.extras["place"], held.extras["place"]
 
 
-def fitted(gram: Gram, y: Tensor, C: float, tol: float, how: dict[str, str]) -> KernelSVM:
+def fitted(gram: Gram, y: Tensor, C: float, tol: float, how: dict[str, Any]) -> KernelSVM:
     """One machine by Newton's method; one that stops early says so by its gap, which the record keeps."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from ntkscope.models._init import seeded
 from ntkscope.models._ntk_linear import NTKLinear
 from ntkscope.models.registry import MODELS
 
-Law: TypeAlias = Literal["normal", "uniform", "sign", "cauchy"]
+Law: TypeAlias = Annotated[str, ("normal", "uniform", "sign", "cauchy")]
 
 
 class MLP(nn.Sequential):

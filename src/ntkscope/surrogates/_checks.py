@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from ntkscope.linalg import Gram, as_gram
 
 NEEDED = "a finite number > 0: without it, classes that can be told apart have no optimum"
 Strength: TypeAlias = Annotated[float, within(above=0, expected=NEEDED)]
-MultiClass: TypeAlias = Literal["multinomial", "ovr"]
+MultiClass: TypeAlias = Annotated[str, ("multinomial", "ovr")]
 
 
 class KernelNotFinite(NumericalError, ValueError):

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ from ntkscope.surrogates._margins import Margins
 from ntkscope.surrogates._smo import Solved, UnitKernel
 
 ByLibsvm: TypeAlias = Callable[[UnitKernel, Margins, float, int], Solved]
-Intercept: TypeAlias = Literal["free", "penalised"]
-Solver: TypeAlias = Literal["auto", "smo", "newton"]
+Intercept: TypeAlias = Annotated[str, ("free", "penalised")]
+Solver: TypeAlias = Annotated[str, ("auto", "smo", "newton")]
 Steps: TypeAlias = Annotated[int, within(low=-1, expected="a number of steps, or -1")]
 SMO_UP_TO = 10_000
 HUGE = 1e30

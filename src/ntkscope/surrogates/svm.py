@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, final
+from typing import Annotated, Any, final
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ class KernelSVM(SupportVectors, LinearClassifier):
         self,
         C: Positive = 1.0,
         *,
-        loss: Literal["hinge", "squared_hinge"] = "hinge",
+        loss: Annotated[str, ("hinge", "squared_hinge")] = "hinge",
         intercept: Intercept = "free",
         solver: Solver = "auto",
         tol: Positive = 1e-6,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, final
+from typing import Annotated, Any, final
 
 from ntkscope.core.checked import NonNegative, Positive
 from ntkscope.surrogates._base import LinearRegressor, keep
@@ -35,7 +35,7 @@ class KernelSVR(SupportVectors, LinearRegressor):
         C: Positive = 1.0,
         *,
         epsilon: NonNegative = 0.1,
-        loss: Literal["epsilon_insensitive", "squared_epsilon_insensitive"] = "epsilon_insensitive",
+        loss: Annotated[str, ("epsilon_insensitive", "squared_epsilon_insensitive")] = "epsilon_insensitive",
         intercept: Intercept = "free",
         solver: Solver = "auto",
         tol: Positive = 1e-6,
