@@ -59,7 +59,7 @@ Probability: TypeAlias = Annotated[float, within(above=0, below=1, expected="a p
 SUMS, SQUARES = 2.0**1000, 2.0**500  # magnitudes up to which sums, or squares, neither overflow nor vanish
 Numbers: TypeAlias = Annotated[Any, SUMS]
 """A list or an array of finite numbers, or a Gram."""
-NAMES: dict[Any, str] = {str: "a text", Mapping: "a mapping"}
+NAMES: dict[Any, str] = {str: "a text", Mapping: "a mapping", torch.nn.Module: "a torch.nn.Module"}
 PATHS: set[Any] = {Path, os.PathLike, os.PathLike[str]}  # which texts may name as well
 
 
