@@ -42,12 +42,13 @@ class Stale:
         return self.__torch_function__(name, ())
 
 
-def duplicate(model: nn.Module, *, share: bool = False) -> nn.Module:
+def duplicate(model: nn.Module, *, share: bool = False, functions: list[FunctionType] | None = None) -> nn.Module:
     """A deep copy, functions that hold something included; a model that cannot be copied is refused.
 
-    `share`: its parameters are others, but hold the very numbers of the model's.
+    `share`: its parameters are others, but hold the very numbers of the model's. `functions` gets those that are copied.
     """
-    functions, tensors, buffers = [], [], {id(buffer) for buffer in model.buffers()}
+    functions = [] if functions is None else functions
+    tensors, buffers = [], {id(buffer) for buffer in model.buffers()}
     for value in reached(model, code=False):
         if (
             isinstance(value, FunctionType)
@@ -140,7 +141,7 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if one.layout is not torch.strided or one.is_meta or one.is_quantized:
             return True
-        return one.shape == other.shape and bool(((one == other) | (one != one)).all())
+        return one.shape == other.shape and (torch.equal(one, other) or bool(((one == other) | (one != one)).all()))
     if isinstance(one, dict):
         return isinstance(other, dict) and len(one) == len(other)
     if isinstance(one, np.ndarray):

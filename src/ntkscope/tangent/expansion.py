@@ -221,6 +221,8 @@ def _check_uses(
     parameters = {address(parameter) for parameter in network.parameters()}
     if replaced and any(address(leaf) in parameters for leaf in found):
         raise UseLost("a parameter is used where functions or containers hold it")
+    if not found:
+        return
     own = parameters | {address(held) for held in reached(network, code=False) if isinstance(held, Tensor)}
     foreign = [leaf for leaf in found if address(leaf) not in own]
     for leaf in trainable(again()) if foreign else ():

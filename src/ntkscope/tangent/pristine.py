@@ -18,11 +18,12 @@ import itertools
 import pickle
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from operator import attrgetter, is_, is_not
-from types import CellType, GeneratorType
+from itertools import chain
+from operator import attrgetter, is_, is_not, methodcaller
+from types import CellType, FunctionType, GeneratorType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ OPAQUE = (
 CLEAR = (dict, tuple, frozenset, slice, type(...), torch.layout, torch.memory_format, np.generic, np.dtype)
 _MISSING = object()
 _type: Callable[[Any], Any] = type
+_values = methodcaller("values")
 _hooks = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
@@ -95,29 +97,39 @@ class Pristine:
             self.opaque |= foreign and _opaque(value)
         self._numbers: list[_Held | _State] = [*self._tensors, *self._states]
         self._keep_values(model, parameters=classes and not foreign and reached is None)
-        self.opaque |= any(held.value is None and id(held.object) not in self._state for held in self._tensors)
+        self.opaque |= any(held.value is None and not held.weight for held in self._tensors)
+        self._flatten()
         for held in self._tensors:
             if written and held.name in written:
                 held.value, held.written = held.read(), True
 
     def _keep(self, name: str, value: Any) -> None:
-        state, kind = _kind_of(value), _type(value)
+        kind = _type(value)
+        base, inside, keys = _shape(kind)
+        state = _kind_of(value)
         if state is not None:
             self._states.append(_State(name, value, state))
-        elif isinstance(value, Tensor):
-            self._tensors.append(_Held(name, value))
-        elif isinstance(value, dict | type):
-            mapping = vars(value) if isinstance(value, type) else value
-            kept = {key: member for key, member in mapping.items() if not marked(member)}
+        elif base is Tensor:
+            self._tensors.append(_Held(name, value, id(value) in self._state))
+        elif base is dict or base is type:
+            mapping = vars(value) if base is type else value
+            kept = {k: m for k, m in mapping.items() if _type(m) is not FunctionType or not marked(m)}
             self._mappings.append((name, value, mapping, list(kept), list(kept.values())))
-        elif isinstance(value, list | set | deque | np.ndarray):
-            sequence = value.reshape(-1) if isinstance(value, np.ndarray) else value
+        elif base is not None:
+            sequence = value.reshape(-1) if base is np.ndarray else value
             self._sequences.append((name, sequence, list(sequence)))
-        if followed(kind):
+        if inside:
             self._typed.append((name, value, kind))
-        keys = list(_field_names(value))
+        keys = sorted(value.names) if kind is Globals else keys
         if keys:
-            self._fields.append((name, value, keys, [_read(value, key) for key in keys]))
+            self._fields.append((name, value, list(keys), [_read(value, key) for key in keys]))
+
+    def _flatten(self) -> None:
+        """All mappings in a row, so that they are looked at in one go."""
+        self._empty = [mapping for _, _, mapping, keys, _ in self._mappings if not keys]
+        full = [each for each in self._mappings if each[3]]
+        keys, values = (list(chain.from_iterable(each[k] for each in full)) for k in (3, 4))
+        self._flat = [each[2] for each in full], [len(each[3]) for each in full], keys, values
 
     def _keep_values(self, model: nn.Module, parameters: bool) -> None:
         """Copies of what may be written by some inputs only, or in ways that leave no trace: buffers, other tensors, tables
@@ -165,16 +177,13 @@ class Pristine:
         """Put back slots and, if wanted, numbers, or those of parameters and buffers too (`weights`)."""
         changed = self._slots_changed(put=True)
         for kept in self._numbers:
-            if kept.restore(weights if self._is_weight(kept) else numbers, every):
+            if kept.restore(weights if kept.weight else numbers, every):
                 changed.append(kept.name)
         for state in self._states:
             if state.instead is not state.object:
                 self._exchange(state.object, state.instead)
                 state.object = state.instead
         return changed
-
-    def _is_weight(self, kept: _Held | _State) -> bool:
-        return isinstance(kept, _Held) and id(kept.object) in self._state
 
     @contextmanager
     def as_it_was(self, *, aside: bool = False) -> Iterator[None]:
@@ -229,8 +238,7 @@ class Pristine:
     def same(self) -> bool:
         """Whether nothing has changed but the numbers of parameters and buffers, as far as can be seen."""
         return not self._slots_changed(put=False) and not any(
-            kept.other_kind() if isinstance(kept, _Held) and self._is_weight(kept) else kept.changed()
-            for kept in self._numbers
+            kept.other_kind() if isinstance(kept, _Held) and kept.weight else kept.changed() for kept in self._numbers
         )
 
     def drew(self) -> list[str]:
@@ -240,8 +248,10 @@ class Pristine:
     def _slots_changed(self, put: bool) -> list[str]:
         """The names of slots that hold something else than they did; with `put`, they get it back."""
         changed: list[str] = []
-        for name, owner, mapping, keys, values in self._mappings:
-            if (mapping or keys) and not _held(mapping, keys, values):
+        for name, owner, mapping, keys, values in (
+            () if not any(self._empty) and _all_held(*self._flat) else self._mappings
+        ):
+            if (mapping or keys) and not _all_held([mapping], [len(keys)], keys, values):
                 before = dict(zip(keys, values))
                 before |= {key: value for key, value in mapping.items() if marked(value) and key not in before}
                 names = [
@@ -284,14 +294,15 @@ class Pristine:
                 values[k] = new
                 _write(owner, keys[k], new)
                 count += 1
+        self._flatten()
         return count
 
 
 class _Held:
     """A tensor: its storage, dtype, version, flags, hooks and gradient; its bytes too where they are kept."""
 
-    def __init__(self, name: str, tensor: Tensor) -> None:
-        self.name = name
+    def __init__(self, name: str, tensor: Tensor, weight: bool) -> None:
+        self.name, self.weight = name, weight  # whether it is a parameter or buffer
         self.object = self.instead = tensor
         self.value: Tensor | None = None
         self.written = self.lost = False  # whether passes were seen to write to it; whether that cannot be put back
@@ -378,6 +389,8 @@ class _Kind(NamedTuple):
 
 class _State:
     """What an object that is no tensor holds inside: numbers of an array, a random stream, how far an iterator has come."""
+
+    weight = False
 
     def __init__(self, name: str, value: Any, kind: _Kind) -> None:
         self.name = name if kind.write is not None else f"{name} (cannot be put back)"
@@ -494,9 +507,13 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _held(mapping: Any, keys: list[Any], values: list[Any]) -> bool:
-    """Whether a mapping holds the very same things in the same places."""
-    return len(mapping) == len(keys) and all(map(is_, mapping.values(), values)) and list(mapping) == keys
+def _all_held(maps: list[Any], sizes: list[int], keys: list[Any], values: list[Any]) -> bool:
+    """Whether mappings hold the very same things in the same places."""
+    return (
+        list(map(len, maps)) == sizes
+        and all(map(is_, chain.from_iterable(map(_values, maps)), values))
+        and list(chain.from_iterable(maps)) == keys
+    )
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -530,13 +547,12 @@ def _refill_members(sequence: Any, members: list[Any]) -> None:
         (base.update if base is set else base.extend)(sequence, members)
 
 
-def _field_names(value: Any) -> Iterable[str]:
-    """The slots of an object that are in no mapping of its own."""
-    if isinstance(value, CellType):
-        return ("cell_contents",)
-    if isinstance(value, Globals):
-        return sorted(value.names)
-    return slots(_type(value)) if followed(_type(value)) else ()
+@lru_cache(1024)
+def _shape(kind: Any) -> tuple[type | None, bool, Sequence[str]]:
+    """What objects of a type are to be kept as, whether they are looked into, and their slots that are in no mapping."""
+    base = next((base for base in (Tensor, dict, type, list, set, deque, np.ndarray) if issubclass(kind, base)), None)
+    inside = followed(kind)
+    return base, inside, ("cell_contents",) if kind is CellType else slots(kind) if inside else ()
 
 
 def _read(owner: Any, key: str) -> Any:

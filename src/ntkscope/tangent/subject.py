@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_map_only
 from ntkscope.core import Params, UsageError
 from ntkscope.core.arguments import as_device
 from ntkscope.core.calling import logits
-from ntkscope.core.copies import address, differing, duplicate, reached, shared, trainable
+from ntkscope.core.copies import address, differing, duplicate, shared, trainable
 from ntkscope.core.random import kept_randomness
 from ntkscope.core.tensor_cores import tensor_cores
 from ntkscope.core.threads import Together, alone_with, caller
@@ -83,19 +83,21 @@ class Subject:
         )  # samples; whether functions were copied, which may use more for other inputs
         if not self.native:
             self.own = None if inference else Subject(model, params=set(chosen).__contains__, still=still)
-            self.model = _converted(model, dtype, self.device if self.moved else None, chosen)
-            self.wary = any(isinstance(value, FunctionType) for value in reached(self.model, code=False))
+            functions: list[FunctionType] = []
+            self.model = _converted(model, dtype, self.device if self.moved else None, chosen, functions)
+            self.wary = bool(functions)
         self.one_thread = threading.Lock()  # in which the original is run beside its copies
         parameters = dict(self.model.named_parameters())
         self.leaves: Params = {name: parameters[name] for name in chosen if parameters[name].numel()}
         if not self.native:
-            for name, leaf in parameters.items():
-                leaf.requires_grad_(name in chosen or (leaf.is_floating_point() and dict(_flags(model))[name]))
+            for (name, leaf), theirs in zip(parameters.items(), model.parameters()):
+                leaf.requires_grad_(name in chosen or (leaf.is_floating_point() and theirs.requires_grad))
         kinds = [leaf.dtype for leaf in self.leaves.values()] or [t.dtype for t in own[:1]]
         self.dtype: torch.dtype = dtype or (reduce(torch.promote_types, kinds) if kinds else torch.get_default_dtype())
         self._pristine: Pristine | None = None
         self._spare: tuple[nn.Module, Pristine] | None = None
         self._remembered: dict[str, Any] = {}
+        self._theirs: dict[int, str] | None = None  # the original's parameters, by address
         self._written: frozenset[str] | None = None  # tensors that a forward pass writes to
         self.changes: set[str] = set()  # what the model itself changed while it was run
         self.casts = False  # whether a forward pass casts modules
@@ -119,9 +121,9 @@ class Subject:
 
     def _check_graph(self, outputs: Tensor) -> None:
         """Refuse outputs of a copy that depend on parameters of the original."""
-        theirs = {
-            parameter.data_ptr(): name for name, parameter in self.original.named_parameters() if parameter.numel()
-        }
+        if self._theirs is None:
+            self._theirs = {p.data_ptr(): name for name, p in self.original.named_parameters() if p.numel()}
+        theirs = self._theirs
         lost = sorted({theirs[address(leaf)] for leaf in trainable(outputs) if address(leaf) in theirs})
         if lost:
             raise UsageError(NOT_THE_MODEL.format(model=type(self.original).__name__, names=", ".join(lost)))
@@ -200,7 +202,7 @@ class Subject:
     def refresh(self) -> None:
         """Before another call: follow what the caller did to the weights."""
         self._spare = None
-        self._remembered = {}
+        self._remembered, self._theirs = {}, None
         if self.own is not None:
             self.own.refresh()
         if not self.native:
@@ -278,19 +280,21 @@ def _copied(tensor: Tensor) -> Tensor:
     return tensor.clone()
 
 
-def _flags(model: nn.Module) -> Iterator[tuple[str, bool]]:
-    return ((name, p.requires_grad) for name, p in model.named_parameters())
-
-
 def _state(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
 def _converted(
-    model: nn.Module, dtype: torch.dtype | None, device: torch.device | None, chosen: Iterable[str]
+    model: nn.Module,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    chosen: Iterable[str],
+    functions: list[FunctionType],
 ) -> nn.Module:
-    """A copy on `device` with floating-point parameters and buffers as `dtype`, neither of them inference tensors."""
-    made = duplicate(model)
+    """A copy on `device` with floating-point parameters and buffers as `dtype`, neither of them inference tensors.
+
+    `functions` gets those that were copied."""
+    made = duplicate(model, functions=functions)
     state = dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
     lost = [name for name in shared(made, model) if name in chosen]
     lost += [name for name in differing(made, model) if name in state]
