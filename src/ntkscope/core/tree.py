@@ -28,7 +28,7 @@ def map_leaves(function: Callable[..., Any], x: Inputs, *others: Inputs) -> Inpu
     >>> map_leaves(lambda a, b: a + b, {"ids": (1, torch.tensor(2))}, {"ids": (10, torch.tensor(20))})
     {'ids': (11, tensor(22))}
     """
-    if not is_branch(x):
+    if isinstance(x, Tensor) or not is_branch(x):
         return function(x, *others)
     members, rest = dict(_members(x)), [_named(other) for other in others]
     for other in rest:

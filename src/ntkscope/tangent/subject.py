@@ -189,7 +189,8 @@ class Subject:
     def tidy(self) -> None:
         """Put back what a pass changed, but for the numbers of tensors, which its backward pass may need."""
         assert self._pristine is not None
-        self.changes.update(self._pristine.restore(numbers=False))
+        with torch._C.DisableTorchFunction():  # whoever watches the pass has no use for this
+            self.changes.update(self._pristine.restore(numbers=False))
         calls = _OPEN.get(caller())
         if calls and self not in calls[-1]:
             calls[-1].append(self)
