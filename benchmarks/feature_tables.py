@@ -26,10 +26,10 @@ from benchmarks.machine import ROOT, THREADS
 from benchmarks.outcome import Check, Outcome, table
 from ntkscope.core import DataNotFound, NumericalError, Part, UsageError
 from ntkscope.data.subsets import stratified
-from ntkscope.experiments._network import logits_of
-from ntkscope.experiments._sentences import build_encoder, sentences
 from ntkscope.tangent.feature_matrices import LayerFeatures
 from ntkscope.training.schedules import Triangular
+from ntkscope_papers.shared.networks import logits_of
+from ntkscope_papers.shared.sentences import build_encoder, sentences
 
 CENTRINGS = ("weights", "both", "tangents")
 MEMORY = "2GiB"

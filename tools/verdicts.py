@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ntkscope.core import Record
 from ntkscope.experiments import EXPERIMENTS
-from ntkscope.experiments._runner import SCALES, configured
+from ntkscope_papers.framework.run import SCALES, configured
 
 
 def judged(record: Record) -> dict[str, str]:

@@ -23,8 +23,6 @@ import torch
 
 import ntkscope as ns
 from ntkscope.core import numpy_generator
-from ntkscope.experiments._intervals import interval
-from ntkscope.experiments._swap_effect import swap_effect
 from ntkscope.explain import c2st, mmd
 from ntkscope.explain.rearrangements import rearrange
 from ntkscope.linalg import NumericalWarning, spike_test
@@ -44,6 +42,8 @@ from ntkscope.measures.regression import output_fidelity
 from ntkscope.measures.resampled import corrected_t_test
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval, standard_error, wilson, wilson_interval
 from ntkscope.xray.sections.shift import Judged, Memorisation, _memorisation
+from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import swap_effect
+from ntkscope_papers.framework.intervals import interval
 
 LEVEL = 0.05
 Random = np.random.Generator

@@ -22,8 +22,8 @@ import ntkscope as ns
 from contracts.dataset import given
 from contracts.killed import Killed, writing
 from ntkscope.core.claims import VERDICTS
-from ntkscope.experiments import _runner
-from ntkscope.experiments._runner import configured
+from ntkscope_papers.framework import run as _runner
+from ntkscope_papers.framework.run import configured
 
 PREFIXES = ("surrogate-", "conjugate-", "shift-", "probes-", "spectra-", "relu-", "ntkreview-", "linearized-", "nfa-")
 TIMES = ("seconds", "fit_seconds", "kernel_seconds")

@@ -14,7 +14,6 @@ from torch import nn
 import ntkscope as ns
 from ntkscope.core import NtkscopeError, NumericalError, Part, Record, UsageError
 from ntkscope.core import arguments as given
-from ntkscope.experiments._intervals import CORRELATION, R2, interval
 from ntkscope.linalg import least_squares, lsmr, spike_test
 from ntkscope.linalg.spiked import spike_overlaps, spike_threshold
 from ntkscope.linalg.tracy_widom import exact_sf, tracy_widom_sf
@@ -27,6 +26,7 @@ from ntkscope.measures.several_tests import holm
 from ntkscope.measures.spectra import classify
 from ntkscope.measures.uncertainty import standard_error
 from ntkscope.tracking.schedules import OnPlateau
+from ntkscope_papers.framework.intervals import CORRELATION, R2, interval
 
 ODD = ["x", None, [1, 2], math.nan, math.inf, 2.5, True, -3]
 SCALES = [1e-300, 1e-200, 1e-80, 1e80, 1e200, 1e300]

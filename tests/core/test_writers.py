@@ -20,10 +20,10 @@ from ntkscope.cli import main
 from ntkscope.core import NtkscopeError, Part, Record, Snapshot, UsageError
 from ntkscope.core.atomic import NEW, atomic_file, is_ours, remove_leftovers
 from ntkscope.core.lock import FolderLock
-from ntkscope.experiments._drawing import save_figures
-from ntkscope.experiments.pages import main as fill_page
 from ntkscope.storage._files import LocalFolder
 from ntkscope.training import SnapshotStore, fit, save_snapshot
+from ntkscope_papers.framework.drawing import save_figures
+from ntkscope_papers.framework.pages import main as fill_page
 
 SOURCE = Path(ns.__file__).parent
 WRITING = {

@@ -13,7 +13,9 @@ from scipy.special import roots_hermitenorm
 from torch import nn
 
 from ntkscope.core import NtkscopeError, numpy_generator
-from ntkscope.experiments._two_layer import (
+from ntkscope.kernels import kernel
+from ntkscope.measures import lazy
+from ntkscope_papers.wang_2023.two_layer import (
     Shape,
     conjugate_kernel,
     descend,
@@ -23,8 +25,6 @@ from ntkscope.experiments._two_layer import (
     sigma,
     weights_of,
 )
-from ntkscope.kernels import kernel
-from ntkscope.measures import lazy
 
 CPU = torch.device("cpu")
 SCALE = 1.592537  # of tanh, so that its second moment is 1

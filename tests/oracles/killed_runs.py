@@ -81,7 +81,7 @@ def gather(folder: Path) -> str:
                 if f"a{k}-{j}" not in record.arrays:
                     record.array(f"a{k}-{j}", torch.full((2000,), float(k + j)))
             record.put(**{f"leg/{k}": {"seconds": 1.0, "value": k}})
-    from ntkscope.experiments._gather import gather as gathered
+    from ntkscope_papers.framework.gather import gather as gathered
 
     whole = (
         Record.resume(folder)

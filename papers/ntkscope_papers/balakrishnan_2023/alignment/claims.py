@@ -1,0 +1,290 @@
+"""Balakrishnan (2023), Figures 8 to 19: what is published of alignment in training, and how each statement is judged.
+
+The document shows one run of each. Here a statement about a run is a question to every seed, and holds if a majority of seeds
+say yes with confidence (Wilson's 95 % interval above one half: nine of ten).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ntkscope.core import Record
+from ntkscope_papers.balakrishnan_2023.alignment.readings import (
+    END,
+    Most,
+    at,
+    common,
+    each,
+    lags,
+    mean_of,
+    numbers,
+    silence,
+)
+from ntkscope_papers.balakrishnan_2023.alignment.tasks import PICTURES, STARTS
+from ntkscope_papers.framework.intervals import CORRELATION, R2, SHARE
+from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.reading import Read, Reading, needs
+
+SEEDS = 10
+TOGETHER = ("cosine", "correlation", "fit")
+MOST = "in a majority of seeds (Wilson's 95 % interval above one half): "
+P = 0.05
+
+PUBLISHED = {
+    claim.id: claim
+    for claim in (
+        Published(
+            "relu-d7-jump-epoch2",
+            "Section 5.2.3, Appendix B, Figures 10–12",
+            {"degree": 7, "epoch": 2},
+            MOST
+            + "the steepest epochs of mean |cos|, correlation and R² begin within one epoch of each other and within the"
+            " first five; each of the three jumps together in all seeds (p ≤ 0.05)",
+            seeds=SEEDS,
+        ),
+        Published(
+            "relu-d8-static",
+            "Appendix B, Figure 13",
+            {"degree": 8},
+            MOST + "largest |cos| of the trained network at most 0.15 above that of the initial one",
+            seeds=SEEDS,
+        ),
+        Published(
+            "relu-d11corr-epoch16",
+            "Section 5.2.3, Appendix B, Figures 14–16",
+            {"degree": 11, "epoch": 16, "cos above": 0.5},
+            MOST
+            + "the first |cos| above 0.5 comes between epochs 5 and 40, and the correlation rises by at most 0.3 within"
+            " any epoch around it",
+            seeds=SEEDS,
+        ),
+        Published(
+            "relu-d12corr-epoch1",
+            "Appendix B, Figures 17–19",
+            {"degree": 12, "epoch": 1},
+            MOST
+            + "mean |cos| changes more in epoch 1 than from then to the end, and the correlation is lower at the end than"
+            " after epoch 1",
+            seeds=SEEDS,
+        ),
+        Published(
+            "relu-fig8-d3-cosines",
+            "Appendix B, Figure 8",
+            {"degree": 3, "epoch": 1},
+            MOST + "at least 10 % of the units have |cos| ≥ 0.8 after epoch 1",
+            seeds=SEEDS,
+        ),
+        Published(
+            "relu-fig9-d6-cosines",
+            "Appendix B, Figure 9",
+            {"degree": 6, "epoch": 1},
+            MOST + "at most 2 % of the units have |cos| ≥ 0.8 after epoch 1",
+            seeds=SEEDS,
+        ),
+        Published(
+            "relu-silent-alignment-reported",
+            "Section 2",
+            "MNIST and CIFAR-10, classes 0 and 1: the final NTK's machine is close to the network, the initial one's is not",
+            "from a small start, on both: " + MOST + "test correlation with the network ≥ 0.9 for the final kernel, and"
+            " above that of the initial one",
+            seeds=SEEDS,
+        ),
+    )
+}
+
+Cosines = Mapping[str, Any]
+Asked = Callable[[Cosines], Sequence[bool | None]]
+
+
+def beside(row: Mapping[str, Any], asked: Asked) -> str:
+    """How many seeds say yes at the other learning rates."""
+    words = []
+    for rate, other in row.get("other rates", {}).items():
+        found = Most(asked(other["cosines"]))
+        words.append(
+            f"at learning rate {rate}: {found.true} of {found.seeds}, network's R² {_mean(other['network']['fit'])}"
+        )
+    return "; ".join(words)
+
+
+def _mean(values: Sequence[Any]) -> str:
+    told = mean_of(values)
+    return f"{told[0]:.3g}" if told else "undefined"
+
+
+def _of_cosines(asked: Asked, shown: Callable[[Cosines], dict[str, Any]], leg: str, note: str = "") -> Read:
+    @needs(leg)
+    def read(config: Any, record: Record) -> Reading:
+        row = record.metrics[leg]
+        found = Most(asked(row["cosines"]))
+        measured = {**found.told(), **shown(row["cosines"]), "network's R²": mean_of(row["network"]["fit"], R2)}
+        measured |= {**_jumps(row), "silence": silence(row["half"])}
+        words = "; ".join(word for word in (note, beside(row, asked)) if word)
+        return Reading(measured, found.holds, words, seeds=found.seeds)
+
+    return read
+
+
+def _jumps(row: Mapping[str, Any]) -> dict[str, Any]:
+    """When each series jumps, how much later than the cosines, and whether in all seeds together."""
+    jumps = row["jumps"]
+    return {
+        "steepest epoch begins at": {name: mean_of(jumps[name]["epoch"]) for name in jumps},
+        "lag behind the cosines, epochs": lags(jumps),
+        "lag of changes of level": lags(jumps, how="change"),
+        "common jump": common(jumps, jumps),
+    }
+
+
+def _shares(cosines: Cosines) -> dict[str, Any]:
+    return {
+        "share of units ≥ 0.8 after epoch 1": mean_of(at(cosines["share ≥ 0.8"], 1), SHARE),
+        "at the end": mean_of(at(cosines["share ≥ 0.8"], END), SHARE),
+        "mean |cos| after epoch 1": mean_of(at(cosines["mean"], 1), SHARE),
+    }
+
+
+def _many(cosines: Cosines) -> list[bool | None]:
+    return [_asked(value, lambda v: v >= 0.1) for value in at(cosines["share ≥ 0.8"], 1)]
+
+
+def _few(cosines: Cosines) -> list[bool | None]:
+    return [_asked(value, lambda v: v <= 0.02) for value in at(cosines["share ≥ 0.8"], 1)]
+
+
+def _asked(value: float, question: Callable[[float], bool]) -> bool | None:
+    return question(value) if math.isfinite(value) else None
+
+
+def _static(cosines: Cosines) -> list[bool | None]:
+    pairs = each(at(cosines["largest"], 0), at(cosines["largest"], END))
+    return [None if pair is None else pair[1] <= pair[0] + 0.15 for pair in pairs]
+
+
+def _largest(cosines: Cosines) -> dict[str, Any]:
+    return {
+        f"largest |cos|, {name}": mean_of(at(cosines["largest"], when), SHARE)
+        for name, when in (("start", 0), ("end", END))
+    }
+
+
+@needs("d7")
+def _together(config: Any, record: Record) -> Reading:
+    row = record.metrics["d7"]
+    jumps = row["jumps"]
+    epochs = each(*(numbers(jumps[name]["epoch"]) for name in TOGETHER))
+    found = Most([None if three is None else max(three) - min(three) <= 1 and max(three) < 5 for three in epochs])
+    shared = common(jumps, TOGETHER)
+    gathered = all((p := shared[name]["p"]) is not None and p <= P for name in TOGETHER)
+    measured = {
+        **found.told(),
+        **_jumps(row),
+        "network's R²": mean_of(row["network"]["fit"], R2),
+        "silence": silence(row["half"]),
+    }
+    note = "the document's epoch 2 is one run; a jump during it begins between 0 and 2 here"
+    return Reading(measured, found.holds and gathered, note, seeds=found.seeds)
+
+
+@needs("d11-correlated")
+def _slow(config: Any, record: Record) -> Reading:
+    row = record.metrics["d11-correlated"]
+    when, rises = numbers(row["cosines"]["first above 0.5"]), numbers(row["correlation at the crossing"])
+    truths: list[bool | None] = []
+    for epoch, rise in zip(when, rises):
+        if not 5 <= epoch <= 40:  # NaN, for never, among them
+            truths.append(False)
+        else:
+            truths.append(None if not math.isfinite(rise) else rise <= 0.3)
+    found = Most(truths)
+    measured = {
+        **found.told(),
+        "first |cos| > 0.5 at epoch": mean_of(when),
+        "seeds with one": sum(map(math.isfinite, when)),
+        "share of units ≥ 0.5 after epoch 16": mean_of(at(row["cosines"]["share ≥ 0.5"], 16), SHARE),
+        "largest |cos| by epoch": {
+            str(e): mean_of(at(row["cosines"]["largest"], e), SHARE) for e in (0, 1, 5, 16, 40, END)
+        },
+        "rise of the correlation around it": mean_of(rises),
+        **_jumps(row),
+        "network's R²": mean_of(row["network"]["fit"], R2),
+        "silence": silence(row["half"]),
+    }
+
+    def crossing(cosines: Cosines) -> list[bool | None]:
+        return [5 <= epoch <= 40 for epoch in numbers(cosines["first above 0.5"])]
+
+    other = beside(row, crossing)
+    note = f"crossings between epochs 5 and 40 {other}" if other else ""
+    return Reading(measured, found.holds, note, seeds=found.seeds)
+
+
+@needs("d12-correlated")
+def _first_epoch(config: Any, record: Record) -> Reading:
+    row = record.metrics["d12-correlated"]
+    mean, correlation = row["cosines"]["mean"], row["machine"]["correlation"]
+    cosines = [at(mean, when) for when in (0, 1, END)]
+    moved = [None if three is None else abs(three[1] - three[0]) > abs(three[2] - three[1]) for three in each(*cosines)]
+    weaker = [None if pair is None else pair[1] < pair[0] for pair in each(at(correlation, 1), at(correlation, END))]
+    found = Most([None if a is None or b is None else a and b for a, b in zip(moved, weaker)])
+    measured = {
+        **found.told(),
+        "mean |cos| at the start, after epoch 1, at the end": [mean_of(values, SHARE) for values in cosines],
+        "cosines moved in epoch 1": Most(moved).told(),
+        "correlation by epoch": {str(e): mean_of(at(correlation, e), CORRELATION) for e in (0, 1, 20, END)},
+        "correlation weaker at the end": Most(weaker).told(),
+        "R² of the machine at the end": mean_of(at(row["machine"]["fit"], END), R2),
+        "network's R²": mean_of(row["network"]["fit"], R2),
+        "spread of the network's outputs / targets": mean_of(row["network"]["spread"]),
+        **_jumps(row),
+        "silence": silence(row["half"]),
+    }
+    note = (
+        "the correlation of two nearly constant functions is that of what little they vary; where either varies by less than"
+        " a thousandth of the targets it is undefined and the seed does not count"
+    )
+    return Reading(measured, found.holds, note, seeds=found.seeds)
+
+
+def _closeness(row: Mapping[str, Any]) -> tuple[Most, dict[str, Any]]:
+    correlation = row["machine"]["correlation"]
+    pairs = each(at(correlation, 0), at(correlation, END))
+    found = Most([None if pair is None else pair[1] > pair[0] and pair[1] >= 0.9 for pair in pairs])
+    return found, {
+        **found.told(),
+        "correlation with the network, initial kernel": mean_of(at(correlation, 0), CORRELATION),
+        "final kernel": mean_of(at(correlation, END), CORRELATION),
+        "final kernel, more points": mean_of(at(row["more points"]["correlation"], END), CORRELATION),
+        "network's R²": mean_of(row["network"]["fit"], R2),
+        "silence": silence(row["half"]),
+    }
+
+
+@needs(*(f"{name}/small" for name in PICTURES))
+def _reported(config: Any, record: Record) -> Reading:
+    measured, judged, words = {}, [], []
+    for name in PICTURES:
+        for start in STARTS:
+            if (leg := f"{name}/{start}") in record.metrics:
+                found, measured[leg] = _closeness(record.metrics[leg])
+                if start == "small":
+                    judged.append(found)
+                else:
+                    words.append(f"{leg}: {found.true} of {found.seeds}")
+    note = "network, width and start are not stated: one hidden layer, judged from a small start"
+    if words:
+        note += f"; from PyTorch's own, {', '.join(words)}"
+    return Reading(measured, all(found.holds for found in judged), note, seeds=min(found.seeds for found in judged))
+
+
+READINGS: dict[str, Read] = {
+    "relu-d7-jump-epoch2": _together,
+    "relu-d8-static": _of_cosines(_static, _largest, "d8"),
+    "relu-d11corr-epoch16": _slow,
+    "relu-d12corr-epoch1": _first_epoch,
+    "relu-fig8-d3-cosines": _of_cosines(_many, _shares, "d3"),
+    "relu-fig9-d6-cosines": _of_cosines(_few, _shares, "d6"),
+    "relu-silent-alignment-reported": _reported,
+}

@@ -1,0 +1,158 @@
+"""What the networks of `silent-alignment` learn, how they start and how they are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from ntkscope import data, models
+from ntkscope.core import Part, Split, UsageError
+from ntkscope.data.subsets import stratified
+from ntkscope_papers.shared.images import load_images
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """A hidden polynomial. `fitted`: whether kernel machines are fitted on the way; `shown`: the epoch of its figures."""
+
+    name: str
+    degree: int
+    correlated: bool = False
+    fitted: bool = True
+    shown: int = 1
+
+
+@dataclass(frozen=True)
+class Images:
+    """Two classes as a regression on ±1. `start`: of the weights, "small" or "standard"; `data`: which images."""
+
+    data: str
+    start: str
+    fitted: bool = True
+    shown: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.data}/{self.start}"
+
+
+Task = Polynomial | Images
+POLYNOMIALS = (
+    Polynomial("d3", 3, fitted=False),
+    Polynomial("d6", 6, fitted=False),
+    Polynomial("d7", 7, shown=2),
+    Polynomial("d8", 8),
+    Polynomial("d11-correlated", 11, correlated=True, shown=16),
+    Polynomial("d12-correlated", 12, correlated=True),
+)
+STARTS = ("small", "standard")
+PICTURES = ("mnist", "cifar10")
+IMAGES = tuple(Images(name, start) for name in PICTURES for start in STARTS)
+TASKS: tuple[Task, ...] = (*POLYNOMIALS, *IMAGES)
+
+
+def task(name: str) -> Task:
+    """The task of a leg.
+
+    >>> task("d7").shown, task("mnist/small").start
+    (2, 'small')
+    """
+    for one in TASKS:
+        if one.name == name:
+            return one
+    raise UsageError(f"got task {name!r}; expected one of {', '.join(one.name for one in TASKS)}")
+
+
+def splits_of(config: Any, one: Task, seeds: Sequence[int], root: str | None) -> list[Split]:
+    """The data of every seed: polynomials are drawn anew for each, images are the same for all."""
+    if isinstance(one, Images):
+        return [pictures(config, one, root)] * len(seeds)
+    return [
+        data.load(
+            "hidden-polynomial",
+            seed=seed,
+            degree=one.degree,
+            correlated=one.correlated,
+            dimension=config.dimension,
+            target=config.target,
+            noise=config.noise,
+            train=config.train_items,
+            validation=config.validation_items,
+            test=config.test_items,
+        )
+        for seed in seeds
+    ]
+
+
+def pictures(config: Any, one: Images, root: str | None) -> Split:
+    """Classes 0 and 1, flattened, every pixel less its mean over the training images, of mean squared length 1 per pixel."""
+    source = config.pictures[PICTURES.index(one.data)]
+    two: dict[str, Any] = {} if source == "digits" else {"classes": (0, 1)}
+    whole = load_images(source, root=root, train=None, test=None, **two)
+    wanted = {"train": config.train_items + config.validation_items, "test": config.test_items}
+    parts = {}
+    for name, limit in wanted.items():
+        part: Part = getattr(whole, name)
+        part = part.take(part.y < 2)
+        kept = stratified(part.y.numpy().astype(np.int64), limit, 0, "silent alignment", one.data, name)
+        if len(kept) < limit:
+            raise UsageError(f"{source} has {len(kept)} {name} images of classes 0 and 1; expected at least {limit}")
+        parts[name] = part.take(torch.from_numpy(kept))
+    held = stratified(
+        parts["train"].y.numpy().astype(np.int64), config.validation_items, 0, "silent alignment", one.data, "held"
+    )
+    mask = torch.zeros(len(parts["train"]), dtype=torch.bool)
+    mask[torch.from_numpy(held)] = True
+    train = parts["train"].take(~mask)
+    mean = train.x.flatten(1).mean(0)
+    scale = float((train.x.flatten(1) - mean).square().mean().sqrt())
+
+    def ready(part: Part) -> Part:
+        return Part((part.x.flatten(1) - mean) / scale, 2 * part.y.float() - 1)
+
+    return Split(ready(train), ready(parts["test"]), ready(parts["train"].take(mask)), name=one.data)
+
+
+def network(config: Any, one: Task, dimension: int, seed: int) -> nn.Module:
+    """One hidden ReLU layer with PyTorch's own start; "small": weights N(0, `config.small`² / fan-in) and no biases."""
+    small = isinstance(one, Images) and one.start == "small"
+    return models.build(
+        "mlp",
+        in_features=dimension,
+        classes=1,
+        widths=config.width,
+        depth=1,
+        sigma_w=config.small if small else None,
+        seed=seed,
+    )
+
+
+def recipe(config: Any, one: Task) -> dict[str, Any]:
+    """The settings of `fit_ensemble`: AdaDelta on the absolute error for polynomials, SGD on the squared one for images."""
+    images = isinstance(one, Images)
+    return {
+        "optimizer": "sgd" if images else "adadelta",
+        "loss": "mse" if images else "l1",
+        "batch_size": config.batch,
+        "epochs": config.epochs,
+        "patience": config.patience,
+    }
+
+
+def rates(config: Any, one: Task) -> tuple[float, ...]:
+    """Learning rates; networks of the first are judged, the others stand beside them."""
+    return (config.image_lr,) if isinstance(one, Images) else tuple(config.rates)
+
+
+def stacked(splits: Sequence[Split], part: str, what: str, device: torch.device) -> Float64[Tensor, "k n ..."]:
+    """Inputs or targets of every seed in float64; (1, n, …) where all seeds share one split."""
+    different = splits[:1] if all(split is splits[0] for split in splits) else splits
+    return torch.stack([getattr(getattr(split, part), what).to(device, torch.float64) for split in different])

@@ -1,0 +1,95 @@
+"""What is measured of a function on orthant shells: accuracy by orthant, matches of classes, radial profiles, folding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from ntkscope.core import Part, Split
+from ntkscope.measures.folding import fold_profile
+from ntkscope.measures.matching import match_fraction
+from ntkscope_papers.balakrishnan_2023.orthants.data import distances_to, mirrored_points, radii_probed
+from ntkscope_papers.balakrishnan_2023.orthants.networks import logits
+
+Score = Callable[[Tensor], Tensor]  # inputs (n, d) to scores (n,); class 1 above 0
+
+
+def accuracy_by_orthant(scores: Tensor, part: Part, orthants: int) -> Float64[np.ndarray, " orthants"]:
+    """The share of items of each orthant on the right side of 0; a score of exactly 0 counts as class 0."""
+    where = part.extras["orthant"]
+    right = ((scores.cpu() > 0) == (part.y == 1)).double()
+    return (torch.bincount(where, right, orthants) / torch.bincount(where, minlength=orthants)).numpy()
+
+
+def parted(accuracies: Float64[np.ndarray, " orthants"], empty: int) -> dict[str, float]:
+    """Accuracy in the empty orthant and in the others, which have as many test items each."""
+    rest = np.delete(accuracies, empty)
+    return {"empty": float(accuracies[empty]), "remaining": float(rest.mean())}
+
+
+def class_matches(train: Tensor, test: Tensor, split: Split, empty: int) -> list[float]:
+    """Of each class: the share of test items in the empty orthant whose nearest training item in these features shares it."""
+    y, there = split.test.y, split.test.extras["orthant"] == empty
+    found = []
+    for label in (0, 1):
+        rows = (there & (y == label)).nonzero()[:, 0]
+        found.append(match_fraction(train, split.train.y, test[rows.to(test.device)], torch.full((len(rows),), label)))
+    return found
+
+
+def hidden(model: nn.Module, x: Tensor) -> Tensor:
+    """The activations of the last hidden layer, after its ReLU."""
+    first = next(model.parameters())
+    below = nn.Sequential(*list(model.children())[:-1])
+    with torch.no_grad():
+        return torch.cat([below(piece.to(first.device, first.dtype)) for piece in x.split(16384)])
+
+
+def matched(model: nn.Module, split: Split, empty: int) -> dict[str, list[float]]:
+    """Matches in the last hidden layer, and in the logit alone."""
+    parts = [split.train.x, split.test.x]
+    features = {"hidden": [hidden(model, x) for x in parts], "logit": [logits(model, x)[:, None] for x in parts]}
+    return {name: class_matches(train, test, split, empty) for name, (train, test) in features.items()}
+
+
+def radial_scores(score: Score, config: Any, seed: int) -> tuple[Float[Tensor, "points orthants"], Tensor]:
+    """Scores at mirrored points around all centres, and the points' radii; the same directions for every function."""
+    points, radii = mirrored_points(config, config.directions, seed)
+    return score(points.flatten(0, 1)).reshape(points.shape[:2]).cpu(), radii
+
+
+def by_radius(values: Float[Tensor, "points orthants"]) -> Float64[np.ndarray, "orthants radii"]:
+    """The mean over the directions at each radius, in each orthant."""
+    return values.double().unflatten(0, (len(radii_probed()), -1)).mean(1).T.numpy()
+
+
+def folding(
+    scores: Float[Tensor, "points orthants"], radii: Tensor, empty: int
+) -> dict[str, list[float | None] | list[str]]:
+    """`fold_profile` from the empty orthant and over all pairs of orthants; None where there is no residual, with reasons."""
+    found: dict[str, Any] = {}
+    for name, at in (("empty", empty), ("all", None)):
+        profile = fold_profile(scores.numpy(), (radii * 10).round().long().numpy(), at)
+        found[name] = [None if np.isnan(value) else round(value, 5) for value in profile]
+        reasons = sorted({reason for reason in profile.reasons if reason})
+        if reasons:
+            found[f"{name}: no value where"] = reasons
+    return found
+
+
+def by_distance(
+    accuracies: Float64[np.ndarray, " orthants"], kinds: Mapping[str, Sequence[int]], dimension: int
+) -> dict[str, dict[str, float]]:
+    """Accuracies of dense, sparse and empty orthants by how many signs they are from the nearest dense one."""
+    far = distances_to(kinds["dense"], dimension)
+    found: dict[str, dict[str, float]] = {}
+    for kind, orthants in kinds.items():
+        own = np.array(sorted(int(orthant) for orthant in orthants), dtype=np.int64)
+        steps = sorted(set(far[own].tolist()))
+        found[kind] = {str(step): float(accuracies[own[far[own] == step]].mean()) for step in steps}
+    return found

@@ -1,0 +1,355 @@
+"""Verdicts on the statements of `hidden-polynomial` from its record.
+
+Every statement is judged on raw targets, those of the text and its public code; what unit targets say is in the note. Networks
+have the width (and rate) with the smallest mean validation MSE at each degree. "SVR" is the ε-insensitive one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ntkscope.core import Record
+from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
+from ntkscope_papers.balakrishnan_2023.polynomials.networks import LOSS, OPTIMIZER, network
+from ntkscope_papers.balakrishnan_2023.polynomials.published import PUBLISHED
+from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
+    FAILS,
+    FITS,
+    IDENTITIES,
+    ROUGH,
+    SYMMETRIC,
+    Results,
+    damian_key,
+    first_epochs,
+    highest,
+    needed,
+    on_targets,
+    over_seeds,
+    threshold,
+)
+from ntkscope_papers.framework.intervals import R2, interval
+from ntkscope_papers.framework.reading import Read, Reading, lacking, needs
+
+SHARE = 0.05  # of units that are aligned
+NTK, RBF = "ntk svr", "rbf svr"
+
+
+@needs(IDENTITIES)
+def _data(config: Any, record: Record) -> Reading:
+    found = record.metrics[IDENTITIES]
+    counts = {int(degree): count for degree, count in found["roots in range"].items()}
+    stated = [float(f"{1 / before:.4g}") for before in found["max |v| before"]]
+    variances = [float(f"{scale**2:.4g}") for scale in found["scale"]]
+    right = all(
+        abs(scale**2 * (before / 2) ** 2 - 1) < 1e-4 for scale, before in zip(found["scale"], found["max |v| before"])
+    )
+    measured = {
+        "max |v|": found["largest |v|"],
+        "degrees with all roots in range": sum(count == degree for degree, count in counts.items()),
+        "std of v": over_seeds(found["std of v"]),
+        "variance of a coordinate": variances[0],
+        "1 / a with a = max|v|": stated[0],
+    }
+    holds = (
+        abs(found["largest |v|"] - 2) <= 1e-12 and all(count == degree for degree, count in counts.items()) and right
+    )
+    note = "erratum: the covariance is I / a with a = (max|v| / 2)²; few items lie near the ends of the range"
+    return Reading(measured, holds, note, exact=True)
+
+
+def _optim(config: Any, record: Record) -> Reading:
+    layers = [type(module).__name__ for module in network(config.dimension, config.widths[0], 0).children()]
+    measured = {"optimiser": OPTIMIZER, "loss": LOSS, "layers": layers, "score": "MSE and R²"}
+    note = "sizes, batch, epochs and patience are those of the public code; rate 1, PyTorch's default"
+    return Reading(measured, layers == ["Flatten", "Linear", "ReLU", "Linear"] and OPTIMIZER == "adadelta", note)
+
+
+@needs(IDENTITIES)
+def _covariance(config: Any, record: Record) -> Reading:
+    found = record.metrics[IDENTITIES]
+    names = ("variance of v, correlated", "variance of v, isotropic", "largest eigenvalue")
+    measured = {name: found[name] for name in (*names, "covariance, relative error", "|cos| of its vector with 1")}
+    near = all(abs(found[name] / value - 1) <= 0.05 for name, value in zip(names, (10100, 100, 101)))
+    holds = near and found["covariance, relative error"] <= 0.05 and found["|cos| of its vector with 1"] >= 0.999
+    return Reading(measured, holds, exact=True)
+
+
+@needs(IDENTITIES)
+def _even(config: Any, record: Record) -> Reading:
+    found = record.metrics[IDENTITIES]
+    slope = max(abs(value) for value in found["slope at 0"].values())
+    lines = {int(d): float(np.mean(shares)) for d, shares in found["share of variance of the best line"].items()}
+    holds = slope <= 1e-9 and all(share <= 0.005 for d, share in lines.items() if d % 2 == 0)
+    holds = holds and abs(lines[3] - 0.96) <= 0.02 and abs(lines[5] - 0.29) <= 0.06
+    holds = holds and all(share <= 0.01 for d, share in lines.items() if d >= 7)
+    measured = {"largest |p'(0)|": slope, "best line": {str(d): round(share, 4) for d, share in lines.items()}}
+    note = "the share from degree 7 on depends on the draw of roots; at 7 it is above 0.01 in many"
+    return Reading(measured, holds, note, exact=True)
+
+
+def _at_epoch(results: Results, task: Task, epoch: int) -> Any:
+    """The share of aligned units of each seed after an epoch, the last measured one if it is earlier."""
+    moments = results.moments(task)
+    place = max(i for i, moment in enumerate(moments) if moment <= epoch)
+    return results.aligned(task)[:, place]
+
+
+def _odd_fast(results: Results, target: str) -> tuple[Any, bool]:
+    measured, holds = {}, True
+    for degree, epoch in ((3, 2), (5, 2), (7, 5)):
+        found = _at_epoch(results, Task("isotropic", degree, target), epoch)
+        measured[str(degree)] = {"epoch": epoch, "share aligned": over_seeds(found, (0, 1))}
+        holds = holds and float(found.mean()) >= SHARE
+    return measured, holds
+
+
+def _even_slow(results: Results, target: str) -> tuple[Any, bool]:
+    first = {}
+    for degree in (3, 4, 5, 6):
+        task = Task("isotropic", degree, target)
+        first[degree] = first_epochs(results.aligned(task), results.moments(task), SHARE)
+    middle = {degree: float(np.median(values)) for degree, values in first.items()}
+    measured = {
+        str(degree): {"median first epoch": middle[degree], "never": sum(np.isinf(values))}
+        for degree, values in first.items()
+    }
+    return measured, all(max(middle[3], middle[5]) < middle[degree] <= 20 for degree in (4, 6))
+
+
+def _fails(results: Results, target: str) -> tuple[Any, bool]:
+    measured, holds = {}, True
+    for degree in (8, 9):
+        task = Task("isotropic", degree, target)
+        start, end = results.largest(task)
+        measured[str(degree)] = {
+            "R²": over_seeds(results.r2(task), R2),
+            "largest |cos|, start": over_seeds(start, (0, 1)),
+            "largest |cos|, end": over_seeds(end, (0, 1)),
+            "share aligned, end": over_seeds(np.array(results.network(task)["aligned"])[:, -1], (0, 1)),
+        }
+        holds = holds and float(results.r2(task).mean()) <= FAILS and float((end - start).mean()) <= 0.2
+    return measured, holds
+
+
+def _r2(results: Results, kind: str, degrees: Sequence[int], target: str) -> dict[int, Any]:
+    return {degree: results.r2(Task(kind, degree, target)) for degree in degrees}
+
+
+def _by_degree(results: Results, found: Mapping[int, Any], kind: str, target: str) -> dict[str, Any]:
+    """R² over seeds, with the width chosen."""
+    return {
+        str(degree): [*over_seeds(values, R2), results.chosen(Task(kind, degree, target))[0]]
+        for degree, values in found.items()
+    }
+
+
+def _by_l1(results: Results, kind: str, target: str) -> dict[str, Any]:
+    """Explained share of a constant's mean absolute error: means over seeds, and the highest degree with half of it."""
+    tasks = [Task(kind, degree, target) for degree in getattr(results.config, kind)]
+    means = {task.degree: float(np.mean(results.network(task)["l1"])) for task in tasks}
+    return {
+        "L1": {str(degree): round(mean, 4) for degree, mean in means.items()},
+        "highest degree by L1": highest({degree: mean >= ROUGH for degree, mean in means.items()}),
+    }
+
+
+def _indep(results: Results, target: str) -> tuple[Any, bool]:
+    found = _r2(results, "isotropic", results.config.isotropic, target)
+    means = {degree: float(values.mean()) for degree, values in found.items()}
+    at = threshold({degree: mean for degree, mean in means.items() if degree >= 6})
+    measured = {"R², width": _by_degree(results, found, "isotropic", target), "threshold": at}
+    return {**measured, **_by_l1(results, "isotropic", target)}, at is not None and 6 <= at <= 8
+
+
+def _corr(results: Results, target: str) -> tuple[Any, bool]:
+    tops = {}
+    for kind in ("isotropic", "correlated"):
+        found = _r2(results, kind, getattr(results.config, kind), target)
+        tops[kind] = highest({degree: float(values.mean()) >= FITS for degree, values in found.items()})
+    measured = {"R², width": _by_degree(results, found, "correlated", target), "highest degree": tops}
+    measured |= _by_l1(results, "correlated", target)
+    top = tops["correlated"]
+    return measured, top is not None and 9 <= top <= 14 and top > (tops["isotropic"] or 0)
+
+
+def _corr_rbf(results: Results, target: str) -> tuple[Any, bool]:
+    degrees = [degree for degree in results.config.correlated if degree <= 11]
+    wins, measured = 0, {}
+    for degree in degrees:
+        task = Task("correlated", degree, target)
+        ntk, rbf = (results.machine(task, model, "mse validation") for model in (NTK, RBF))
+        wins += float(rbf.mean()) < float(ntk.mean())
+        measured[str(degree)] = {"RBF": over_seeds(rbf, R2), "NTK": over_seeds(ntk, R2)}
+        squared = [float(results.machine(task, f"{k} ridge", "mse validation").mean()) for k in ("rbf", "ntk")]
+        measured[str(degree)]["ridge, RBF and NTK"] = [round(value, 5) for value in squared]
+    return {"validation MSE": measured, "RBF better": wins, "degrees": len(degrees)}, wins > len(degrees) / 2
+
+
+def _direct(results: Results, target: str) -> tuple[Any, bool]:
+    found = _r2(results, "direct", results.config.direct, target)
+    top = highest({degree: float(values.mean()) >= ROUGH for degree, values in found.items()})
+    constant = {str(degree): over_seeds(results.network(Task("direct", degree, target))["spread"]) for degree in found}
+    measured = {
+        "R², width": _by_degree(results, found, "direct", target),
+        "spread of predictions": constant,
+        "highest degree": top,
+        **_by_l1(results, "direct", target),
+    }
+    return measured, top is not None and 14 <= top <= 20
+
+
+def _beats(results: Results, target: str) -> tuple[Any, bool]:
+    tops = {}
+    for kind in ("isotropic", "direct"):
+        found = _r2(results, kind, getattr(results.config, kind), target)
+        seeds = range(len(next(iter(found.values()))))
+        tops[kind] = [highest({d: values[s] >= ROUGH for d, values in found.items()}) or 0 for s in seeds]
+    more = np.subtract(tops["direct"], tops["isotropic"])
+    measured = {"hidden": tops["isotropic"], "given": tops["direct"], "difference": over_seeds(more)}
+    return measured, interval(more)["low"] > 0
+
+
+def _fig3(results: Results, target: str) -> tuple[Any, bool]:
+    means, measured = {}, {}
+    for degree in (7, 8):
+        task = Task("isotropic", degree, target)
+        train = np.array(results.network(task)["r2 train"])
+        means[degree] = float(results.r2(task).mean())
+        measured[str(degree)] = {"test": over_seeds(results.r2(task), R2), "train": over_seeds(train, R2)}
+    return measured, means[7] >= FITS and means[8] <= FAILS
+
+
+def _fig5(results: Results, target: str) -> tuple[Any, bool]:
+    seven, eight = (Task("isotropic", degree, target) for degree in (7, 8))
+    fuzz = {"network": results.paired(seven, "fuzz"), "NTK": results.machine(seven, NTK, "fuzz")}
+    r2 = {str(task.degree): results.machine(task, NTK, "r2 test") for task in (seven, eight)}
+    gap = fuzz["NTK"] - fuzz["network"]
+    measured = {
+        "scatter": {name: over_seeds(values) for name, values in fuzz.items()},
+        "difference": over_seeds(gap),
+        "R² of the NTK": {name: over_seeds(values, R2) for name, values in r2.items()},
+    }
+    return measured, float(gap.mean()) < 0 and float(r2["8"].mean()) <= FAILS
+
+
+def _rbf(results: Results, target: str) -> tuple[Any, bool]:
+    degrees = [degree for degree in results.config.isotropic if degree >= 4]
+    found = {degree: results.machine(Task("isotropic", degree, target), RBF) for degree in (3, *degrees)}
+    r2 = {str(d): round(float(results.machine(Task("isotropic", d, target), RBF, "r2 test").mean()), 4) for d in found}
+    measured = {"MSE": {str(d): over_seeds(values) for d, values in found.items()}, "R²": r2}
+    return measured, float(found[3].mean()) < 0.1 and all(float(found[d].mean()) >= 0.1 for d in degrees)
+
+
+def _beats_rbf(results: Results, target: str) -> tuple[Any, bool]:
+    ratios, fitted = {}, []
+    for degree in (4, 5, 6, 7):
+        task = Task("isotropic", degree, target)
+        ratios[degree] = float(results.machine(task, NTK).mean() / results.machine(task, RBF).mean())
+        if float(results.r2(task).mean()) >= FITS:
+            fitted.append(degree)
+    measured = {"NTK / RBF": {str(d): round(ratio, 4) for d, ratio in ratios.items()}, "network fits": fitted}
+    return measured, bool(fitted) and all(ratios[degree] <= 0.7 for degree in fitted)
+
+
+def _tie(results: Results, target: str) -> tuple[Any, bool]:
+    ratios = {}
+    for degree in (8, 9):
+        task = Task("isotropic", degree, target)
+        ntk, rbf = (results.machine(task, model, "mse validation").mean() for model in (NTK, RBF))
+        ratios[str(degree)] = round(float(ntk / rbf), 4)
+    return ratios, all(0.7 <= ratio <= 1.4 for ratio in ratios.values())
+
+
+def _overfit(results: Results, target: str) -> tuple[Any, bool]:
+    measured, holds = {}, True
+    for degree in (8, 9):
+        task = Task("isotropic", degree, target)
+        share = float(results.machine(task, RBF, "mse train").mean() / results.machine(task, RBF).mean())
+        spreads = {model: results.machine(task, model, "spread") for model in (NTK, RBF)}
+        measured[str(degree)] = {
+            "RBF, train / test MSE": round(share, 5),
+            "spread of NTK": over_seeds(spreads[NTK]),
+            "spread of RBF": over_seeds(spreads[RBF]),
+            "C of RBF": results.machine(task, RBF, "C").tolist(),
+        }
+        holds = holds and share <= 0.1 and float(spreads[NTK].mean()) <= 0.2
+    return measured, holds
+
+
+def _slightly(results: Results, target: str) -> tuple[Any, bool]:
+    measured, wins, small = {}, 0, True
+    for degree in (3, 4, 5, 6, 7):
+        task = Task("isotropic", degree, target)
+        gap = results.machine(task, NTK) - results.paired(task)
+        share = float(abs(gap.mean()) / results.paired(task, "variance").mean())
+        measured[str(degree)] = {
+            "NTK - network": over_seeds(gap),
+            "of the variance": round(share, 4),
+            "seeds with NTK better": f"{int((gap <= 0).sum())} of {len(gap)}",
+        }
+        wins, small = wins + (float(gap.mean()) <= 0), small and share <= 0.1
+    return measured, wins >= 3 and small
+
+
+def _damian(config: Any, record: Record) -> Reading:
+    keys = [SYMMETRIC, *(damian_key(degree) for degree in config.isotropic)]
+    if absent := [key for key in keys if key not in record.metrics]:
+        return lacking(*absent)
+    pairs = {"symmetric start": (None, "symmetric start, ntk svr"), "algorithm": ("algorithm", "algorithm, ntk ridge")}
+    measured: dict[str, Any] = {}
+    holds, starts = True, 0.0
+    for name, (own, kernel) in pairs.items():
+        good = 0
+        for degree in config.isotropic:
+            leg = record.metrics[damian_key(degree)]
+            starts = max(starts, leg["largest |output| at the start"])
+            ntk = np.array(leg["models"][kernel]["mse test"])
+            networks = (
+                record.metrics[SYMMETRIC]["tasks"][Task("isotropic", degree, config.targets[0]).key]
+                if own is None
+                else leg["models"][own]
+            )
+            gap = interval(ntk - np.array(networks["mse test"])[: len(ntk)])
+            good += gap["low"] <= 0
+            measured.setdefault(str(degree), {})[name] = {
+                "R²": over_seeds(networks["r2 test"]),
+                "NTK - network": [round(gap[end], 5) for end in ("mean", "low", "high")],
+            }
+        measured[f"{name}, no worse"] = good
+        holds = holds and good > len(config.isotropic) / 2
+    measured["largest |output| at the start"] = starts
+    note = "Damian's step needs a quadratic part of the target: odd degrees have none"
+    return Reading(measured, holds and starts == 0.0, note, seeds=config.kernel_seeds)
+
+
+_iso = needed("isotropic")
+READINGS: dict[str, Read] = {
+    "relu-poly-data": _data,
+    "relu-poly-optim": _optim,
+    "relu-poly-corr-cov": _covariance,
+    "relu-poly-even-optimum": _even,
+    "relu-poly-odd-align-fast": on_targets(_odd_fast, needed("isotropic", 3, 5, 7)),
+    "relu-poly-even-align-slow": on_targets(_even_slow, needed("isotropic", 3, 4, 5, 6)),
+    "relu-poly-8-9-fail": on_targets(
+        _fails, needed("isotropic", 8, 9), note="near its initial level: a rise of at most 0.2"
+    ),
+    "relu-poly-max-degree-indep": on_targets(_indep, _iso),
+    "relu-poly-max-degree-corr": on_targets(_corr, _iso, needed("correlated")),
+    "relu-poly-corr-rbf-over-ntk": on_targets(_corr_rbf, needed("correlated"), kernels=True),
+    "relu-direct-max-degree": on_targets(_direct, needed("direct")),
+    "relu-direct-beats-hidden": on_targets(_beats, _iso, needed("direct")),
+    "relu-fig3-fit": on_targets(_fig3, needed("isotropic", 7, 8)),
+    "relu-fig5-ntk-fit": on_targets(_fig5, needed("isotropic", 7, 8), kernels=True),
+    "relu-rbf-mse-threshold": on_targets(
+        _rbf, _iso, kernels=True, note="the variance of raw targets falls with the degree, so a fixed MSE says little"
+    ),
+    "relu-ntk-beats-rbf-4-7": on_targets(_beats_rbf, needed("isotropic", 4, 5, 6, 7), kernels=True),
+    "relu-ntk-rbf-tie-8-9": on_targets(_tie, needed("isotropic", 8, 9), kernels=True),
+    "relu-rbf-overfit-ntk-underfit": on_targets(_overfit, needed("isotropic", 8, 9), kernels=True),
+    "relu-ntk-slightly-better-than-nn": on_targets(_slightly, needed("isotropic", 3, 4, 5, 6, 7), kernels=True),
+    "relu-damian-no-change": _damian,
+}
+assert READINGS.keys() == PUBLISHED.keys()

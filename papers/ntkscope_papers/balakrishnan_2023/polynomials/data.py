@@ -1,0 +1,151 @@
+"""Polynomials of a hidden direction: the settings both experiments share, tasks, and the inputs that all degrees share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from ntkscope import data
+from ntkscope.core import Part, UsageError, generator
+from ntkscope.data.hidden_polynomial import choose_roots, polynomial
+from ntkscope_papers.framework.experiment import Scales
+
+PARTS = ("train", "validation", "test")
+KINDS = ("isotropic", "correlated", "direct")
+BOUND = 2.0  # the largest |v|
+
+
+@dataclass(frozen=True)
+class PolynomialRuns(Scales):
+    """Sizes, epochs and batches are those of the report's public code; the text leaves them open.
+
+    `rates`: AdaDelta's learning rates; width and rate are chosen for each task by the mean validation MSE over seeds.
+    `kernel_seeds`: how many seeds the kernel machines are fitted for. `C` and `gammas` (in units of 1 / (d var x)) are chosen
+    by the validation MSE of fits on `select_items` training items. `epsilon`: of the SVRs.
+    """
+
+    roots: str = "equispaced"
+    dimension: int = 100
+    train: int = 8000
+    validation: int = 1000
+    test: int = 1000
+    epochs: int = 500
+    patience: int = 50
+    batch: int = 32
+    seeds: int = 10
+    kernel_seeds: int = 3
+    C: tuple[float, ...] = (0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
+    gammas: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0)
+    epsilon: float = 0.01
+    select_items: int = 2000
+    memory: str = "32GiB"
+    legs: tuple[str, ...] = ()
+
+
+SMALL: Mapping[str, Any] = {
+    "dimension": 10,
+    "train": 96,
+    "validation": 32,
+    "test": 48,
+    "epochs": 3,
+    "batch": 16,
+    "seeds": 2,
+    "kernel_seeds": 1,
+    "C": (1.0, 100.0),
+    "gammas": (1.0,),
+    "select_items": 48,
+    "memory": "1GiB",
+}
+FREE = ("seeds", "kernel_seeds", "memory")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a network learns: inputs of a kind ("direct": v itself), the degree, and whether targets are divided by their
+    standard deviation ("unit") or not ("raw")."""
+
+    kind: str
+    degree: int
+    target: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.target}/{self.degree}"
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """The inputs of one seed in single precision, with v in double, by part."""
+
+    x: Mapping[str, Float[Tensor, "n d"]]
+    v: Mapping[str, Float64[Tensor, " n"]]
+    roots: str
+    seed: int
+
+    def clean(self, name: str, task: Task) -> Float64[Tensor, " n"]:
+        """The targets of a part."""
+        chosen = choose_roots(self.roots, task.degree, (-BOUND, BOUND), self.seed)
+        y = polynomial(self.v[name], chosen)
+        if task.target == "unit":
+            unit = float(polynomial(self.v["train"], chosen).std(correction=0))
+            y = y / unit
+        return y
+
+    def part(self, name: str, task: Task, noise: float = 0.0) -> Part:
+        """A part with its targets; `noise` is added to those of training and validation items with a random sign."""
+        y = self.clean(name, task)
+        if noise and name != "test":
+            coins = torch.rand(len(y), generator=generator(self.seed, name, "coins"), dtype=torch.float64) < 0.5
+            y = y + noise * torch.where(coins, 1.0, -1.0)
+        x = self.v[name][:, None].float() if task.kind == "direct" else self.x[name]
+        return Part(x, y.float())
+
+
+def draw_inputs(config: PolynomialRuns, kind: str, seed: int) -> Draw:
+    """The inputs of data set "hidden-polynomial" with this seed, whatever the degree."""
+    if kind not in KINDS:
+        raise UsageError(f"got inputs {kind!r}; expected one of {', '.join(KINDS)}")
+    split = data.load(
+        "hidden-polynomial",
+        seed=seed,
+        correlated=kind == "correlated",
+        dimension=config.dimension,
+        bound=BOUND,
+        train=config.train,
+        validation=config.validation,
+        test=config.test,
+        dtype="float64",
+    )
+    assert split.validation is not None
+    parts = dict(zip(PARTS, (split.train, split.validation, split.test)))
+    return Draw(
+        {name: part.x.float() for name, part in parts.items()},
+        {name: part.extras["v"] for name, part in parts.items()},
+        config.roots,
+        seed,
+    )
+
+
+class Inputs:
+    """The inputs of every kind and seed, drawn once. "isotropic" and "direct" share theirs."""
+
+    def __init__(self, config: PolynomialRuns, seed: int) -> None:
+        self._config, self._seed = config, seed
+        self._draws: dict[tuple[bool, int], Draw] = {}
+
+    def draw(self, kind: str, s: int) -> Draw:
+        """Of the s-th seed."""
+        at = (kind == "correlated", s)
+        if at not in self._draws:
+            self._draws[at] = draw_inputs(self._config, kind, self._seed + s)
+        return self._draws[at]
+
+    def parts(self, task: Task, s: int, noise: float = 0.0) -> dict[str, Part]:
+        """The parts of a task."""
+        drawn = self.draw(task.kind, s)
+        return {name: drawn.part(name, task, noise) for name in PARTS}

@@ -1,0 +1,258 @@
+"""Networks with one hidden ReLU layer on polynomials of a hidden direction: all tasks and seeds of a width in one call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from numpy.polynomial import Chebyshev
+from torch import Tensor, nn
+
+from ntkscope import models
+from ntkscope.core import Params, Record, Snapshot
+from ntkscope.measures.regression import r_squared
+from ntkscope.training import fit_ensemble
+from ntkscope.training.modes import Phase
+from ntkscope_papers.balakrishnan_2023.polynomials.data import PARTS, Inputs, PolynomialRuns, Task
+from ntkscope_papers.framework.legs import showing
+from ntkscope_papers.shared.networks import keep_mark, mark_of_weights, refuse_another, weights_file
+
+ALIGNED = 0.7  # |cos| with the hidden direction from which on a unit counts as aligned
+FIRST, BIAS, LAST = "layer1.weight", "layer1.bias", "readout.weight"
+CURVES = "curves."  # what a file holds besides weights begins with this
+OPTIMIZER, LOSS = "adadelta", "l1"
+
+
+def network(features: int, width: int, seed: int, *, symmetric: bool = False) -> nn.Module:
+    """One hidden ReLU layer, PyTorch's own start; `symmetric`: units in pairs with opposite readouts."""
+    return models.build("mlp", in_features=features, widths=[width], symmetric=symmetric, seed=seed)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How networks are made and trained: `follow` first epochs have their alignment measured; labels with `noise`, ±; units in
+    pairs (`symmetric`); and which layers learn when (`mode`)."""
+
+    width: int
+    rate: float = 1.0
+    follow: int = 20
+    noise: float = 0.0
+    symmetric: bool = False
+    mode: tuple[Phase, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Stacked weights of tasks × seeds (seeds of a task side by side) after each one's best epoch on validation items.
+
+    `aligned` and `largest` (members, moments + 1): the share of units with |cos| ≥ 0.7 and the largest |cos| at `moments`, the
+    ends of the first epochs and the last update; one more column is of the weights returned. `changes` (members, 3): largest
+    change of a first-layer weight and of a first-layer bias after epoch 1, and of a readout weight in epoch 1.
+    """
+
+    params: Params
+    epochs: Float64[Tensor, " k"]
+    moments: tuple[float, ...]
+    aligned: Float[Tensor, "k columns"]
+    largest: Float[Tensor, "k columns"]
+    changes: Float[Tensor, "k 3"]
+    notes: tuple[str, ...] = ()
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        curves = {
+            "epochs": self.epochs,
+            "moments": torch.tensor(self.moments, dtype=torch.float64),
+            "aligned": self.aligned,
+            "largest": self.largest,
+            "changes": self.changes,
+        }
+        models.save_tensors({**self.params, **{CURVES + name: value for name, value in curves.items()}}, path)
+
+    @classmethod
+    def load(cls, path: Path, device: torch.device) -> Trained:
+        read = models.read_weights(path)
+        curves = {name.removeprefix(CURVES): value for name, value in read.items() if name.startswith(CURVES)}
+        params = {name: value.to(device) for name, value in read.items() if not name.startswith(CURVES)}
+        moments = tuple(curves["moments"].tolist())
+        return cls(params, curves["epochs"], moments, curves["aligned"], curves["largest"], curves["changes"])
+
+    def mark(self) -> str:
+        """By which these networks are told from others."""
+        return mark_of_weights(self.params)
+
+    def member(self, i: int, model: nn.Module) -> nn.Module:
+        """`model` with the weights of member i, in place."""
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(self.params[name][i])
+        return model
+
+
+def cosines(weight: Float[Tensor, "k h d"]) -> Float[Tensor, "k h"]:
+    """|cos| of every unit's incoming weights with the all-ones direction; 0 for a unit without weights."""
+    norms = weight.norm(dim=2) * math.sqrt(weight.shape[2])
+    return weight.sum(2).abs() / norms.clamp_min(torch.finfo(weight.dtype).tiny)
+
+
+class _Watch:
+    """What is measured of the stacked weights while they train."""
+
+    def __init__(self) -> None:
+        self.seen: list[Float[Tensor, "2 k"]] = []
+        self.moments: list[float] = []
+        self._start: Tensor | None = None
+        self._first: tuple[Tensor, Tensor] | None = None
+        self.changes = torch.zeros(3, 1)
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        params = {name: snapshot.params[name].detach() for name in (FIRST, BIAS, LAST)}
+        self.look(params[FIRST])
+        self.moments.append(snapshot.epoch)
+        if snapshot.epoch == 0:
+            self._start = params[LAST].clone()
+        elif self._first is None:
+            assert self._start is not None
+            self._first = params[FIRST].clone(), params[BIAS].clone()
+            moved = _largest(params[LAST] - self._start)
+            self.changes = torch.stack([torch.zeros_like(moved), torch.zeros_like(moved), moved])
+        else:
+            for i, (name, before) in enumerate(zip((FIRST, BIAS), self._first)):
+                self.changes[i] = torch.maximum(self.changes[i], _largest(params[name] - before))
+
+    def look(self, weight: Float[Tensor, "k h d"]) -> None:
+        found = cosines(weight)
+        self.seen.append(torch.stack([(found >= ALIGNED).to(found.dtype).mean(1), found.amax(1)]).cpu())
+
+
+def _largest(change: Tensor) -> Float[Tensor, " k"]:
+    return change.abs().flatten(1).amax(1).cpu()
+
+
+def train(
+    config: PolynomialRuns,
+    inputs: Inputs,
+    tasks: Sequence[Task],
+    recipe: Recipe,
+    *,
+    seed: int,
+    device: torch.device,
+) -> Trained:
+    """Every task for every seed, stacked; AdaDelta on the L1 loss, the best epoch by the L1 loss of validation items."""
+    members = [(task, s) for task in tasks for s in range(config.seeds)]
+    parts = [inputs.parts(task, s, recipe.noise) for task, s in members]
+    features = parts[0]["train"].x.shape[1]
+    per_epoch = math.ceil(config.train / config.batch)
+    watch = _Watch()
+    ensemble = fit_ensemble(
+        lambda each: network(features, recipe.width, each, symmetric=recipe.symmetric),
+        [part["train"] for part in parts],
+        seeds=[seed + s for _, s in members],
+        validation=[part["validation"] for part in parts],
+        patience=config.patience,
+        optimizer=OPTIMIZER,
+        loss=LOSS,
+        lr=recipe.rate,
+        epochs=config.epochs,
+        batch_size=config.batch,
+        mode=recipe.mode,
+        device=device,
+        snapshots=[per_epoch * epoch for epoch in range(min(recipe.follow, config.epochs) + 1)],
+        on_snapshot=watch,
+        progress=showing(),
+    )
+    watch.look(ensemble.params[FIRST].detach())
+    curves = torch.stack(watch.seen, dim=2)
+    return Trained(
+        {name: value.detach() for name, value in ensemble.params.items()},
+        ensemble.steps.double() / per_epoch,
+        tuple(watch.moments),
+        curves[0],
+        curves[1],
+        watch.changes.T.contiguous(),
+        ensemble.notes,
+    )
+
+
+def stored(record: Record, key: str, make: Callable[[], Trained], device: torch.device) -> Trained:
+    """The networks of `key`, read from the record's folder; trained by `make()` and written there if they are not."""
+    path = weights_file(record, key)
+    if not path.exists():
+        made = make()
+        refuse_another(record, key, made.mark())
+        if made.notes:  # before the weights: a run killed between the two trains again, and no notes are lost
+            record.put(**{f"notes/{key}": list(made.notes)})
+        made.save(path)
+    found = Trained.load(path, device)
+    keep_mark(record, key, found.mark())
+    return found
+
+
+def outputs(params: Mapping[str, Tensor], i: int, x: Float[Tensor, "n d"]) -> Float64[Tensor, " n"]:
+    """Of member i, in double precision on the CPU."""
+    hidden = torch.relu(torch.addmm(params[BIAS][i], x, params[FIRST][i].T))
+    found = hidden @ params[LAST][i, 0] + params["readout.bias"][i]
+    return found.double().cpu()
+
+
+def scores(
+    predictions: Mapping[str, Float64[np.ndarray, " n"]],
+    targets: Mapping[str, Float64[np.ndarray, " n"]],
+    v: Float64[np.ndarray, " n"],
+    degree: int,
+) -> dict[str, float]:
+    """MSE and R² of each part; on test items also `l1`, the share of a constant's mean absolute error that is explained (a few
+    items near the ends of the range make most of the variance of high degrees), the spread of predictions over that of targets,
+    and how far predictions scatter around the best polynomial of v of this degree, over the targets' standard deviation.
+
+    >>> y = np.array([1.0, 3.0])
+    >>> found = scores({"test": y + 1}, {"test": y}, np.array([0.0, 1.0]), 1)
+    >>> found["mse test"], found["r2 test"], found["spread"], round(found["fuzz"], 9)
+    (1.0, 0.0, 1.0, 0.0)
+    """
+    found: dict[str, float] = {}
+    for name, predicted in predictions.items():
+        found[f"mse {name}"] = float(np.square(predicted - targets[name]).mean())
+        found[f"r2 {name}"] = float(r_squared(predicted, targets[name])[0])
+    predicted, true = predictions["test"], targets["test"]
+    std = float(true.std())
+    found["l1"] = 1 - float(np.abs(predicted - true).mean() / np.abs(true - np.median(true)).mean())
+    smooth = Chebyshev.fit(v, predicted, degree)(v)
+    found |= {"spread": float(predicted.std()) / std, "fuzz": float((predicted - smooth).std()) / std}
+    return found | {"variance": std**2}
+
+
+def columns(rows: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Lists over seeds, to five digits.
+
+    >>> columns([{"a": 1.0}, {"a": 1 / 3}])
+    {'a': [1.0, 0.33333]}
+    """
+    return {name: [float(f"{row[name]:.5g}") for row in rows] for name in rows[0]}
+
+
+def member_scores(found: Trained, inputs: Inputs, tasks: Sequence[Task], seeds: int) -> dict[str, Any]:
+    """By task: scores and best epochs over seeds, and how units aligned."""
+    told: dict[str, Any] = {}
+    device = found.params[FIRST].device
+    for t, task in enumerate(tasks):
+        rows, these = [], range(t * seeds, (t + 1) * seeds)
+        for s, i in enumerate(these):
+            drawn = inputs.draw(task.kind, s)
+            predicted = {name: outputs(found.params, i, drawn.part(name, task).x.to(device)).numpy() for name in PARTS}
+            targets = {name: drawn.clean(name, task).numpy() for name in PARTS}
+            rows.append(
+                {**scores(predicted, targets, drawn.v["test"].numpy(), task.degree), "epochs": float(found.epochs[i])}
+            )
+        told[task.key] = columns(rows)
+        if task.kind != "direct":
+            picked = list(these)
+            told[task.key]["aligned"] = np.round(found.aligned[picked].double().numpy(), 4).tolist()
+            told[task.key]["largest"] = np.round(found.largest[picked].double().numpy(), 4).tolist()
+    return told

@@ -1,0 +1,306 @@
+"""Verdicts on the statements of `chain-monomial` from its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ntkscope.core import Record
+from ntkscope_papers.beaglehole_2024.feature_path import LAYERS
+from ntkscope_papers.framework.intervals import ANY, CORRELATION, interval, short
+from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.reading import Read, Reading, needs
+
+NAME = "chain-monomial"
+READ = ("variance", "deviation")
+PTK_FACTOR = "K needs the factor 1/n that the AGOP is defined with; as printed, the two sides differ by n"
+
+
+def _published(name: str, source: str, values: Any, check: str, seeds: int = 1) -> Published:
+    return Published(f"nfa-{name}", source, values, check, seeds=seeds)
+
+
+PUBLISHED: Mapping[str, Published] = {
+    "index-convention": _published(
+        "index-convention", "Section 2.1", "f(x) = h_{L+1}(x)", "shapes: L + 1 affine maps, so the output is h_L"
+    ),
+    "nfm-agop-def": _published(
+        "nfm-agop-def", "Section 2.1", "F = WᵀW, G = 1/n Σ ∂f ∂fᵀ", "both symmetric and positive semi-definite, k × k"
+    ),
+    "rho-def": _published(
+        "rho-def", "Section 2.1", [-1, 1], "within [-1, 1]; 1 for A and cA; unchanged by scaling; ≥ 0 for PSD pairs"
+    ),
+    "chain-monomial": _published(
+        "chain-monomial", "Eq. 1", {"r": 5, "variance": 5}, "variance r for r ≥ 3 and 4 for r = 2, within 3 %"
+    ),
+    "egop-chain": _published(
+        "egop-chain",
+        "Figure 1, Eq. 2",
+        {"entries": [2, 1, 0], "eigenvalues": [4, 2.618, 2.618, 0.382, 0.382], "rank": "r"},
+        "r = 5: entries and eigenvalues 4 cos²(2πm/r) exactly, samples within 1 %; rank r, but r - 2 where 4 divides r",
+    ),
+    "ansatz": _published(
+        "ansatz",
+        "Ansatz 1",
+        "ρ ≈ 1, all layers",
+        "layer 1 at s = 0.01: ρ ≥ 0.7 after training, mean over seeds",
+        seeds=5,
+    ),
+    "agop-decomposition": _published(
+        "agop-decomposition",
+        "Section 2.2",
+        "G = WᵀKW",
+        "relative error ≤ 1e-12 with 1/n in K; without it a factor of n",
+    ),
+    "prop2": _published("prop2", "Proposition 2", "ρ(F, G) = ρ(WᵀW, WᵀKW)", "equal to 1e-12"),
+    "identity-K": _published("identity-K", "Section 2.2", 1, "1 to 1e-12 for K = 3I"),
+    "fig1-setting": _published(
+        "fig1-setting",
+        "Appendix H",
+        {"n": 384, "d": 32, "width": 128, "s1": 0.01},
+        "configuration; the target is fitted",
+    ),
+    "fig1-rho": _published("fig1-rho", "Figure 1", 0.93, "mean over seeds in 0.90 … 0.95 with s a variance", seeds=5),
+    "fig1-random-Q": _published(
+        "fig1-random-Q", "Figure 1", 0.53, "mean of the control in 0.45 … 0.60 and at least 0.3 below ρ", seeds=5
+    ),
+    "fig1-ptk-spread": _published(
+        "fig1-ptk-spread", "Section 2.2", 5.9, "mean over seeds of std / mean of K's eigenvalues in 5 … 6.5", seeds=5
+    ),
+    "egop-agop": _published(
+        "egop-agop", "Figure 1", "similar", "ρ(AGOP, EGOP) ≥ 0.7 and ρ(NFM, EGOP) ≥ 0.7, means over seeds", seeds=5
+    ),
+    "general-setting": _published(
+        "general-setting",
+        "Appendix H",
+        {"biases": 0, "label std": 1},
+        "no biases; training labels of standard deviation 1",
+    ),
+    "init-scale": _published(
+        "init-scale", "Section 2.1", "N(0, s/k)", "sample variances within 4 standard errors of s; both readings beside"
+    ),
+}
+
+
+def members(record: Record, reading: str) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = record.metrics[f"trained/{reading}"]["members"]
+    return found
+
+
+def over(
+    record: Record, reading: str, value: Callable[[Mapping[str, Any]], float], within: tuple[float, float] = ANY
+) -> dict[str, float]:
+    """Mean over seeds of one figure, with its interval."""
+    return interval((value(one) for one in members(record, reading)), within)
+
+
+def of_layer(layer: str, *path: str) -> Callable[[Mapping[str, Any]], float]:
+    def value(member: Mapping[str, Any]) -> float:
+        found: Any = member["layers"][layer]
+        for name in path:
+            found = found[name]
+        return float(found)
+
+    return value
+
+
+@needs("definitions/identities")
+def _index(config: Any, record: Record) -> Reading:
+    shapes = record.metrics["definitions/identities"]["shapes"]
+    maps, hidden = len(shapes), len(shapes) - 1
+    chained = all(a[0] == b[1] for a, b in zip(list(shapes.values()), list(shapes.values())[1:]))
+    note = f"{hidden} hidden layers and {maps} maps W_0 … W_{hidden}: the output is h_{hidden}, not h_{hidden + 1} as printed"
+    return Reading({"shapes": shapes}, hidden == 2 and chained and shapes["readout"][0] == 1, note, exact=True)
+
+
+@needs("definitions/identities")
+def _definitions(config: Any, record: Record) -> Reading:
+    found = record.metrics["definitions/identities"]["layers"]
+    asymmetry = max(one["asymmetry"] for one in found.values())
+    least = min(one["least eigenvalue / largest"] for one in found.values())
+    sizes = {layer: one["sizes"] for layer, one in found.items()}
+    return Reading(
+        {"asymmetry": asymmetry, "least eigenvalue / largest": least, "sizes": sizes},
+        asymmetry <= 1e-12 and least >= -1e-12,
+        exact=True,
+    )
+
+
+@needs("definitions/identities")
+def _decomposition(config: Any, record: Record) -> Reading:
+    found = record.metrics["definitions/identities"]
+    n, layers = found["n"], found["layers"].values()
+    gap = max(max(one["gap"], one["gap of feature_matrices"]) for one in layers)
+    printed = [one["printed / AGOP"] for one in layers]
+    holds = gap <= 1e-12 and all(abs(value / n - 1) <= 1e-9 for value in printed)
+    return Reading({"gap": gap, "printed / AGOP": printed, "n": n}, holds, PTK_FACTOR, exact=True)
+
+
+@needs("definitions/identities")
+def _proposition(config: Any, record: Record) -> Reading:
+    gap = max(one["gap of proposition 2"] for one in record.metrics["definitions/identities"]["layers"].values())
+    return Reading({"gap": gap}, gap <= 1e-12, exact=True)
+
+
+@needs("definitions/identities")
+def _identity(config: Any, record: Record) -> Reading:
+    gap = max(one["off 1 with K = 3I"] for one in record.metrics["definitions/identities"]["layers"].values())
+    return Reading({"off 1": gap}, gap <= 1e-12, exact=True)
+
+
+@needs("definitions/correlation")
+def _correlation(config: Any, record: Record) -> Reading:
+    found = {name: value for name, value in record.metrics["definitions/correlation"].items() if name != "seconds"}
+    holds = max(found["off 1 for A, cA"], found["change by scaling"], found["beyond 1"]) <= 1e-12
+    return Reading(found, holds and found["least of PSD pairs"] >= 0, exact=True)
+
+
+@needs("definitions/targets")
+def _target(config: Any, record: Record) -> Reading:
+    found = record.metrics["definitions/targets"]["variances"]
+    holds = all(abs(value / (4 if r == "2" else int(r)) - 1) <= 0.03 for r, value in found.items())
+    return Reading(found, holds)
+
+
+@needs("definitions/targets")
+def _egop(config: Any, record: Record) -> Reading:
+    found = record.metrics["definitions/targets"]
+    five, ranks = found["r = 5"], found["ranks"]
+    entries = max(abs(got - wanted) for got, wanted in zip(five["entries"], (2, 1, 0)))
+    off = max(found["off 4cos²(2πm/r)"].values())
+    wrong = [r for r, rank in ranks.items() if rank != int(r) - (0 if int(r) % 4 else 2)]
+    holds = entries <= 1e-12 and off <= 1e-9 and five["off, of samples"] <= 0.01 and not wrong
+    note = "the rank is r - 2, not r, where 4 divides r; r = 5 is not concerned"
+    return Reading({"r = 5": five, "ranks": ranks, "eigenvalues off": off}, holds, note)
+
+
+@needs("trained/ansatz")
+def _ansatz(config: Any, record: Record) -> Reading:
+    told = {layer: over(record, "ansatz", of_layer(layer, "rho"), CORRELATION) for layer in LAYERS}
+    control = {layer: over(record, "ansatz", of_layer(layer, "control", "mean"), CORRELATION) for layer in LAYERS}
+    measured = {
+        "ρ": {layer: short(one) for layer, one in told.items()},
+        "control": {layer: short(one) for layer, one in control.items()},
+    }
+    note = (
+        f"mean with its 95 % interval; layer 2 has ρ = {told['layer2']['mean']:.2f}"
+        f" ({control['layer2']['mean']:.2f} with random eigenvectors): not every layer is near 1"
+        if told["layer2"]["mean"] < 0.7
+        else "mean with its 95 % interval"
+    )
+    return Reading(measured, told["layer1"]["mean"] >= 0.7, note, seeds=int(told["layer1"]["n"]))
+
+
+@needs("trained/variance")
+def _setting(config: Any, record: Record) -> Reading:
+    losses = [one["train_loss"] for one in members(record, "variance")]
+    measured = {
+        "n": config.items,
+        "d": config.dimension,
+        "width": config.width,
+        "s1": config.scale,
+        "rate of ½·MSE": config.lr,
+        "steps": config.steps,
+        "training loss": [min(losses), max(losses)],
+    }
+    note = "rate, steps and loss are those of the other figures; s a variance, all later layers at 1"
+    return Reading(measured, max(losses) <= 0.01, note)
+
+
+def _beside(
+    record: Record,
+    measured: dict[str, Any],
+    value: Callable[[Mapping[str, Any]], float],
+    within: tuple[float, float] = ANY,
+) -> dict[str, Any]:
+    """The other reading of s, where it was measured."""
+    if "trained/deviation" in record.metrics:
+        measured["s a standard deviation"] = short(over(record, "deviation", value, within))
+    return measured
+
+
+@needs("trained/variance")
+def _rho(config: Any, record: Record) -> Reading:
+    value = of_layer("layer1", "rho")
+    told = over(record, "variance", value, CORRELATION)
+    note = f"0.93 is {rank_among(record, value, 0.93)}; mean with its 95 % interval"
+    measured = _beside(record, {"ρ": short(told), "each": each(record, value)}, value)
+    return Reading(measured, 0.90 <= told["mean"] <= 0.95, note, seeds=int(told["n"]))
+
+
+@needs("trained/variance")
+def _control(config: Any, record: Record) -> Reading:
+    value = of_layer("layer1", "control", "mean")
+    told, rho = (over(record, "variance", one, CORRELATION) for one in (value, of_layer("layer1", "rho")))
+    drop = over(record, "variance", lambda one: of_layer("layer1", "rho")(one) - value(one))
+    single = [of_layer("layer1", "control", name) for name in ("least", "most")]
+    draws = [min(each(record, single[0])), max(each(record, single[1]))]
+    measured = {"control": short(told), "below ρ by": short(drop), "single draws": draws}
+    holds = 0.45 <= told["mean"] <= 0.60 and drop["mean"] >= 0.3
+    note = f"{config.draws} draws of Q per network; ρ itself {rho['mean']:.3f}"
+    return Reading(_beside(record, measured, value), holds, note, seeds=int(told["n"]))
+
+
+@needs("trained/variance")
+def _spread(config: Any, record: Record) -> Reading:
+    value = of_layer("layer1", "spread")
+    told = over(record, "variance", value)
+    most = of_layer("layer1", "largest possible spread")(members(record, "variance")[0])
+    measured = _beside(record, {"std / mean": short(told), "largest possible": most}, value)
+    return Reading(measured, 5 <= told["mean"] <= 6.5, "population standard deviation", seeds=int(told["n"]))
+
+
+@needs("trained/variance")
+def _likeness(config: Any, record: Record) -> Reading:
+    told = {name: interval(one["egop"][name] for one in members(record, "variance")) for name in ("agop", "nfm")}
+    measured = {f"ρ({name.upper()}, EGOP)": short(one) for name, one in told.items()}
+    return Reading(measured, min(one["mean"] for one in told.values()) >= 0.7, seeds=int(told["agop"]["n"]))
+
+
+@needs("definitions/start")
+def _general(config: Any, record: Record) -> Reading:
+    found = record.metrics["definitions/start"]
+    off = max(abs(value - 1) for value in found["label spreads"])
+    measured = {"biases": found["biases"], "label std off 1": off}
+    return Reading(measured, found["biases"] == 0 and off <= 1e-5, "population standard deviation")
+
+
+@needs("definitions/start")
+def _scale(config: Any, record: Record) -> Reading:
+    found = record.metrics["definitions/start"]
+    measured: dict[str, Any] = {"variance · fan-in": found["variances"]}
+    note = "s is read as a variance, as N(0, s/k) says"
+    if all(f"trained/{reading}" in record.metrics for reading in READ):
+        ends = {reading: short(over(record, reading, of_layer("layer1", "rho"), CORRELATION)) for reading in READ}
+        measured["ρ after training"] = {f"s a {reading}": value for reading, value in ends.items()}
+    return Reading(measured, max(abs(off) for off in found["standard errors off"].values()) <= 4, note)
+
+
+def each(record: Record, value: Callable[[Mapping[str, Any]], float]) -> list[float]:
+    return [round(value(one), 4) for one in members(record, "variance")]
+
+
+def rank_among(record: Record, value: Callable[[Mapping[str, Any]], float], published: float) -> str:
+    """Where a published number lies among those of the seeds."""
+    found = each(record, value)
+    return f"above {sum(one < published for one in found)} of {len(found)} networks"
+
+
+READINGS: Mapping[str, Read] = {
+    "index-convention": _index,
+    "nfm-agop-def": _definitions,
+    "rho-def": _correlation,
+    "chain-monomial": _target,
+    "egop-chain": _egop,
+    "ansatz": _ansatz,
+    "agop-decomposition": _decomposition,
+    "prop2": _proposition,
+    "identity-K": _identity,
+    "fig1-setting": _setting,
+    "fig1-rho": _rho,
+    "fig1-random-Q": _control,
+    "fig1-ptk-spread": _spread,
+    "egop-agop": _likeness,
+    "general-setting": _general,
+    "init-scale": _scale,
+}

@@ -1,0 +1,271 @@
+"""Table 1 of the surrogate paper, small networks: MLP and CNN on the two-class parts of MNIST, CIFAR-10, Fashion-MNIST.
+
+Every row is run in three readings of the training (`_small_training`) and two measures (`_published_measure`). Judged is the
+row as it was published: the authors' training, τ of the score of the fixed class 1, their SGDClassifier. Next to it stand τ of
+the correct class at the surrogate's optimum, which is what the text of the paper defines, our own training, and the τ of a
+predictor that knows labels alone.
+
+Where classes separate, the pooled τ of the correct class says little: moving the bias lifts every log-odds of one class and
+lowers every one of the other, so the order *between* classes depends on a number that the data hardly determine. Therefore τ
+within each class is reported too, and τ at the bias that agrees best with the network (which a surrogate has no way to know).
+
+One leg per network; the networks of a row and reading are trained in one stack by the first of its legs. Estimated seconds on
+one H200 (training of five, then each network): softmax 20 + 8, sigmoid 20 + 8; authors: mlp-mnist2 40 + 40, cnn-mnist2
+100 + 40, cnn-cifar2 250 + 45, cnn-fmnist2 200 + 40. A training that is killed continues in the same folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from scipy.stats import kendalltau
+from torch import nn
+
+from ntkscope import models
+from ntkscope.core import Part, Record, Split, UsageError
+from ntkscope.machines import KernelPair
+from ntkscope.measures.faithfulness import kendall_tau
+from ntkscope_papers.engel_2023.kernel_pairs import kernel_pairs
+from ntkscope_papers.engel_2023.published_measure import Compared, floor_on_used, label_floor, spread, stochastic_fits
+from ntkscope_papers.engel_2023.side_by_side import side_by_side
+from ntkscope_papers.engel_2023.small_claims import NAME, PUBLISHED, ROWS, judge
+from ntkscope_papers.engel_2023.small_figures import draw
+from ntkscope_papers.engel_2023.small_training import (
+    READINGS,
+    RECIPES,
+    build_small,
+    centred,
+    class_logits,
+    how_small,
+    training_parts,
+    two_classes,
+)
+from ntkscope_papers.engel_2023.surrogate import SENSITIVITY, Surrogate, log_odds_pair
+from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.legs import Leg, run_legs
+from ntkscope_papers.shared.images import chosen_points
+from ntkscope_papers.shared.networks import logits_of, trained_together, weights_file
+
+
+@dataclass(frozen=True)
+class SurrogateSmall(Scales):
+    """`seeds` networks per row with our training, `other_seeds` in the second reading, `authors_seeds` with the authors'.
+
+    `points`, `authors_points`: training points in the kernel. `authors_share`: of the authors' epochs. `sgd_seeds`: fits of the
+    SGDClassifier per network, with the ridge `sgd_alpha`. `compared_points`: for the fits to labels and to logits side by side.
+    """
+
+    rows: tuple[str, ...] = tuple(ROWS)
+    dataset: str | None = None  # instead of a row's own, for smoke runs
+    train_items: int = 10_000
+    test_items: int | None = None
+    points: int = 5000
+    epochs: int = 10
+    batch: int = 64
+    sigmoid_epochs: int = 2
+    sigmoid_lr: float = 0.5
+    sigmoid_batch: int = 16
+    channels: tuple[int, ...] = (16, 32, 64)
+    sigmoid_channels: tuple[int, ...] = (64, 32, 8)
+    alpha: float = 1e-4
+    precision: str = "exact"
+    memory: str = "4GiB"
+    seeds: int = 5
+    other_seeds: int = 5
+    authors_seeds: int = 5
+    authors_points: int = 10_000
+    authors_share: float = 1.0
+    sgd_seeds: int = 5
+    sgd_alpha: float = 1e-4
+    compared_points: int = 2000
+    legs: tuple[str, ...] = ()
+
+    smoke = scaled(
+        rows=("mlp-mnist2", "cnn-mnist2"),
+        dataset="digits",
+        train_items=200,
+        test_items=60,
+        points=80,
+        epochs=5,
+        batch=20,
+        channels=(8, 8),
+        sigmoid_channels=(8, 8),
+        seeds=2,
+        other_seeds=1,
+        authors_seeds=2,
+        authors_points=80,
+        authors_share=0.1,
+        sgd_seeds=2,
+        compared_points=60,
+    )
+
+    def networks(self, reading: str) -> int:
+        """How many networks a row has in this reading."""
+        return {"softmax": self.seeds, "sigmoid": self.other_seeds, "authors": self.authors_seeds}[reading]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a leg needs besides its own name."""
+
+    config: SurrogateSmall
+    record: Record
+    root: str | None
+    seed: int
+    device: torch.device
+    splits: dict[tuple[str, str, int], Split] = field(default_factory=dict)
+
+    def split(self, row: str, reading: str, s: int) -> Split:
+        """The images of a network; in the authors' reading, every network has the same ones."""
+        place = (row, reading, 0 if reading == "authors" else s)
+        if place not in self.splits:
+            self.splits.clear()
+            self.splits[place] = two_classes(self.config, row, reading, self.root, self.seed + place[2])
+        return self.splits[place]
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A trained network, and its start where the difference of the two was trained."""
+
+    model: nn.Module
+    start: nn.Module | None
+    threshold: float
+
+    def logits(self, part: Part) -> Float64[np.ndarray, "n 2"]:
+        """Of the two classes."""
+        start = None if self.start is None else logits_of(self.start, part.x).numpy()
+        return class_logits(logits_of(self.model, part.x).numpy(), start, self.threshold)
+
+
+def ready(run: Run, row: str, reading: str, s: int) -> Ready:
+    """Network s of a row, all of them trained if they are not yet."""
+    config, count = run.config, run.config.networks(reading)
+    key = f"{row}/{reading}"
+    seeds = [run.seed + place for place in range(count)]
+    if not all(weights_file(run.record, f"{key}/{place}").exists() for place in range(count)):
+        splits = {seed: run.split(row, reading, place) for place, seed in enumerate(seeds)}
+        make, parts = training_parts(config, row, reading, splits)
+        how = how_small(config, row, reading)
+        trained_together(run.record, key, make, parts, how, seeds=seeds, device=run.device)
+    split = run.split(row, reading, s)
+    build = partial(build_small, config, row, reading, split, seeds[s])
+    model = models.load_weights(build(), weights_file(run.record, f"{key}/{s}")).to(run.device).eval()
+    threshold = RECIPES[row].threshold if reading == "authors" else 0.0
+    return Ready(model, build().to(run.device).eval() if centred(row, reading) else None, threshold)
+
+
+def network(run: Run, row: str, reading: str, s: int) -> dict[str, Any]:
+    """One network: its kernel, its surrogates at the optimum and by SGD, both measures; of the first one more."""
+    config, seed = run.config, run.seed + s
+    one = ready(run, row, reading, s)
+    split = run.split(row, reading, s)
+    points = config.authors_points if reading == "authors" else config.points
+    part = split.train.take(torch.from_numpy(chosen_points(split.train.y, points, seed)))
+    (pair,) = kernel_pairs(
+        ["trntk"],
+        one.model,
+        part.x.to(run.device),
+        split.test.x.to(run.device),
+        precision=config.precision,
+        memory=config.memory,
+    )
+    y, compared = part.y.numpy(), Compared(one.logits(split.test), split.test.y.numpy())
+    found = both_measures(Surrogate(pair, y, config.alpha, seed), compared)
+    found["stochastic"] = stochastic_fits(pair, y, compared, config.sgd_alpha, range(config.sgd_seeds))
+    found["sgd"] = {key: (spread(found["stochastic"], key) or {"mean": float("nan")})["mean"] for key in ("tau", "tad")}
+    if one.start is not None:  # the authors' scripts call class 1 by σ(f) ≥ ½ on one row, without subtracting the start
+        found["accuracy of f alone"] = _accuracy(logits_of(one.model, split.test.x).numpy(), compared.y)
+    if s == 0:
+        found |= _more(run, row, reading, pair, part, one, compared)
+    return found
+
+
+def _accuracy(outputs: Float64[np.ndarray, "n c"], y: Int64[np.ndarray, " n"]) -> float:
+    return float(((outputs[:, 0] > 0) == (y == 1)).mean())
+
+
+def both_measures(one: Surrogate, compared: Compared) -> dict[str, Any]:
+    """Faithfulness at the optimum: of the correct class, of the fixed class 1, and what labels alone would score."""
+    network, y = compared.network, compared.y
+    margin, own = network[:, 1] - network[:, 0], log_odds_pair(one.logits, network, y)
+    return {
+        **one.row(network, y),
+        "median |log-odds|": float(np.median(np.abs(margin))),
+        "fixed class": compared.measured(one.logits)["fixed class"],
+        "label floor": label_floor(y, margin),
+        "label floor, unsaturated": floor_on_used(y, margin),
+        **offsets(own[0], own[1], y),
+    }
+
+
+def _more(
+    run: Run, row: str, reading: str, pair: KernelPair, part: Part, one: Ready, compared: Compared
+) -> dict[str, Any]:
+    """Of the first network of a row: other ridges, and fits to labels and to logits side by side."""
+    config, y = run.config, part.y.numpy()
+    first = Surrogate(pair, y, config.alpha, run.seed)
+    run.record.array(f"log-odds-{row}-{reading}", log_odds_pair(first.logits, compared.network, compared.y))
+    others = [Surrogate(pair, y, alpha, run.seed).row(compared.network, compared.y) for alpha in SENSITIVITY]
+    few = chosen_points(part.y, config.compared_points, run.seed)
+    smaller = part.take(torch.from_numpy(few))
+    return {
+        "other ridges": {f"{other['alpha']:g}": {"tau": other["tau"], "tad": other["tad"]} for other in others},
+        "side by side": side_by_side(pair.take(few), y[few], one.logits(smaller), compared, alpha=config.alpha),
+    }
+
+
+def offsets(
+    surrogate: Float64[np.ndarray, " n"], network: Float64[np.ndarray, " n"], y: Int64[np.ndarray, " n"]
+) -> dict[str, Any]:
+    """τ of correct-class log-odds within each of two classes, and pooled at the change of bias where it is largest.
+
+    >>> y = np.array([0, 0, 1, 1])
+    >>> found = offsets(np.array([4.0, 5.0, 0.0, 1.0]), np.array([1.0, 2.0, 3.0, 4.0]), y)
+    >>> found["tau within classes"], found["best bias"]["tau"]
+    ({'0': 1.0, '1': 1.0}, 1.0)
+    """
+    side = np.where(y == 1, 1.0, -1.0)
+    reach = float(np.ptp(surrogate))
+    shifts = np.linspace(-reach, reach, 201)
+    taus = [kendalltau(surrogate + shift * side, network).statistic for shift in shifts]  # τ-b too, without its error
+    best = int(np.argmax(taus))
+    return {
+        "tau within classes": {str(c): kendall_tau(surrogate[y == c], network[y == c]) for c in (0, 1)},
+        "best bias": {"shift": float(shifts[best]), "tau": float(taus[best])},
+    }
+
+
+def legs(run: Run) -> list[Leg]:
+    return [
+        Leg(f"{row}/{reading}/{s}", partial(network, run, row, reading, s))
+        for row in run.config.rows
+        for reading in READINGS
+        for s in range(run.config.networks(reading))
+    ]
+
+
+def run(
+    config: SurrogateSmall, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
+) -> None:
+    """Surrogate paper, Table 1: the trace-NTK surrogate of small networks on two classes, three trainings, two measures."""
+    unknown = [row for row in config.rows if row not in ROWS]
+    if unknown:
+        raise UsageError(f"got rows {', '.join(unknown)}; expected some of {', '.join(ROWS)}")
+    run_legs(record, legs(Run(config, record, root, seed, device)), config.legs, progress=progress)
+
+
+EXPERIMENT = experiment(
+    run,
+    NAME,
+    config=SurrogateSmall,
+    published=PUBLISHED.values(),
+    judge=judge,
+    draw=draw,
+    free=("seeds", "other_seeds", "memory"),
+)

@@ -1,0 +1,44 @@
+"""Means over seeds with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from ntkscope_papers.framework.results import summary
+
+LEVEL = 0.95
+ANY, R2, CORRELATION, SHARE = (-math.inf, math.inf), (-math.inf, 1.0), (-1.0, 1.0), (0.0, 1.0)  # ranges of quantities
+
+
+def interval(values: Iterable[float], within: tuple[float, float] = ANY) -> dict[str, float]:
+    """Mean and Student's 95 % interval of it, cut to the range of the quantity; for one value the interval is that value.
+
+    What is not finite is left out.
+
+    >>> found = interval([1.0, 2.0, 3.0])
+    >>> round(found["low"], 3), found["mean"], round(found["high"], 3), found["n"]
+    (-0.484, 2.0, 4.484, 3)
+    >>> interval([0.9, 1.0], R2)["high"]
+    1.0
+    """
+    kept = [float(value) for value in values if np.isfinite(value)]
+    if not kept:
+        return {"mean": float("nan"), "low": float("nan"), "high": float("nan"), "n": 0}
+    told = summary(kept)
+    wide = float(stats.t.ppf((1 + LEVEL) / 2, len(kept) - 1)) * told["sem"] if len(kept) > 1 else 0.0
+    low, high = max(within[0], told["mean"] - wide), min(within[1], told["mean"] + wide)
+    return {"mean": told["mean"], "low": low, "high": high, "n": told["n"]}
+
+
+def short(told: dict[str, float]) -> list[Any]:
+    """An interval as a claim shows it: mean, low, high.
+
+    >>> short({"mean": 1.23456, "low": 1.0, "high": 2.0, "n": 3})
+    [1.2346, 1.0, 2.0]
+    """
+    return [round(told[name], 4) for name in ("mean", "low", "high")]

@@ -1,0 +1,323 @@
+"""Neural collapse by layer and epoch into the terminal phase of training: Harlev et al., section 2; Papyan et al. (2020).
+
+The ResNet-18 of `pca-probes`, trained on beyond the epoch at which every training item is right, with and without label
+smoothing; the step is cut to a tenth twice, early enough that most epochs lie in the terminal phase. At chosen epochs, in
+evaluation mode and on the images as they are: NC1 to NC4 and CDNV of every layer's activations, flattened, and their
+intrinsic dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ntkscope import training
+from ntkscope.core import Record, Split
+from ntkscope.measures.collapse import Collapse, collapse
+from ntkscope.measures.dimension import two_nn
+from ntkscope.tangent import activations
+from ntkscope.training.augment import CropFlip
+from ntkscope.training.evaluation import evaluating
+from ntkscope.training.losses import CrossEntropy
+from ntkscope.training.schedules import LearningRateSteps
+from ntkscope.training.settings import StepReport
+from ntkscope.training.store import SnapshotStore
+from ntkscope_papers.framework import drawing
+from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.legs import Leg, run_legs, showing
+from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.reading import Reading, lacking
+from ntkscope_papers.framework.results import once, summary, under
+from ntkscope_papers.harlev_2023.probed_networks import build, images, probed
+from ntkscope_papers.qadeer_2023.networks import digits
+from ntkscope_papers.shared.images import chosen_points
+from ntkscope_papers.shared.networks import logits_of
+
+NAME = "layer-collapse"
+NETWORK = probed("resnet18")
+LAST_BLOCK = NETWORK.layers[-1]
+READOUT_INPUT = "flatten"  # averaged over pixels: what the readout sees
+LAYERS = (*NETWORK.layers, READOUT_INPUT)
+
+NC4 = Published(
+    "probes-neural-collapse-nc4",
+    "Section 2",
+    "in collapsed layers the network decides by the nearest class centre, and items of a class vary little",
+    "at the end of training, at the last block: agreement with the nearest class centre on test items >= 0.97 in the mean over"
+    " seeds, and the smallest NC1 of all blocks in every network; without label smoothing",
+    seeds=3,
+)
+PUBLISHED = {"nc4": NC4}
+
+
+@dataclass(frozen=True)
+class LayerCollapse(Scales):
+    """`points`: training items whose activations are measured, `near` those whose dimension is estimated; `moments`: epochs."""
+
+    dataset: str = "cifar10"
+    train_items: int | None = None
+    test_items: int | None = None
+    enlarge: int = 1
+    width: float = 1.0
+    smoothings: tuple[float, ...] = (0.0, 0.1)
+    epochs: int = 160
+    moments: tuple[int, ...] = (0, 1, 2, 5, 10, 20, 40, 64, 80, 96, 128, 160)
+    batch: int = 512
+    lr: float = 0.2
+    weight_decay: float = 5e-4
+    augment: bool = True
+    points: int = 10_000
+    near: int = 2000
+    memory: str = "32GiB"
+    seeds: int = 3
+    legs: tuple[str, ...] = ()
+
+    smoke = scaled(
+        dataset="digits",
+        train_items=120,
+        test_items=60,
+        enlarge=2,
+        width=0.0625,
+        epochs=4,
+        moments=(0, 2, 4),
+        batch=30,
+        lr=0.1,
+        augment=False,
+        points=80,
+        near=80,
+        memory="1GiB",
+        seeds=1,
+    )
+
+    def how(self, smoothing: float) -> dict[str, Any]:
+        """The settings of `fit`: the step falls to a tenth after 0.4 and again after 0.6 of the epochs."""
+        falls = tuple((max(1, round(share * self.epochs)), 0.1) for share in (0.4, 0.6))
+        return {
+            "optimizer": "sgd",
+            "lr": self.lr,
+            "momentum": 0.9,
+            "nesterov": True,
+            "weight_decay": self.weight_decay,
+            "loss": CrossEntropy(label_smoothing=smoothing),
+            "batch_size": self.batch,
+            "drop_last": True,
+            "schedule": LearningRateSteps(falls),
+            "augment": CropFlip(padding=4) if self.augment else None,
+            "epochs": self.epochs,
+        }
+
+
+def case(smoothing: float) -> str:
+    """The name of the runs with this label smoothing."""
+    return f"smoothing-{smoothing:g}"
+
+
+def measured(config: LayerCollapse, model: nn.Module, split: Split, seed: int, device: torch.device) -> dict[str, Any]:
+    """The network at one moment: accuracies, and every layer's collapse and dimension."""
+    chosen = torch.from_numpy(chosen_points(split.train.y, config.points, seed))
+    part = split.train.take(chosen)
+    with evaluating(model), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        seen = {"train": logits_of(model, part.x), "test": logits_of(model, split.test.x)}
+        rows, others = (activations(model, x.to(device), LAYERS, memory=config.memory) for x in (part.x, split.test.x))
+        layers = {
+            name: at_layer(config, model, name, (rows[name], others[name]), part.y, seen["test"].argmax(1))
+            for name in LAYERS
+        }
+    right = {
+        "train": float((seen["train"].argmax(1) == part.y).double().mean()),
+        "test": float((seen["test"].argmax(1) == split.test.y).double().mean()),
+    }
+    return {"accuracy": right, "layers": layers}
+
+
+def at_layer(
+    config: LayerCollapse,
+    model: nn.Module,
+    layer: str,
+    features: tuple[Any, Any],
+    y: Tensor,
+    decisions: Tensor,
+) -> dict[str, Any]:
+    """One layer's `features` of training and test items: collapse of the first with labels `y`, decisions for the others, and
+    the dimension of the first."""
+    rows, others = features
+    readout = model.get_submodule("fc").weight if layer == READOUT_INPUT else None
+    found: Collapse = collapse(rows, y, readout=readout, decisions=decisions, at=others)
+    near = two_nn(rows[: config.near], halvings=2)
+    return {
+        **{name: None if value is None else digits(value, 6) for name, value in asdict(found).items()},
+        "dimension": digits(near.dimension, 5),
+        "dimension error": digits(near.error, 3),
+        "dimension of halves": [[one.items, digits(one.dimension, 5)] for one in near.curve],
+        "duplicates": near.duplicates,
+    }
+
+
+def moment_key(smoothing: float, s: int, epoch: int) -> str:
+    return f"{case(smoothing)}/{s}/{epoch}"
+
+
+def network(
+    config: LayerCollapse, record: Record, split: Split, smoothing: float, s: int, seed: int, device: torch.device
+) -> None:
+    """Train one network, measuring at every moment that the record lacks; a killed run resumes from its latest checkpoint."""
+    store = Path(record.folder) / f"checkpoints-{case(smoothing)}-{s}"
+    per_epoch = len(split.train) // config.batch
+    steps = {epoch * per_epoch: epoch for epoch in config.moments}
+    missing = [step for step, epoch in steps.items() if moment_key(smoothing, s, epoch) not in record.metrics]
+    kept = SnapshotStore(store).latest() if store.exists() else None
+    if kept is not None and missing and kept.step > missing[0]:
+        SnapshotStore(store).discard()  # what is missing lies before it
+    model = build(config, split, seed).to(device)
+
+    def measure(step: int) -> None:
+        if step in missing:
+            once(record, moment_key(smoothing, s, steps[step]), partial(measured, config, model, split, seed, device))
+
+    def watch(report: StepReport) -> None:
+        measure(report.step)
+
+    measure(0)
+    how = config.how(smoothing)
+    how |= {"autocast": "bfloat16", "channels_last": True} if device.type == "cuda" else {}
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+        training.fit(
+            model,
+            split.train,
+            **how,
+            seed=seed,
+            device=device,
+            measure=False,
+            snapshots="final",
+            on_step=watch,
+            progress=showing(),
+            store=store,
+        ).final()
+    SnapshotStore(store).discard()
+
+
+def moment(
+    config: LayerCollapse, record: Record, split: Split, where: tuple[float, int, int], seed: int, device: torch.device
+) -> dict[str, Any]:
+    """The leg of one moment (smoothing, network, epoch): trains the network, which measures all moments that are missing."""
+    key = moment_key(*where)
+    network(config, record, split, *where[:2], seed, device)
+    return {name: value for name, value in record.metrics[key].items() if name != "seconds"}
+
+
+def legs(config: LayerCollapse, record: Record, split: Split, seed: int, device: torch.device) -> list[Leg]:
+    return [
+        Leg(
+            moment_key(smoothing, s, epoch),
+            partial(moment, config, record, split, (smoothing, s, epoch), seed + s, device),
+        )
+        for s in range(config.seeds)
+        for smoothing in config.smoothings
+        for epoch in config.moments
+    ]
+
+
+def run(
+    config: LayerCollapse, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
+) -> None:
+    """Neural collapse by layer and epoch of a ResNet-18, with and without label smoothing: NC1–NC4, CDNV, two-NN."""
+    split = images(config, NETWORK, root)
+    run_legs(record, legs(config, record, split, seed, device), config.legs, progress=progress)
+
+
+def moments(record: Record, smoothing: float, s: int) -> dict[int, Mapping[str, Any]]:
+    """What was measured of one network, by epoch."""
+    found = under(record, f"{case(smoothing)}/{s}/")
+    return {int(epoch): found[epoch] for epoch in sorted(found, key=int)}
+
+
+def _nc4(config: LayerCollapse, record: Record) -> Reading:
+    keys = [moment_key(0.0, s, max(config.moments)) for s in range(config.seeds)]
+    missing = [key for key in keys if key not in record.metrics]
+    if missing or 0.0 not in config.smoothings:
+        return lacking(*(missing or keys))
+    ends = [moments(record, 0.0, s)[max(config.moments)] for s in range(config.seeds)]
+    agreement = [1 - end["layers"][LAST_BLOCK]["nc4"] for end in ends]
+    profiles = [{layer: end["layers"][layer]["nc1"] for layer in NETWORK.layers} for end in ends]
+    smallest = [min(profile, key=lambda layer, of=profile: of[layer]) for profile in profiles]  # type: ignore[misc]
+    shown = {
+        "agreement at the last block": [digits(value, 4) for value in agreement],
+        "agreement at the readout's input": [digits(1 - end["layers"][READOUT_INPUT]["nc4"], 4) for end in ends],
+        "smallest NC1 at": smallest,
+        "NC1": {layer: digits(float(np.mean([p[layer] for p in profiles])), 4) for layer in NETWORK.layers},
+        "test accuracy": [digits(end["accuracy"]["test"], 4) for end in ends],
+        "training accuracy": [digits(end["accuracy"]["train"], 4) for end in ends],
+    }
+    beside = moment_key(0.1, 0, max(config.moments))
+    if beside in record.metrics:
+        smooth = record.metrics[beside]["layers"][LAST_BLOCK]
+        shown["with label smoothing"] = {"agreement": digits(1 - smooth["nc4"], 4), "NC1": digits(smooth["nc1"], 4)}
+    holds = summary(agreement)["mean"] >= 0.97 and set(smallest) == {LAST_BLOCK}
+    return Reading(shown, holds, "the network is trained here", seeds=config.seeds)
+
+
+PANELS = (
+    ("nc1", LAST_BLOCK, "NC1, last block"),
+    ("cdnv", LAST_BLOCK, "CDNV, last block"),
+    ("nc2_angles", READOUT_INPUT, "NC2 angles, readout's input"),
+    ("nc2_norms", READOUT_INPUT, "NC2 norms, readout's input"),
+    ("nc3", READOUT_INPUT, "NC3"),
+    ("nc4", LAST_BLOCK, "NC4 on test items, last block"),
+)
+
+
+def draw(record: Record) -> dict[str, Any]:
+    """Every measure over epochs, and NC1 and dimension by layer at every measured epoch; a colour per label smoothing."""
+    runs = {
+        (smoothing, s): found
+        for smoothing in record.config["smoothings"]
+        for s in range(record.config["seeds"])
+        if (found := moments(record, smoothing, s))
+    }
+    figure, axes = drawing.canvas(2, 3, width=3.9, height=3.0)
+    for axis, (name, layer, title) in zip(axes, PANELS):
+        for (smoothing, s), found in runs.items():
+            at = [epoch for epoch, one in found.items() if one["layers"][layer][name] is not None]
+            colour = drawing.COLOURS[list(record.config["smoothings"]).index(smoothing) % len(drawing.COLOURS)]
+            label = f"label smoothing {smoothing:g}" if s == 0 else None
+            axis.plot(
+                at, [found[epoch]["layers"][layer][name] for epoch in at], "o-", markersize=3, color=colour, label=label
+            )
+        drawing.label(axis, title=title, x="epoch")
+        axis.set_xscale("symlog", linthresh=1)
+        if name not in ("nc3", "nc4"):
+            axis.set_yscale("log")
+    axes[0].legend(fontsize=7, frameon=False)
+    shown = [smoothing for smoothing in record.config["smoothings"] if (smoothing, 0) in runs]
+    profiles, panels = drawing.canvas(2, max(1, len(shown)), width=5.0, height=3.2)
+    for row, (name, label) in enumerate((("nc1", "NC1"), ("dimension", "intrinsic dimension, two-NN"))):
+        for column, smoothing in enumerate(shown):
+            axis = panels[row * len(shown) + column]
+            found = runs[smoothing, 0]
+            for k, (epoch, one) in enumerate(found.items()):
+                shade = str(0.85 - 0.85 * k / max(1, len(found) - 1))
+                axis.plot(
+                    [one["layers"][layer][name] for layer in LAYERS], "o-", markersize=3, color=shade, label=epoch
+                )
+            drawing.label(axis, title=f"label smoothing {smoothing:g}", y=label, log="y")
+            axis.set_xticks(range(len(LAYERS)), LAYERS, rotation=35, ha="right", fontsize=7)
+    panels[0].legend(fontsize=6, frameon=False, title="epoch", title_fontsize=7)
+    return {"epochs": figure, "layers": profiles}
+
+
+EXPERIMENT = experiment(
+    run,
+    NAME,
+    config=LayerCollapse,
+    published=PUBLISHED,
+    judge={"nc4": _nc4},
+    draw=draw,
+    free=("seeds", "memory", "smoothings"),
+)

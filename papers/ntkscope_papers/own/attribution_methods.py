@@ -1,0 +1,285 @@
+"""Attributions that are compared: each gives one score per test item and training point, from one network or several."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor, nn
+
+from ntkscope.core import numpy_generator
+from ntkscope.explain import Influence, attribute, influence
+from ntkscope.explain.gauss_newton import GaussNewtonInfluence
+from ntkscope.explain.influences import margin_directions
+from ntkscope.machines import KernelPair, fit_machine, kernel_pairs
+from ntkscope.machines.computing import clock
+from ntkscope_papers.own import trak
+from ntkscope_papers.own.attribution_tasks import Task
+from ntkscope_papers.own.retraining import input_cosine
+from ntkscope_papers.shared.networks import logits_of
+
+Scores = Float64[np.ndarray, "m n"]
+STRENGTHS = (1.0, 0.1, 10.0, 100.0)  # times the default ridge strength; every method that has one gets its best
+GLM_ALPHA = 1e-4  # of the surrogate whose decomposition is compared, as in an X-ray
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A network trained on all points, with what several methods use of it; each is timed when it is first computed."""
+
+    task: Task
+    model: nn.Module
+    number: int
+    kernel_options: dict[str, Any] = field(default_factory=dict)
+    strengths: dict[str, float] = field(default_factory=dict)  # the default ones of Gauss-Newton steps, once known
+
+    @cached_property
+    def trntk(self) -> KernelPair:
+        return self.kernel("trntk")
+
+    def kernel(self, name: str) -> KernelPair:
+        (pair,) = kernel_pairs({name: {}}, self.model, self.task.train.x, self.task.test.x, **self.kernel_options)
+        return pair
+
+    @cached_property
+    def logits(self) -> Float64[np.ndarray, "m c"]:
+        return logits_of(self.model, self.task.test.x).numpy()
+
+    @cached_property
+    def train_logits(self) -> Float64[np.ndarray, "n c"]:
+        return logits_of(self.model, self.task.train.x).numpy()
+
+    @property
+    def y(self) -> Int64[np.ndarray, " n"]:
+        return self.task.train.y.cpu().numpy()
+
+    @property
+    def y_test(self) -> Int64[np.ndarray, " m"]:
+        return self.task.test.y.cpu().numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """One attribution by the first networks: scores, the seconds they took, and where they are a group's the exact effect."""
+
+    scores: Scores
+    seconds: float
+    variant: str = ""
+    influence: Influence | None = None
+
+
+Method = Callable[[Sequence[Checkpoint], Sequence[int]], Iterator[tuple[int, Scored]]]
+
+
+def averaged(one: Callable[[Checkpoint], tuple[Scores, float, Influence | None]]) -> Method:
+    """A method that averages its scores over networks; `counts` says after how many it is reported."""
+
+    def method(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
+        total, seconds = np.zeros(()), 0.0
+        for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
+            began = clock(checkpoint.model)
+            scores, before, found = one(checkpoint)
+            seconds += clock(checkpoint.model) - began + before
+            total = total + scores
+            if done in counts:
+                yield done, Scored(total / done, seconds, influence=found if done == 1 else None)
+
+    return method
+
+
+def tuned(one: Callable[[Checkpoint, float], tuple[Scores, float, Influence | None]]) -> Method:
+    """The same for every ridge strength; all are yielded, so that the best can be chosen. Seconds are those of the default."""
+
+    def method(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
+        totals: dict[float, Any] = dict.fromkeys(STRENGTHS, 0.0)
+        first: dict[float, Influence | None] = {}
+        seconds = 0.0
+        for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
+            for times in STRENGTHS:
+                began = clock(checkpoint.model)
+                scores, before, found = one(checkpoint, times)
+                seconds += (clock(checkpoint.model) - began + before) * (times == 1.0)
+                totals[times] = totals[times] + scores
+                first.setdefault(times, found)
+            if done in counts:
+                for times, total in totals.items():
+                    exact = first[times] if done == 1 else None
+                    yield done, Scored(total / done, seconds, f"{times:g} × the default strength", exact)
+
+    return method
+
+
+def _leave_one_out(checkpoint: Checkpoint, targets: np.ndarray, times: float) -> tuple[Scores, float, Influence | None]:
+    """Influence through ridge regression on the trace-NTK; its kernel's seconds count too."""
+    known = "trntk" in vars(checkpoint)
+    pair = checkpoint.trntk
+    alpha = times * float(pair.train.diagonal().double().mean())
+    found = influence(pair.train, pair.test, targets, alpha=alpha, logits=checkpoint.logits)
+    return found.margins(checkpoint.y_test), pair.seconds if known else 0.0, found
+
+
+def loo_labels(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
+    return _leave_one_out(checkpoint, checkpoint.y, times)
+
+
+def loo_logits(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
+    return _leave_one_out(checkpoint, checkpoint.train_logits, times)
+
+
+def _gauss_newton(checkpoint: Checkpoint, pair: KernelPair, times: float = 1.0) -> Scores:
+    """One Gauss-Newton step; the default strength is what the first call found it to be."""
+    known = checkpoint.strengths.get(pair.name)
+    found = influence(
+        pair.train,
+        pair.test,
+        checkpoint.y,
+        method="gauss-newton",
+        alpha=None if known is None else times * known,
+        logits=checkpoint.logits,
+        train_logits=checkpoint.train_logits,
+    )
+    assert isinstance(found, GaussNewtonInfluence)
+    checkpoint.strengths.setdefault(pair.name, found.alpha)
+    return found.margins(checkpoint.y_test)
+
+
+def gn_trntk(checkpoint: Checkpoint, times: float) -> tuple[Scores, float, Influence | None]:
+    known = "trntk" in vars(checkpoint)
+    pair = checkpoint.trntk
+    return _gauss_newton(checkpoint, pair, times), pair.seconds if known else 0.0, None
+
+
+def gn_entk(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+    return _gauss_newton(checkpoint, checkpoint.kernel("entk")), 0.0, None
+
+
+class Margin(nn.Module):
+    """`log p / (1 - p)` of a label, p its probability by the network: one output, (n, 1), of inputs and labels."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        z = self.model(x)
+        chosen = torch.arange(z.shape[1], device=z.device) == y[:, None]
+        own = torch.where(chosen, z, 0.0).sum(1, keepdim=True)
+        return own - torch.where(chosen, -torch.inf, z).logsumexp(1, keepdim=True)
+
+
+def margin_kernel(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
+    """`κ(x, X) (K + λ I)⁻¹ (1 - p)`, κ the exact tangent kernel of the margins: what TRAK estimates by projection.
+
+    Means over networks as TRAK's: of the products and of `1 - p` apart. λ as the other ridge strengths, of the mean diagonal.
+    """
+    products: dict[float, Any] = dict.fromkeys(STRENGTHS, 0.0)
+    doubt, seconds = np.zeros(()), 0.0
+    for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
+        began = clock(checkpoint.model)
+        train, test = ((part.x, part.y) for part in (checkpoint.task.train, checkpoint.task.test))
+        pair = next(
+            iter(kernel_pairs({"trntk0": {}}, Margin(checkpoint.model), train, test, **checkpoint.kernel_options))
+        )
+        K, k = (gram.dense().detach().double() for gram in (pair.train, pair.test))
+        mean = K.diagonal().mean()
+        eye = torch.eye(len(K), dtype=K.dtype, device=K.device)
+        seconds += clock(checkpoint.model) - began
+        for times in STRENGTHS:
+            began = clock(checkpoint.model)
+            products[times] = products[times] + torch.linalg.solve(K + times * mean * eye, k.T).T.cpu().numpy()
+            seconds += (clock(checkpoint.model) - began) * (times == 1.0)
+        logits = torch.from_numpy(checkpoint.train_logits)
+        doubt = doubt + (1 - logits.softmax(1)[torch.arange(len(logits)), torch.from_numpy(checkpoint.y)]).numpy()
+        if done in counts:
+            for times, total in products.items():
+                yield done, Scored(total / done * (doubt / done), seconds, f"{times:g} × the default strength")
+
+
+def decomposition(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+    """What the logits of the X-ray's surrogate are made of, contracted to margins."""
+    known = "trntk" in vars(checkpoint)
+    pair = checkpoint.trntk
+    parts = attribute(fit_machine(pair, checkpoint.y, alpha=GLM_ALPHA, classes=checkpoint.task.classes), pair.test)
+    directions = margin_directions(checkpoint.logits, checkpoint.y_test)
+    kernel = pair.test.dense().detach().cpu().double().numpy()
+    return kernel * (directions @ parts.coef), pair.seconds if known else 0.0, None
+
+
+def similarity(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+    """Input cosine, where the labels agree."""
+    return input_cosine(checkpoint.task) * (checkpoint.y_test[:, None] == checkpoint.y[None]), 0.0, None
+
+
+def chance(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+    draw = numpy_generator(checkpoint.number, "random attribution")
+    return draw.normal(size=(len(checkpoint.y_test), len(checkpoint.y))), 0.0, None
+
+
+def grad_dot(dim: int) -> Method:
+    """The inner product of a test item's margin gradient with a training point's loss gradient, projected."""
+
+    def one(checkpoint: Checkpoint) -> tuple[Scores, float, Influence | None]:
+        found = trak.features(checkpoint.model, checkpoint.task.train, checkpoint.task.test, dim, checkpoint.number)
+        return ((found.test.double() @ found.train.double().T) * found.doubt).cpu().numpy(), 0.0, None
+
+    return averaged(one)
+
+
+def trak_grid(dims: Sequence[int], dampings: Sequence[float]) -> Method:
+    """TRAK for every projection size and damping; yields all of them, so that the best can be chosen for it.
+
+    Projected once, to the largest size, and cut; the seconds are those of one variant with the largest size.
+    """
+
+    def method(checkpoints: Sequence[Checkpoint], counts: Sequence[int]) -> Iterator[tuple[int, Scored]]:
+        grid = [(dim, damping) for dim in dims for damping in dampings]
+        kernels: dict[tuple[int, float], Any] = dict.fromkeys(grid, 0.0)
+        doubt, seconds = np.zeros(()), 0.0
+        for done, checkpoint in enumerate(checkpoints[: max(counts)], start=1):
+            began = clock(checkpoint.model)
+            found = trak.features(
+                checkpoint.model, checkpoint.task.train, checkpoint.task.test, max(dims), checkpoint.number
+            )
+            seconds += clock(checkpoint.model) - began
+            doubt = doubt + found.doubt.double().cpu().numpy()
+            for at, (dim, damping) in enumerate(grid):
+                began = time.perf_counter()
+                kernels[dim, damping] = kernels[dim, damping] + trak.whitened(found, dim, damping)
+                seconds += time.perf_counter() - began if at == len(grid) - 1 else 0.0
+            del found
+            if done in counts:
+                for dim, damping in grid:
+                    yield (
+                        done,
+                        Scored(kernels[dim, damping] / done * (doubt / done), seconds, f"k={dim}, λ={damping:g}"),
+                    )
+
+    return method
+
+
+def methods(dims: Sequence[int], dampings: Sequence[float]) -> dict[str, Method]:
+    """All of them by name."""
+    return {
+        "loo-trntk": tuned(loo_labels),
+        "loo-trntk-logits": tuned(loo_logits),
+        "margin-kernel": margin_kernel,
+        "gn-trntk": tuned(gn_trntk),
+        "gn-entk": averaged(gn_entk),
+        "decomposition": averaged(decomposition),
+        "similarity": averaged(similarity),
+        "grad-dot": grad_dot(max(dims)),
+        "random": averaged(chance),
+        "trak": trak_grid(dims, dampings),
+    }
+
+
+def release(device: torch.device) -> None:
+    """Give back what PyTorch keeps of the GPU's memory between methods."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

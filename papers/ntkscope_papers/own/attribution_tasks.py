@@ -1,0 +1,155 @@
+"""Tasks on which attributions are judged by retraining: data, network and training of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ntkscope import data, models
+from ntkscope.core import Part, Record, Split, UsageError
+from ntkscope.models._init import seeded
+from ntkscope.models.text import pool_tokens
+from ntkscope_papers.shared.images import chosen_points
+from ntkscope_papers.shared.sentences import build_encoder, on, sentences
+
+LENGTH = 40  # tokens of a sentence
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a task's networks are trained, how many per subset, how many at a time.
+
+    `removals`: repeats of real removals. `full`: checkpoints for which the whole eNTK is computed.
+    """
+
+    dataset: str
+    points: int
+    epochs: int
+    lr: float
+    batch: int = 64
+    repeats: int = 10
+    removals: int = 0
+    together: int = 500
+    full: int = 5
+
+
+RECIPES = {
+    "mlp-mnist": Recipe("mnist", 5000, epochs=20, lr=1e-3, repeats=10, removals=20),
+    "cnn-cifar2": Recipe("cifar2", 5000, epochs=12, lr=1e-3, repeats=5, together=100),
+    "resnet9-cifar10": Recipe("cifar10", 5000, epochs=15, lr=2e-3, batch=125, repeats=2, together=25, full=1),
+    "minilm-cola": Recipe("cola", 5000, epochs=20, lr=1e-3, repeats=10, removals=20),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Training points, test items, a network for each seed, and how it is trained."""
+
+    name: str
+    train: Part
+    test: Part
+    classes: int
+    build: Callable[[int], nn.Module]
+    how: Mapping[str, Any]
+    recipe: Recipe
+
+
+def task(name: str, record: Record, config: Any, *, device: torch.device, root: str | None, seed: int) -> Task:
+    """The task `name` at the sizes of `config`."""
+    if name not in RECIPES:
+        raise UsageError(f"got the task {name}; expected some of {', '.join(RECIPES)}")
+    recipe = RECIPES[name]
+    dataset = config.dataset or recipe.dataset
+    text = name.startswith("minilm")
+    split = _features(record, config, device, root) if text else data.load(dataset, root=root, seed=0)
+    if name.startswith("cnn") and dataset == "digits":  # two of its classes in CIFAR-2's place
+        split = split.replace(train=split.train.take(split.train.y < 2), test=split.test.take(split.test.y < 2))
+    classes = int(split.train.y.max()) + 1
+    points = chosen_points(split.train.y, config.points or recipe.points, seed)
+    items = chosen_points(split.test.y, config.items, seed)
+    train, test = split.train.take(torch.from_numpy(points)), split.test.take(torch.from_numpy(items))
+    how = {
+        "optimizer": "adam",
+        "lr": recipe.lr,
+        "batch_size": min(recipe.batch, max(1, len(train) // 4)),
+        "epochs": config.epochs or recipe.epochs,
+        "weight_decay": 0.0,
+    }
+    return Task(name, train.to(device), test.to(device), classes, _builder(name, train, classes), how, recipe)
+
+
+def _builder(name: str, train: Part, classes: int) -> Callable[[int], nn.Module]:
+    assert isinstance(train.x, Tensor)
+    shape = train.x.shape[1:]
+    size = shape.numel()
+
+    def build(seed: int) -> nn.Module:
+        if name.startswith("cnn"):
+            options = {"channels": (16, 32, 64) if shape[-1] >= 16 else (8, 8)}
+            return models.build(
+                "small_cnn", classes=classes, in_channels=shape[0], image_size=shape[-1], seed=seed, **options
+            )
+        if name.startswith("resnet9"):
+            with seeded(seed, "resnet9"):
+                return ResNet9(shape[0], classes, width=16 if shape[-1] >= 16 else 4)
+        width = 128 if name.startswith("mlp") else 64
+        return models.build("mlp", in_features=size, classes=classes, widths=width, depth=2, seed=seed)
+
+    return build
+
+
+class Block(nn.Sequential):
+    """Convolution, group norm, ReLU, and 2x2 pooling where asked for."""
+
+    def __init__(self, fan_in: int, fan_out: int, *, pool: bool = False) -> None:
+        layers = [nn.Conv2d(fan_in, fan_out, 3, padding=1, bias=False), nn.GroupNorm(4, fan_out), nn.ReLU()]
+        super().__init__(*layers, *([nn.MaxPool2d(2)] if pool else []))
+
+
+class ResNet9(nn.Module):
+    """The shape of ResNet-9: two residual pairs between pooled convolutions; group norm, so that members can be stacked."""
+
+    def __init__(self, in_channels: int, classes: int, width: int) -> None:
+        super().__init__()
+        w = width
+        self.stem = nn.Sequential(Block(in_channels, w), Block(w, 2 * w, pool=True))
+        self.first = nn.Sequential(Block(2 * w, 2 * w), Block(2 * w, 2 * w))
+        self.middle = nn.Sequential(Block(2 * w, 4 * w, pool=True), Block(4 * w, 8 * w, pool=True))
+        self.second = nn.Sequential(Block(8 * w, 8 * w), Block(8 * w, 8 * w))
+        self.readout = nn.Linear(8 * w, classes)
+
+    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n k"]:
+        x = self.stem(x)
+        x = self.middle(x + self.first(x))
+        x = x + self.second(x)
+        return self.readout(x.flatten(2).amax(2))
+
+
+def _features(record: Record, config: Any, device: torch.device, root: str | None) -> Split:
+    """Sentences as the mean of a frozen encoder's token vectors, computed once and kept in the record."""
+    names = [f"{kind}-{side}" for side in ("train", "test") for kind in ("features", "labels")]
+    if not all(name in record.arrays for name in names):
+        for name, values in zip(names, _encoded(config, device, root), strict=True):
+            record.array(name, values)
+    x, y, x_test, y_test = (torch.from_numpy(record.arrays[name].copy()) for name in names)
+    return Split(Part(x, y), Part(x_test, y_test), classes=("unacceptable", "acceptable"), name="encoded sentences")
+
+
+def _encoded(config: Any, device: torch.device, root: str | None) -> Iterator[Tensor]:
+    """Features and labels of the training sentences, then of the test sentences."""
+    dataset, encoder = ("made-up", "tiny") if config.dataset else ("cola", config.encoder)
+    split = sentences(dataset, encoder, root=root, train=None, test=None, length=6 if config.dataset else LENGTH)
+    model: Any = build_encoder(encoder, 0).to(device).eval()
+    for part in (split.train, split.test):
+        found = []
+        for rows in torch.arange(len(part)).split(256):
+            x = on(part.take(rows).x, device)
+            with torch.no_grad():
+                found.append(pool_tokens(model.encoder(**x)[0], x["attention_mask"], "mean").float().cpu())
+        yield torch.cat(found)
+        yield part.y

@@ -1,0 +1,321 @@
+"""Verdicts on the statements of sections 3 and 4.1 from a record of `linearized-lenet`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from ntkscope import models
+from ntkscope.core import Record
+from ntkscope_papers.framework.reading import Read, Reading, lacking
+from ntkscope_papers.samarin_2022 import linearized_readings as read
+from ntkscope_papers.samarin_2022.linearized_statements import TITLES
+
+NAME = "linearized-lenet"
+
+
+def legs_of(task: str, *widths: int) -> list[str]:
+    return [f"train/{task}/x{width}" for width in widths]
+
+
+def table(record: Record, task: str) -> dict[str, Any]:
+    """Accuracies and gaps of every width, as a claim shows them."""
+    found = {}
+    for width in read.widths(record, task):
+        gap = read.gaps(record, task, width)
+        means = {
+            kind: sum(v) / len(v)
+            for kind in ("network", "linear")
+            for v in [read.accuracies(record, task, width, kind)]
+        }
+        found[f"x{width}"] = {
+            "LeNet": round(means["network"], 2),
+            "LinLeNet": round(means["linear"], 2),
+            "gap": round(gap["mean"], 2),
+            "sem": round(gap["sem"], 2),
+            "n": gap["n"],
+        }
+    return found
+
+
+def _missing(config: Any, record: Record, task: str) -> tuple[str, ...]:
+    return _missing_of(record, task, config.colour_widths if task == "cifar10" else config.widths)
+
+
+def _missing_of(record: Record, task: str, widths: Sequence[int]) -> tuple[str, ...]:
+    return tuple(leg for width in widths if width not in read.widths(record, task) for leg in legs_of(task, width))
+
+
+# -- equations and counts ---------------------------------------------------------------------------------------------
+
+
+def _identity(*names: str, most: float = 1e-5) -> Read:
+    def reading(config: Any, record: Record) -> Reading:
+        found = record.metrics.get("identities")
+        if found is None:
+            return lacking("identities")
+        measured = {name: found[name] for name in names}
+        holds = all(value <= most for name, value in measured.items() if name != "eq2 factors")
+        holds = holds and all(3 <= factor <= 5 for factor in measured.get("eq2 factors", ()))
+        return Reading(measured, holds, exact=True)
+
+    return reading
+
+
+def _nearest(config: Any, record: Record) -> Reading:
+    found = record.metrics.get("identities")
+    return lacking("identities") if found is None else Reading(found["nearest"], found["nearest"] == 1.0, exact=True)
+
+
+def parameters(**options: Any) -> int:
+    """Of LeNet with these options, without allocating it."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in models.build("lenet", seed=None, **options).parameters())
+
+
+def _counts(config: Any, record: Record) -> Reading:
+    found = {f"x{width}": parameters(width=width) for width in (1, 2, 5, 10, 25, 60)}
+    holds = all(abs(count / (60_000 * int(name[1:]) ** 2) - 1) <= 0.05 for name, count in found.items())
+    return Reading(found, holds, "28x28 images padded by 2; without padding 44,426 at x1", exact=True)
+
+
+def _widest(config: Any, record: Record) -> Reading:
+    with torch.device("meta"):
+        alexnet = sum(p.numel() for p in models.build("alexnet", width=4, seed=None).parameters())
+    found = {"LeNet x60": parameters(width=60), "AlexNet x4": alexnet}
+    note = "AlexNet x4 has 911.8 million with 10 outputs; 960 million are 16 times the 60 million of 1,000 outputs"
+    return Reading(found, abs(found["LeNet x60"] / 216e6 - 1) <= 0.01, note, exact=True)
+
+
+def _quarter(config: Any, record: Record) -> Reading:
+    return Reading(7 / 28, 7 / 28 == 0.25, exact=True)
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def _setting(config: Any, record: Record) -> Reading:
+    pairs = read.paired(record)
+    if not pairs:
+        return lacking(*legs_of("mnist", 1))
+    measured = {"epochs": config.epochs, "batch": 32, "momentum": 0.9, "pairs": pairs}
+    note = (
+        "the loss is the mean over items and outputs; weight decay pulls on u; f(w₀, x) is kept; 28x28 padded by 2; shifts are"
+        " redrawn each epoch, test images shifted once"
+    )
+    return Reading(measured, all(pairs.values()), note)
+
+
+def _grid(config: Any, record: Record) -> Reading:
+    lacks = [f"grid/mnist/{kind}" for kind in ("network", "linear") if f"grid/mnist/{kind}" not in record.metrics]
+    if lacks:
+        return lacking(*lacks)
+    found = {kind: len(record.metrics[f"grid/mnist/{kind}"]["points"]) for kind in ("network", "linear")}
+    return Reading(
+        found, all(count == 20 for count in found.values()), "20 epochs at x1; other widths use lr 0.1, 5e-5"
+    )
+
+
+def _best(config: Any, record: Record) -> Reading:
+    lacks = [f"grid/mnist/{kind}" for kind in ("network", "linear") if f"grid/mnist/{kind}" not in record.metrics]
+    if lacks:
+        return lacking(*lacks)
+    measured, holds = {}, True
+    for kind in ("network", "linear"):
+        points = record.metrics[f"grid/mnist/{kind}"]["points"]
+        ours = next((p for p in points if p["lr"] == 0.1 and p["weight_decay"] == 5e-5), None)
+        best, picked = (read.best_point(points, by) for by in ("validation", "test"))
+        holds = holds and ours is not None and ours["validation"] is not None
+        holds = holds and ours["validation"] >= best["validation"] - 0.5  # type: ignore[index]
+        measured[kind] = {"at 0.1, 5e-5": ours, "best by validation": best, "best by test": picked}
+    return Reading(measured, holds)
+
+
+# -- gaps -------------------------------------------------------------------------------------------------------------
+
+
+def shrinks(found: Mapping[str, Mapping[str, float]]) -> bool:
+    values = [row["gap"] for row in found.values()]
+    return all(later < earlier for earlier, later in pairwise(values))
+
+
+def _gap_reading(task: str) -> Read:
+    def reading(config: Any, record: Record) -> Reading:
+        found = table(record, task)
+        if "x1" not in found:
+            return lacking(*legs_of(task, 1))
+        low, high = {"mnist": (3, 7), "shifted": (18, 38), "cifar10": (14, 27)}[task]
+        first = found["x1"]["gap"]
+        holds = low <= first <= high and shrinks(found)
+        if task == "mnist":
+            holds = holds and all(found[w]["gap"] <= most for w, most in (("x25", 2), ("x60", 1.5)) if w in found)
+        if task == "cifar10":
+            holds = holds and all(row["gap"] >= 7 for name, row in found.items() if int(name[1:]) >= 10)
+        if task == "shifted" and 1 in read.widths(record, "mnist"):
+            holds = holds and first >= 3 * read.gaps(record, "mnist", 1)["mean"]
+        note = _ceiling(record) if task == "mnist" else ""
+        return Reading(found, holds, note, _missing(config, record, task), _missing_of(record, task, (60,)))
+
+    return reading
+
+
+def _ceiling(record: Record) -> str:
+    """What LSMR reaches of the linearisation's training loss, beside SGD: the optimiser or the model?"""
+    words = []
+    for width in read.widths(record, "mnist"):
+        solved = record.metrics.get(f"lsmr/x{width}")
+        if solved is None:
+            continue
+        losses = [run["train loss"] for run in record.metrics[f"train/mnist/x{width}/linear"]["runs"]]
+        words.append(
+            f"x{width}: training loss {min(losses):.5f} by SGD, {solved['loss']:.5f} after {solved['iterations']} steps of LSMR"
+            f" (train {solved['train']:.2f}, test {solved['test']:.2f})"
+        )
+    return "; ".join(words)
+
+
+def _flat(config: Any, record: Record) -> Reading:
+    found = table(record, "mnist")
+    if "x1" not in found or "x10" not in found:
+        return lacking(*legs_of("mnist", 1, 10))
+    own = [row["LeNet"] for row in found.values()]
+    gain = found["x10"]["LinLeNet"] - found["x1"]["LinLeNet"]
+    measured = {"LeNet": [min(own), max(own)], "gain of LinLeNet, x1 to x10": round(gain, 2)}
+    return Reading(measured, max(own) - min(own) <= 0.5 and gain >= 2)
+
+
+def _ends(found: Sequence[int]) -> tuple[int, int] | None:
+    """Width 1 and the widest, where there is another."""
+    return (1, found[-1]) if 1 in found and found[-1] > 1 else None
+
+
+def _trajectories(config: Any, record: Record) -> Reading:
+    ends = _ends(read.widths(record, "mnist"))
+    if ends is None:
+        return lacking(*legs_of("mnist", 1, 10))
+    found = {f"x{w}": round(read.statistics_distance(record, "mnist", w), 5) for w in read.widths(record, "mnist")}
+    return Reading(found, found[f"x{ends[1]}"] < found["x1"])
+
+
+def _alike(config: Any, record: Record) -> Reading:
+    measured, holds = {}, True
+    for task in read.TASKS:
+        ends = _ends(read.compared(record, task))
+        if ends is None:
+            continue
+        measured[TITLES[task]] = {f"x{w}": read.likeness(record, task, w) for w in ends}
+        first, last = measured[TITLES[task]].values()
+        holds = holds and last["agreement"] > first["agreement"]
+    return Reading(measured, holds) if measured else lacking(*legs_of("mnist", 1, 10))
+
+
+def _pixels(config: Any, record: Record) -> Reading:
+    found = record.metrics.get("pixels")
+    if found is None or 1 not in read.widths(record, "mnist"):
+        return lacking("pixels", *legs_of("mnist", 1))
+    lin = read.accuracies(record, "mnist", 1, "linear")
+    lead = sum(lin) / len(lin) - found["test"]
+    measured = {"train": found["train"], "test": found["test"], "lead of LinLeNet x1": round(lead, 2)}
+    return Reading(measured, 91.5 <= found["test"] <= 93 and 92 <= found["train"] <= 94.5 and 0.5 <= lead <= 4)
+
+
+def _colour60(config: Any, record: Record) -> Reading:
+    found = read.widths(record, "cifar10")
+    if 60 not in found or 1 not in found:
+        return lacking(*legs_of("cifar10", 1, 60))
+    lead = {}
+    for where in ("train", "test"):
+        lin, net = (read.accuracies(record, "cifar10", w, k, where) for w, k in ((60, "linear"), (1, "network")))
+        lead[where] = round(sum(lin) / len(lin) - sum(net) / len(net), 2)
+    return Reading(lead, all(value > 0 for value in lead.values()))
+
+
+def _difficulty(config: Any, record: Record) -> Reading:
+    both = [w for w in read.widths(record, "mnist") if all(w in read.widths(record, task) for task in read.TASKS)]
+    if not both:
+        return lacking(*(leg for task in read.TASKS for leg in legs_of(task, 1)))
+    found = {f"x{w}": {task: round(read.gaps(record, task, w)["mean"], 2) for task in read.TASKS} for w in both}
+    smallest = all(row["mnist"] < min(row["shifted"], row["cifar10"]) for row in found.values())
+    note = "the prose (CIFAR-10 above shifted) " + ", ".join(
+        f"{'holds' if row['cifar10'] > row['shifted'] else 'fails'} at {name}" for name, row in found.items()
+    )
+    widest = max(config.colour_widths)
+    wider = () if widest in both else tuple(leg for task in read.TASKS for leg in _missing_of(record, task, (widest,)))
+    return Reading(found, smallest, note, wider)
+
+
+def _closes(config: Any, record: Record) -> Reading:
+    measured, holds = {}, True
+    for task in ("mnist", "shifted"):
+        ends = _ends(read.widths(record, task))
+        if ends is None:
+            return lacking(*legs_of(task, 1, 2, 5, 10))
+        rows = table(record, task)
+        last = rows[f"x{ends[1]}"]
+        gains = {kind: round(last[kind] - rows["x1"][kind], 2) for kind in ("LeNet", "LinLeNet")}
+        measured[TITLES[task]] = {"gaps": {name: row["gap"] for name, row in rows.items()}, "gains": gains}
+        holds = holds and shrinks(rows) and gains["LinLeNet"] > gains["LeNet"]
+    return Reading(measured, holds)
+
+
+def _double(config: Any, record: Record) -> Reading:
+    lacks = [f"double/mnist/{kind}" for kind in ("network", "linear") if f"double/mnist/{kind}" not in record.metrics]
+    if lacks or 1 not in read.widths(record, "mnist"):
+        return lacking(*lacks, *legs_of("mnist", 1))
+    measured, holds = {}, True
+    for kind in ("network", "linear"):
+        single = read.accuracies(record, "mnist", 1, kind)
+        double = record.metrics[f"double/mnist/{kind}"]["runs"][0]["test"]
+        measured[kind] = {"single": single, "double": double}
+        spread = max(0.3, max(single) - min(single))
+        holds = holds and double is not None and abs(double - single[0]) <= spread
+    return Reading(measured, holds)
+
+
+def _entropy(config: Any, record: Record) -> Reading:
+    measured, lacks, plain = {}, [], []
+    for task, most in (("mnist", 0.5), ("cifar10", 4.0)):
+        other = record.metrics.get(f"cross-entropy/{task}")
+        if other is None or 1 not in read.widths(record, task):
+            lacks += [f"cross-entropy/{task}", *legs_of(task, 1)]
+            continue
+        own = read.accuracies(record, task, 1, "network")[0]
+        measured[TITLES[task]] = {"squared": own, "cross-entropy": other["runs"][0]["test"], "at most": most}
+        chosen = read.searched(record, task, "cross-entropy")
+        if not chosen or any(other.get(name) != value for name, value in chosen.items()):
+            plain.append(TITLES[task])
+    if not measured:
+        return lacking(*lacks)
+    holds = all(abs(row["squared"] - (row["cross-entropy"] or 0)) <= row["at most"] for row in measured.values())
+    note = f"rate and decay of cross-entropy are not those of a search on {', '.join(plain)}" if plain else ""
+    return Reading(measured, holds, note, lacks=tuple(lacks))
+
+
+READINGS: Mapping[str, Read] = {
+    "eq1-ntk": _identity("eq1"),
+    "eq2-linearisation": _identity("eq2 start", "eq2 linear", "eq2 factors"),
+    "eq3-gradient": _identity("eq3"),
+    "nearest-onehot": _nearest,
+    "lenet-params": _counts,
+    "params-at-max-width": _widest,
+    "training-setting": _setting,
+    "hparam-grid": _grid,
+    "best-hparams-lenet": _best,
+    "mnist-gap": _gap_reading("mnist"),
+    "mnist-lenet-flat": _flat,
+    "trajectories": _trajectories,
+    "logreg": _pixels,
+    "shift-gap": _gap_reading("shifted"),
+    "shift-quarter": _quarter,
+    "cifar-gap": _gap_reading("cifar10"),
+    "cifar-lin60-over-lenet1": _colour60,
+    "gap-grows-with-difficulty": _difficulty,
+    "gap-closes-with-width": _closes,
+    "double-precision": _double,
+    "l2-vs-ce": _entropy,
+    "lazy-similarity": _alike,
+    "L-backward-passes": _identity("eq3"),
+}

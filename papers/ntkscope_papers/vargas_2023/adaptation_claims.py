@@ -1,0 +1,378 @@
+"""Tables 5 and 6 and Figure 13b: what was published, and what a record of probes and fine-tunings says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ntkscope.core import Record
+from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.reading import Read, Reading, lacking, needs
+from ntkscope_papers.framework.results import summary
+from ntkscope_papers.qadeer_2023.networks import digits
+from ntkscope_papers.vargas_2023.resampled_tests import attainable, fair_test, neighbours, published_test
+
+NAME = "probe-vs-finetune"
+WHY = "MiniLM with six layers in place of GPT-2"
+TABLE_5: dict[str, dict[str, float]] = {
+    "random": {"train %": 85.7, "sem": 0.27, "test %": 57.8, "test sem": 1.05},
+    "probe": {"train %": 95.3, "sem": 0.15, "test %": 86.3, "test sem": 0.55},
+    "finetune": {"train %": 99.9, "sem": 0.02, "test %": 83.7, "test sem": 0.81},
+    "lora": {"train %": 70.0, "sem": 0.28, "test %": 66.9, "test sem": 0.77},
+}
+TABLE_6: dict[str, dict[str, float]] = {
+    "finetune-on-p": {"train %": 91.6, "sem": 0.93, "test %": 84.1, "test sem": 0.49},
+    "random": {"train %": 85.7, "sem": 0.27, "test %": 57.8, "test sem": 1.05},
+    "probe": {"train %": 95.3, "sem": 0.15, "test %": 86.3, "test sem": 0.55},
+}
+ON_M = ("probe", "random", "finetune", "lora")
+P_VALUE, SHUFFLES = 0.007, 50
+
+PUBLISHED: dict[str, Published] = {
+    "random-lp": Published(
+        "conjugate-table5-random-lp",
+        "Conjugate kernel, Table 5",
+        TABLE_5["random"],
+        "mean test accuracy between 50 and 68 %",
+        WHY,
+        seeds=50,
+    ),
+    "pretrained-lp": Published(
+        "conjugate-table5-pretrained-lp",
+        "Conjugate kernel, Table 5",
+        TABLE_5["probe"],
+        "mean test accuracy >= 78 % over 50 shuffles",
+        WHY,
+        seeds=50,
+    ),
+    "finetune": Published(
+        "conjugate-table5-finetune",
+        "Conjugate kernel, Table 5",
+        TABLE_5["finetune"],
+        "mean training accuracy >= 98 %, mean test accuracy within 6 points of the probe's",
+        WHY,
+        seeds=50,
+    ),
+    "qlora": Published(
+        "conjugate-table5-qlora",
+        "Conjugate kernel, Table 5",
+        TABLE_5["lora"],
+        "reported only",
+        f"{WHY}; adapters without quantisation",
+        seeds=50,
+    ),
+    "order": Published(
+        "conjugate-table5-order",
+        "Conjugate kernel, Section 7",
+        {
+            "test": "probe > fine-tuning > QLoRA > random",
+            "train minus test, points": {"random": 27.9, "finetune": 16.2, "probe": 9.0, "lora": 3.1},
+        },
+        "probe minus random >= 10 points; gap of fine-tuning > gap of the probe; probe minus fine-tuning > -3 points",
+        WHY,
+        seeds=50,
+    ),
+    "m-split": Published(
+        "shift-m-split",
+        "Distribution shift, Section 3",
+        {"train": [150, 150], "test": [27, 32], "shared": 0},
+        "these sizes, nothing shared",
+    ),
+    "p-split": Published(
+        "shift-p-split",
+        "Distribution shift, Section 3",
+        {"train": 20000, "validation": 20000, "test": 359},
+        "balanced, no text shared between training, validation and M",
+        "16,000 and 3,800 tweets of the 20,000 at hand",
+    ),
+    "training": Published(
+        "shift-training-setting",
+        "Distribution shift, Section 3",
+        {"epochs": 10, "std of random weights": 0.02},
+        "a setting: none",
+        WHY,
+    ),
+    "finetune-on-p": Published(
+        "shift-table6-finetune-on-p",
+        "Distribution shift, Table 6",
+        TABLE_6["finetune-on-p"],
+        "mean accuracy on M between 76 and 90 %",
+        WHY,
+        seeds=5,
+    ),
+    "table6-random": Published(
+        "shift-table6-random-lp",
+        "Distribution shift, Table 6",
+        TABLE_6["random"],
+        "mean test accuracy between 50 and 68 %",
+        WHY,
+        seeds=50,
+    ),
+    "table6-pretrained": Published(
+        "shift-table6-pretrained-lp",
+        "Distribution shift, Table 6",
+        TABLE_6["probe"],
+        "mean test accuracy >= 78 % over 50 shuffles",
+        WHY,
+        seeds=50,
+    ),
+    "matches": Published(
+        "shift-probe-matches-finetune",
+        "Distribution shift, Section 4",
+        {"probe on M minus fine-tuning on P, points": 2.2, "standard error": 0.74},
+        "probe minus fine-tuning > -3 points",
+        WHY,
+        seeds=50,
+    ),
+    "ks": Published(
+        "shift-ks-test",
+        "Distribution shift, Section 4",
+        {"p": P_VALUE},
+        "reported, beside a fair test",
+        WHY,
+        seeds=50,
+    ),
+    "sota": Published(
+        "shift-fig13b-sota-overlap",
+        "Distribution shift, Figure 13b",
+        "the accuracy of a RoBERTa trained on all of P lies in the range of the probe's",
+        "not testable: neither that network nor the value of its line is at hand",
+    ),
+    "tables": Published(
+        "shift-tables-5-6-consistent",
+        "Tables 5 and 6",
+        "the probe rows of both tables are equal; the fine-tuning rows differ by what was trained on",
+        "bookkeeping of the published figures",
+    ),
+}
+
+
+def rows(config: Any, record: Record, name: str) -> list[Mapping[str, Any]]:
+    """Every run of a method, in order; empty unless all are there."""
+    count = config.p_runs if name.endswith("-on-p") else config.shuffles
+    keys, metrics = [f"{name}/{s}" for s in range(count)], record.metrics
+    return [metrics[key] for key in keys] if all(key in metrics for key in keys) else []
+
+
+def table(several: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean and standard error of accuracies in percent, as the tables have them."""
+    found = {where: summary(100 * row[where] for row in several) for where in ("train", "test")}
+    return {
+        "train %": [round(found["train"]["mean"], 2), round(found["train"]["sem"], 2)],
+        "test %": [round(found["test"]["mean"], 2), round(found["test"]["sem"], 2)],
+        "runs": len(several),
+    }
+
+
+def mean(several: list[Mapping[str, Any]], where: str) -> float:
+    return 100 * float(np.mean([row[where] for row in several]))
+
+
+def gap(several: list[Mapping[str, Any]]) -> float:
+    return mean(several, "train") - mean(several, "test")
+
+
+def _accuracy(name: str, low: float, high: float) -> Read:
+    """A statement on the mean test accuracy of one method."""
+
+    def read(config: Any, record: Record) -> Reading:
+        several = rows(config, record, name)
+        if not several:
+            return lacking(name)
+        note = ""
+        if name.endswith("-on-p"):
+            note = f"epochs chosen: {', '.join(str(row['epoch']) for row in several)}; {_rate(several)}"
+            beside = rows(config, record, "probe-on-p")
+            if beside:
+                note += f"; a linear probe on the same tweets of P: {mean(beside, 'test'):.1f} % on M"
+        holds = low <= mean(several, "test") <= high
+        return Reading(table(several), holds, note, seeds=len(several))
+
+    return read
+
+
+def _rate(several: list[Mapping[str, Any]]) -> str:
+    return f"learning rate {several[0]['lr']:g}, chosen on P"
+
+
+def _finetune(config: Any, record: Record) -> Reading:
+    tuned, probe = rows(config, record, "finetune"), rows(config, record, "probe")
+    if not tuned or not probe:
+        return lacking("finetune", "probe")
+    near = abs(mean(tuned, "test") - mean(probe, "test"))
+    holds = mean(tuned, "train") >= 98 and near <= 6
+    return Reading(table(tuned), holds, f"{near:.1f} points from the probe; {_rate(tuned)}", seeds=len(tuned))
+
+
+def _lora(config: Any, record: Record) -> Reading:
+    several = rows(config, record, "lora")
+    if not several:
+        return lacking("lora")
+    return Reading(table(several), None, f"rank {config.rank}; {_rate(several)}", seeds=len(several))
+
+
+def _order(config: Any, record: Record) -> Reading:
+    found = {name: rows(config, record, name) for name in ON_M}
+    if not all(found.values()):
+        return lacking(*(name for name, several in found.items() if not several))
+    test = {name: mean(several, "test") for name, several in found.items()}
+    gaps = {name: gap(several) for name, several in found.items()}
+    holds = (
+        test["probe"] - test["random"] >= 10
+        and gaps["finetune"] > gaps["probe"]
+        and test["probe"] - test["finetune"] > -3
+    )
+    measured = {
+        "test %": {name: digits(value, 4) for name, value in test.items()},
+        "train minus test, points": {name: digits(value, 3) for name, value in gaps.items()},
+        "order": " > ".join(sorted(test, key=lambda name: -test[name])),
+    }
+    return Reading(measured, holds, seeds=config.shuffles)
+
+
+@needs("splits")
+def _m_split(config: Any, record: Record) -> Reading:
+    found = record.metrics["splits"]["M"]
+    sizes = found["train and test, negative and positive"]
+    return Reading(
+        {"train, test": sizes, "shared": found["shared"]}, sizes == ["[[150, 150], [27, 32]]"] and not found["shared"]
+    )
+
+
+@needs("splits")
+def _p_split(config: Any, record: Record) -> Reading:
+    found = record.metrics["splits"]["P"]
+    labels = found["train and validation, negative and positive"]
+    even = all(negative == positive for negative, positive in labels)
+    return Reading(dict(found), even and not found["shared texts"] and not found["texts shared with M"])
+
+
+def _training(config: Any, record: Record) -> Reading:
+    chosen = {
+        name: record.metrics[f"rates/{name}"]["chosen"]
+        for name in ("finetune", "lora", "finetune-on-p")
+        if f"rates/{name}" in record.metrics
+    }
+    measured = {
+        "epochs": config.epochs,
+        "batch": [config.batch, config.p_batch],
+        "std of random weights": config.std,
+        "learning rates": {"probe": config.probe_lr, **chosen},
+        "pooling": config.pooling,
+    }
+    note = (
+        "the published epoch of the probe was chosen on its own training tweets, which is no validation: here all ten are"
+        " trained; fine-tuning on P chooses its epoch on other tweets of P"
+    )
+    return Reading(measured, None, note)
+
+
+def flags(text: str) -> np.ndarray:
+    """A text of 0 and 1 as flags.
+
+    >>> flags("10").tolist()
+    [True, False]
+    """
+    return np.array([letter == "1" for letter in text])
+
+
+def paired_with_p(record: Record, probe: list[Mapping[str, Any]], tuned: list[Mapping[str, Any]]) -> list[float]:
+    """Probe minus fine-tuning on P, both on the held-out tweets of each shuffle; the networks trained on P take turns."""
+    held, on_p = ([flags(text) for text in several] for several in (_held(record), (row["right"] for row in tuned)))
+    return [float(flags(row["right"]).mean() - on_p[s % len(on_p)][held[s]].mean()) for s, row in enumerate(probe)]
+
+
+def _held(record: Record) -> list[str]:
+    """Which tweets of M each shuffle holds out."""
+    found: list[str] = record.metrics["splits"]["held out"]
+    return found
+
+
+def _sizes(record: Record, several: list[Mapping[str, Any]]) -> tuple[int, int]:
+    """Items trained on and tested on in each shuffle."""
+    test = len(several[0]["right"])
+    return int(record.metrics["splits"]["M"]["items"]) - test, test
+
+
+@needs("splits")
+def _matches(config: Any, record: Record) -> Reading:
+    probe, tuned = rows(config, record, "probe"), rows(config, record, "finetune-on-p")
+    if not probe or not tuned:
+        return lacking("probe", "finetune-on-p")
+    difference = mean(probe, "test") - mean(tuned, "test")
+    train, test = _sizes(record, probe)
+    measured = {
+        "probe on M %": digits(mean(probe, "test"), 4),
+        "fine-tuning on P %": digits(mean(tuned, "test"), 4),
+        "difference of means, points": digits(difference, 3),
+        "on the same held-out tweets": fair_test(paired_with_p(record, probe, tuned), train, test),
+    }
+    note = "on the same tweets: corrected resampled t-test (Nadeau and Bengio), p two-sided"
+    return Reading(measured, difference > -3, note, seeds=len(probe))
+
+
+@needs("splits")
+def _ks(config: Any, record: Record) -> Reading:
+    """The published test and a fair one, of the probe against fine-tuning on P, and against fine-tuning on M."""
+    probe, on_p = rows(config, record, "probe"), rows(config, record, "finetune-on-p")
+    if not probe or not on_p:
+        return lacking("probe", "finetune-on-p")
+    train, test = _sizes(record, probe)
+    accuracies = {"probe": [row["test"] for row in probe], "on P": [row["test"] for row in on_p]}
+    measured: dict[str, Any] = {
+        "probe against fine-tuning on P": {
+            "published test": published_test(accuracies["probe"], accuracies["on P"]),
+            "fair test": fair_test(paired_with_p(record, probe, on_p), train, test),
+        }
+    }
+    on_m = rows(config, record, "finetune")
+    if on_m:
+        pairs = [one["test"] - other["test"] for one, other in zip(probe, on_m)]
+        measured["probe against fine-tuning on M"] = {
+            "published test": published_test(accuracies["probe"], [row["test"] for row in on_m]),
+            "fair test": fair_test(pairs, train, test),
+        }
+    low, high = neighbours(SHUFFLES, P_VALUE)
+    sizes = [n for n in range(20, 101) if attainable(n, P_VALUE, 3)]
+    measured["attainable"] = {
+        "around 0.007 with 50 against 50": [digits(low, 3), digits(high, 3)],
+        "sizes that reach it": sizes,
+    }
+    note = (
+        f"the published test compares accuracies on {test} tweets with accuracies on {train + test}, from resamples that"
+        " share their tweets; p = 0.007 cannot come from 50 against 50"
+    )
+    return Reading(measured, None, note, seeds=len(probe))
+
+
+def _sota(config: Any, record: Record) -> Reading:
+    return Reading(
+        None, note="a RoBERTa trained on 1.6 million tweets is not at hand, and the published line has no value"
+    )
+
+
+def _tables(config: Any, record: Record) -> Reading:
+    same = {name: TABLE_5[name] == TABLE_6[name] for name in ("random", "probe")}
+    apart = TABLE_5["finetune"] != TABLE_6["finetune-on-p"]
+    return Reading({"equal rows": same, "fine-tuning rows differ": apart}, all(same.values()) and apart, exact=True)
+
+
+READINGS: dict[str, Read] = {
+    "random-lp": _accuracy("random", 50, 68),
+    "pretrained-lp": _accuracy("probe", 78, 100),
+    "finetune": _finetune,
+    "qlora": _lora,
+    "order": _order,
+    "m-split": _m_split,
+    "p-split": _p_split,
+    "training": _training,
+    "finetune-on-p": _accuracy("finetune-on-p", 76, 90),
+    "table6-random": _accuracy("random", 50, 68),
+    "table6-pretrained": _accuracy("probe", 78, 100),
+    "matches": _matches,
+    "ks": _ks,
+    "sota": _sota,
+    "tables": _tables,
+}

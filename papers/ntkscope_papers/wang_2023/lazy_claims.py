@@ -1,0 +1,297 @@
+"""What section 4.1 of the linear-width paper says, and which measurement of `lazy-bounds` decides each statement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ntkscope.core import Record
+from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.reading import Read, Reading, lacking
+from ntkscope_papers.framework.results import under
+from ntkscope_papers.qadeer_2023.networks import digits
+
+NAME = "lazy-bounds"
+CHANGES = ("weights", "ck", "ntk")
+TINY = 1e-12
+
+PUBLISHED = {
+    key: Published(f"spectra-{key}", source, values, check, seeds=seeds)
+    for key, source, values, check, seeds in (
+        (
+            "lemma-4-1",
+            "Lemma 4.1",
+            {"exponent": -1},
+            "log-log slopes of all three changes over n = 128 ... 1024 at most -0.9, after 1 and 5 steps",
+            1,
+        ),
+        (
+            "early-eigen-invariance",
+            "Section 4.1",
+            "every eigenvalue and eigenvector is asymptotically unchanged after finitely many steps",
+            "n = 1024, 5 steps: no eigenvalue of CK or NTK, no singular value of W/√d moved by 0.06, or by more than Weyl"
+            " allows",
+            1,
+        ),
+        (
+            "lambda-min-bound",
+            "Eq. 83",
+            {"bound, tanh": 0.079694, "a - η₀² - η₁², tanh": 0.247337},
+            "quadrature to 1e-6; λ_min at least 0.9 times the bound from d = 100 on, and nearer to 0.247 at d = 1000",
+            1,
+        ),
+        ("alpha-definition", "Section 4.1", {"α of the bound, tanh": 0.141151}, "arithmetic, to 1e-6", 1),
+        (
+            "theorem-4-2-rate",
+            "Theorem 4.2, Eq. 84",
+            "ℓ_t <= (1 - ηα²/2n)^t ℓ₀ below the largest step",
+            "at every one of 400 steps at 0.99 of the largest step, all sizes, α from the kernel and from Eq. 83",
+            1,
+        ),
+        (
+            "theorem-4-2-distance",
+            "Theorem 4.2, Eq. 85",
+            "α/4 ‖W_t - W₀‖ + ℓ_t <= ℓ₀",
+            "at every step of the same runs",
+            1,
+        ),
+        (
+            "theorem-4-2-path",
+            "Theorem 4.2, Eq. 86",
+            "Σ ‖W_{t+1} - W_t‖ <= 4 ℓ₀/α",
+            "in the same runs, and in those trained to a loss of 1e-5",
+            1,
+        ),
+        (
+            "path-scaling",
+            "Section 4.1",
+            {"path": 0.5, "initial norm": 1.0},
+            "slope of the path against h 0.3 to 0.7; ‖W₀‖ = √(hd) within 1 % at the largest n, and within 4/√(2hd), four of its"
+            " standard deviations, everywhere",
+            1,
+        ),
+        (
+            "max-learning-rate-order",
+            "Section 4.1",
+            {"exponent": 1.0, "2n/λ_max at Table 8's sizes": 298},
+            "slope against n of the largest step at which the residual never rises 0.9 to 1.1; 2n/λ_max of the full NTK within"
+            " 5 % of 298",
+            1,
+        ),
+        (
+            "corollary-4-3",
+            "Corollary 4.3",
+            "through all of gradient descent the three changes stay below a constant; limiting spectra are unchanged",
+            "log-log slopes of the final changes against n at most 0.1; KS distances of all three spectra fall with n",
+            1,
+        ),
+    )
+}
+
+
+def _slope(at: list[float], values: list[float]) -> float:
+    return float(np.polyfit(np.log(at), np.log(values), 1)[0])
+
+
+def _by_items(record: Record, prefix: str, lacks: list[str]) -> dict[int, Mapping[str, Any]]:
+    """The runs under `prefix` by their number of items; what is missing goes into `lacks`."""
+    found = {int(key): run for key, run in under(record, prefix).items()}
+    lacks += [f"{prefix}{n}" for n in record.config["sizes"] if n not in found]
+    return dict(sorted(found.items()))
+
+
+def _lemma(config: Any, record: Record) -> Reading:
+    lacks: list[str] = []
+    runs = _by_items(record, "early/", lacks)
+    if lacks:
+        return lacking(*lacks)
+    slopes: dict[str, dict[str, float]] = {}
+    for count in config.early_steps:
+        for name in (*CHANGES, "ntk, Frobenius", "ck without 1/√d"):
+            means = [float(np.mean(run[f"t={count}"][name])) for run in runs.values()]
+            slopes.setdefault(name, {})[f"t={count}"] = digits(_slope(list(runs), means), 4)
+    holds = all(value <= -0.9 for name in CHANGES for value in slopes[name].values())
+    note = (
+        "NTK in the spectral norm, as printed; the CK of section 4.1, which lacks the 1/√d inside σ, has the slope shown last:"
+        " the CK of Eq. 76 is meant"
+    )
+    return Reading({"slopes": slopes}, holds, note)
+
+
+def _eigen(config: Any, record: Record) -> Reading:
+    largest = max(config.sizes)
+    key = f"early/{largest}"
+    if key not in record.metrics:
+        return lacking(key)
+    run = record.metrics[key]
+    shifts, moved = run["shifts"], run[f"t={max(config.early_steps)}"]
+    measured = {name: digits(float(np.max(shifts[name])), 3) for name in CHANGES}
+    cosines = {name: digits(float(np.min(shifts[name])), 5) for name in shifts if "cosine" in name}
+    weyl = all(s <= m * (1 + 1e-6) + TINY for name in CHANGES for s, m in zip(shifts[name], moved[name]))
+    note = (
+        "cosines of each eigenvector with its successor, the least over networks of the median and of the first; norms alone"
+        " bound eigenvalues, and eigenvectors only where gaps exceed them"
+    )
+    return Reading({"n": largest, "largest shift": measured, **cosines}, weyl and max(measured.values()) < 0.06, note)
+
+
+def _least(config: Any, record: Record) -> Reading:
+    runs = {int(key): run for key, run in under(record, "least/").items()}
+    lacks = [f"least/{d}" for d in config.dimensions if d not in runs]
+    if lacks or "constants" not in record.metrics:
+        return lacking(*lacks, *(["constants"] if "constants" not in record.metrics else []))
+    found = record.metrics["constants"]
+    bound, limit = found["bound"], found["limit"]
+    exact = abs(bound - 0.079694) < 1e-6 and abs(limit - 0.247337) < 1e-6
+    laws = ("sign", "normal", "uniform", "full, least")
+    table = {law: {f"d={d}": digits(float(np.mean(runs[d][law])), 4) for d in sorted(runs)} for law in laws}
+    above = all(min(run[law]) >= 0.9 * bound for run in runs.values() for law in ("sign", "normal"))
+    last = float(np.mean(runs[max(runs)]["sign"]))
+    nearer = abs(last - limit) < abs(last - bound)
+    note = (
+        "a lower bound, and loose: with n > d the first-layer kernel's least eigenvalue tends to a - η₀², here 0.247; for v"
+        " uniform on [-1, 1] both are a third of that"
+    )
+    return Reading({"bound": digits(bound, 6), "limit": digits(limit, 6), **table}, exact and above and nearer, note)
+
+
+def _alpha(config: Any, record: Record) -> Reading:
+    if "constants" not in record.metrics:
+        return lacking("constants")
+    value = record.metrics["constants"]["alpha of the bound"]
+    return Reading({"α": digits(value, 6)}, abs(value - 0.141151) < 1e-6, exact=True)
+
+
+def _theorem_runs(config: Any, record: Record) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+    found = under(record, "theorem/")
+    keys = [f"{'-'.join(map(str, shape))}/{source}" for shape in config.shapes for source in ("kernel", "bound")]
+    return found, [f"theorem/{key}" for key in keys if key not in found]
+
+
+def _inequality(equation: str) -> Read:
+    def read(config: Any, record: Record) -> Reading:
+        runs, lacks = _theorem_runs(config, record)
+        if lacks:
+            return lacking(*lacks)
+        measured: dict[str, Any] = {
+            "largest left side over the right": digits(max(max(run[equation]) for run in runs.values()), 6),
+            "runs": sum(len(run[equation]) for run in runs.values()),
+        }
+        note = ""
+        if equation == "Eq. 84" and "misread" in record.metrics:
+            run = record.metrics["misread"]
+            worst = {name: digits(float(np.max(run[name]["Eq. 84"])), 4) for name in ("λ_σ", "λ_α = α")}
+            measured["σ times 3, step for each reading of the constant"] = worst
+            note = "the step bound prints λ_α; read as α it allows steps for which Eq. 84 fails, with λ_σ it holds"
+        if equation in ("Eq. 85", "Eq. 86"):
+            measured["with the loss of Eq. 74 for ℓ"] = digits(
+                max(max(run[f"{equation}, ℓ the loss"]) for run in runs.values()), 4
+            )
+            note = "ℓ is the norm of the residual; the text calls it the training loss, which is Eq. 74"
+        holds = all(value <= 1 + TINY for run in runs.values() for value in run[equation])
+        if equation == "Eq. 86":
+            missing: list[str] = []
+            trained = _by_items(record, "training/", missing)
+            if missing:
+                return lacking(*missing)
+            paths = [value for run in trained.values() for value in run["path over Eq. 86"]]
+            measured["trained to the end"] = digits(max(paths), 4)
+            wrong = {n: digits(float(np.mean(run["path over Eq. 86, ℓ the loss"])), 4) for n, run in trained.items()}
+            measured["trained to the end, with the loss of Eq. 74 for ℓ"] = {
+                f"n={n}": value for n, value in wrong.items()
+            }
+            holds = holds and max(paths) <= 1 + TINY
+        return Reading(measured, holds, note)
+
+    return read
+
+
+def _path(config: Any, record: Record) -> Reading:
+    lacks: list[str] = []
+    runs = _by_items(record, "training/", lacks)
+    if lacks:
+        return lacking(*lacks)
+    widths = [float(run["width"]) for run in runs.values()]
+    slope = _slope(widths, [float(np.mean(run["path"])) for run in runs.values()])
+    off = {
+        n: max(abs(value / math.sqrt(run["width"] * run["dimension"]) - 1) for value in run["start"])
+        for n, run in runs.items()
+    }
+    chance = all(off[n] <= 4 / math.sqrt(2 * run["width"] * run["dimension"]) for n, run in runs.items())
+    relative = {
+        f"h={run['width']}": digits(float(np.mean(np.divide(run["path"], run["start"]))), 4) for run in runs.values()
+    }
+    norms = _slope(widths, [float(np.mean(run["start"])) for run in runs.values()])
+    measured = {
+        "slopes": {"path": digits(slope, 4), "initial norm": digits(norms, 4)},
+        "initial norm over √(hd), off by": {f"n={n}": digits(value, 3) for n, value in off.items()},
+        "path over the initial norm": relative,
+    }
+    return Reading(measured, 0.3 <= slope <= 0.7 and chance and off[max(off)] < 0.01)
+
+
+def _rate(config: Any, record: Record) -> Reading:
+    lacks: list[str] = []
+    runs = _by_items(record, "stable/", lacks)
+    key = f"least/{max(config.dimensions)}"
+    if lacks or key not in record.metrics:
+        return lacking(*lacks, *([key] if key not in record.metrics else []))
+    if any(value is None for run in runs.values() for value in run["falls"]):
+        return Reading({"largest step": "beyond the steps tried"}, False, "widen `factors`")
+    rates = [
+        float(np.mean([2 * n / top * factor for top, factor in zip(run["largest eigenvalue"], run["falls"])]))
+        for n, run in runs.items()
+    ]
+    slope = _slope(list(runs), rates)
+    d, last = max(config.dimensions), runs[max(runs)]
+    table8 = float(np.mean([4 * d / top for top in record.metrics[key]["full, largest"]]))
+    beyond = {f"{config.factors[i]:g}": [digits(last[name][i], 3) for name in ("highest", "left")] for i in (-2, -1)}
+    measured = {
+        "slope": digits(slope, 4),
+        "largest step over 2n/λ_max": {f"n={n}": digits(float(np.mean(run["falls"])), 4) for n, run in runs.items()},
+        f"highest and last residual over the first at multiples of 2n/λ_max, n={max(runs)}": beyond,
+        f"2n/λ_max of the full NTK, n={2 * d}": digits(table8, 4),
+    }
+    note = (
+        "the largest step at which the residual never rises; beyond it, it rises and falls again: with v fixed and σ bounded"
+        " the outputs cannot diverge"
+    )
+    return Reading(measured, 0.9 <= slope <= 1.1 and abs(table8 / 298 - 1) <= 0.05, note)
+
+
+def _corollary(config: Any, record: Record) -> Reading:
+    lacks: list[str] = []
+    runs = _by_items(record, "training/", lacks)
+    if lacks:
+        return lacking(*lacks)
+    slopes = {name: digits(_slope(list(runs), [float(np.mean(r[name])) for r in runs.values()]), 4) for name in CHANGES}
+    distances = {name: [float(np.mean(run[f"{name}, KS"])) for run in runs.values()] for name in CHANGES}
+    final = {name: [digits(float(np.mean(run[name])), 4) for run in runs.values()] for name in CHANGES}
+    losses = digits(max(max(run["loss"]) for run in runs.values()), 3)
+    falls = all(later < earlier for values in distances.values() for earlier, later in pairwise(values))
+    measured = {
+        "slopes": slopes,
+        "final changes": final,
+        "KS": {name: [digits(value, 3) for value in values] for name, values in distances.items()},
+        "largest loss left": losses,
+    }
+    note = "the sentence before it names K^CK twice; the second is K^NTK"
+    return Reading(measured, falls and all(value <= 0.1 for value in slopes.values()), note)
+
+
+READINGS: dict[str, Read] = {
+    "lemma-4-1": _lemma,
+    "early-eigen-invariance": _eigen,
+    "lambda-min-bound": _least,
+    "alpha-definition": _alpha,
+    "theorem-4-2-rate": _inequality("Eq. 84"),
+    "theorem-4-2-distance": _inequality("Eq. 85"),
+    "theorem-4-2-path": _inequality("Eq. 86"),
+    "path-scaling": _path,
+    "max-learning-rate-order": _rate,
+    "corollary-4-3": _corollary,
+}

@@ -1,0 +1,199 @@
+"""Fold or copy: the contract, the swap effect of planted learners, and verdicts that can fail."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope.core import Record, UsageError
+from ntkscope.experiments import EXPERIMENTS
+from ntkscope_papers.balakrishnan_2023.orthants import fold_or_copy as experiment
+from ntkscope_papers.balakrishnan_2023.orthants.data import arm_data
+from ntkscope_papers.balakrishnan_2023.orthants.fold_claims import READINGS, effect_of
+from ntkscope_papers.balakrishnan_2023.orthants.fold_or_copy import FoldOrCopy
+from ntkscope_papers.balakrishnan_2023.orthants.networks import OrthantNetworks
+from ntkscope_papers.balakrishnan_2023.orthants.orthant_symmetry import OrthantSymmetry
+from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import planted_answers, planted_effects, swap_effect
+
+JUDGED = EXPERIMENTS["fold-or-copy"]
+
+
+@pytest.mark.guard
+class TestFoldOrCopy(ExperimentContract):
+    name = "fold-or-copy"
+    tiny = given(
+        depths=(1, 3),
+        widths=(8,),
+        decays=(0.0,),
+        grid_epochs=1,
+        epochs=2,
+        patience=1,
+        kernel_seeds=1,
+        costs=(0.01, 1.0),
+    )
+    own = True
+
+
+def test_planted_learners_are_told_apart() -> None:
+    """In seven dimensions, as networks are measured: a neighbour-copier has an effect of 0.9 or more, a folder none."""
+    found = planted_effects(OrthantNetworks(per_class=30, test_per_class=50), range(3))
+    assert found["copier"]["effect"] >= 0.9
+    assert abs(found["folder"]["effect"]) <= 0.05
+    assert min(found["folder"]["near"]) > 0.9  # right both times, not wrong both times
+    low, high = found["copier"]["interval"]
+    assert 0.9 <= low <= found["copier"]["effect"] <= high
+
+
+def test_both_experiments_train_the_same_networks() -> None:
+    """At both scales, so that one can use the other's."""
+    for scale in ("smoke", "paper"):
+        own, other = (asdict(getattr(kind, scale)()) for kind in (FoldOrCopy, OrthantSymmetry))
+        assert {f.name: own[f.name] for f in fields(OrthantNetworks)} == {
+            f.name: other[f.name] for f in fields(OrthantNetworks)
+        }
+
+
+def test_an_unknown_learner_is_refused() -> None:
+    split = arm_data(OrthantNetworks(dimension=4, per_class=10, test_per_class=5), 0, "near")
+    with pytest.raises(UsageError, match="expected 'folder' or 'copier'"):
+        planted_answers("guesser", split.train, split.test, 0)
+
+
+def test_the_effect_is_paired_over_seeds() -> None:
+    """Seeds differ by more than the arms do: pairing keeps the interval narrow."""
+    near, far = [0.1, 0.5, 0.9, 0.3], [0.2, 0.6, 1.0, 0.4]
+    effect = swap_effect(near, far)
+    assert (effect.mean, effect.low, effect.high) == pytest.approx((0.1, 0.1, 0.1))
+    shuffled = swap_effect(near, [far[i] for i in (2, 0, 3, 1)])
+    assert shuffled.high - shuffled.low > 0.3
+    with pytest.raises(UsageError, match="one of each for every seed"):
+        swap_effect([0.1], [0.1, 0.2])
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------------
+
+DEPTHS = (1, 2, 3, 4, 5)
+CONFIG = FoldOrCopy()
+
+
+def arm(empty: float, learned: float | None = None) -> list[dict[str, float]]:
+    rows = []
+    for seed in range(10):
+        row = {"seed": seed, "empty": empty + 0.002 * (seed % 3), "untouched": 0.95}
+        rows.append(row if learned is None else {**row, "exchanged labels": learned})
+    return rows
+
+
+def good() -> dict[str, Any]:
+    """Results in which depth 3 folds and deeper networks copy: all statements but "networks copy at every depth"."""
+    copied = {1: 0.3, 2: 0.3, 3: 0.02, 4: 0.6, 5: 0.7}
+    rows: dict[str, Any] = {"planted": {"copier": {"effect": 0.99}, "folder": {"effect": 0.01}}}
+    for depth in DEPTHS:
+        far = 0.8
+        rows[f"swaps/{depth}"] = {
+            "plain": arm(0.8),
+            "near": arm(far - copied[depth], 0.9),
+            "far": arm(far, 0.9),
+            "folding": [{"empty": [1.0, 0.5 + 0.01 * s, *[0.2] * 5, 0.1]} for s in range(10)],
+        }
+        for seed in range(5):
+            told = {"mass": [0.5, 0.2, 0.1, 0.1, 0.05, 0.03, 0.02], "items": [7 / 127] * 7}
+            rows[f"attribution/{depth}/{seed}"] = {"logit": dict(told), "probability": dict(told)}
+    return rows
+
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def made_up(folder: Path, change: Change | None = None) -> Record:
+    rows = copy.deepcopy(good())
+    if change is not None:
+        change(rows)
+    record = Record.create(folder, kind="experiment", name="fold-or-copy", config={"depths": list(DEPTHS)})
+    record.put(**{key: {"seconds": 1.0, **row} for key, row in rows.items()})
+    return record
+
+
+def test_statements_hold_in_made_up_records_that_fit_them(tmp_path: Path) -> None:
+    claims = {claim.id: claim.verdict for claim in JUDGED.judge(CONFIG, made_up(tmp_path / "good"), "")}
+    assert claims.pop("own-networks-copy") == "not reproduced"
+    assert set(claims.values()) == {"reproduced"}
+
+    def copies(rows: dict[str, Any]) -> None:
+        rows["swaps/3"]["near"] = arm(0.3, 0.9)
+
+    claims = {claim.id: claim.verdict for claim in JUDGED.judge(CONFIG, made_up(tmp_path / "copies", copies), "")}
+    assert claims["own-networks-copy"] == "reproduced"
+    assert claims["own-depth-3-folds"] == "not reproduced"
+
+
+def _folder(rows: dict[str, Any]) -> None:
+    rows["planted"]["folder"]["effect"] = 0.06
+
+
+def _not_learned(rows: dict[str, Any]) -> None:
+    rows["swaps/2"]["far"] = arm(0.8, 0.7)
+
+
+def _chance(rows: dict[str, Any]) -> None:
+    rows["swaps/3"]["plain"] = arm(0.5)
+
+
+def _same(rows: dict[str, Any]) -> None:
+    rows["swaps/4"] = rows["swaps/3"]
+
+
+def _flat(rows: dict[str, Any]) -> None:
+    rows["swaps/1"]["folding"] = [{"empty": [1.0] * 8}] * 10
+
+
+def _unknown(rows: dict[str, Any]) -> None:
+    rows["swaps/1"]["folding"] = [{"empty": [None] * 8}] * 10
+
+
+def _spread(rows: dict[str, Any]) -> None:
+    for seed in range(5):
+        rows[f"attribution/5/{seed}"]["probability"]["mass"] = [0.1] * 7
+
+
+@pytest.mark.parametrize(
+    ("claim", "change"),
+    [
+        ("swap-effect-planted", _folder),
+        ("swaps-are-learned", _not_learned),
+        ("depth-3-folds", _chance),
+        ("copying-grows-with-depth", _same),
+        ("mirror-images-fade", _flat),
+        ("mirror-images-fade", _unknown),
+        ("attribution-is-near", _spread),
+    ],
+)
+def test_a_verdict_follows_what_was_measured(claim: str, change: Change, tmp_path: Path) -> None:
+    assert READINGS[f"own-{claim}"](CONFIG, made_up(tmp_path / "bad", change)).holds is False
+
+
+def test_missing_depths_name_the_command(tmp_path: Path) -> None:
+    record = made_up(tmp_path / "run", lambda rows: rows.pop("swaps/4"))
+    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
+    assert claims["own-networks-copy"].verdict == "not testable here"
+    assert '"swaps/4"' in claims["own-copying-grows-with-depth"].note
+    assert claims["own-depth-3-folds"].verdict == "reproduced"
+
+
+def test_figures_of_a_whole_record(tmp_path: Path) -> None:
+    def whole(rows: dict[str, Any]) -> None:
+        for kind in ("copier", "folder"):
+            rows["planted"][kind] |= {"near": [0.1], "far": [0.9]}
+        for depth in DEPTHS:
+            rows[f"swaps/{depth}"]["folding"] = [{"empty": [1.0, *[0.5] * 7], "all": [1.0, *[None] * 7]}]
+
+    record = made_up(tmp_path / "run", whole)
+    assert set(experiment.draw(record)) == {"planted", "swaps", "mirror-images", "attribution"}
+    assert effect_of(record.metrics["swaps/4"]).mean == pytest.approx(0.6)

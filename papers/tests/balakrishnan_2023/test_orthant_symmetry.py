@@ -1,0 +1,363 @@
+"""Orthant symmetry: the contract, the tables' arithmetic, networks taken from another record, and verdicts that can fail."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope.core import Record, UsageError
+from ntkscope.experiments import EXPERIMENTS
+from ntkscope_papers.balakrishnan_2023.orthants import networks as store
+from ntkscope_papers.balakrishnan_2023.orthants import orthant_symmetry as experiment
+from ntkscope_papers.balakrishnan_2023.orthants.arithmetic import implied_counts, recovered_counts
+from ntkscope_papers.balakrishnan_2023.orthants.claims import READINGS
+from ntkscope_papers.balakrishnan_2023.orthants.networks import Run, logits, networks
+from ntkscope_papers.balakrishnan_2023.orthants.orthant_symmetry import OrthantSymmetry
+from ntkscope_papers.balakrishnan_2023.orthants.readings import DEPTHS, shown_orthants
+
+JUDGED = EXPERIMENTS["orthant-symmetry"]
+SMALL = given(
+    depths=(1, 3),
+    widths=(8,),
+    decays=(0.0,),
+    grid_epochs=1,
+    epochs=2,
+    patience=1,
+    empties=(2,),
+    sparse=(2,),
+    coverage_steps=10,
+    coverage_patience=10,
+    kernel_seeds=1,
+    costs=(0.01, 1.0),
+    gammas=(1.0,),
+)
+
+
+@pytest.mark.guard
+class TestOrthantSymmetry(ExperimentContract):
+    name = "orthant-symmetry"
+    tiny = SMALL
+    identities = ("relu-ntk-definition", "relu-t1-ci-implied-n", "relu-t2-ci-wilson")
+
+
+def test_table_1_implies_50000_items_everywhere() -> None:
+    found = implied_counts()
+    assert found["entries"] == 17
+    assert found["empty"] == pytest.approx([50000, 50010, 50002, 50015, 50007, 50003, 50015], rel=1e-4)
+    assert found["largest deviation from 50,000"] < 0.003
+
+
+def test_table_2_has_wilson_centres() -> None:
+    found = recovered_counts()
+    assert list(found["counts of 500"].values()) == [66, 471, 16, 399, 495, 440, 15, 488, 495]
+    assert found["entries as printed"] == found["whole counts"] == found["entries"] == 9
+    assert found["entries of 0 ± 0 or 1 ± 0"] == 11
+
+
+# -- networks of another record ---------------------------------------------------------------------------------------------
+
+
+def a_run(folder: Path, **changes: Any) -> Run:
+    sizes = {"dimension": 4, "per_class": 10, "test_per_class": 5, "widths": (4,), "rates": (1e-2,), "decays": (0.0,)}
+    config = OrthantSymmetry(**{**sizes, "folds": 2, "grid_epochs": 1, "epochs": 2, "seeds": 2, **changes})
+    settings = {name: getattr(config, name) for name in vars(config) if name not in ("legs", "networks_from")}
+    record = Record.create(folder, kind="experiment", name="orthant-symmetry", config=settings, seeds={"seed": 0})
+    return Run(config, record, 0, torch.device("cpu"))
+
+
+@pytest.mark.guard
+def test_networks_are_taken_from_another_record_and_are_those_trained_alone(tmp_path: Path) -> None:
+    first = a_run(tmp_path / "first")
+    arms = networks(first, 2, ("plain", "near", "far"))
+    assert not list((tmp_path / "first" / "networks").glob("unfinished*"))
+    second = a_run(tmp_path / "second", networks_from=str(tmp_path / "first"))
+    taken = networks(second, 2, ("plain",))["plain"]
+    assert second.record.metrics["training/plain/2"]["networks in the call"] == 6
+    alone = networks(a_run(tmp_path / "third"), 2, ("plain",))["plain"]
+    x = torch.randn(5, 4)
+    for a, b, c, swapped in zip(arms["plain"], taken, alone, arms["near"]):
+        assert torch.equal(logits(a, x), logits(b, x))
+        torch.testing.assert_close(logits(c, x), logits(a, x), atol=1e-5, rtol=1e-4)
+        assert not torch.allclose(logits(swapped, x), logits(a, x))
+
+
+@pytest.mark.guard
+def test_a_run_killed_while_networks_are_stored_trains_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first arm is on disk, the second is not: only what is missing is trained, and all is as in one go."""
+    whole = networks(a_run(tmp_path / "whole"), 1, ("plain", "near"))
+    run, kept = a_run(tmp_path / "killed"), store.save_tensors
+
+    def dies(tensors: Any, path: Path) -> None:
+        if path.name.startswith("near"):
+            raise KeyboardInterrupt
+        kept(tensors, path)
+
+    monkeypatch.setattr(store, "save_tensors", dies)
+    with pytest.raises(KeyboardInterrupt):
+        networks(run, 1, ("plain", "near"))
+    monkeypatch.setattr(store, "save_tensors", kept)
+    folder = tmp_path / "killed" / "networks"
+    before = (folder / "plain-1.safetensors").stat().st_mtime_ns
+    again = networks(run, 1, ("plain", "near"))
+    assert (folder / "plain-1.safetensors").stat().st_mtime_ns == before
+    assert sorted(path.name for path in folder.iterdir()) == ["near-1.safetensors", "plain-1.safetensors"]
+    assert run.record.metrics["training/near/1"]["networks in the call"] == 2
+    x = torch.randn(5, 4)
+    for arm in ("plain", "near"):
+        for a, b in zip(whole[arm], again[arm]):
+            torch.testing.assert_close(logits(a, x), logits(b, x), atol=1e-5, rtol=1e-4)
+
+
+def test_networks_trained_again_are_the_same_or_refused(tmp_path: Path) -> None:
+    """In a call of another size, on a GPU, they may differ: then the record's results are not of them."""
+    run = a_run(tmp_path / "run", depths=(1,))
+    networks(run, 1, ("plain",))
+    told, path = dict(run.record.metrics["training/plain/1"]), tmp_path / "run" / "networks" / "plain-1.safetensors"
+    first = path.read_bytes()
+    path.unlink()
+    networks(run, 1, ("plain",))
+    assert path.read_bytes() == first
+    assert run.record.metrics["training/plain/1"]["weights"] == told["weights"]
+    run.record.put(**{"training/plain/1": {**told, "weights": "of another"}})
+    path.unlink()
+    with pytest.raises(UsageError, match=r"network plain/1 has weights .*, expected of another"):
+        networks(run, 1, ("plain",))
+
+
+def test_networks_of_other_settings_are_refused(tmp_path: Path) -> None:
+    a_run(tmp_path / "first")
+    second = a_run(tmp_path / "second", networks_from=str(tmp_path / "first"), epochs=3)
+    with pytest.raises(UsageError, match="epochs=2; expected a record whose networks were trained with the settings"):
+        networks(second, 2, ("plain",))
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------------
+
+EMPTY = {1: 0.74, 2: 0.6, 3: 0.83, 4: 0.5, 5: 0.5}
+REMAINING = {1: 0.93, 2: 0.89, 3: 0.98, 4: 0.9, 5: 0.99}
+TANGENT = {1: (0.7, 0.87), 2: (0.54, 0.85), 3: (0.7, 0.73), 4: (0.498, 0.85), 5: (0.5, 0.81)}
+CLASS_0 = {1: 0.0, 2: 0.13, 3: 0.8, 4: 0.03, 5: 0.0}
+RADII = np.arange(5, 26) / 10
+
+
+def good() -> dict[str, Any]:
+    """Results in which every published statement holds."""
+    rows: dict[str, Any] = {
+        "arithmetic": experiment.arithmetic(),
+        "data": {
+            "train": 25400,
+            "test": 25600,
+            "orthants": 128,
+            "largest distance from a shell": 1e-6,
+            "training items in the empty orthant": 0,
+            "matches by distance of inputs": [[0.0, 1.0]] * 10,
+        },
+        "definition": {"error": 1e-9, "asymmetry": 0.0, "smallest eigenvalue": -1e-12},
+    }
+    for depth in DEPTHS:
+        rows[f"networks/{depth}"] = {
+            "networks": [
+                {
+                    "seed": seed,
+                    "empty": EMPTY[depth] + 0.002 * seed,
+                    "remaining": REMAINING[depth],
+                    "initial matches": {"hidden": [0.0, 1.0], "logit": [0.5, 0.5]},
+                    "matches": {"hidden": [CLASS_0[depth], 0.93], "logit": [0.5, 0.5]},
+                }
+                for seed in range(10)
+            ]
+        }
+        for seed in range(5):
+            machine = {"empty": TANGENT[depth][0], "remaining": TANGENT[depth][1]}
+            rows[f"svm/ntk/{depth}/{seed}"] = {"probability": dict(machine), "logit": dict(machine)}
+    for seed in range(5):
+        rows[f"svm/linear/{seed}"] = {"empty": 0.5, "remaining": 0.5, "kernel": "linear", "C": 1.0}
+        rows[f"svm/rbf/{seed}"] = {"empty": 0.5, "remaining": 1.0, "kernel": "γ=1", "C": 1.0}
+    return rows
+
+
+def curves() -> dict[str, np.ndarray]:
+    rising = 1 / (1 + np.exp(-4 * (RADII - 1.5)))
+    dipping = 1 - 0.9 * np.exp(-20 * (RADII - 1) ** 2)
+    found = {"profile-3": np.tile(rising, (10, 128, 1))}
+    for seed in range(5):
+        found |= {f"share-{reading}-3-{seed}": np.tile(dipping, (128, 1)) for reading in ("logit", "probability")}
+    return found
+
+
+Change = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
+
+
+def made_up(folder: Path, change: Change | None = None) -> Record:
+    rows, arrays = copy.deepcopy(good()), curves()
+    if change is not None:
+        change(rows, arrays)
+    record = Record.create(
+        folder, kind="experiment", name="orthant-symmetry", config={"depths": list(DEPTHS), "empties": [8]}
+    )
+    record.put(**{key: {"seconds": 1.0, **row} for key, row in rows.items()})
+    for name, values in arrays.items():
+        record.array(name, values.astype(np.float32))
+    return record
+
+
+CONFIG = OrthantSymmetry()
+
+
+def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
+    claims = list(JUDGED.judge(CONFIG, made_up(tmp_path / "good"), ""))
+    assert len(claims) == 32
+    assert {claim.id: claim.note for claim in claims if claim.verdict != "reproduced"} == {}
+
+
+def test_figures_are_drawn_of_a_whole_record(tmp_path: Path) -> None:
+    record = made_up(tmp_path / "good")
+    one = [{"dense": {"0": 1.0}, "sparse": {"1": 0.9}, "empty": {"1": 0.6, "2": 0.5}}]
+    record.put(**{"coverage/1/8": {"seconds": 1.0, "scattered": one, "gathered": one}})
+    assert set(experiment.draw(record)) >= {"figure1", "table1", "table2", "profiles", "figure2-depth3", "coverage"}
+
+
+def networks_set(depth: int, name: str, value: Any) -> Change:
+    def change(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for row in rows[f"networks/{depth}"]["networks"]:
+            row[name] = value
+
+    return change
+
+
+def machine_set(what: str, column: str, value: float) -> Change:
+    def change(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for key, row in rows.items():
+            if key.startswith(f"svm/{what}/"):
+                (row["probability"] if "ntk" in what else row)[column] = value
+
+    return change
+
+
+def data_set(name: str, value: Any) -> Change:
+    return lambda rows, arrays: rows["data"].__setitem__(name, value)
+
+
+def definition_set(name: str, value: float) -> Change:
+    return lambda rows, arrays: rows["definition"].__setitem__(name, value)
+
+
+def array_set(prefix: str, value: np.ndarray) -> Change:
+    def change(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for name in arrays:
+            if name.startswith(prefix):
+                arrays[name] = np.broadcast_to(value, arrays[name].shape)
+
+    return change
+
+
+def hidden_matches(class_0: float, class_1: float) -> dict[str, list[float]]:
+    return {"hidden": [class_0, class_1], "logit": [0.5, 0.5]}
+
+
+def both_worse(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    networks_set(1, "remaining", 0.5)(rows, arrays)
+    networks_set(2, "remaining", 0.5)(rows, arrays)
+
+
+@pytest.mark.parametrize(
+    ("claim", "change"),
+    [
+        ("orthant-data", data_set("train", 25399)),
+        ("orthant-data", data_set("largest distance from a shell", 1e-4)),
+        ("orthant-data", data_set("training items in the empty orthant", 1)),
+        ("raw-distance-class1", data_set("matches by distance of inputs", [[0.05, 1.0]])),
+        ("ntk-definition", definition_set("error", 1e-4)),
+        ("ntk-definition", definition_set("smallest eigenvalue", -1e-5)),
+        ("t1-linear-svm", machine_set("linear", "remaining", 0.55)),
+        ("t1-linear-chance", machine_set("linear", "empty", 0.55)),
+        ("t1-rbf-svm", machine_set("rbf", "remaining", 0.98)),
+        ("t1-rbf-memorises", machine_set("rbf", "empty", 0.6)),
+        ("t1-1nn", networks_set(1, "empty", 0.5)),
+        ("t1-2nn", networks_set(2, "remaining", 0.79)),
+        ("t1-3nn", networks_set(3, "empty", 0.6)),
+        ("t1-4nn", networks_set(4, "empty", 0.75)),
+        ("t1-5nn", networks_set(5, "remaining", 0.85)),
+        ("t1-1ntk", machine_set("ntk/1", "remaining", 0.99)),
+        ("t1-2ntk", machine_set("ntk/2", "empty", 0.95)),
+        ("t1-3ntk", machine_set("ntk/3", "empty", 0.99)),
+        ("t1-3ntk", machine_set("ntk/3", "remaining", 0.55)),
+        ("t1-4ntk", machine_set("ntk/4", "remaining", 0.6)),
+        ("t1-5ntk", machine_set("ntk/5", "empty", 0.8)),
+        ("t1-nn-at-least-ntk", both_worse),
+        ("t1-3nn-best-empty", networks_set(1, "empty", 0.9)),
+        ("deep-nets-chance", networks_set(5, "empty", 0.7)),
+        ("remaining-by-depth", networks_set(5, "remaining", 0.94)),
+        ("t2-d1", networks_set(1, "matches", hidden_matches(0.2, 1.0))),
+        ("t2-d2", networks_set(2, "matches", hidden_matches(0.6, 1.0))),
+        ("t2-d3", networks_set(3, "initial matches", hidden_matches(0.2, 1.0))),
+        ("t2-d4", networks_set(4, "matches", hidden_matches(0.1, 0.7))),
+        ("t2-d5", networks_set(5, "initial matches", hidden_matches(0.3, 1.0))),
+        ("t2-folding-d3", networks_set(4, "matches", hidden_matches(0.65, 1.0))),
+        ("fig2-setting", array_set("profile", np.full(21, 1.5))),
+        ("fig2-nn-monotone", array_set("profile", np.full(21, 0.5))),
+        ("fig2-nn-monotone", array_set("profile", np.linspace(0.5, 0.6, 21))),
+        ("fig2-ntk-dip", array_set("share-probability", np.linspace(0, 1, 21))),
+    ],
+)
+def test_a_verdict_follows_what_was_measured(claim: str, change: Change, tmp_path: Path) -> None:
+    assert READINGS[f"relu-{claim}"](CONFIG, made_up(tmp_path / "bad", change)).holds is False
+
+
+def test_one_depth_where_the_machine_is_better_is_no_refutation(tmp_path: Path) -> None:
+    record = made_up(tmp_path / "run", networks_set(1, "remaining", 0.5))
+    assert READINGS["relu-t1-nn-at-least-ntk"](CONFIG, record).holds
+
+
+def test_the_logit_stands_beside_the_probability(tmp_path: Path) -> None:
+    def better_logit(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for seed in range(5):
+            rows[f"svm/ntk/3/{seed}"]["logit"]["remaining"] = 0.99
+
+    reading = READINGS["relu-t1-3ntk"](CONFIG, made_up(tmp_path / "run", better_logit))
+    assert reading.holds
+    assert "on the logit's it fails" in reading.note
+
+
+def test_a_machine_is_compared_with_the_network_it_was_made_of(tmp_path: Path) -> None:
+    """Networks that were trained again from the same seed may be others than those of the table."""
+
+    def trained_again(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for seed in range(5):
+            rows[f"svm/ntk/3/{seed}"]["network"] = {"empty": 0.1, "remaining": 0.2}
+
+    reading = READINGS["relu-t1-3ntk"](CONFIG, made_up(tmp_path / "run", trained_again))
+    assert reading.measured["networks of the same seeds"] == {"empty": 0.1, "remaining": 0.2}
+    assert reading.holds is False
+    gaps = READINGS["relu-t1-nn-at-least-ntk"](CONFIG, made_up(tmp_path / "again", trained_again)).measured
+    assert gaps["probability, depth 3"]["empty"][0] == pytest.approx(0.1 - TANGENT[3][0])
+
+
+def test_few_seeds_are_a_stand_in_and_missing_legs_name_the_command(tmp_path: Path) -> None:
+    def fewer(rows: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        rows["networks/1"]["networks"] = rows["networks/1"]["networks"][:2]
+        del rows["networks/5"], rows["definition"]
+
+    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, made_up(tmp_path / "run", fewer), "")}
+    assert claims["relu-t1-1nn"].verdict == "stand-in"
+    assert claims["relu-t1-5nn"].verdict == "not testable here"
+    assert '"networks/5"' in claims["relu-deep-nets-chance"].note
+    assert '"definition"' in claims["relu-ntk-definition"].note
+
+
+def test_the_orthants_of_figure_2_are_what_they_are_called() -> None:
+    for seed in range(20):
+        empty, neighbour, other = shown_orthants(128, seed)
+        assert empty == 0
+        assert neighbour.bit_count() == 1
+        assert other.bit_count() > 1

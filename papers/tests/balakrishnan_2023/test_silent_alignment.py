@@ -1,0 +1,371 @@
+"""Silent alignment: the contract, stacked kernels and machines against plain ones, and verdicts that can fail."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ntkscope as ns
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope.core import NumericalError, Record
+from ntkscope.experiments import EXPERIMENTS
+from ntkscope.measures.alignment import kernel_target_alignment
+from ntkscope.surrogates import KernelRidgeLOO
+from ntkscope_papers.balakrishnan_2023.alignment import silent_alignment as experiment
+from ntkscope_papers.balakrishnan_2023.alignment.claims import READINGS
+from ntkscope_papers.balakrishnan_2023.alignment.path import moments_of
+from ntkscope_papers.balakrishnan_2023.alignment.readings import Most, lags, silence
+from ntkscope_papers.balakrishnan_2023.alignment.silent_alignment import SilentAlignment
+from ntkscope_papers.balakrishnan_2023.alignment.stacked_ridge import ridge_fits, solve_stack
+from ntkscope_papers.balakrishnan_2023.alignment.stacked_tangents import StackedReLU, against_engine, centred_alignments
+from ntkscope_papers.balakrishnan_2023.alignment.summary import correlations, half_time, jump, steepest
+from ntkscope_papers.balakrishnan_2023.alignment.tasks import TASKS, Images, pictures
+
+JUDGED = EXPERIMENTS["silent-alignment"]
+
+
+@pytest.mark.guard
+class TestSilentAlignment(ExperimentContract):
+    name = "silent-alignment"
+    tiny = given(seeds=2, train_items=64, points=32, epochs=3, followed=2, watched=3, draws=99, drawn=["d3", "d8"])
+
+
+# -- stacked kernels and machines ------------------------------------------------------------------------------------
+
+
+def networks(count: int, depth: int, seed: int = 0) -> tuple[list[torch.nn.Module], dict[str, torch.Tensor]]:
+    models = [
+        ns.models.build("mlp", in_features=5, classes=1, widths=7, depth=depth, seed=seed + i).double()
+        for i in range(count)
+    ]
+    names = [name for name, _ in models[0].named_parameters()]
+    return models, {name: torch.stack([dict(m.named_parameters())[name].detach() for m in models]) for name in names}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_stacked_kernels_are_the_engines(depth: int) -> None:
+    models, params = networks(3, depth)
+    x = torch.randn(3, 9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(depth))
+    stack = StackedReLU.of(models[0], params)
+    K, cross = stack.kernel(x), stack.kernel(x[:, :4], x)
+    for i, model in enumerate(models):
+        exact = ns.kernel("trntk0", model, x[i]).dense()
+        torch.testing.assert_close(K[i], exact, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(cross[i], exact[:4], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(stack.outputs(x)[i], model(x[i])[:, 0].detach())
+    torch.testing.assert_close(stack.kernel(x[:1])[2], ns.kernel("trntk0", models[2], x[0]).dense())
+
+
+def test_networks_that_are_no_such_chain_are_refused() -> None:
+    model = ns.models.build("mlp", in_features=5, classes=1, widths=7, depth=1, activation="tanh", seed=0).double()
+    params = {name: value.detach()[None] for name, value in model.named_parameters()}
+    x = torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(NumericalError, match="no chain of affine layers and ReLUs"):
+        against_engine(model, params, 0, x)
+    models, params = networks(2, 1)
+    assert against_engine(copy.deepcopy(models[0]), params, 1, x) < 1e-12
+
+
+def kernels(k: int, n: int, seed: int) -> torch.Tensor:
+    F = torch.randn(k, n, n + 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return F @ F.mT
+
+
+@pytest.mark.parametrize(("n", "block"), [(1, 4), (5, 4), (8, 4), (13, 5), (13, 64)])
+def test_stacked_systems_are_solved(n: int, block: int) -> None:
+    A, y = kernels(3, n, n), torch.randn(3, n, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = solve_stack(A.clone(), y, block)
+    torch.testing.assert_close(found, torch.linalg.solve(A, y), rtol=1e-8, atol=1e-8)
+
+
+def test_a_system_that_is_not_definite_is_nan_and_spoils_no_other() -> None:
+    A, y = kernels(2, 9, 0), torch.ones(2, 9, dtype=torch.float64)
+    A[0, 6, 6] = -1.0
+    found = solve_stack(A.clone(), y, 4)
+    assert found[0].isnan().all()
+    torch.testing.assert_close(found[1], torch.linalg.solve(A[1], y[1]))
+
+
+def test_stacked_machines_are_kernel_ridge_regressions() -> None:
+    whole, random = kernels(3, 20, 4), torch.Generator().manual_seed(2)
+    y = torch.randn(3, 20, dtype=torch.float64, generator=random)
+    train, held, test = slice(0, 12), slice(12, 16), slice(16, 20)
+    K, strengths = whole[:, train, train], (1e-3, 1e-1, 10.0)
+    found = ridge_fits(K, y[:, train], (whole[:, held, train], y[:, held]), whole[:, test, train], strengths)
+    for i in range(3):
+        errors, predictions = [], []
+        for strength in strengths:
+            ridge = KernelRidgeLOO([strength]).fit(K[i], y[i, train])
+            errors.append(np.square(ridge.predict(whole[i, held, train]) - y[i, held].numpy()).mean())
+            predictions.append(ridge.predict(whole[i, test, train]))
+        np.testing.assert_allclose(found.errors[i], errors, rtol=1e-9)
+        assert int(found.chosen[i]) == int(np.argmin(errors))
+        np.testing.assert_allclose(found.predictions[i], predictions[int(np.argmin(errors))], rtol=1e-8)
+
+
+def test_stacked_alignments_are_the_measures() -> None:
+    K, y = kernels(3, 11, 5), torch.randn(3, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    found = centred_alignments(K, y)
+    expected = [kernel_target_alignment(K[i], y[i], centred=True) for i in range(3)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert centred_alignments(torch.zeros(1, 4, 4, dtype=torch.float64), y[:1, :4]).isnan().all()
+
+
+# -- what is read from a path ----------------------------------------------------------------------------------------
+
+
+def test_moments_are_ten_an_epoch_then_one() -> None:
+    moments = moments_of(SilentAlignment(), 250)
+    assert moments[:3] == [0, 25, 50]
+    assert len(moments) == 201 + 20
+    assert moments[-1] == 10_000
+
+
+def test_half_times() -> None:
+    times = np.linspace(0, 2, 21)
+    assert half_time(np.minimum(times, 1.0), times, 0.1) == pytest.approx(0.5)
+    assert math.isnan(half_time(np.zeros(21), times, 0.0))
+    assert math.isnan(half_time(0.05 * times, times, 0.2))
+    assert math.isnan(half_time(np.where(times > 1, np.nan, times), times, 0.1))
+
+
+def test_a_planted_jump_is_dated_and_its_lag_paired() -> None:
+    random, times = np.random.default_rng(0), np.arange(201) / 10
+    cosine, late = (
+        np.stack([(times >= 3 + s + delay) + 0.01 * random.normal(size=201) for s in range(6)]) for delay in (0, 2)
+    )
+    jumps = {"cosine": jump(cosine, times, 10, 99), "correlation": jump(late, times, 10, 99)}
+    for how in ("epoch", "change"):
+        mean, low, high, seeds = lags(jumps, how=how)["correlation"]
+        assert mean == pytest.approx(2, abs=0.9)
+        assert low <= mean <= high
+        assert seeds == 6
+    together = np.stack([(times >= 3) + 0.01 * random.normal(size=201) for _ in range(6)])
+    assert jump(together, times, 10, 99)["common"]["p"] <= 0.02
+    alone = jump(together[:1], times, 10, 99)["common"]
+    assert alone["p"] is None
+    assert "two seeds" in alone["reason"]
+
+
+def test_undefined_moments_are_left_out_not_filled() -> None:
+    series = np.tile(np.arange(41.0), (3, 1)) ** 2
+    series[1, 5] = np.nan
+    at, size = steepest(series, 10)
+    assert np.isnan(at[1])
+    assert np.isnan(size[1])
+    found = jump(series, np.arange(41) / 10, 10, 99)
+    assert found["seeds"] == 2
+    assert np.isnan(found["change"][1])
+
+
+def test_constant_predictions_correlate_with_nothing() -> None:
+    random = np.random.default_rng(1)
+    network = random.normal(size=200)
+    assert np.isnan(correlations(1 + 1e-5 * network, network, 1.0))
+    assert np.isnan(correlations(network, np.zeros(200), 1.0))
+    assert correlations(2 + 0.1 * network, network, 1.0) == pytest.approx(1)
+
+
+def test_silence_needs_an_interval_above_zero() -> None:
+    def half(lag: list[Any]) -> dict[str, Any]:
+        return {"alignment": [1.0] * len(lag), "loss": [2.0] * len(lag), "lag": lag, "loss fallen": [0.1] * len(lag)}
+
+    assert silence(half([1.0, 1.2, 0.9, 1.1]))["silent"] is True
+    assert silence(half([1.0, -1.2, 0.9, -1.1]))["silent"] is False
+    assert silence(half([1.0, None, None]))["silent"] is None
+    assert not Most([]).holds
+
+
+def test_pictures_are_centred_two_class_regressions() -> None:
+    config = SilentAlignment.smoke()
+    split = pictures(config, Images("mnist", "small"), None)
+    sizes = [len(part) for part in (split.train, split.validation, split.test) if part is not None]
+    assert sizes == [96, 32, 32]
+    assert set(split.train.y.tolist()) == {-1.0, 1.0}
+    assert float(split.train.x.mean(0).abs().max()) < 1e-5
+    assert float(split.train.x.square().mean()) == pytest.approx(1, rel=1e-5)
+
+
+# -- verdicts --------------------------------------------------------------------------------------------------------
+
+S = 10
+
+
+def constant(value: float | None) -> list[float | None]:
+    return [value] * S
+
+
+def epochs(values: dict[str, float | None]) -> dict[str, Any]:
+    return {key: constant(value) for key, value in values.items()}
+
+
+def cosines(**changes: Any) -> dict[str, Any]:
+    flat = {str(epoch): 0.3 for epoch in range(41)} | {"end": 0.3}
+    rows = {name: epochs(dict(flat)) for name in ("mean", "largest", "share ≥ 0.5", "share ≥ 0.7", "share ≥ 0.8")}
+    return {**rows, "first above 0.5": constant(16.0), **changes}
+
+
+def jumped(epoch: float, p: float = 0.001) -> dict[str, Any]:
+    return {
+        "epoch": constant(epoch),
+        "change": constant(epoch),
+        "common": {"epoch": epoch, "share": 0.5, "p": p, "reason": None},
+    }
+
+
+def row(**more: Any) -> dict[str, Any]:
+    half = {"alignment": constant(1.0), "loss": constant(2.0), "lag": constant(1.0), "loss fallen": constant(0.1)}
+    jumps = {name: jumped(1.2) for name in ("cosine", "correlation", "fit", "alignment", "loss")}
+    steady = epochs({str(e): 0.9 for e in range(41)} | {"end": 0.95})
+    return {
+        "seconds": 1.0,
+        "network": {"fit": constant(0.9), "spread": constant(0.9)},
+        "half": half,
+        "jumps": jumps,
+        "cosines": cosines(),
+        "machine": {"correlation": steady, "fit": steady},
+        "more points": {"correlation": steady, "fit": steady, "alignment": steady},
+        **more,
+    }
+
+
+def good() -> dict[str, Any]:
+    """A record in which every published statement holds."""
+    rows = {one.name: row() for one in TASKS}
+    rows["d3"]["cosines"]["share ≥ 0.8"] = epochs({"0": 0.0, "1": 0.4, "end": 0.6})
+    rows["d6"]["cosines"]["share ≥ 0.8"] = epochs({"0": 0.0, "1": 0.01, "end": 0.6})
+    rows["d11-correlated"]["correlation at the crossing"] = constant(0.05)
+    rows["d12-correlated"]["cosines"]["mean"] = epochs({"0": 0.1, "1": 0.4, "end": 0.45})
+    rows["d12-correlated"]["machine"]["correlation"] = epochs({"0": 0.2, "1": 0.8, "20": 0.6, "end": 0.5})
+    for name in ("mnist", "cifar10"):
+        for start in ("small", "standard"):
+            rows[f"{name}/{start}"]["machine"]["correlation"] = epochs({"0": 0.7, "end": 0.97})
+    return rows
+
+
+def made_up(folder: Path, change: Callable[[dict[str, Any]], None] | None = None) -> Record:
+    rows = good()
+    if change is not None:
+        change(rows)
+    record = Record.create(folder, kind="experiment", name="silent-alignment", config={})
+    record.put(**rows)
+    return record
+
+
+def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
+    claims = list(JUDGED.judge(SilentAlignment(), made_up(tmp_path / "good"), ""))
+    assert {claim.id: claim.verdict for claim in claims if claim.verdict != "reproduced"} == {}
+    assert len(claims) == 7
+
+
+def _apart(rows: dict[str, Any]) -> None:
+    rows["d7"]["jumps"]["correlation"]["epoch"] = constant(4.0)
+
+
+def _late(rows: dict[str, Any]) -> None:
+    for name in ("cosine", "correlation", "fit"):
+        rows["d7"]["jumps"][name] = jumped(8.0)
+
+
+def _steady(rows: dict[str, Any]) -> None:
+    rows["d7"]["jumps"]["fit"] = jumped(1.2, p=0.4)
+
+
+def _moves(rows: dict[str, Any]) -> None:
+    rows["d8"]["cosines"]["largest"]["end"] = constant(0.5)
+
+
+def _two_move(rows: dict[str, Any]) -> None:
+    rows["d8"]["cosines"]["largest"]["end"] = [0.5, 0.5] + [0.3] * 8
+
+
+def _early(rows: dict[str, Any]) -> None:
+    rows["d11-correlated"]["cosines"]["first above 0.5"] = constant(0.4)
+
+
+def _never(rows: dict[str, Any]) -> None:
+    rows["d11-correlated"]["cosines"]["first above 0.5"] = constant(None)
+
+
+def _leaps(rows: dict[str, Any]) -> None:
+    rows["d11-correlated"]["correlation at the crossing"] = constant(0.5)
+
+
+def _goes_on(rows: dict[str, Any]) -> None:
+    rows["d12-correlated"]["cosines"]["mean"]["end"] = constant(0.9)
+
+
+def _stronger(rows: dict[str, Any]) -> None:
+    rows["d12-correlated"]["machine"]["correlation"]["end"] = constant(0.9)
+
+
+def _few_align(rows: dict[str, Any]) -> None:
+    rows["d3"]["cosines"]["share ≥ 0.8"]["1"] = constant(0.05)
+
+
+def _many_align(rows: dict[str, Any]) -> None:
+    rows["d6"]["cosines"]["share ≥ 0.8"]["1"] = constant(0.05)
+
+
+def _weak(rows: dict[str, Any]) -> None:
+    rows["cifar10/small"]["machine"]["correlation"]["end"] = constant(0.85)
+
+
+def _no_better(rows: dict[str, Any]) -> None:
+    rows["mnist/small"]["machine"]["correlation"]["0"] = constant(0.99)
+
+
+@pytest.mark.parametrize(
+    ("claim", "change"),
+    [
+        ("d7-jump-epoch2", _apart),
+        ("d7-jump-epoch2", _late),
+        ("d7-jump-epoch2", _steady),
+        ("d8-static", _moves),
+        ("d8-static", _two_move),
+        ("d11corr-epoch16", _early),
+        ("d11corr-epoch16", _never),
+        ("d11corr-epoch16", _leaps),
+        ("d12corr-epoch1", _goes_on),
+        ("d12corr-epoch1", _stronger),
+        ("fig8-d3-cosines", _few_align),
+        ("fig9-d6-cosines", _many_align),
+        ("silent-alignment-reported", _weak),
+        ("silent-alignment-reported", _no_better),
+    ],
+)
+def test_a_verdict_follows_what_was_measured(
+    claim: str, change: Callable[[dict[str, Any]], None], tmp_path: Path
+) -> None:
+    assert READINGS[f"relu-{claim}"](SilentAlignment(), made_up(tmp_path / "bad", change)).holds is False
+
+
+def test_undefined_correlations_leave_too_few_seeds_for_a_verdict(tmp_path: Path) -> None:
+    def constant_network(rows: dict[str, Any]) -> None:
+        rows["d12-correlated"]["machine"]["correlation"]["end"] = [None] * 4 + [0.5] * 6
+
+    claims = {c.id: c for c in JUDGED.judge(SilentAlignment(), made_up(tmp_path / "run", constant_network), "")}
+    assert claims["relu-d12corr-epoch1"].verdict == "stand-in"
+    assert "6 network(s) where the check asks for 10" in claims["relu-d12corr-epoch1"].note
+
+
+def test_a_missing_leg_names_the_command_that_makes_it(tmp_path: Path) -> None:
+    record = made_up(tmp_path / "run", lambda rows: rows.pop("cifar10/small"))
+    claims = {claim.id: claim for claim in JUDGED.judge(SilentAlignment(), record, "")}
+    assert claims["relu-silent-alignment-reported"].verdict == "not testable here"
+    assert '"cifar10/small"' in claims["relu-silent-alignment-reported"].note
+    assert claims["relu-d8-static"].verdict == "reproduced"
+
+
+def test_tasks_whose_arrays_were_not_kept_are_not_drawn(tmp_path: Path) -> None:
+    record = Record.create(tmp_path / "run", kind="experiment", name="silent-alignment", config={"drawn": ["d7"]})
+    record.put(**good())
+    assert set(experiment.draw(record)) == {"silence"}

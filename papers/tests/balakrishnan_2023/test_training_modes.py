@@ -1,0 +1,169 @@
+"""Training modes on polynomials: the contract, what is frozen, verdicts that can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope.core import Record
+from ntkscope.experiments import EXPERIMENTS
+from ntkscope_papers.balakrishnan_2023.polynomials.data import Inputs, Task
+from ntkscope_papers.balakrishnan_2023.polynomials.mode_claims import (
+    MODES,
+    PUBLISHED,
+    READINGS,
+    kernels_key,
+    networks_key,
+    variants,
+)
+from ntkscope_papers.balakrishnan_2023.polynomials.networks import Recipe, train
+from ntkscope_papers.balakrishnan_2023.polynomials.training_modes import TrainingModes, phases
+
+JUDGED = EXPERIMENTS["training-modes"]
+
+
+@pytest.mark.guard
+class TestTrainingModes(ExperimentContract):
+    name = "training-modes"
+    tiny = given(train=48, validation=16, test=24, select_items=24, epochs=2, degrees=[3, 6], C=[10.0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("freeze", ["layer", "weights"])
+@pytest.mark.parametrize("state", ["kept", "reset"])
+def test_only_what_is_frozen_stands_still(mode: str, freeze: str, state: str) -> None:
+    config = TrainingModes(dimension=5, train=32, validation=8, test=8, epochs=3, batch=8, seeds=1)
+    recipe = Recipe(6, follow=1, mode=phases(mode, freeze, state))
+    task = Task("isotropic", 3, "raw")
+    found = train(config, Inputs(config, 0), [task], recipe, seed=0, device=torch.device("cpu"))
+    weights, biases, readout = found.changes[0].tolist()
+    assert (weights == 0) == (mode != "reg")
+    assert (biases == 0) == (mode != "reg" and freeze == "layer")
+    assert (readout == 0) == (mode == "first-last")
+
+
+def test_the_state_of_the_optimiser_matters() -> None:
+    assert phases("stop-first", "layer", "reset")[1].reset_optimizer
+    assert not phases("stop-first", "layer", "kept")[1].reset_optimizer
+    assert phases("reinit", "weights", "kept")[1].reinit == ("last",)
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------------
+
+CONFIG = TrainingModes(seeds=3)
+
+
+def mode_scores(mode: str, degree: int) -> dict[str, Any]:
+    """A network that behaves as published."""
+    r2 = 0.95 if mode == "reg" else (0.93 if degree % 2 else 0.1)
+    return {"r2 test": [r2, r2 - 0.01, r2 + 0.01], "mse test": [1 - r2] * 3}
+
+
+def good() -> dict[str, Any]:
+    """A record in which every published statement holds, in all readings."""
+    rows: dict[str, Any] = {}
+    tasks = [Task("isotropic", degree, target) for target in CONFIG.targets for degree in CONFIG.degrees]
+    for mode in MODES:
+        for freeze, state in variants():
+            changes = {
+                "first-layer weights after epoch 1": 0.1 if mode == "reg" else 0.0,
+                "first-layer biases after epoch 1": 0.1 if mode == "reg" or freeze == "weights" else 0.0,
+                "readout weights in epoch 1": 0.0 if mode == "first-last" else 0.1,
+            }
+            told = {task.key: mode_scores(mode, task.degree) for task in tasks}
+            rows[networks_key(mode, freeze, state)] = {"changes": changes, "tasks": told}
+        for degree in (3, 6):
+            machines = {"ntk svr": {"mse test": [0.9] * 3}, "learning ntk svr": {"mse test": [0.95] * 3}}
+            rows[kernels_key(mode, degree)] = {"models": machines}
+    for degree in (3, 6):
+        rows[kernels_key("rbf", degree)] = {"models": {"rbf svr": {"mse test": [0.6] * 3}}}
+    return rows
+
+
+def made_up(change: Callable[[dict[str, Any]], object] | None = None) -> Record:
+    """What readings see of a record."""
+    rows = good()
+    if change is not None:
+        change(rows)
+    return cast(Record, SimpleNamespace(metrics=rows))
+
+
+def test_all_statements_hold_in_a_made_up_record_that_fits_them() -> None:
+    record = made_up()
+    readings = {name: READINGS[name](CONFIG, record) for name in PUBLISHED}
+    assert [name for name, reading in readings.items() if reading.holds is not True] == []
+    assert readings["relu-appA-d3-modes"].note == "the verdict is the same in 7 of 7 other readings"
+
+
+def _plain(rows: dict[str, Any], mode: str, degree: int) -> Any:
+    return rows[networks_key(mode, "layer", "kept")]["tasks"][Task("isotropic", degree, "raw").key]
+
+
+def _thawed(rows: dict[str, Any]) -> None:
+    rows[networks_key("reinit", "layer", "reset")]["changes"]["first-layer weights after epoch 1"] = 1e-9
+
+
+def _reg_frozen(rows: dict[str, Any]) -> None:
+    rows["networks/reg"]["changes"]["first-layer weights after epoch 1"] = 0.0
+
+
+def _readout_moved(rows: dict[str, Any]) -> None:
+    rows[networks_key("first-last", "weights", "kept")]["changes"]["readout weights in epoch 1"] = 1e-9
+
+
+def _odd_fails(rows: dict[str, Any]) -> None:
+    _plain(rows, "first-last", 3)["r2 test"] = [0.7] * 3
+
+
+def _even_works(rows: dict[str, Any]) -> None:
+    _plain(rows, "stop-first", 6).update({"r2 test": [0.9] * 3, "mse test": [0.1] * 3})
+
+
+def _reg_beaten(rows: dict[str, Any]) -> None:
+    _plain(rows, "stop-first", 3)["r2 test"] = [0.99, 0.98, 1.0]
+
+
+def _rbf_worse(rows: dict[str, Any]) -> None:
+    rows[kernels_key("rbf", 6)]["models"]["rbf svr"]["mse test"] = [0.92] * 3
+
+
+@pytest.mark.parametrize(
+    ("claim", "change"),
+    [
+        ("poly-modes", _thawed),
+        ("poly-modes", _reg_frozen),
+        ("poly-modes", _readout_moved),
+        ("poly-modes-odd-even", _odd_fails),
+        ("poly-modes-odd-even", _even_works),
+        ("appA-d3-modes", _odd_fails),
+        ("appA-d3-modes", _reg_beaten),
+        ("appA-d6-modes", _even_works),
+        ("appA-d6-modes", _rbf_worse),
+    ],
+)
+def test_a_verdict_follows_what_was_measured(claim: str, change: Callable[[dict[str, Any]], None]) -> None:
+    assert READINGS[f"relu-{claim}"](CONFIG, made_up(change)).holds is False
+
+
+def test_other_readings_that_disagree_are_named() -> None:
+    def change(rows: dict[str, Any]) -> None:
+        key = Task("isotropic", 3, "unit").key
+        rows[networks_key("reinit", "weights", "reset")]["tasks"][key]["r2 test"] = [0.1] * 3
+
+    reading = READINGS["relu-appA-d3-modes"](CONFIG, made_up(change))
+    assert reading.holds is True
+    assert reading.note.endswith("6 of 7 other readings, not in: weights frozen, state reset, unit")
+
+
+def test_missing_legs_are_named() -> None:
+    gone = kernels_key("reinit", 6)
+    record = made_up(lambda rows: rows.pop(gone))
+    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
+    assert claims["relu-appA-d6-modes"].verdict == "not testable here"
+    assert f'"{gone}"' in claims["relu-appA-d6-modes"].note

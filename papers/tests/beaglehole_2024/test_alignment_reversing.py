@@ -1,0 +1,91 @@
+"""The alignment-reversing set: the contract, predictions beside observations, verdicts that can fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope.core import Record
+from ntkscope.measures import early_time as early
+from ntkscope_papers.beaglehole_2024.alignment_reversing import AlignmentReversing, Networks, construction, one_balance
+from ntkscope_papers.beaglehole_2024.reversing_claims import READINGS, comparison, drop, read
+
+SMALL = replace(AlignmentReversing.smoke(), size=32, networks=3)
+
+
+class TestAlignmentReversing(ExperimentContract):
+    name = "alignment-reversing"
+    tiny = given(size=16, balances=(0.25, 1.0), networks=2)
+    identities = ("nfa-appF-X2",)
+
+
+def test_one_balance_is_what_the_measures_say() -> None:
+    networks = Networks(SMALL, 0, torch.device("cpu"))
+    found = one_balance(SMALL, networks, "support", 0.5, 1)
+    assert len(found["observed"]) == 3
+    assert all(0 < value <= 1 for value in found["observed"])
+    drawn = early.drawn_moments(32, 32, draws=3, seed=0).values
+    assert networks.moments == pytest.approx(drawn, rel=1e-10)
+    assert 0 < found["predicted"] <= 1
+
+
+def test_the_construction_exists_with_enough_rows_only() -> None:
+    found = construction(0)
+    assert found["enough rows"] < 1e-8
+    assert found["rank of X₁ᵀX₁ over d, n = d"] == 0.25
+    assert found["columns of V₂ over d, n = d"] == 0.75
+
+
+def _record(tmp_path: Path, predicted: float, lowest: float, printed: float | None = None) -> Record:
+    """Ten data seeds, three balances: observed 0.9, `lowest` at the smallest; predictions off by `predicted`."""
+    record = Record.create(tmp_path / "run", kind="experiment", name="alignment-reversing")
+
+    def one(rho: float) -> dict[str, Any]:
+        made = dict.fromkeys(("limits of the moments", "exact means", "mean term"), rho)
+        return {
+            "observed": [rho, rho],
+            "predicted": rho + predicted,
+            **{f"predicted, {key}": value for key, value in made.items()},
+            "printed": printed,
+            "SBS with I": 0.2,
+            "S² with I": 0.1,
+            "SBS with S²": 0.9,
+        }
+
+    for seed in range(10):
+        balances = {"0.1": one(lowest), "0.5": one(0.8), "1": one(0.95)}
+        record.put(**{f"support/{seed}": {"seconds": 1.0, "balances": balances}})
+    return record
+
+
+@pytest.mark.parametrize(
+    ("predicted", "lowest", "printed", "match", "balance"),
+    [
+        (0.001, 0.7, None, True, True),
+        (0.02, 0.7, None, False, True),
+        (0.001, 0.9, None, True, False),
+        (0.001, 0.7, 0.5, False, True),
+    ],
+)
+def test_verdicts(
+    tmp_path: Path, predicted: float, lowest: float, printed: float | None, match: bool, balance: bool
+) -> None:
+    record = _record(tmp_path, predicted, lowest, printed)
+    readings = read()
+    assert readings["match"](AlignmentReversing.paper(), record).holds is match
+    assert readings["balance"](AlignmentReversing.paper(), record).holds is balance
+    assert readings["identity"](AlignmentReversing.paper(), record).holds is False
+    assert comparison(record, READINGS[0])["of"] == 30
+    assert drop(record, READINGS[0])["lowest at"] == ("0.1" if lowest < 0.8 else "0.5")
+
+
+def test_what_was_not_run_is_said(tmp_path: Path) -> None:
+    record = Record.create(tmp_path / "run", kind="experiment", name="alignment-reversing")
+    for name, reading in read().items():
+        assert reading(AlignmentReversing.paper(), record).lacks, name

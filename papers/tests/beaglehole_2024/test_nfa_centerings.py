@@ -1,0 +1,74 @@
+"""Figures 4 and 5 of the feature-ansatz paper: the contract, the expansion, verdicts on made-up paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ntkscope as ns
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope_papers.beaglehole_2024 import centering_claims as claims
+from ntkscope_papers.beaglehole_2024.feature_runs import array_of, columns, key_of
+from ntkscope_papers.beaglehole_2024.nfa_centerings import NFACenterings, expanded, whole_loss
+
+CPU = torch.device("cpu")
+SCALES = (0.01, 1.0)
+
+
+@pytest.mark.guard
+class TestNFACenterings(ExperimentContract):
+    name = "nfa-centerings"
+    tiny = given(items=16, dimension=6, width=8, test_items=8, scales=SCALES, steps=10)
+    identities = ("nfa-centred-in-numerator",)
+
+
+def test_the_sixteen_terms_add_up() -> None:
+    config = NFACenterings(items=16, dimension=6, width=8, test_items=4, scales=SCALES, steps=30, lr=0.2)
+    for one in expanded(config, [0, 1], CPU)["scales"].values():
+        assert max(one["gap"].values()) < 1e-12
+        assert one["terms"] == 16
+
+
+def test_without_the_half_the_first_steps_move_more() -> None:
+    config = NFACenterings(items=64, dimension=10, width=32, test_items=4, scales=SCALES)
+    found = whole_loss(config, [0, 1], CPU)["losses"]
+    assert np.mean(found["MSE"]["ratio"]) > np.mean(found["½·MSE"]["ratio"])
+
+
+def record_of(tmp_path: Path, ratios: dict[float, tuple[float, float]], tangents: tuple[float, float]) -> ns.Record:
+    record = ns.Record.create(tmp_path / "run", kind="experiment", name="nfa-centerings")
+    noise = np.random.default_rng(0).normal(size=(10, 1)) * 0.01
+    for spectrum in claims.SPECTRA:
+        for scale, (first, last) in ratios.items():
+            ratio = np.array([[np.nan, first, first, last]]) + noise
+            tangent = np.array([[np.nan, tangents[0], tangents[0], tangents[1]]]) + noise
+            record.array(array_of(spectrum, scale), np.stack([ratio, ratio, tangent, tangent, ratio, ratio]))
+            told = {"steps": [0, 5, 25, 800], "rows": columns(["ratio", "tangents"]), "diverged": 0, "notes": []}
+            record.put(**{key_of(spectrum, scale): told})
+    return record
+
+
+def test_paths_as_published_reproduce(tmp_path: Path) -> None:
+    record = record_of(tmp_path, {0.01: (0.1, 0.9), 1.0: (0.05, 0.4)}, (0.6, 0.4))
+    for name in ("double-centred", "ptk-centred"):
+        reading = claims.READINGS[name](NFACenterings(scales=SCALES), record)
+        assert reading.holds, (name, reading)
+
+
+@pytest.mark.parametrize(
+    ("name", "ratios", "tangents"),
+    [
+        ("double-centred", {0.01: (0.1, 0.9), 1.0: (0.3, 0.4)}, (0.6, 0.4)),
+        ("double-centred", {0.01: (0.1, 0.9), 1.0: (0.05, 0.03)}, (0.6, 0.4)),
+        ("double-centred", {0.01: (0.1, 0.3), 1.0: (0.05, 0.4)}, (0.6, 0.4)),
+        ("ptk-centred", {0.01: (0.1, 0.9), 1.0: (0.05, 0.4)}, (0.4, 0.6)),
+    ],
+)
+def test_other_paths_do_not(
+    tmp_path: Path, name: str, ratios: dict[float, tuple[float, float]], tangents: tuple[float, float]
+) -> None:
+    assert not claims.READINGS[name](NFACenterings(scales=SCALES), record_of(tmp_path, ratios, tangents)).holds

@@ -1,0 +1,154 @@
+"""Cost of kernels: the contract, the paper's counts, the tail of residuals, when a network is trained, figures."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from statistics import linear_regression
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ntkscope as ns
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope_papers.engel_2023.kernel_cost import (
+    BENT,
+    TIMED,
+    KernelCost,
+    carried_on,
+    draw,
+    judge,
+    operations,
+    residual_figures,
+)
+from ntkscope_papers.framework import run as _runner
+from ntkscope_papers.shared.networks import weights_file
+
+
+@pytest.mark.guard
+class TestKernelCost(ExperimentContract):
+    name = "kernel-cost"
+    tiny = given(
+        train_items=60,
+        epochs=1,
+        batch=30,
+        points=(10, 20),
+        dense_points=10,
+        residual_points=30,
+        dim=32,
+        dims=(16, 64),
+        outputs=(1, 10),
+        output_points=10,
+        repeats=1,
+    )
+    timed = ("time/", "dense/", "outputs/")
+    identities = ("surrogate-projection-saves-when", "surrogate-memory-factor")
+
+
+@pytest.mark.parametrize(("n", "p", "saving"), [(50_000, 11_173_962, 4.9), (8_551, 109_500_000, 0.83)])
+def test_the_counts_predict_what_the_ledger_found(n: int, p: int, saving: float) -> None:
+    counts = operations(n, 10, p, 10_240)
+    assert counts["trNTK"] / counts["proj-trNTK"] == pytest.approx(saving, rel=0.02)
+    assert counts["proj-trNTK"] == 10 * counts["proj-pNTK"]
+    assert counts["eNTK"] == 10 * counts["trNTK"]
+
+
+def test_seconds_are_carried_on_by_what_they_are_made_of() -> None:
+    n = [1000, 2000, 4000]
+    assert carried_on(n, [2e-3 * k for k in n], 50_000) == pytest.approx(100)  # grows with the points
+    assert carried_on(n, [3e-7 * k**2 for k in n], 50_000) == pytest.approx(750)  # with the pairs
+    assert carried_on(n, [1.0, 0.9, 1.1], 50_000) > 0  # noise never makes it negative
+
+
+def test_a_gaussian_tail_falls_faster_than_an_exponential_one() -> None:
+    draw = np.random.default_rng(0)
+    gaussian = residual_figures(draw.normal(size=200_000), 100)
+    laplace = residual_figures(draw.laplace(size=200_000), 100)
+    assert gaussian["std sqrt K"] == pytest.approx(10, rel=0.01)
+    assert gaussian["faster"] > 1 > abs(laplace["faster"])
+    assert laplace["slope"] == pytest.approx(-(2**0.5), rel=0.1)
+    heavy = residual_figures(draw.standard_cauchy(size=200_000).clip(-1e3, 1e3), 100)
+    assert heavy["faster"] < -0.05 or heavy["slope"] > -1
+
+
+def test_a_tail_heavier_than_exponential_is_told_apart() -> None:
+    random = np.random.default_rng(0)
+    assert residual_figures(random.normal(size=80_000), 1)["faster"] >= BENT
+    assert residual_figures(random.laplace(size=80_000), 1)["faster"] >= BENT
+    assert residual_figures(random.standard_t(3, size=80_000), 1)["faster"] < BENT
+    assert not residual_figures(random.normal(size=20), 1)["faster"] >= BENT  # too few to say
+
+
+SMALL: dict[str, Any] = {
+    "train_items": 60,
+    "epochs": 1,
+    "batch": 30,
+    "points": (10, 20),
+    "dims": (16, 64),
+    "repeats": 1,
+}
+
+
+def made_up(config: KernelCost) -> dict[str, Any]:
+    """A result of every leg: times of a line 3 + 2 C for the trace-NTK, of C alone for its projection."""
+    best = {f"time/{k}/{n}": 1e-3 * n * (5 - i) for i, k in enumerate(TIMED) for n in config.points}
+    best |= {"dense/proj-trntk": 9.0, "dense/proj-pntk": 1.0}
+    for c in config.outputs:
+        best |= {f"outputs/trntk/{c}": 3.0 + 2.0 * c, f"outputs/proj-trntk/{c}": 0.5 * c}
+    tails = dict.fromkeys(("std", "std sqrt K", "largest", "kurtosis", "faster"), 0.1) | {"slope": -1.0}
+    residuals = {f"residual/{dim}": {"seconds": 1.0, **tails} for dim in config.dims}
+    return {key: {"seconds": 1.0, "best": value} for key, value in best.items()} | residuals
+
+
+@pytest.mark.guard
+@pytest.mark.parametrize("gathered", [False, True])
+@pytest.mark.parametrize("lost", ["", "time/ck/10", "residual/16"])
+def test_a_network_is_trained_only_if_a_leg_needs_it(
+    lost: str, gathered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_runner, "save_figures", lambda draw, record: [])
+    config = dataclasses.replace(KernelCost.smoke(), **SMALL)
+    settings = {"scale": "smoke", **{k: v for k, v in dataclasses.asdict(config).items() if k != "legs"}}
+    done = ns.Record.create(
+        tmp_path / "done", kind="experiment", name="kernel-cost", config=settings, seeds={"seed": 0}
+    )
+    done.put(**{key: value for key, value in made_up(config).items() if key != lost})
+    out, others = (tmp_path / "run", [tmp_path / "done"]) if gathered else (tmp_path / "done", [])
+    record = ns.run("kernel-cost", "smoke", out=out, device="cpu", gather_from=others, **SMALL)
+    assert weights_file(record, "small_cnn").exists() == ("training/small_cnn" in record.metrics) == bool(lost)
+    assert made_up(config).keys() <= set(record.metrics)
+    assert None not in [claim.measured for claim in record.claims]
+    assert (record.metrics["classes"], record.metrics["parameters"] > 1000) == (10, True)
+
+
+def test_times_for_all_outputs_and_for_each_are_told_apart(tmp_path: Path) -> None:
+    """Of made-up times 3 + 2 C and C / 2; the slope of the first is far from 1, though it is linear in C."""
+    record = ns.Record.create(tmp_path / "run", kind="experiment", name="kernel-cost")
+    record.put(**made_up(KernelCost.paper()))
+    claims = {claim.id: claim for claim in judge(KernelCost.paper(), record, "")}
+    found = claims["surrogate-cost-formulas"]
+    assert found.measured["seconds for all outputs, for each"] == {"trntk": [3.0, 2.0], "proj-trntk": [0.0, 0.5]}
+    outputs, seconds = ([math.log(value) for value in values] for values in ((1, 2, 5, 10), (5, 7, 13, 23)))
+    slope = linear_regression(outputs, seconds).slope
+    assert found.measured["log-log slope"] == {"trntk": pytest.approx(slope, abs=5e-4), "proj-trntk": 1.0}  # rounded
+    assert found.verdict == "not reproduced"
+    record.put(**{f"outputs/trntk/{c}": {"best": 2.0 * c} for c in KernelCost.paper().outputs})
+    claims = {claim.id: claim for claim in judge(KernelCost.paper(), record, "")}
+    assert claims["surrogate-cost-formulas"].verdict == "reproduced"
+
+
+@pytest.mark.parametrize("lost", ["", "time/", "residual/"])
+def test_a_record_without_some_legs_is_drawn(lost: str, tmp_path: Path) -> None:
+    config = KernelCost.paper()
+    record = ns.Record.create(
+        tmp_path / "run", kind="experiment", name="kernel-cost", config=dataclasses.asdict(config)
+    )
+    record.put(**{key: value for key, value in made_up(config).items() if not lost or not key.startswith(lost)})
+    for dim in config.dims if lost != "residual/" else ():
+        record.array(f"residual-{dim}", np.linspace(-1, 1, 50))
+    times, densities, spreads = draw(record)["table4"].axes
+    assert len(times.lines) == (0 if lost == "time/" else 2 * len(TIMED))
+    assert (len(densities.lines), len(spreads.lines)) == ((0, 0) if lost == "residual/" else (len(config.dims), 2))

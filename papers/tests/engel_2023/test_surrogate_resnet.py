@@ -1,0 +1,120 @@
+"""Surrogates of residual networks: the contract, verdicts and figures of made-up records, and the real pretrained network."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ntkscope as ns
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope_papers.engel_2023.surrogate_resnet import SurrogateResnet, draw, judge
+
+
+@pytest.mark.nightly
+class TestSurrogateResnet(ExperimentContract):
+    name = "surrogate-resnet"
+    tiny = given(networks=("resnet18",), train_items=60, test_items=30, epochs=1, batch=30, points=24)
+
+
+def test_leaving_a_pretrained_network_out_is_said_where_it_counts(tmp_path: Path) -> None:
+    record = ns.Record.create(tmp_path / "run", kind="experiment", name="surrogate-resnet")
+    row = {"tau": 0.7, "tau_literal": 0.7, "tad": 0.1, "total_variation": 0.1, "network_accuracy": 0.93}
+    record.put(**{f"{name}/0": {**row, "other ridges": {}} for name in ("resnet18", "resnet34", "mobilenetv2")})
+    config = dataclasses.replace(SurrogateResnet.paper(), pretrained=())
+    verdicts = {claim.id: claim.verdict for claim in judge(config, record, "")}
+    assert verdicts["surrogate-table1-resnet18-cifar10"] == "reproduced"
+    assert verdicts["surrogate-table1-tau-floor"] == verdicts["surrogate-table1-tad-small"] == "stand-in"
+
+
+def result(optimum: float, *sgd: float) -> dict[str, Any]:
+    """Of one network: τ at the optimum and by SGD for every seed; without any, not fitted by SGD."""
+    row = {"tau": optimum, "tau_literal": optimum, "tad": 0.1, "total_variation": 0.1, "network_accuracy": 0.93}
+    seeds = {str(s): {"unsaturated": {"tau": tau}} for s, tau in enumerate(sgd)}
+    return {**row, "other ridges": {}, **({"stochastic": {"alpha": 1e-4, "seeds": seeds}} if sgd else {})}
+
+
+EVERY = (*SurrogateResnet.paper().networks, *SurrogateResnet.paper().pretrained)
+GOOD = result(0.7, 0.5, 0.8)  # by SGD 0.65 on average
+
+
+@pytest.mark.parametrize(
+    ("other", "holds"),
+    [
+        (GOOD, True),
+        (result(0.6, 0.6), True),
+        (result(0.7), True),
+        (result(0.7, float("nan"), 0.6), True),
+        (result(0.7, 0.5, 0.69), False),
+        (result(0.59, 0.7), False),
+    ],
+)
+@pytest.mark.parametrize("name", ["mobilenetv2", "resnet56"])
+def test_the_floor_of_tau_is_that_of_both_fits(name: str, other: dict[str, Any], holds: bool, tmp_path: Path) -> None:
+    """A network is trained here or pretrained; its mean over the seeds of SGD counts, not the least."""
+    record = ns.Record.create(tmp_path / "run", kind="experiment", name="surrogate-resnet")
+    record.put(**{f"{k}/0": other if k == name else GOOD for k in EVERY})
+    found = {claim.id: claim for claim in judge(SurrogateResnet.paper(), record, "")}
+    assert found["surrogate-table1-tau-floor"].verdict == ("reproduced" if holds else "not reproduced")
+    assert found["surrogate-table1-tau-floor"].measured["at the optimum"][name] == other["tau"]
+    assert found["surrogate-table1-tau-floor"].measured["by SGD"]["resnet18"] == 0.65
+    assert found["surrogate-table1-resnet18-cifar10"].holds
+    assert found["surrogate-table1-mobilenetv2-cifar10"].holds == (holds or name != "mobilenetv2")
+
+
+def drawn(folder: Path, found: dict[str, Any]) -> tuple[ns.Record, list[dict[str, Any]]]:
+    """A record with these results, and the bars of each panel of Table 1 by their title."""
+    config = dataclasses.asdict(SurrogateResnet.paper())
+    record = ns.Record.create(folder, kind="experiment", name="surrogate-resnet", config=config)
+    record.put(**found)
+    figure = draw(record)["table1"]
+    return record, [
+        {one.get_label(): one for one in axis.containers if one.get_label()[0] != "_"} for axis in figure.axes
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "mean", "deviation"),
+    [(GOOD, 0.65, 0.15), (result(0.7, 0.5, float("nan"), 0.7), 0.6, 0.1)],
+    ids=["whole", "a fit without tau"],
+)
+def test_one_network_is_drawn(row: dict[str, Any], mean: float, deviation: float, tmp_path: Path) -> None:
+    record, (tau, tad) = drawn(tmp_path / "run", {"resnet34/0": row})
+    heights = {title: [bar.get_height() for bar in bars] for title, bars in tau.items()}
+    assert heights == {"at the optimum": [0.7], "by SGD": [pytest.approx(mean)], "published": [0.786]}
+    low, high = tau["by SGD"].errorbar.lines[2][0].get_segments()[0][:, 1]
+    assert high - low == pytest.approx(2 * deviation)
+    assert {title: bars[0].get_height() for title, bars in tad.items()} == {"at the optimum": 0.1, "published": -0.29}
+    assert set(draw(record)) == {"table1"}
+    record.array("log-odds-resnet34-0", np.arange(6.0).reshape(2, 3))
+    assert len(draw(record)["log-odds"].axes) == 1
+
+
+def test_networks_without_fits_by_sgd_leave_a_gap(tmp_path: Path) -> None:
+    _, (tau, _) = drawn(tmp_path / "run", {"resnet18/0": result(0.7), "resnet34/0": GOOD})
+    np.testing.assert_allclose([bar.get_height() for bar in tau["by SGD"]], [np.nan, 0.65])
+    assert drawn(tmp_path / "empty", {})[1][0].keys() == tau.keys()
+
+
+@pytest.mark.data
+@pytest.mark.nightly
+def test_a_pretrained_network_and_its_surrogate_agree(tmp_path: Path) -> None:
+    record = ns.run(
+        "surrogate-resnet",
+        "paper",
+        out=tmp_path / "run",
+        device="cpu",
+        networks=(),
+        pretrained=("resnet20",),
+        points=300,
+        test_items=300,
+        memory="2GiB",
+    )
+    row = record.metrics["resnet20/0"]
+    assert row["network_accuracy"] > 0.88  # 92.6 % on all 10,000; three standard errors of 300 items are 4.5 points
+    assert row["tau"] > 0.4
+    assert {claim.verdict for claim in record.claims} <= {"stand-in", "not testable here"}

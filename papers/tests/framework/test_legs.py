@@ -1,0 +1,166 @@
+"""Legs: several runs, one record."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ntkscope as ns
+from ntkscope.core import Record, RecordError, UsageError
+from ntkscope_papers.framework.gather import gather
+from ntkscope_papers.framework.legs import Leg, chosen, run_legs, showing
+from ntkscope_papers.framework.results import once
+from ntkscope_papers.framework.run import _trusting
+
+OPTIONS = {
+    "device": "cpu",
+    "items": 10,
+    "large": 12,
+    "widths": (0.5,),
+    "large_widths": (),
+    "alexnet_widths": (),
+    "enlarge": 2,
+}
+
+
+@pytest.mark.guard
+def test_runs_of_different_legs_fill_one_record_and_other_settings_are_refused(tmp_path: Path) -> None:
+    first = ns.run("effective-rank", "smoke", out=tmp_path / "run", legs=["lenet/standard"], **OPTIONS)
+    assert [key for key in first.metrics if "/" in key] == ["lenet/standard/x0.5"]
+    assert "legs" not in first.config
+    second = ns.run("effective-rank", "smoke", out=tmp_path / "run", legs=["lenet/shifted"], **OPTIONS)
+    assert [key for key in second.metrics if "/" in key] == ["lenet/standard/x0.5", "lenet/shifted/x0.5"]
+    assert second.metrics["lenet/standard/x0.5"] == first.metrics["lenet/standard/x0.5"]
+    with pytest.raises(RecordError, match="items"):
+        ns.run("effective-rank", "smoke", out=tmp_path / "run", legs=["lenet/shifted"], **{**OPTIONS, "items": 11})
+
+
+@pytest.mark.guard
+def test_legs_run_into_records_of_their_own_are_gathered_with_their_environments(tmp_path: Path) -> None:
+    one = ns.run("effective-rank", "smoke", out=tmp_path / "one", legs=["lenet/standard"], **OPTIONS)
+    two = ns.run("effective-rank", "smoke", out=tmp_path / "two", legs=["lenet/shifted"], **OPTIONS)
+    whole = ns.run(
+        "effective-rank",
+        "smoke",
+        out=tmp_path / "whole",
+        legs=["lenet"],
+        gather_from=[tmp_path / "one", tmp_path / "two"],
+        **OPTIONS,
+    )
+    for part in (one, two):
+        results = {key: value for key, value in part.metrics.items() if "/" in key}
+        assert results
+        assert results.items() <= dict(whole.metrics).items()  # the seconds too: nothing was computed again
+    assert [source["legs"] for source in whole.metrics["gathered"]] == [["lenet/standard/x0.5"], ["lenet/shifted/x0.5"]]
+    assert whole.metrics["gathered"][0]["environment"] == one.environment
+
+    again = ns.run(
+        "effective-rank", "smoke", out=tmp_path / "again", legs=["lenet"], gather_from=[tmp_path / "whole"], **OPTIONS
+    )
+    assert again.metrics["gathered"] == whole.metrics["gathered"]
+
+    with pytest.raises(UsageError, match="config"):
+        ns.run(
+            "effective-rank", "smoke", out=tmp_path / "x", gather_from=[tmp_path / "one"], **{**OPTIONS, "items": 11}
+        )
+    with pytest.raises(UsageError, match="does not run in legs"):
+        ns.run("simplicity-bias", "smoke", out=tmp_path / "y", gather_from=[tmp_path / "one"])
+
+
+def test_a_memory_budget_does_not_keep_records_apart_and_is_listed(tmp_path: Path) -> None:
+    small = Record.create(tmp_path / "small", kind="experiment", name="x", config={"memory": "1GiB", "items": 3})
+    small.put(leg={"seconds": 1.0, "value": 2})
+    large = Record.create(tmp_path / "large", kind="experiment", name="x", config={"memory": "2GiB", "items": 3})
+    gather(large, [tmp_path / "small"])
+    assert large.metrics["leg"]["value"] == 2
+    assert [source["memory"] for source in large.metrics["gathered"]] == ["1GiB"]
+    other = Record.create(tmp_path / "other", kind="experiment", name="x", config={"memory": "1GiB", "items": 4})
+    with pytest.raises(UsageError, match="config"):
+        gather(other, [tmp_path / "small"])
+
+
+def test_a_record_kept_without_its_arrays_gives_its_results_and_a_damaged_array_is_refused(tmp_path: Path) -> None:
+    one, two, three = (
+        Record.create(tmp_path / name, kind="experiment", name="legs") for name in ("one", "two", "three")
+    )
+    one.put(leg={"found": 1, "seconds": 0.5})
+    for name in ("kept", "lost"):
+        one.array(name, np.arange(3.0))
+    (tmp_path / "one" / "lost.npy").unlink()
+    gather(two, [tmp_path / "one"])
+    assert two.metrics["leg"]["found"] == 1
+    assert list(two.arrays) == ["kept"]
+    assert two.arrays["kept"].tolist() == [0, 1, 2]
+    assert two.metrics["gathered"][0]["arrays not kept"] == ["lost"]
+    (tmp_path / "one" / "kept.npy").write_bytes(b"damaged")
+    with pytest.raises(RecordError, match="kept"):
+        gather(three, [tmp_path / "one"])
+
+
+def test_a_setting_called_legs_is_declared_as_such() -> None:
+    for experiment in ns.EXPERIMENTS.values():
+        names = [field.name for field in dataclasses.fields(experiment.config)]
+        assert ("legs" in names) == ("legs" in experiment.legs), experiment.name
+
+
+def test_a_leg_that_does_not_exist_is_refused_and_a_beginning_is_a_whole_word() -> None:
+    legs = [Leg("train/x1/a", dict), Leg("train/x10/a", dict)]
+    assert [leg.key for leg in chosen(legs, ["train/x1"])] == ["train/x1/a"]
+    with pytest.raises(UsageError, match=r"expected the beginning of one of: train/x1/a, train/x10/a"):
+        chosen(legs, ["train/x2"])
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_leg_knows_whether_its_run_shows_progress_and_afterwards_nothing_does(tmp_path: Path, progress: bool) -> None:
+    def fails() -> dict[str, float]:
+        raise RuntimeError(str(showing()))
+
+    record = Record.create(tmp_path / "run", kind="experiment")
+    run_legs(record, [Leg("one", lambda: {"showing": showing()})], (), progress=progress)
+    assert record.metrics["one"]["showing"] is progress
+    with pytest.raises(RuntimeError, match=str(progress)):
+        run_legs(record, [Leg("two", fails)], (), progress=progress)
+    assert not showing()
+
+
+ODD: list[object] = [5, "abc", None, [1], [{}], [{"legs": 5}], {"legs": ["leg"]}]
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        *({"gathered": value} for value in ODD),
+        {"gathered": [{"legs": [[1]], "environment": {}, "seconds": 1}]},
+        {"leg": {"seconds": "x"}},
+        {"leg": {"seconds": float("nan")}},
+        {"leg": {"seconds": -1}},
+    ],
+    ids=repr,
+)
+def test_what_no_run_gathered_is_refused(tmp_path: Path, metrics: dict[str, object]) -> None:
+    with Record.create(tmp_path / "theirs", kind="experiment", name="x") as theirs:
+        theirs.put(**metrics)
+    with Record.create(tmp_path / "ours", kind="experiment", name="x") as ours:
+        with pytest.raises(RecordError, match="was not written by a run"):
+            gather(ours, [tmp_path / "theirs"])
+        assert not ours.metrics
+
+
+@pytest.mark.parametrize("value", [5, None, [1], "x"])
+def test_what_is_no_result_is_refused_when_a_run_resumes(tmp_path: Path, value: object) -> None:
+    record = Record.create(tmp_path, kind="experiment")
+    record.put(leg=value)
+    with pytest.raises(RecordError, match="expected a result"):
+        once(record, "leg", dict)
+
+
+def test_errors_are_blamed_on_earlier_results_only_where_there_are_some(tmp_path: Path) -> None:
+    record = Record.create(tmp_path, kind="experiment", name="x")
+    with pytest.raises(KeyError), _trusting(record):
+        raise KeyError("value")
+    record.put(leg={"seconds": 1.0})
+    with pytest.raises(RecordError, match="KeyError: 'value'"), _trusting(record):
+        raise KeyError("value")

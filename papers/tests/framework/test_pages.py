@@ -1,0 +1,79 @@
+"""Pages made of records: filled twice they are the same, they show what the records say, and none is out of date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ntkscope.core import Claim, Record, UsageError
+from ntkscope_papers.framework.pages import Results, filled, main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [page for page in sorted(ROOT.glob("docs/*.md")) if "<!-- made: " in page.read_text(encoding="utf-8")]
+
+PAGE = """# A page
+<!-- made: state made-up absent -->
+<!-- end -->
+Words between.
+<!-- made: statements made-up -->
+something old
+<!-- end -->
+<!-- made: not-reproduced made-up absent -->
+<!-- end -->
+<!-- made: figure made-up/curve A curve -->
+<!-- end -->
+"""
+
+
+def results(folder: Path) -> Results:
+    with Record.create(folder / "made-up", kind="experiment", name="made-up") as record:
+        record.put(leg={"seconds": 90.0, "x": 1})
+        record.claim(Claim("a-holds", "Table 1", 1.0, {"|x|": 1.0}, "within 1", "reproduced", ""))
+        record.claim(Claim("a-fails", "Table 1", 1.0, 3.0, "within 1", "not reproduced", "why"))
+    (folder / "made-up" / "figures").mkdir()
+    (folder / "made-up" / "figures" / "curve.png").write_bytes(b"picture")
+    return Results(folder, "../results")
+
+
+def test_a_page_shows_what_the_records_say(tmp_path: Path) -> None:
+    where = results(tmp_path)
+    text = filled(PAGE, where)
+    assert "| [`made-up`](../results/made-up/record.json) | 1 | 1 | 0 | 0 | cpu | 1.5 |" in text
+    assert "| `absent` |  |  |  |  | not run yet |  |" in text
+    assert "| `a-holds` | within 1 | ∣x∣: 1 | reproduced |  |" in text
+    assert "| `a-fails` | `made-up` | within 1 | why |" in text
+    assert text.count("a-holds") == 1
+    assert "Not run yet: `ntkscope run absent --scale paper" in text
+    assert "![A curve](../results/made-up/figures/curve.png)" in text
+    assert "something old" not in text
+    assert "Words between." in text
+    assert filled(text, where) == text
+
+
+def test_marks_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    where = Results(tmp_path, "results")
+    with pytest.raises(UsageError, match="kind 'poem'; expected one of state"):
+        filled("<!-- made: poem x -->\n<!-- end -->\n", where)
+    with pytest.raises(UsageError, match="not closed"):
+        filled("<!-- made: state x -->\n", where)
+    with pytest.raises(UsageError, match="not closed"):
+        filled("<!-- made: state x -->\n<!-- made: state y -->\n<!-- end -->\n", where)
+
+
+def test_the_command_writes_the_page(tmp_path: Path) -> None:
+    results(tmp_path / "results")
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "page.md"
+    page.write_text(PAGE, encoding="utf-8")
+    assert main([str(page), str(tmp_path / "results")]) == 0
+    assert "](../results/made-up/figures/curve.png)" in page.read_text(encoding="utf-8")
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_are_up_to_date(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert filled(text, Results(ROOT / "results", "../results")) == text, (
+        f"run: python -m ntkscope_papers.framework.pages docs/{page.name} results"
+    )

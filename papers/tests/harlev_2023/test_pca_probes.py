@@ -1,0 +1,249 @@
+"""Probes of principal components: the contract, bits that come back as they were, and verdicts that can fail."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope.core import Part, Record, Split, UsageError
+from ntkscope.experiments import EXPERIMENTS
+from ntkscope.measures.probe_agreement import PROBES
+from ntkscope.measures.probes import grid, sweep
+from ntkscope.tangent import activations
+from ntkscope_papers.harlev_2023 import pca_probes as experiment
+from ntkscope_papers.harlev_2023.pca_probes import PcaProbes
+from ntkscope_papers.harlev_2023.probe_claims import READINGS
+from ntkscope_papers.harlev_2023.probe_readings import array_name, key, of
+from ntkscope_papers.harlev_2023.probed_networks import NETWORKS, build, probed
+
+JUDGED = EXPERIMENTS["pca-probes"]
+LAYERS = NETWORKS["resnet18"].layers
+
+
+@pytest.mark.guard
+class TestPcaProbes(ExperimentContract):
+    name = "pca-probes"
+    tiny = given(train_items=60, test_items=30, epochs=1, components=8, draws=20)
+    identities = ("probes-ncc-saturation-identity", "probes-90pct-rule", "probes-ncc-is-affine")
+
+
+def test_layers_have_the_published_sizes() -> None:
+    """A ResNet-18 with the pooling after its stem, an eighth as wide: every size is an eighth."""
+    images = Split(train=_part(), test=_part(), classes=tuple("0123456789"), name="made up")
+    model = build(PcaProbes(width=0.125), images, 0).eval()
+    sizes = [row.shape[1] * 8 for row in activations(model, images.train.x, LAYERS).values()]
+    assert sizes == [16384, 16384, 16384, 8192, 8192, 4096, 4096, 2048, 2048]
+    assert [len(network.layers) for network in NETWORKS.values()] == [9, 10, 10]
+    with pytest.raises(UsageError, match="expected one of resnet18, resnet20, resnet56"):
+        probed("resnet1")
+
+
+def _part() -> Part:
+    return Part(torch.zeros(2, 3, 32, 32), torch.tensor([0, 1]))
+
+
+def test_bits_come_back_as_they_were(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    Z, y = random.normal(size=(40, 6)), random.integers(0, 3, 40)
+    found = sweep(Z, y, Z, y, [1, 3, 6], probes=PROBES, k=3, C=1.0)
+    bits = np.unpackbits(experiment.packed(found), axis=2)[:, :, :40]
+    for k, probe in enumerate(PROBES):
+        for place, d in enumerate(found.dims):
+            assert bits[k, place].mean() == pytest.approx(found.accuracy[probe][d])
+
+
+def test_identities_hold_and_are_exact() -> None:
+    found = experiment.identities()
+    assert found["predictions changed by directions across the means"] == 0
+    assert found["points where NCC is its affine form"] == found["points"] == 500
+    assert (found["best"], found["mark"], found["accuracy chosen"]) == (96.0, 86.4, 86.4)
+
+
+def rises(dims: list[int], top: float, at: int, end: float | None = None) -> list[float]:
+    """Accuracies that rise up to `top` at d = `at`, then move to `end`."""
+    last = top if end is None else end
+    return [top * (0.3 + 0.7 * d / at) if d < at else (top if d <= 150 else last) for d in dims]
+
+
+def good() -> dict[str, Any]:
+    """A record in which every published statement holds."""
+    widths = (16384, 16384, 16384, 8192, 8192, 4096, 4096, 2048, 2048)
+    rows: dict[str, Any] = {
+        "identities": experiment.identities(),
+        key("resnet18", 0, "network"): {"train": 1.0, "test": 0.925, "items": {"train": 50000, "test": 10000}},
+    }
+    for k, (layer, width) in enumerate(zip(LAYERS, widths)):
+        dims = grid(width)
+        if k < 5:
+            peak = 10 + 10 * k if k else 12
+            level = 0.5 + 0.05 * k
+            curves = {
+                "knn": rises(dims, level, 20, level - 0.05),
+                "ncc": rises(dims, level - 0.03, peak),
+                "svm": [min(0.1 + 0.05 * level * d / 20, level) if d <= 100 else level + 0.03 + 1e-6 * d for d in dims],
+            }
+            needs = {"knn": 20, "ncc": peak, "svm": 5000 - 1000 * k}
+        else:
+            level = 0.92 + 0.001 * k
+            curves = dict.fromkeys(PROBES, rises(dims, level, 3 if k > 5 else 5))
+            needs = dict.fromkeys(PROBES, 3 if k > 5 else 5)
+        share = {d: min(1.0, 0.2 + 0.15 * (9 - k) / 9 + 0.1 * np.log10(d)) for d in dims}
+        rows[key("resnet18", 0, layer)] = {
+            "width": width,
+            "components": width,
+            "dims": dims,
+            "accuracy": curves,
+            "variance": [share[d] for d in dims],
+            "C": [0.1] * len(dims),
+            "smallest": needs,
+            "best": {probe: [10, max(values)] for probe, values in curves.items()},
+            "best by validation": {probe: [10, max(values)] for probe, values in curves.items()},
+            "90 % of variance": 500,
+            "collapse": {"nc1": 10.0 / (k + 1), "cdnv": 1.0 / (k + 1)},
+        }
+    return rows
+
+
+def made_up(folder: Path, change: Callable[[dict[str, Any]], None] | None = None, bits: bool = True) -> Record:
+    """The good record, changed; items are right in the order of their places, as many as the accuracies say."""
+    rows = copy.deepcopy(good())
+    if change is not None:
+        change(rows)
+    record = Record.create(folder, kind="experiment", name="pca-probes", config={"draws": 20})
+    record.put(**rows)
+    for layer in LAYERS if bits else ():
+        row = rows.get(key("resnet18", 0, layer))
+        if row is not None:
+            right = [[np.arange(10000) < 10000 * value for value in row["accuracy"][probe]] for probe in PROBES]
+            record.array(array_name("resnet18", 0, layer), np.packbits(np.array(right), axis=2))
+    return record
+
+
+CONFIG = PcaProbes(networks=("resnet18",), draws=20)
+
+
+def verdicts(record: Record) -> dict[str, str]:
+    return {claim.id: claim.verdict for claim in JUDGED.judge(CONFIG, record, "")}
+
+
+def test_all_statements_hold_in_a_made_up_record_that_fits_them(tmp_path: Path) -> None:
+    wrong = {name: verdict for name, verdict in verdicts(made_up(tmp_path / "good")).items() if verdict != "reproduced"}
+    assert wrong == {}
+
+
+def _row(rows: dict[str, Any], layer: int) -> Any:
+    return rows[key("resnet18", 0, LAYERS[layer])]
+
+
+def _accuracy(rows: dict[str, Any]) -> None:
+    rows[key("resnet18", 0, "network")]["test"] = 0.90
+
+
+def _items(rows: dict[str, Any]) -> None:
+    rows[key("resnet18", 0, "network")]["items"] = {"train": 10000, "test": 10000}
+
+
+def _narrow(rows: dict[str, Any]) -> None:
+    _row(rows, 0)["width"] = 65536
+
+
+def _svm_behind(rows: dict[str, Any]) -> None:
+    _row(rows, 2)["best"]["svm"][1] -= 0.2
+
+
+def _needs_more(rows: dict[str, Any]) -> None:
+    _row(rows, 1)["accuracy"]["ncc"][-1] += 0.02
+
+
+def _no_drop(rows: dict[str, Any]) -> None:
+    _row(rows, 4)["accuracy"]["knn"][-1] += 0.04
+
+
+def _svm_flat(rows: dict[str, Any]) -> None:
+    _row(rows, 0)["accuracy"]["svm"][-1] -= 0.4
+
+
+def _shallow_best(rows: dict[str, Any]) -> None:
+    _row(rows, 0)["best"]["knn"][1] = 0.99
+
+
+def _late_apart(rows: dict[str, Any]) -> None:
+    row = _row(rows, 6)
+    row["accuracy"] = {**row["accuracy"], "svm": [value - 0.03 for value in row["accuracy"]["svm"]]}
+
+
+def _first_needs_most(rows: dict[str, Any]) -> None:
+    _row(rows, 0)["smallest"]["ncc"] = 300
+
+
+def _svm_grows(rows: dict[str, Any]) -> None:
+    for k in range(9):
+        _row(rows, k)["smallest"] = {**_row(rows, k)["smallest"], "svm": 1 + k}
+
+
+def _four(rows: dict[str, Any]) -> None:
+    _row(rows, 8)["smallest"] = {**_row(rows, 8)["smallest"], "knn": 4}
+
+
+def _much_variance(rows: dict[str, Any]) -> None:
+    _row(rows, 7)["variance"] = [0.7] * len(_row(rows, 7)["variance"])
+
+
+def _variance_rises(rows: dict[str, Any]) -> None:
+    _row(rows, 3)["variance"] = [0.95] * len(_row(rows, 3)["variance"])
+
+
+def _nc1_rises(rows: dict[str, Any]) -> None:
+    _row(rows, 5)["collapse"]["nc1"] = 99.0
+
+
+def _few(rows: dict[str, Any]) -> None:
+    _row(rows, 5)["90 % of variance"] = 10
+
+
+@pytest.mark.parametrize(
+    ("claim", "change"),
+    [
+        ("network-accuracy", _accuracy),
+        ("protocol", _items),
+        ("layer-sizes", _narrow),
+        ("svm-best", _svm_behind),
+        ("100-pcs-suffice", _needs_more),
+        ("knn-overfits", _no_drop),
+        ("ncc-plateaus", _needs_more),
+        ("svm-keeps-improving", _svm_flat),
+        ("accuracy-grows-with-depth", _shallow_best),
+        ("late-blocks-identical", _late_apart),
+        ("hunchback", _first_needs_most),
+        ("svm-profile-monotone", _svm_grows),
+        ("two-three-pcs", _four),
+        ("variance-20-40", _much_variance),
+        ("variance-decreases-to-block5", _variance_rises),
+        ("collapse-between-4-and-5", _nc1_rises),
+        ("collapse-between-4-and-5", _late_apart),
+        ("90pct-variance-rule-wasteful", _few),
+    ],
+)
+def test_a_verdict_follows_what_was_measured(
+    claim: str, change: Callable[[dict[str, Any]], None], tmp_path: Path
+) -> None:
+    record = made_up(tmp_path / "bad", change, bits=claim.startswith("collapse"))
+    reading = READINGS[f"probes-{claim}"](CONFIG, record)
+    assert reading.holds is False
+
+
+def test_a_missing_layer_names_the_command_that_makes_it(tmp_path: Path) -> None:
+    record = made_up(tmp_path / "run", lambda rows: rows.pop(key("resnet18", 0, "layer3.1")), bits=False)
+    assert of(record, "resnet18", 0) is None
+    claims = {claim.id: claim for claim in JUDGED.judge(CONFIG, record, "")}
+    assert claims["probes-svm-best"].verdict == "not testable here"
+    assert '"resnet18/0/layer3.1"' in claims["probes-svm-best"].note
+    assert claims["probes-ncc-is-affine"].verdict == "reproduced"

@@ -1,0 +1,41 @@
+"""Optimal depth: the contract, the ledger's peaks, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ntkscope as ns
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope.core import UsageError
+from ntkscope_papers.im_2021.cube import low_degrees
+from ntkscope_papers.im_2021.optimal_depth import LEDGER, _clear, network, peaks
+
+
+@pytest.mark.guard
+class TestOptimalDepth(ExperimentContract):
+    name = "optimal-depth"
+    tiny = given(dimension=8, deepest=10, hidden=(1, 2, 3), items=20, test_items=20, seeds=1)
+
+
+def test_the_ledgers_peaks_with_biases_to_degree_4() -> None:
+    """Up to 20 weight layers: the NTK's degrees 5 and 6 peak deeper, and the paper scale looks there."""
+    tables = [low_degrees(network("relu sb2=2", layers), 128, 4) for layers in range(2, 21)]
+    for short, kind in (("CK", "nngp"), ("NTK", "ntk")):
+        found = peaks([table[kind].tolist() for table in tables], 1)
+        assert list(found.values()) == LEDGER["relu sb2=2"][short][:4]
+
+
+def test_differences_are_clear_or_not() -> None:
+    assert _clear(np.array([1.0, 1.1, 0.9]))
+    assert not _clear(np.array([1.0, -1.1, 0.3]))
+    assert not _clear(np.array([-1.0, -1.1]))
+    assert not _clear(np.array([1.0]))  # one subset says nothing about the spread
+
+
+def test_too_few_depths_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="expected at least 10 weight layers and three depths"):
+        ns.run("optimal-depth", out=tmp_path / "run", device="cpu", deepest=5)

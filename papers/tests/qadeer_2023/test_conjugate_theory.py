@@ -1,0 +1,120 @@
+"""Theory of the conjugate kernel: the contract, figures of the ledger, verdicts that can fail."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope.core import Claim, Record
+from ntkscope.measures.regression_bounds import monotone_between, trapezoid_norm
+from ntkscope_papers.framework import statements
+from ntkscope_papers.qadeer_2023 import theory_grids as grids
+from ntkscope_papers.qadeer_2023.conjugate_theory import MEASUREMENTS
+from ntkscope_papers.qadeer_2023.theory_claims import CLAIMS
+from ntkscope_papers.shared import theory as kernels
+
+HOLDS = {claim.published.id.removeprefix("conjugate-"): claim for claim in CLAIMS}
+
+
+@pytest.mark.guard
+class TestConjugateTheory(ExperimentContract):
+    name = "conjugate-theory"
+    tiny = given(trials=20)
+    timed = ("cost",)
+
+
+def test_the_ledgers_counter_examples() -> None:
+    """Errata conjugate-lemma-4-2, -lemma-5-1, -lemma-5-2: the printed constants fail by what the ledger found."""
+    tents = grids.lemma_4_2(5, 0)["tents"]
+    assert tents["100"]["left"] == pytest.approx(33.5, abs=0.05)
+    assert tents["100"]["left"] / tents["100"]["over printed"] == pytest.approx(32.0)
+    assert tents["200"]["left"] == pytest.approx(268, abs=0.5)
+    assert tents["2"]["over printed"] == pytest.approx(tents["2"]["over corrected"])
+    corner = grids.lemma_5_1(5, 0)
+    assert corner["one peak"] == pytest.approx(15.0, abs=0.05)
+    assert corner["lattice of peaks"] == pytest.approx(18.1, abs=0.05)
+    assert grids.lemma_5_2(5, 0)["constant score"] == pytest.approx(14.996, abs=5e-3)
+
+
+def test_the_sharp_constants() -> None:
+    """Errata conjugate-lemma-4-1 and -coarse-by-fine."""
+    found = grids.monotone_functions(30, 0)
+    assert [round(value, 4) for value in found["attained by a plateau"].values()] == [1.2247, 1.2910, 1.3416]
+    assert found["proof's second line over the norm, g = 1"]["3"] == pytest.approx(2 / 3)
+    spikes = grids.coarse_by_fine(30, 0)
+    assert [round(value, 4) for value in spikes["attained by a spike"].values()] == [1.4142, 1.7321, 2.2361]
+    assert spikes["printed equality off by"] > 0.01
+
+
+def test_drawn_functions_are_what_the_lemmas_ask_for() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        g = grids._monotone(random, 3, 7)
+        assert monotone_between(g, 3)
+        assert grids.corner_maximum(grids._under_corners(random), grids.TAU)
+    assert trapezoid_norm(grids._monotone(random, 3, 50)) > 0
+
+
+@pytest.mark.parametrize("name", [name for name in MEASUREMENTS if name != "cost"])
+def test_every_check_holds_on_a_few_instances(name: str) -> None:
+    found = MEASUREMENTS[name](20, 1)
+    for claim in CLAIMS:
+        if claim.measurement == name:
+            assert claim.holds(found), f"{claim.published.id}: {found}"
+
+
+def test_every_measurement_is_judged() -> None:
+    assert {claim.measurement for claim in CLAIMS} == set(MEASUREMENTS)
+    assert len({claim.published.id for claim in CLAIMS}) == len(CLAIMS) == 27
+
+
+@pytest.mark.parametrize(
+    ("name", "measurement", "change"),
+    [
+        ("weighted-norms", grids.weighted_norms, {"two forms": 1e-9}),
+        ("lemma-4-1", grids.monotone_functions, {"worst over the sharp constant": 1.001}),
+        ("norm-equivalence", grids.monotone_functions, {"worst over √τ from below": 1.001}),
+        ("lemma-4-2", grids.lemma_4_2, {"worst on any interval, corrected": 1.1}),
+        ("coarse-by-fine", grids.coarse_by_fine, {"worst over √τ": 1.01}),
+        ("elementary-inequalities", grids.elementary, {"Eq. 62": 1e-3}),
+        ("cross-entropy-sign", grids.summed_losses, {"Eq. 11 against 23": 1e-3}),
+        ("train-loss-below-test", grids.summed_losses, {"sums above": 1}),
+        ("lemma-5-1", grids.lemma_5_1, {"worst ratio": 36.0}),
+        ("lemma-5-1", grids.lemma_5_1, {"one peak": 5.0}),
+        ("lemma-5-2", grids.lemma_5_2, {"worst over safe": 1.1}),
+        ("matching-property", grids.matching, {"one label inside a cell": True}),
+        ("lemma-4-3", kernels.nested_projections, {"4.3": 1.001}),
+        ("lemma-4-4", kernels.nested_projections, {"4.4 with 1/√(1-β²)": 1.001}),
+        ("range-identity", kernels.ranges, {"ranks agree": False}),
+        ("projection-property", kernels.kernel_machines, {"orthogonality": 1e-6}),
+    ],
+)
+def test_a_check_fails_where_its_statement_does(name: str, measurement: Any, change: dict[str, object]) -> None:
+    found = measurement(20, 0)
+    assert HOLDS[name].holds(found)
+    assert set(change) <= set(found)
+    assert not HOLDS[name].holds({**found, **change})
+
+
+def test_the_jacobian_of_the_last_layer_is_the_hidden_layer() -> None:
+    model, x = kernels._mlp(0, width=5), kernels._points(0, 4)
+    last = kernels.jacobian(model, x, kernels.READOUT)
+    assert last.shape == (4, 6)
+    assert last[:, -1].tolist() == [1.0] * 4
+    assert kernels.jacobian(model, x).shape[1] == sum(p.numel() for p in model.parameters())
+    assert math.isfinite(float(last.sum()))
+
+
+def test_statements_become_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Record.create(tmp_path / "run", kind="experiment", name="conjugate-theory") as record:
+        record.claim(Claim("conjugate-x", "Eq. 1", 1, {"|a|": 0.123456}, "at most | 1", "reproduced", "two\nlines"))
+    assert statements.main([str(tmp_path / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert "| x | at most ∣ 1 | ∣a∣: 0.1235 | reproduced | two lines |" in printed
+    assert statements.main([]) == 2

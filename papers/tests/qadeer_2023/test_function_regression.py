@@ -1,0 +1,167 @@
+"""Function regression: the contract, legs of one record, machines against their definitions, checks that can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ntkscope as ns
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope.core import Record, RecordError, UsageError
+from ntkscope_papers.qadeer_2023.function_regression import Fits, FunctionRegression, Task, network
+from ntkscope_papers.qadeer_2023.instances import monotone_instances
+from ntkscope_papers.qadeer_2023.networks import Cell, Job, Machines, cells, columns, computing, in_blocks, joined
+from ntkscope_papers.qadeer_2023.regression_claims import judge
+from ntkscope_papers.shared.theory import jacobian
+
+TINY = {
+    "targets": ("f1",),
+    "architectures": ("tanh-128", "relu-128"),
+    "networks": 1,
+    "watched": 1,
+    "intervals": 8,
+    "steps": 8,
+    "every": 4,
+    "cutoffs": (1e-12,),
+    "instances": 40,
+}
+
+
+@pytest.mark.guard
+class TestFunctionRegression(ExperimentContract):
+    name = "function-regression"
+    tiny = given(**TINY)
+
+
+@pytest.mark.guard
+def test_legs_fill_one_record(tmp_path: Path) -> None:
+    def leg(**options: object) -> Record:
+        return ns.run("function-regression", "smoke", out=tmp_path / "run", device="cpu", **{**TINY, **options})
+
+    first = leg(only=("tanh-128",))
+    verdicts = {claim.id: claim for claim in first.claims}
+    assert verdicts["conjugate-fig3-separation"].measured is not None
+    assert verdicts["conjugate-fig6-relu"].measured is None
+    assert "f1/relu-128" in verdicts["conjugate-fig6-relu"].note
+    trained = (tmp_path / "run/networks/f1-tanh-128.safetensors").stat().st_mtime_ns
+    second = leg(only=("relu-128",))
+    assert {claim.id: claim.measured is None for claim in second.claims}["conjugate-fig6-relu"] is False
+    assert (tmp_path / "run/networks/f1-tanh-128.safetensors").stat().st_mtime_ns == trained
+    assert "only" not in second.config
+    with pytest.raises(RecordError, match="another config"):
+        leg(only=("relu-128",), steps=9)
+
+
+def test_only_names_cells() -> None:
+    assert len(cells(["f1", "f2"], ["tanh-8"])) == 2
+    with pytest.raises(UsageError, match="f3"):
+        cells(["f1", "f2"], ["tanh-8"], ["f3"])
+
+
+def _double(job: int, members: range) -> dict[str, list[int]]:
+    return columns([{"value": job * i} for i in members])
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.guard)])
+def test_jobs_are_computed_once_and_in_order(workers: int, tmp_path: Path) -> None:
+    record = Record.create(tmp_path / "run", kind="example")
+    record.put(**{"a/0-9": {"value": [-1] * 10}})
+    with record, computing(record, workers) as compute:
+        compute([*in_blocks("a", _double, 25, 3), Job("b", _double, (2, range(2)))])
+    assert joined(record, "a") == {"value": [-1] * 10 + [3 * i for i in range(10, 25)]}
+    assert record.metrics["b"]["value"] == [0, 2]
+    with pytest.raises(UsageError, match="workers=0"), computing(record, 0):
+        pass
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[Task, Machines, Fits]:
+    config = FunctionRegression(intervals=8, depth=2)
+    task, cell = Task(config, "f2"), Cell("f2", "tanh-6")
+    machines = Machines(network(config, cell, 0), task.inputs, task.nodes)
+    return task, machines, Fits(task, machines.ntk(), machines.ck_features())
+
+
+def test_kernels_are_those_of_autograd(fitted: tuple[Task, Machines, Fits]) -> None:
+    task, machines, fits = fitted
+    every = jacobian(machines.model, task.inputs)
+    torch.testing.assert_close(fits.ntk, every @ every[task.nodes].T, rtol=1e-10, atol=1e-12)
+    last = jacobian(machines.model, task.inputs, ("readout.weight", "readout.bias"))
+    torch.testing.assert_close(fits.features, last, rtol=1e-12, atol=1e-12)
+
+
+def test_machines_follow_the_weights_they_wear(fitted: tuple[Task, Machines, Fits]) -> None:
+    task, machines, fits = fitted
+    before = {name: p.detach().clone() for name, p in machines.model.named_parameters()}
+    try:
+        machines.wear({name: 2 * value[None] for name, value in before.items()}, 0)
+        every = jacobian(machines.model, task.inputs)
+        torch.testing.assert_close(machines.ntk(), every @ every[task.nodes].T, rtol=1e-10, atol=1e-12)
+        assert float((machines.ntk() - fits.ntk).abs().max()) > 0.1
+    finally:
+        machines.wear({name: value[None] for name, value in before.items()}, 0)
+
+
+@pytest.mark.parametrize("which", ["ntk", "ck"])
+def test_the_kernel_machine_is_equation_14(which: str, fitted: tuple[Task, Machines, Fits]) -> None:
+    task, _, fits = fitted
+    kernel = (fits.ntk if which == "ntk" else fits.features @ fits.features[task.nodes].T).numpy()
+    roots, cutoff = np.sqrt(task.weights.numpy()), 1e-6
+    weighted = roots[:, None] * kernel[task.nodes.numpy()] * roots
+    inverse = np.linalg.pinv((weighted + weighted.T) / 2, rcond=cutoff, hermitian=True)
+    naive = kernel @ (roots * (inverse @ (roots * task.train.y.numpy())))
+    values, rank = fits.kernel_machine(which, cutoff)
+    np.testing.assert_allclose(values, naive, rtol=1e-6, atol=1e-8)  # eigenvalues of 1e-6 amplify rounding of 1e-16
+    assert 0 < rank < 9
+
+
+def test_features_keep_digits_the_gram_loses(fitted: tuple[Task, Machines, Fits]) -> None:
+    task, _, fits = fitted
+    assert task.errors(fits.jacobian_machine()[0])[1] <= task.errors(fits.kernel_machine("ck")[0])[1] * (1 + 1e-9)
+
+
+def test_training_data_are_a_part_of_the_test_grid() -> None:
+    task = Task(FunctionRegression(), "f3")
+    assert (len(task.nodes), len(task.inputs)) == (201, 601)
+    torch.testing.assert_close(task.inputs[task.nodes], task.train.x, rtol=0, atol=0)
+    assert task.single.x.dtype == torch.float32
+    assert float(task.weights.sum()) == pytest.approx(2)
+
+
+def test_instances_satisfy_the_theorem_and_its_condition() -> None:
+    found = monotone_instances(400, 0)
+    assert 0 < found["monotone"] == found["hold"] < found["drawn"]
+    assert 0 < found["largest ck/ntk over c2"] < 1
+
+
+def _record(tmp_path: Path, **changes: float) -> Record:
+    """Results of two targets as the paper has them, some changed."""
+    row = {"network": 1e-2, "ntk": 1e-5, "ck": 2e-5, "ckj": 1e-8, "retrained": 1e-8} | changes
+    row |= {f"{name} train": row[name] for name in ("network", "ntk", "ck", "ckj")}
+    other = {"beta": 0.5, "theorem_4_1": None, "theorem_4_2": True, "theorem_4_2_printed": True, "ntk rank": 40}
+    kept = {**row, **other, "inequalities of 4.2": True}
+    record = Record.create(tmp_path / "run", kind="example")
+    for cell in cells(("f1", "f2"), ("tanh-128",)):
+        record.put(**{f"errors/{cell}/0-4": {name: [value] * 5 for name, value in kept.items()}})
+    return record
+
+
+@pytest.mark.parametrize(
+    ("changes", "fails"),
+    [
+        ({}, set()),
+        ({"ck": 2e-3}, {"fig3-separation", "fig3-ntk-ck-similar"}),
+        ({"ckj": 1e-6}, {"fig3-ckj-orders-better"}),
+        ({"retrained": 2e-2}, {"retrain-last-layer"}),
+    ],
+)
+def test_checks_follow_the_numbers(changes: dict[str, float], fails: set[str], tmp_path: Path) -> None:
+    config = FunctionRegression(targets=("f1", "f2"))
+    claims = {claim.id: claim for claim in judge(config, _record(tmp_path, **changes), "")}
+    watched = ("fig3-separation", "fig3-ntk-ck-similar", "fig3-ckj-orders-better", "retrain-last-layer")
+    assert {name for name in watched if claims[f"conjugate-{name}"].verdict == "not reproduced"} == fails
+    assert claims["conjugate-fig6-relu"].verdict == "not testable here"

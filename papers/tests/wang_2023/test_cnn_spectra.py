@@ -1,0 +1,109 @@
+"""Spectra of a small CNN: the contract, spectra against plain autograd, verdicts that can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope.core import Record
+from ntkscope.experiments import EXPERIMENTS
+from ntkscope_papers.wang_2023 import cnn_spectra as experiment
+from ntkscope_papers.wang_2023.cnn_spectra import CnnSpectra
+
+JUDGED = EXPERIMENTS["cnn-spectra"]
+
+
+@pytest.mark.guard
+class TestCnnSpectra(ExperimentContract):
+    name = "cnn-spectra"
+    tiny = given(train_items=40, test_items=20, points=20, gd_steps=3, epochs=1, dimension=8, case_epochs=2)
+
+
+def test_the_spectrum_is_that_of_the_jacobians_gram() -> None:
+    config = CnnSpectra.smoke()
+    split = experiment.load(config, None)
+    model, x = experiment.build(config, split, 0), split.train.x[:12]
+    rows = []
+    double = experiment.build(config, split, 0).double()
+    for item in x.double():
+        gradients = torch.autograd.grad(double(item[None])[0, 0], list(double.parameters()))
+        rows.append(torch.cat([g.flatten() for g in gradients]))
+    J = torch.stack(rows)
+    expected = torch.linalg.eigvalsh(J @ J.T).flip(0).numpy()
+    found = experiment.spectrum(config, model, x, torch.device("cpu"))
+    assert found == pytest.approx(expected, abs=1e-9 * expected[0])
+    assert set(split.train.y.tolist()) == {-1.0, 1.0}
+
+
+def test_distances_see_shape_with_and_without_scale() -> None:
+    values = np.random.default_rng(0).pareto(2.0, 500)
+    same = experiment.compared(np.sort(values)[::-1], 8 * np.sort(values)[::-1])
+    assert (same["KS over the mean"], same["Q–Q slope"]) == (0.0, 1.0)
+    assert same["KS"] > 0.5
+    assert same["first over first"] == pytest.approx(8)
+    heavier = experiment.compared(np.sort(values)[::-1], np.sort(values**2)[::-1])
+    assert heavier["KS over the mean"] > 0.1
+    assert heavier["Q–Q slope"] > 1.5
+
+
+def made_up(folder: Path, **changes: Any) -> Record:
+    config = CnnSpectra()
+    rows: dict[str, Any] = {}
+    for i, name in enumerate(experiment.OPTIMIZERS):
+        for s in range(config.seeds):
+            rows[f"{name}/{s}"] = {
+                "train": 0.9,
+                "test": 0.8 + 0.03 * i,
+                "KS": 0.1,
+                "KS over the mean": 0.05 + 0.05 * i,
+                "Q–Q slope": 1.0 + i,
+                "first over tenth, before": 50.0,
+                "first over first": 1.5,
+            }
+    rows |= {f"{case}/0": {"first over first": 2.0} for case in experiment.CASES}
+    for key, change in changes.items():
+        rows[key] = {**rows[key], **change}
+    record = Record.create(folder, kind="experiment", name="cnn-spectra")
+    record.put(**rows)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("claim", "changes"),
+    [
+        ("fig22-accuracies", {"GD/0": {"test": 0.95}}),
+        ("fig22-accuracies", {"SGD/1": {"test": 1.0}}),
+        ("fig22-ntk-spectra", {"GD/0": {"KS over the mean": 0.4}}),
+        ("fig22-ntk-spectra", {"SGD/2": {"KS over the mean": 0.5}}),
+        ("fig22-ntk-spectra", {"Adam/2": {"first over tenth, before": 4.0}}),
+        ("top-eigenvalue-grows", {"SGD/2": {"first over first": 0.99}}),
+        ("top-eigenvalue-grows", {"case-4/0": {"first over first": 0.99}}),
+    ],
+)
+def test_a_verdict_follows_what_was_measured(claim: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    good = {c.id: c.verdict for c in JUDGED.judge(CnnSpectra(), made_up(tmp_path / "good"), "")}
+    bad = {c.id: c.verdict for c in JUDGED.judge(CnnSpectra(), made_up(tmp_path / "bad", **changes), "")}
+    assert set(good.values()) == {"reproduced"}
+    assert bad[f"spectra-{claim}"] == "not reproduced"
+
+
+def test_steps_beyond_the_largest_stable_one_are_shown_and_not_judged(tmp_path: Path) -> None:
+    record = made_up(tmp_path / "run")
+    record.put(**{"large-SGD/0": {"first over first": 0.2}})
+    claim = {c.id: c for c in JUDGED.judge(CnnSpectra(), record, "")}["spectra-top-eigenvalue-grows"]
+    assert claim.verdict == "reproduced"
+    assert claim.measured["large-SGD"] == [0.2]
+
+
+def test_gradient_descent_may_shrink_its_first_eigenvalue(tmp_path: Path) -> None:
+    """The statement is of SGD and Adam."""
+    record = made_up(tmp_path / "run", **{"GD/0": {"first over first": 0.9}})
+    assert {c.id: c.verdict for c in JUDGED.judge(CnnSpectra(), record, "")}[
+        "spectra-top-eigenvalue-grows"
+    ] == "reproduced"

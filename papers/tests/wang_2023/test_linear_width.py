@@ -1,0 +1,147 @@
+"""Table 8: the contract, the pieces it is measured with, and the verdicts on records made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ntkscope as ns
+from contracts.dataset import given
+from contracts.experiment import ExperimentContract
+from ntkscope_papers.wang_2023 import linear_width_claims as claims
+from ntkscope_papers.wang_2023 import linear_width_readings as read
+from ntkscope_papers.wang_2023.linear_width import LinearWidth, bulk_distance
+from ntkscope_papers.wang_2023.linear_width_definitions import formulas
+from ntkscope_papers.wang_2023.linear_width_published import CLASSES, TABLE_8
+from ntkscope_papers.wang_2023.teacher import Case, Student, label_moments, table_case, train_case
+from ntkscope_papers.wang_2023.teacher_spectra import alignments, beyond, spectra_of, weight_spectrum
+
+CPU = torch.device("cpu")
+SMALL = Student(items=60, width=30, dimension=20, test_items=40)
+
+
+@pytest.mark.guard
+class TestLinearWidth(ExperimentContract):
+    name = "linear-width"
+    tiny = given(
+        items=100,
+        width=90,
+        dimension=60,
+        test_items=50,
+        seeds=1,
+        most=(20, 40, 40, 20, 20),
+        expected=(20, 40, 40, 20, 20),
+        moments=1,
+    )
+    identities = tuple(
+        f"spectra-{name}"
+        for name in ("loss", "ck-definition", "ntk-formula", "lazy-predictor", "activation-constants", "kta")
+    )
+
+
+def test_the_rate_of_half_the_loss_is_half_the_step_of_the_whole() -> None:
+    gd = Case("gd", 4.0, None, halved=True, expected=1, most=1)
+    trained = train_case(SMALL, gd, [3], device=CPU)
+    model = SMALL.network(3)
+    part = trained.splits[0].train
+    loss = (model(part.x)[:, 0] - part.y).square().sum() / (2 * len(part))  # Eq. 74
+    slope = torch.autograd.grad(loss, model.get_parameter("layer1.weight"))[0]
+    wanted = model.get_parameter("layer1.weight").detach() - 4.0 * slope
+    torch.testing.assert_close(trained.ensemble.params["layer1.weight"][0], wanted)
+
+
+def test_members_stop_at_the_loss_they_are_trained_on() -> None:
+    case = table_case("case4", 0.05, 100, 4000, batch=32, adaptive_batch=60)
+    found = train_case(SMALL, case, [0, 1], device=CPU, threshold=1e-3).scores()
+    assert all(one["train_mse"] <= 2.1e-3 and one["steps"] < 4000 for one in found)
+    assert all(one["not_odd"] < 1e-5 for one in found)
+    assert all(one["test_error"] == pytest.approx((1 - one["r2"]) * one["variance"]) for one in found)
+
+
+def test_formulas_hold_and_the_printed_one_does_not() -> None:
+    found = formulas(5)
+    assert found["ck"] < 1e-12
+    assert found["ntk"] < 1e-10
+    assert found["gradient"] < 1e-10
+    assert found["lazy"] < 1e-8
+    assert found["ck_printed_in_section_4_1"] > 0.01
+
+
+def test_spectra_are_those_of_the_matrices() -> None:
+    model, split = SMALL.network(1), SMALL.split(1)
+    found = spectra_of(model, split, CPU)
+    W = model.get_parameter("layer1.weight").detach().double()
+    torch.testing.assert_close(found["weights"].values, torch.linalg.svdvals(W).square() / 20)
+    x = split.train.x.double()
+    hidden = torch.tanh(x @ W.T / 20**0.5) / 0.3942943**0.5 / 30**0.5
+    assert float(found["ck"].values.sum()) == pytest.approx(float(hidden.square().sum()), rel=1e-6)
+    assert found["ntk"].values[0] > found["ck"].values[0]
+    told = alignments(found, split)
+    assert 0 <= told["weights"] <= 1
+    assert 0 <= told["kta"] <= 1
+    assert beyond(torch.tensor([3.0, 2.0, 1.0]), 2.0) == 1
+
+
+def test_a_planted_direction_is_found_and_the_rest_follows_the_law() -> None:
+    draw = torch.Generator().manual_seed(0)
+    W = torch.randn(300, 200, generator=draw, dtype=torch.float64)
+    beta = torch.zeros(200, dtype=torch.float64)
+    beta[0] = 1.0
+    planted = W + 3 * torch.outer(torch.randn(300, generator=draw, dtype=torch.float64), beta)
+    spectrum = weight_spectrum(planted)
+    assert float(spectrum.first[0].abs()) > 0.9
+    assert bulk_distance(spectrum) < 0.02
+    assert bulk_distance(weight_spectrum(1.1 * W)) > 0.05
+
+
+def test_label_moments_are_those_of_many_labels() -> None:
+    student = Student(items=200_000, width=1, dimension=3, test_items=1, tau=0.2)
+    part = student.split(0).train
+    z = part.x.double() @ student.split(0).extras["directions"][0].double()
+    found = label_moments(student)
+    assert float((part.y * z).mean()) == pytest.approx(found["linear"], abs=0.02)
+    assert float(part.y.double().square().mean()) == pytest.approx(found["second"], abs=0.03)
+
+
+def record_of(tmp_path: Path, rows: dict[str, dict[str, float]], **more: Any) -> ns.Record:
+    """A record with the published numbers of every case, or others."""
+    record = ns.Record.create(tmp_path / "run", kind="experiment", name="linear-width")
+    for case, row in rows.items():
+        variance = row["test_error"] / (1 - row["r2"])
+        told = {**row, "variance": variance, "train_mse": 1e-6, "steps": 10, "diverged": False, "not_odd": 0.0}
+        record.put(**{read.key_of(case): {"members": [told] * 5, "moments": []}})
+    record.put(**more)
+    return record
+
+
+def test_the_published_rows_reproduce_and_their_order_is_seen(tmp_path: Path) -> None:
+    record = record_of(tmp_path, TABLE_8)
+    config = LinearWidth.paper()
+    for case in ("case1", "lazy"):
+        assert claims.READINGS[f"table8-{case}"](config, record).holds
+    assert claims.READINGS["table8-order"](config, record).holds
+    assert claims.READINGS["large-step-helps"](config, record).holds
+    missing = claims.READINGS["tau-zero"](config, record)
+    assert missing.measured is None
+    assert "tau-zero/case1" in missing.lacks
+
+
+def test_each_number_of_case_2_is_judged(tmp_path: Path) -> None:
+    record = record_of(tmp_path, {"case2": {"r2": 0.66, "test_error": 0.34}})
+    reading = claims.READINGS["table8-case2"](LinearWidth.paper(), record)
+    assert not reading.holds
+    assert "R² fails, error holds" in reading.note
+    assert "contradict" in reading.note
+
+
+def test_another_order_is_not_reproduced(tmp_path: Path) -> None:
+    swapped = {**TABLE_8, "lazy": TABLE_8["case4"], "case4": TABLE_8["lazy"]}
+    assert not claims.READINGS["table8-order"](LinearWidth.paper(), record_of(tmp_path, swapped)).holds
+
+
+@pytest.mark.parametrize(("most", "holds"), [(4, True), (3, False)])
+def test_a_class_must_be_that_of_most_seeds(most: int, holds: bool) -> None:
+    assert read.mostly({"heavy tail": most, "undecided": 5 - most}, CLASSES["case4"]) is holds
