@@ -112,7 +112,7 @@ def resnet20(how: Settings) -> Subject:
 
 def minilm(how: Settings) -> Subject:
     """MiniLM fine-tuned on CoLA with a two-class readout, as the experiment surrogate-text does it; all sentences."""
-    config = SurrogateText.smoke() if how.quick else SurrogateText.paper()
+    config = SurrogateText.at("smoke") if how.quick else SurrogateText()
     split = sentences(
         config.dataset,
         config.encoder,

@@ -11,17 +11,12 @@ from pathlib import Path
 
 from ntkscope.core import Record
 from ntkscope.experiments import EXPERIMENTS
-from ntkscope_papers.framework.run import SCALES, configured
 
 
 def judged(record: Record) -> dict[str, str]:
     """The verdict on every claim, from what the record holds."""
-    experiment = EXPERIMENTS[record.name]
-    settings = dict(record.config)
-    scale = settings.pop("scale") if settings["scale"] in SCALES else "paper"  # else a setting of that name
-    config = configured(experiment, scale, settings)
-    difference = experiment.difference(config)
-    return {claim.id: claim.verdict for claim in experiment.judge(config, record, difference)}
+    config = EXPERIMENTS[record.name].of(record)
+    return {claim.id: claim.verdict for claim in config.judge(record, config.difference())}
 
 
 def records(folder: Path) -> Iterator[Record]:

@@ -22,8 +22,7 @@ import ntkscope as ns
 from contracts.dataset import given
 from contracts.killed import Killed, writing
 from ntkscope.core.claims import VERDICTS
-from ntkscope_papers.framework import run as _runner
-from ntkscope_papers.framework.run import configured
+from ntkscope_papers.framework import experiment as _runner
 
 PREFIXES = ("surrogate-", "conjugate-", "shift-", "probes-", "spectra-", "relu-", "ntkreview-", "linearized-", "nfa-")
 TIMES = ("seconds", "fit_seconds", "kernel_seconds")
@@ -69,17 +68,17 @@ class ExperimentContract:
 
     def test_every_claim_has_a_verdict_and_none_is_reproduced_at_a_small_scale(self, record: ns.Record) -> None:
         ids = [claim.id for claim in record.claims]
-        assert sorted(ids) == sorted(claim.id for claim in ns.EXPERIMENTS[self.name].published)
+        assert sorted(ids) == sorted(claim.id for claim in ns.EXPERIMENTS[self.name].published())
         verdicts = {claim.verdict for claim in record.claims if claim.id not in self.identities}
         assert verdicts <= {"stand-in", "not testable here"} < set(VERDICTS)
 
     def test_claims_have_ids_of_the_ledger(self) -> None:
-        ids = [claim.id for claim in ns.EXPERIMENTS[self.name].published]
+        ids = [claim.id for claim in ns.EXPERIMENTS[self.name].published()]
         assert ids
         assert len(set(ids)) == len(ids)
         assert all(name.startswith("own-") == self.own for name in ids)
         if self.own:
-            assert {claim.source for claim in ns.EXPERIMENTS[self.name].published} == {"this project"}
+            assert {claim.source for claim in ns.EXPERIMENTS[self.name].published()} == {"this project"}
             return
         assert all(name.startswith(PREFIXES) for name in ids)
         ledger = Path(os.environ.get("NTKSCOPE_DATA", "/nowhere")).parent / "claims"
@@ -96,13 +95,13 @@ class ExperimentContract:
             assert (record.folder / file).stat().st_size > 1000
 
     def test_scales_are_plain_values_and_differ(self) -> None:
-        config = ns.EXPERIMENTS[self.name].config
-        smoke, paper = config.smoke(), config.paper()
+        experiment = ns.EXPERIMENTS[self.name]
+        smoke, paper = experiment.at("smoke"), experiment.at("paper")
         assert smoke != paper
-        assert not ns.EXPERIMENTS[self.name].difference(paper)
+        assert not paper.difference()
         for scale in (smoke, paper):
             again = json.loads(json.dumps(dataclasses.asdict(scale)))
-            assert configured(ns.EXPERIMENTS[self.name], "paper", again) == scale
+            assert experiment.at("paper", again) == scale
 
     @pytest.mark.nightly
     @pytest.mark.parametrize("cut", ["last", "middle", pytest.param("first", marks=pytest.mark.long)])

@@ -18,7 +18,7 @@ from ntkscope.measures import _free_products as free
 from ntkscope.measures import early_time as early
 from ntkscope_papers.beaglehole_2024.early_identities import normal, relative
 from ntkscope_papers.beaglehole_2024.reversing_claims import PUBLISHED, READINGS, draw, read
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "alignment-reversing"
@@ -32,7 +32,7 @@ assert tuple(WAYS) == READINGS
 
 
 @dataclass(frozen=True)
-class AlignmentReversing(Scales):
+class AlignmentReversing(Experiment):
     """`size` is n = d = k. `data_seeds` of the first reading, `other_seeds` of the others; `networks`: the first is the paper's
     single one, all of them make the mean and the moments of R. Balances are not published: powers of √2."""
 
@@ -42,9 +42,14 @@ class AlignmentReversing(Scales):
     other_seeds: int = 3
     networks: int = 30
     readings: tuple[str, ...] = READINGS
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(size=96, balances=(0.0625, 0.125, 0.25, 0.5, 1.0), data_seeds=2, other_seeds=1, networks=4)
+    smoke = {
+        "size": 96,
+        "balances": (0.0625, 0.125, 0.25, 0.5, 1.0),
+        "data_seeds": 2,
+        "other_seeds": 1,
+        "networks": 4,
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,8 @@ import numpy as np
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS
 from ntkscope_papers.beaglehole_2024.feature_runs import missing, paths_of
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
 from ntkscope_papers.framework.intervals import interval, short
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking, needs
 
 NAME = "nfa-centerings"
 EARLY = 25  # steps

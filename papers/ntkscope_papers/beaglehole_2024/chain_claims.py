@@ -7,9 +7,8 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS
+from ntkscope_papers.framework.claims import Published, Read, Reading, needs
 from ntkscope_papers.framework.intervals import ANY, CORRELATION, interval, short
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, needs
 
 NAME = "chain-monomial"
 READ = ("variance", "deviation")

@@ -16,14 +16,14 @@ from ntkscope_papers.beaglehole_2024 import feature_definitions as definitions
 from ntkscope_papers.beaglehole_2024.chain_claims import NAME, PUBLISHED, READINGS
 from ntkscope_papers.beaglehole_2024.chain_figures import draw
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, ChainTask, correlation, finals, follow, rounded
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 MATRICES = "matrices-{reading}"  # EGOP, NFM, AGOP, WᵀQW of the first seed
 
 
 @dataclass(frozen=True)
-class ChainMonomial(Scales):
+class ChainMonomial(Experiment):
     """`scale` is the printed s of the first layer, read as a variance and as a standard deviation; `lr` is of ½·MSE.
 
     `ansatz_items`, `ansatz_width`: the sizes of Figure 2. `draws`: random matrices Q per network."""
@@ -40,19 +40,18 @@ class ChainMonomial(Scales):
     seeds: int = 10
     draws: int = 200
     samples: int = 400_000
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        items=96,
-        dimension=12,
-        width=48,
-        ansatz_items=64,
-        ansatz_width=48,
-        steps=300,
-        seeds=2,
-        draws=40,
-        samples=40_000,
-    )
+    smoke = {
+        "items": 96,
+        "dimension": 12,
+        "width": 48,
+        "ansatz_items": 64,
+        "ansatz_width": 48,
+        "steps": 300,
+        "seeds": 2,
+        "draws": 40,
+        "samples": 40_000,
+    }
 
     @property
     def task(self) -> ChainTask:

@@ -9,8 +9,7 @@ from scipy.stats import spearmanr
 
 from ntkscope.core import Record
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
 from ntkscope_papers.framework.results import summary, under
 from ntkscope_papers.qadeer_2023.networks import digits
 

@@ -17,14 +17,14 @@ from ntkscope.infinite import Relu
 from ntkscope.measures import early_time as early
 from ntkscope_papers.beaglehole_2024.deep_claims import PUBLISHED, draw, read
 from ntkscope_papers.beaglehole_2024.layer_views import layer_view
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "deep-prediction"
 
 
 @dataclass(frozen=True)
-class DeepPrediction(Scales):
+class DeepPrediction(Experiment):
     """`decays` are the α of the data's eigenvalues 1/(1 + k^α); their grid is not published."""
 
     tasks: tuple[str, ...] = ("chain-monomial", "high-rank-polynomial")
@@ -34,9 +34,14 @@ class DeepPrediction(Scales):
     dimension: int = 128
     decays: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 3.0, 5.0, 10.0)
     seeds: int = 10
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(widths=(16, 64), items=16, dimension=16, decays=(0.0, 1.0, 2.0, 10.0), seeds=2)
+    smoke = {
+        "widths": (16, 64),
+        "items": 16,
+        "dimension": 16,
+        "decays": (0.0, 1.0, 2.0, 10.0),
+        "seeds": 2,
+    }
 
 
 def linear_slope(cov: Tensor, q1: Tensor, q2: Tensor) -> tuple[Tensor, Tensor]:

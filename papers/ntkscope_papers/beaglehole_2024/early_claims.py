@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
 from ntkscope_papers.qadeer_2023.theory_claims import TheoryClaim
 
 Found = Mapping[str, Any]

@@ -13,13 +13,13 @@ from ntkscope_papers.beaglehole_2024 import early_averages as averages
 from ntkscope_papers.beaglehole_2024 import early_identities as identities
 from ntkscope_papers.beaglehole_2024.early_claims import CLAIMS
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.qadeer_2023.theory_verdicts import theory_verdicts
 
 
 @dataclass(frozen=True)
-class EarlyTimeTheory(Scales):
+class EarlyTimeTheory(Experiment):
     """`trials`: random networks and matrices for identities. `draws`: initialisations for means. `rotations` of matrices with
     `rotated` rows, `formula_draws` words of matrices with `dimension` rows. `networks` of `width` for moments of R, and for the
     spread over networks of each size in `sizes`."""
@@ -34,17 +34,17 @@ class EarlyTimeTheory(Scales):
     width: int = 1024
     sizes: tuple[int, ...] = (64, 256, 1024)
 
-    smoke = scaled(
-        trials=12,
-        draws=4000,
-        rotations=16,
-        rotated=80,
-        formula_draws=2,
-        dimension=120,
-        networks=10,
-        width=96,
-        sizes=(16, 64),
-    )
+    smoke = {
+        "trials": 12,
+        "draws": 4000,
+        "rotations": 16,
+        "rotated": 80,
+        "formula_draws": 2,
+        "dimension": 120,
+        "networks": 10,
+        "width": 96,
+        "sizes": (16, 64),
+    }
 
 
 def measurements(config: EarlyTimeTheory, seed: int) -> dict[str, Callable[[], dict[str, Any]]]:

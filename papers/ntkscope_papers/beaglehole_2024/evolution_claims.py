@@ -12,9 +12,8 @@ from scipy import stats
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, SPECTRA
 from ntkscope_papers.beaglehole_2024.feature_runs import Paths, as_deviations, key_of, missing, paths_of
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
 from ntkscope_papers.framework.intervals import CORRELATION, interval, short
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
 
 NAME = "nfa-evolution"
 SMALL = 0.01  # scales up to this one are small

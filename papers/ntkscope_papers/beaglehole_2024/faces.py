@@ -17,11 +17,10 @@ from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.tangent import feature_matrices
 from ntkscope_papers.beaglehole_2024.feature_path import finals, rounded
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.claims import Published, Read, Reading, needs
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.intervals import CORRELATION, SHARE, interval, short
 from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, needs
 
 NAME = "faces"
 LAYER = "layer1"
@@ -64,7 +63,7 @@ PUBLISHED: Mapping[str, Published] = {
 
 
 @dataclass(frozen=True)
-class Faces(Scales):
+class Faces(Experiment):
     """`scale`: the variance of the first layer's weights times the number of pixels. The paper leaves image size, loss, batch
     size and activation open: 64 × 64 grey pixels, squared error of one output to labels ±1, `batch` and ReLU."""
 
@@ -75,9 +74,13 @@ class Faces(Scales):
     batch: int = 32
     seeds: int = 5
     draws: int = 200
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(width=16, epochs=20, seeds=2, draws=40)
+    smoke = {
+        "width": 16,
+        "epochs": 20,
+        "seeds": 2,
+        "draws": 40,
+    }
 
     def network(self, seed: int) -> nn.Module:
         return models.build(

@@ -13,12 +13,12 @@ from jaxtyping import Float64
 
 from ntkscope.core import Record
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, PARTS, SPECTRA, ChainTask, Followed, Measure, follow
-from ntkscope_papers.framework.experiment import Scales
+from ntkscope_papers.framework.experiment import Experiment
 from ntkscope_papers.framework.legs import Leg
 
 
 @dataclass(frozen=True)
-class FeatureRuns(Scales):
+class FeatureRuns(Experiment):
     """`scales` are variances of the first layer's weights times the input dimension; `lr` is of ½·MSE, full batches."""
 
     items: int = 256
@@ -31,7 +31,6 @@ class FeatureRuns(Scales):
     steps: int = 800
     every: int = 5
     seeds: int = 10
-    legs: tuple[str, ...] = ()
 
     def task(self, spectrum: str) -> ChainTask:
         return ChainTask(

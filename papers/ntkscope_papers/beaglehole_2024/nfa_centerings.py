@@ -14,7 +14,7 @@ from ntkscope_papers.beaglehole_2024.centering_claims import NAME, PUBLISHED, RE
 from ntkscope_papers.beaglehole_2024.centering_figures import draw
 from ntkscope_papers.beaglehole_2024.feature_path import correlation, finals, follow, ratio
 from ntkscope_papers.beaglehole_2024.feature_runs import FREE, SMALL, FeatureRuns, legs_of
-from ntkscope_papers.framework.experiment import experiment, scaled
+from ntkscope_papers.framework.experiment import experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 MEASURES = {"ratio": ratio, "tangents": correlation("tangents")}
@@ -25,7 +25,9 @@ SPECTRA = ("isotropic", "decay-2")
 class NFACenterings(FeatureRuns):
     """The runs of `nfa-evolution` with the two spectra of Figure 5; Figure 4's inputs are isotropic."""
 
-    smoke = scaled(**SMALL)
+    smoke = {
+        **SMALL,
+    }
 
 
 def expanded(config: NFACenterings, seeds: list[int], device: torch.device) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ntkscope_papers.beaglehole_2024.evolution_claims import NAME, PUBLISHED, RE
 from ntkscope_papers.beaglehole_2024.evolution_figures import draw
 from ntkscope_papers.beaglehole_2024.feature_path import SPECTRA, correlation
 from ntkscope_papers.beaglehole_2024.feature_runs import FREE, SMALL, FeatureRuns, as_deviations, legs_of
-from ntkscope_papers.framework.experiment import experiment, scaled
+from ntkscope_papers.framework.experiment import experiment
 from ntkscope_papers.framework.legs import run_legs
 
 MEASURES = {"uncentred": correlation(None), "centred": correlation("weights")}
@@ -24,7 +24,9 @@ class NFAEvolution(FeatureRuns):
     Legs at squared scales, which is what the printed ones mean if they are standard deviations, run if they are named.
     """
 
-    smoke = scaled(**SMALL)
+    smoke = {
+        **SMALL,
+    }
 
 
 def run(

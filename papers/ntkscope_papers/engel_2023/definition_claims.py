@@ -7,8 +7,7 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope_papers.engel_2023.adversarial import SURROGATES
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking, needs
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
 
 NAME = "surrogate-definitions"
 KERNELS, SURROGATE, MEASURES, WIDTH, ATTACK = "kernels", "surrogate", "measures", "width", "attack"

@@ -23,9 +23,9 @@ from ntkscope.kernels import kernel
 from ntkscope.machines.computing import clock
 from ntkscope_papers.engel_2023.kernel_pairs import TITLES
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, not_run, run_legs
-from ntkscope_papers.framework.published import Published
 from ntkscope_papers.shared.images import build_network, load_images, residual_recipe
 from ntkscope_papers.shared.networks import trained
 
@@ -77,7 +77,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class KernelCost(Scales):
+class KernelCost(Experiment):
     """`points`: of the timed kernels; `dims`: sizes of the projections whose residuals are measured.
 
     `sketch`: the kind of the timed projections; those of the legs `dense` and `outputs` are dense, as the paper's.
@@ -102,25 +102,24 @@ class KernelCost(Scales):
     precision: str = "bf16"
     memory: str = "64GiB"
     repeats: int = 3
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        model="small_cnn",
-        train_items=300,
-        epochs=4,
-        batch=50,
-        lr=0.1,
-        augment=False,
-        points=(50, 100),
-        dense_points=50,
-        residual_points=60,
-        dim=512,
-        dims=(32, 128, 512),
-        outputs=(1, 2, 5, 10),
-        output_points=60,
-        memory="2GiB",
-    )
+    smoke = {
+        "dataset": "digits",
+        "model": "small_cnn",
+        "train_items": 300,
+        "epochs": 4,
+        "batch": 50,
+        "lr": 0.1,
+        "augment": False,
+        "points": (50, 100),
+        "dense_points": 50,
+        "residual_points": 60,
+        "dim": 512,
+        "dims": (32, 128, 512),
+        "outputs": (1, 2, 5, 10),
+        "output_points": 60,
+        "memory": "2GiB",
+    }
 
 
 def operations(n: int, c: int, p: int, k: int, forward: float | int = 0) -> dict[str, float | int]:

@@ -30,7 +30,7 @@ from ntkscope_papers.engel_2023.published_measure import (
 from ntkscope_papers.engel_2023.surrogate import Surrogate, faithful
 from ntkscope_papers.engel_2023.table3_claims import NAME, PUBLISHED, TABLE, judge
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import once, summary
 from ntkscope_papers.shared.images import build_network, chosen_points, load_images, poison_recipe
@@ -38,7 +38,7 @@ from ntkscope_papers.shared.networks import logits_of, trained
 
 
 @dataclass(frozen=True)
-class Poisoning(Scales):
+class Poisoning(Experiment):
     """`triggers`: "square" is the paper's, "random" another shape, place and colour drawn from the seed; "none" is the
     same network trained on clean data, for comparison. `sgd_seeds`: fits of the authors' SGDClassifier per kernel. `sketch`:
     the kind of projection, as in surrogate-kernels."""
@@ -65,23 +65,22 @@ class Poisoning(Scales):
     seeds: int = 3
     sgd_seeds: int = 5
     sgd_alpha: float = 1e-2
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        width=0.125,
-        enlarge=2,
-        train_items=1000,
-        test_items=100,
-        epochs=8,
-        batch=50,
-        points=300,
-        dim=128,
-        precision="exact",
-        memory="2GiB",
-        seeds=1,
-        sgd_seeds=2,
-    )
+    smoke = {
+        "dataset": "digits",
+        "width": 0.125,
+        "enlarge": 2,
+        "train_items": 1000,
+        "test_items": 100,
+        "epochs": 8,
+        "batch": 50,
+        "points": 300,
+        "dim": 128,
+        "precision": "exact",
+        "memory": "2GiB",
+        "seeds": 1,
+        "sgd_seeds": 2,
+    }
 
 
 def second_trigger(seed: int, side: int) -> Trigger:

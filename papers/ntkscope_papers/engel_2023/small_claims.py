@@ -8,8 +8,8 @@ from typing import Any
 
 from ntkscope.core import Claim, Record
 from ntkscope_papers.engel_2023.published_measure import spread
+from ntkscope_papers.framework.claims import Published
 from ntkscope_papers.framework.legs import not_run
-from ntkscope_papers.framework.published import Published
 from ntkscope_papers.framework.results import summary
 
 NAME = "surrogate-small"

@@ -26,7 +26,7 @@ from ntkscope_papers.engel_2023.definition_claims import (
 )
 from ntkscope_papers.engel_2023.definitions import kernels, measures, surrogate, width_bound
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import under
 from ntkscope_papers.shared.images import build_network, load_images, pretrained_file, residual_recipe
@@ -34,7 +34,7 @@ from ntkscope_papers.shared.networks import trained
 
 
 @dataclass(frozen=True)
-class SurrogateDefinitions(Scales):
+class SurrogateDefinitions(Experiment):
     """`networks`: that are attacked, pretrained or "small_cnn", which is trained here; `strength` in units of brightness."""
 
     trials: int = 200
@@ -49,20 +49,19 @@ class SurrogateDefinitions(Scales):
     strength: float = 8 / 255
     steps: int = 10
     memory: str = "4GiB"
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        trials=20,
-        widths=(16, 32, 64),
-        width_seeds=2,
-        dataset="digits",
-        networks=("small_cnn",),
-        train_items=300,
-        test_items=100,
-        points=60,
-        items=30,
-        strength=0.2,
-    )
+    smoke = {
+        "trials": 20,
+        "widths": (16, 32, 64),
+        "width_seeds": 2,
+        "dataset": "digits",
+        "networks": ("small_cnn",),
+        "train_items": 300,
+        "test_items": 100,
+        "points": 60,
+        "items": 30,
+        "strength": 0.2,
+    }
 
 
 def attack(

@@ -26,7 +26,7 @@ from ntkscope_papers.engel_2023.side_by_side import side_by_side
 from ntkscope_papers.engel_2023.surrogate import SENSITIVITY, Surrogate, log_odds_pair
 from ntkscope_papers.engel_2023.table2_claims import NAME, PUBLISHED, judge
 from ntkscope_papers.engel_2023.table2_figures import boxes, draw, panel
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.shared.images import build_network, chosen_points, load_images, residual_recipe
@@ -36,7 +36,7 @@ GROUPS = {"exact": ("trntk", "trntk0"), "projected": ("proj-trntk", "proj-pntk")
 
 
 @dataclass(frozen=True)
-class SurrogateKernels(Scales):
+class SurrogateKernels(Experiment):
     """`*_points`: how many training points a kernel has; comparisons between kernels use the points they all share.
 
     Networks after the first have `further` points in every kernel. `sgd_seeds`: fits of the authors' SGDClassifier per
@@ -71,30 +71,29 @@ class SurrogateKernels(Scales):
     sgd_alpha: float = 1e-4
     sgd_points: int = 5000
     compared_points: int = 2000
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        model="small_cnn",
-        train_items=600,
-        test_items=200,
-        epochs=8,
-        batch=50,
-        lr=0.1,
-        augment=False,
-        exact_points=150,
-        feature_points=200,
-        embedding_points=200,
-        dim=256,
-        precision="exact",
-        memory="2GiB",
-        inspected=40,
-        seeds=2,
-        further=100,
-        sgd_seeds=2,
-        sgd_points=100,
-        compared_points=60,
-    )
+    smoke = {
+        "dataset": "digits",
+        "model": "small_cnn",
+        "train_items": 600,
+        "test_items": 200,
+        "epochs": 8,
+        "batch": 50,
+        "lr": 0.1,
+        "augment": False,
+        "exact_points": 150,
+        "feature_points": 200,
+        "embedding_points": 200,
+        "dim": 256,
+        "precision": "exact",
+        "memory": "2GiB",
+        "inspected": 40,
+        "seeds": 2,
+        "further": 100,
+        "sgd_seeds": 2,
+        "sgd_points": 100,
+        "compared_points": 60,
+    }
 
     def points(self, kernel: str, s: int = 0) -> int:
         """How many training points the kernel of network s has."""

@@ -22,9 +22,9 @@ from ntkscope_papers.engel_2023.published_measure import Compared, spread, stoch
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
 from ntkscope_papers.engel_2023.surrogate import SENSITIVITY, Surrogate, log_odds_pair
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, not_run, run_legs
-from ntkscope_papers.framework.published import Published
 from ntkscope_papers.framework.results import averaged, summary
 from ntkscope_papers.shared.images import build_network, chosen_points, load_images, pretrained_file, residual_recipe
 from ntkscope_papers.shared.networks import logits_of, trained
@@ -60,7 +60,7 @@ IDEAL = Published(
 
 
 @dataclass(frozen=True)
-class SurrogateResnet(Scales):
+class SurrogateResnet(Experiment):
     """`networks`: those of Table 1 are trained here; `pretrained` ones are read from the data folder."""
 
     dataset: str = "cifar10"
@@ -81,26 +81,25 @@ class SurrogateResnet(Scales):
     sgd_seeds: int = 5
     sgd_alpha: float = 1e-4
     compared_points: int = 2000
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        networks=("resnet18", "mobilenetv2"),
-        pretrained=(),
-        width=0.0625,
-        train_items=300,
-        test_items=100,
-        epochs=5,
-        batch=50,
-        lr=0.1,
-        augment=False,
-        points=60,
-        precision="exact",
-        memory="2GiB",
-        seeds=1,
-        sgd_seeds=2,
-        compared_points=40,
-    )
+    smoke = {
+        "dataset": "digits",
+        "networks": ("resnet18", "mobilenetv2"),
+        "pretrained": (),
+        "width": 0.0625,
+        "train_items": 300,
+        "test_items": 100,
+        "epochs": 5,
+        "batch": 50,
+        "lr": 0.1,
+        "augment": False,
+        "points": 60,
+        "precision": "exact",
+        "memory": "2GiB",
+        "seeds": 1,
+        "sgd_seeds": 2,
+        "compared_points": 40,
+    }
 
 
 @dataclass(frozen=True, eq=False)

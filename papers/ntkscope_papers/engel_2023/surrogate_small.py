@@ -46,14 +46,14 @@ from ntkscope_papers.engel_2023.small_training import (
     two_classes,
 )
 from ntkscope_papers.engel_2023.surrogate import SENSITIVITY, Surrogate, log_odds_pair
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.shared.images import chosen_points
 from ntkscope_papers.shared.networks import logits_of, trained_together, weights_file
 
 
 @dataclass(frozen=True)
-class SurrogateSmall(Scales):
+class SurrogateSmall(Experiment):
     """`seeds` networks per row with our training, `other_seeds` in the second reading, `authors_seeds` with the authors'.
 
     `points`, `authors_points`: training points in the kernel. `authors_share`: of the authors' epochs. `sgd_seeds`: fits of the
@@ -83,26 +83,25 @@ class SurrogateSmall(Scales):
     sgd_seeds: int = 5
     sgd_alpha: float = 1e-4
     compared_points: int = 2000
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        rows=("mlp-mnist2", "cnn-mnist2"),
-        dataset="digits",
-        train_items=200,
-        test_items=60,
-        points=80,
-        epochs=5,
-        batch=20,
-        channels=(8, 8),
-        sigmoid_channels=(8, 8),
-        seeds=2,
-        other_seeds=1,
-        authors_seeds=2,
-        authors_points=80,
-        authors_share=0.1,
-        sgd_seeds=2,
-        compared_points=60,
-    )
+    smoke = {
+        "rows": ("mlp-mnist2", "cnn-mnist2"),
+        "dataset": "digits",
+        "train_items": 200,
+        "test_items": 60,
+        "points": 80,
+        "epochs": 5,
+        "batch": 20,
+        "channels": (8, 8),
+        "sigmoid_channels": (8, 8),
+        "seeds": 2,
+        "other_seeds": 1,
+        "authors_seeds": 2,
+        "authors_points": 80,
+        "authors_share": 0.1,
+        "sgd_seeds": 2,
+        "compared_points": 60,
+    }
 
     def networks(self, reading: str) -> int:
         """How many networks a row has in this reading."""

@@ -25,9 +25,9 @@ from ntkscope_papers.engel_2023.published_measure import Compared, spread, stoch
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
 from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_pair
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, not_run, run_legs
-from ntkscope_papers.framework.published import Published
 from ntkscope_papers.framework.results import once, summary
 from ntkscope_papers.shared.images import chosen_points
 from ntkscope_papers.shared.networks import logits_of, trained
@@ -63,7 +63,7 @@ MAP = Published(
 
 
 @dataclass(frozen=True)
-class SurrogateText(Scales):
+class SurrogateText(Experiment):
     """`encoder`: "minilm", "tiny" or the folder of an encoder; `length`: tokens a sentence is padded or cut to.
 
     `sketch`: the kind of projection, as in surrogate-kernels.
@@ -88,24 +88,23 @@ class SurrogateText(Scales):
     sgd_seeds: int = 5
     sgd_alpha: float = 1e-2
     compared_points: int = 2000
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="made-up",
-        encoder="tiny",
-        train_items=200,
-        test_items=60,
-        length=6,
-        epochs=3,
-        lr=1e-2,
-        points=60,
-        dim=64,
-        precision="exact",
-        memory="2GiB",
-        seeds=1,
-        sgd_seeds=2,
-        compared_points=40,
-    )
+    smoke = {
+        "dataset": "made-up",
+        "encoder": "tiny",
+        "train_items": 200,
+        "test_items": 60,
+        "length": 6,
+        "epochs": 3,
+        "lr": 1e-2,
+        "points": 60,
+        "dim": 64,
+        "precision": "exact",
+        "memory": "2GiB",
+        "seeds": 1,
+        "sgd_seeds": 2,
+        "compared_points": 40,
+    }
 
 
 def run(

@@ -12,8 +12,8 @@ from ntkscope.core import Claim, Record
 from ntkscope.explain import forensics
 from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX
 from ntkscope_papers.engel_2023.published_measure import spread
+from ntkscope_papers.framework.claims import Published
 from ntkscope_papers.framework.legs import not_run
-from ntkscope_papers.framework.published import Published
 from ntkscope_papers.framework.results import averaged, summary
 
 NAME = "poisoning"

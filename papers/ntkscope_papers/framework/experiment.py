@@ -1,97 +1,270 @@
-"""The parts of an experiment."""
+"""An experiment: a configuration whose methods measure, judge and draw one published result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import partial
-from typing import Any, Self
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Self, TypeVar, get_args, get_type_hints
 
-from ntkscope.core import Claim, Record, UsageError
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, verdicts
+import torch
+
+from ntkscope.core import Claim, NtkscopeError, Record, RecordError, UsageError
+from ntkscope.core.arguments import as_device
+from ntkscope_papers.framework.claims import Published, Read, Statement, verdicts
+from ntkscope_papers.framework.drawing import save_figures
+from ntkscope_papers.framework.gather import gather
+from ntkscope_papers.framework.legs import Leg, run_legs
+
+SCALES = ("smoke", "paper")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def scaled(**settings: Any) -> classmethod[Any, [], Any]:
-    """The smoke scale, as `smoke = scaled(...)` in a configuration: what differs from the paper scale."""
-    return classmethod(lambda cls: cls(**settings))
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One call of an experiment: what it measures with, where, and the record it writes to."""
+
+    experiment: Experiment
+    record: Record
+    device: torch.device
+    root: str | None
+    seed: int
+    progress: bool
+
+    @cached_property
+    def data(self) -> Any:
+        """What the experiment's `prepare` loads, once, when the first leg asks for it."""
+        return self.experiment.prepare(self)
 
 
-class Scales:
-    """A configuration, a frozen dataclass of plain values, whose defaults are the paper scale: the published setting, or the
-    nearest that is feasible. `smoke` is the mechanics, in seconds on two cores."""
+def leg(
+    key: str = "", *, over: Callable[[Any], Iterable[Any]] | None = None, optional: bool = False
+) -> Callable[[F], F]:
+    """Decorator: a method `(self, run, *case)` that measures one leg for each case of `over(self)`, stored under `key`.
 
-    @classmethod
-    def paper(cls) -> Self:
-        return cls()
+    `key` is filled with the case: `@leg("width/{}/{}", over=lambda self: product(ENDS, self.widths))`; the method's name,
+    where it is left out. An `optional` one runs only if it is named.
+    """
+
+    def mark(method: F) -> F:
+        method.leg = (key or method.__name__, over or (lambda self: [()]), optional)  # type: ignore[attr-defined]
+        return method
+
+    return mark
 
 
-Judge = Callable[[Any, Record, str], Iterable[Claim]]  # config, record, how the setting differs from the published one
-Draw = Callable[[Record], Mapping[str, Any]]  # a record to matplotlib figures by name
+def figure(method: F) -> F:
+    """Decorator: a method of a configuration and its record that draws the figure of its name, or a mapping of several."""
+    method.figure = True  # type: ignore[attr-defined]
+    return method
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One published result: its configuration, the function that measures it, what was published, verdicts, figures.
+    """One published result. Subclass it as a frozen dataclass of plain values whose defaults are the paper's.
 
-    `func(config, record, device=..., root=..., seed=..., progress=...)` stores its measurements in the record, piece
-    by piece; `judge` and `draw` read the record alone, so both can be done again later, elsewhere.
+    `smoke` holds what differs at the scale that only tries the mechanics, in seconds. Settings in `free` may differ from the
+    paper's without making it a stand-in; those in `parts` say what one call computes, and are no part of the record's
+    configuration. Methods marked `@leg` measure, `@claim` judges and `@figure` draws, the last two from the record alone, so
+    both can be done again later, elsewhere. `statements` are claims written in another file.
     """
 
-    name: str
-    func: Callable[..., None]
-    config: type[Any]
-    published: tuple[Published, ...]
-    judge: Judge
-    draw: Draw
-    free: tuple[str, ...] = field(default=())  # settings that may differ from paper() without making it a stand-in
-    legs: tuple[str, ...] = field(
-        default=()
-    )  # settings that say what one call computes: no part of the record's config
+    legs: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "__doc__", self.func.__doc__)  # what `ntkscope list` shows
-        ids = [claim.id for claim in self.published]
-        if len(set(ids)) != len(ids):
+    name: ClassVar[str]
+    smoke: ClassVar[Mapping[str, Any]] = {}
+    free: ClassVar[Iterable[str]] = ()
+    parts: ClassVar[tuple[str, ...]] = ("legs",)
+    statements: ClassVar[tuple[Published, ...]] = ()
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        """Every statement this experiment judges, in the order they are written."""
+        own = [value for kind in reversed(cls.__mro__) for value in vars(kind).values() if isinstance(value, Statement)]
+        every = (*own, *cls.statements)
+        if len({statement.id for statement in every}) != len(every):
+            raise UsageError(f"experiment {cls.name!r} has repeated claim ids; expected each once")
+        return every
+
+    @classmethod
+    def at(cls, scale: str, overrides: Mapping[str, Any] | None = None) -> Self:
+        """The configuration of a scale, "smoke" or "paper", some fields replaced; unknown names and wrong types are errors."""
+        if scale not in SCALES:
+            raise UsageError(f"got scale {scale!r}; expected one of {', '.join(SCALES)}")
+        config = cls(**cls.smoke) if scale == "smoke" else cls()
+        known = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+        unknown = [key for key in overrides or {} if key not in known]
+        if unknown:
+            raise UsageError(f"{cls.name} has no setting {', '.join(unknown)}; its settings: {', '.join(known)}")
+        hints = get_type_hints(cls)
+        changes = {key: _alike(key, value, known[key], hints[key]) for key, value in (overrides or {}).items()}
+        if changes.get("seeds", 1) < 1:
+            raise UsageError(f"got seeds={changes['seeds']}; expected at least one network")
+        return dataclasses.replace(config, **changes)
+
+    @classmethod
+    def of(cls, record: Record) -> Self:
+        """The configuration that a record was made with."""
+        settings = dict(record.config)
+        scale = settings.pop("scale") if settings["scale"] in SCALES else "paper"  # else a setting of that name
+        return cls.at(scale, settings)
+
+    @classmethod
+    def run(
+        cls,
+        scale: str = "smoke",
+        *,
+        out: str | Path,
+        device: torch.device | str | None = None,
+        root: str | Path | None = None,
+        seed: int = 0,
+        progress: bool = False,
+        gather_from: Iterable[str | Path] = (),
+        **overrides: Any,
+    ) -> Record:
+        """Run it into the folder `out`, or resume what stopped there; see `ntkscope.run`."""
+        config = cls.at(scale, overrides)
+        where = as_device(device or "auto") or torch.device("cpu")
+        shared: dict[str, Any] = {
+            "config": {"scale": scale, **config.settings()},
+            "seeds": {"seed": seed},
+            "device": where,
+        }
+        if os.path.exists(Path(out) / "record.json"):
+            record = Record.resume(out, **shared)
+        else:
+            record = Record.create(out, kind="experiment", name=cls.name, **shared)
+        with record:
+            gather(record, gather_from)
+            with _trusting(record):
+                config.measure(Run(config, record, where, None if root is None else str(root), seed, progress))
+                config.conclude(record, scale)
+        return record
+
+    def conclude(self, record: Record, scale: str) -> None:
+        """Set the verdicts and draw the figures from the record."""
+        difference = self.difference()
+        words = f"other settings: {difference}" if difference else ""
+        claims = list(self.judge(record, "smoke scale, see config" if difference and scale == "smoke" else words))
+        if sorted(claim.id for claim in claims) != sorted(statement.id for statement in self.published()):
+            listed, judged = {s.id for s in self.published()}, {claim.id for claim in claims}
             raise UsageError(
-                f"experiment {self.name!r} has repeated claim ids among {', '.join(ids)}; expected each once"
+                f"{self.name} did not judge what it lists, or not once: {', '.join(sorted(listed ^ judged))}"
             )
+        for claim in claims:
+            record.claim(claim)
+        record.put(figures=save_figures(self.draw, record))
 
-    def run(self, scale: str = "smoke", **options: Any) -> Record:
-        """`framework.run.run` of this experiment."""
-        from ntkscope_papers.framework.run import run
+    def settings(self) -> dict[str, Any]:
+        """The configuration as a record keeps it."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in self.parts}
 
-        return run(self, scale, **options)
+    def difference(self) -> str:
+        """How this configuration differs from the paper's, in words; empty if it does not."""
+        paper = type(self)()
+        other = [
+            name for name in self.settings() if name not in self.free and getattr(self, name) != getattr(paper, name)
+        ]
+        return ", ".join(f"{name}={getattr(self, name)!r} instead of {getattr(paper, name)!r}" for name in other)
 
-    def difference(self, config: Any) -> str:
-        """How `config` differs from the paper scale, in words; empty if it does not."""
-        paper = self.config.paper()
-        names = [f.name for f in fields(config) if f.name not in (*self.free, *self.legs)]
-        other = [n for n in names if getattr(config, n) != getattr(paper, n)]
-        return ", ".join(f"{n}={getattr(config, n)!r} instead of {getattr(paper, n)!r}" for n in other)
+    def prepare(self, run: Run) -> Any:
+        """What all legs share, such as the data; loaded when it is first asked for."""
+
+    def legs_of(self, run: Run) -> list[Leg]:
+        """The measurements, in the order they are made: those marked `@leg`."""
+        found = []
+        for kind in reversed(type(self).__mro__):
+            for method in vars(kind).values():
+                if hasattr(method, "leg"):
+                    key, over, optional = method.leg
+                    for case in over(self):
+                        several = case if isinstance(case, tuple) else (case,)
+                        found.append(Leg(key.format(*several), partial(method, self, run, *several), optional))
+        return found
+
+    def measure(self, run: Run) -> None:
+        """Make every chosen measurement that the record lacks."""
+        run_legs(run.record, self.legs_of(run), self.legs, progress=run.progress)
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        """The verdict on every statement."""
+        for statement in self.published():
+            assert isinstance(statement, Statement), f"{statement.id} has no reading"
+            yield statement.verdict(self.name, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        """Matplotlib figures by name, from those marked `@figure`."""
+        found: dict[str, Any] = {}
+        for kind in reversed(type(self).__mro__):
+            for name, method in vars(kind).items():
+                if hasattr(method, "figure"):
+                    drawn = method(self, record)
+                    found.update(drawn if isinstance(drawn, Mapping) else {name: drawn})
+        return found
+
+
+@contextmanager
+def _trusting(record: Record) -> Iterator[None]:
+    """Inside, an error that may come from results which were there before says so: a record may hold anything."""
+    before = [key for key, value in record.metrics.items() if isinstance(value, Mapping)]
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if not before or isinstance(error, NtkscopeError):
+            raise
+        raise RecordError(
+            f"{record.folder} cannot be continued ({type(error).__name__}: {error}) with the results it held"
+            f" ({', '.join(before[:6])}{', …' if len(before) > 6 else ''}); were they not written by a run of {record.name}?"
+            " restore them, or run in another folder"
+        ) from error
+
+
+def _alike(key: str, value: Any, default: Any, hint: Any) -> Any:
+    """`value` as the type of `default`: a lone item becomes a tuple, a whole number a float; None if `hint` allows it."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if default is None or value is None:
+        if type(value) not in kinds:
+            expected = " or ".join(
+                "None" if kind is NoneType else getattr(kind, "__name__", str(kind)) for kind in kinds
+            )
+            raise UsageError(f"got {key}={value!r}, a {type(value).__name__}; expected {expected}")
+        return value
+    if isinstance(default, tuple):
+        return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not type(default):
+        raise UsageError(
+            f"got {key}={value!r}, a {type(value).__name__}; expected a {type(default).__name__} such as {default!r}"
+        )
+    return value
 
 
 def experiment(
     func: Callable[..., None],
     name: str,
     *,
-    config: type[Any],
+    config: type[Experiment],
     published: Iterable[Published] | Mapping[str, Published],
-    judge: Judge | Mapping[str, Read],
-    draw: Draw,
+    judge: Callable[[Any, Record, str], Iterator[Claim]] | Mapping[str, Read],
+    draw: Callable[[Record], Mapping[str, Any]],
     free: Iterable[str] = (),
     legs: Iterable[str] = ("legs",),
-) -> Experiment:
-    """The experiment that `func` runs; an entry point in the group "ntkscope.experiments" makes it known.
+) -> type[Experiment]:
+    """The configuration `config` with functions as its methods."""
+    read = partial(verdicts, name, published, judge) if isinstance(judge, Mapping) else judge  # type: ignore[arg-type]
 
-    `judge`: a function of the record, or a reading for each key of `published`. `legs`: those of its settings that say what
-    one call computes.
-    """
-    statements = tuple(published.values() if isinstance(published, Mapping) else published)
-    if isinstance(judge, Mapping):
-        assert isinstance(published, Mapping)
-        judge = partial(verdicts, name, published, judge)
+    def measure(self: Any, run: Run) -> None:
+        func(self, run.record, device=run.device, root=run.root, seed=run.seed, progress=run.progress)
 
-    chosen = tuple(leg for leg in legs if hasattr(config, leg))
-
-    return Experiment(name, func, config, statements, judge, draw, tuple(free), chosen)
+    config.__doc__ = func.__doc__
+    config.name, config.free, config.parts = name, tuple(free), tuple({"legs": 0, **dict.fromkeys(legs)})
+    config.statements = tuple(published.values() if isinstance(published, Mapping) else published)
+    config.measure, config.judge = measure, lambda self, record, difference: read(self, record, difference)  # type: ignore[method-assign,assignment]
+    config.draw = lambda self, record: draw(record)  # type: ignore[method-assign]
+    return config

@@ -20,7 +20,7 @@ def main(folders: Sequence[str]) -> int:
         return 2
     for folder in folders:
         record = Record.open(folder)
-        print("\n".join(save_figures(EXPERIMENTS[record.name].draw, record)))
+        print("\n".join(save_figures(EXPERIMENTS[record.name].of(record).draw, record)))
     return 0
 
 

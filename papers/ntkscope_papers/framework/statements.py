@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.experiment import EXPERIMENTS
+from ntkscope.experiments import EXPERIMENTS
 
 PREFIXES = ("conjugate-", "ntkreview-", "surrogate-", "linearized-")
 
@@ -54,7 +54,7 @@ def brief(prefix: str, results: Path) -> str:
     """Every registered statement whose id begins with `prefix`: experiment, verdict, and whether its check held."""
     lines = ["| statement | experiment | verdict | check |", "| --- | --- | --- | --- |"]
     for name, entry in EXPERIMENTS.items():
-        ids = [claim.id for claim in entry.published if claim.id.startswith(prefix)]
+        ids = [claim.id for claim in entry.published() if claim.id.startswith(prefix)]
         if not ids:
             continue
         claims = {claim.id: claim for claim in Record.open(results / name).claims} if (results / name).is_dir() else {}

@@ -30,10 +30,9 @@ from ntkscope.training.schedules import LearningRateSteps
 from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.claims import Published, Reading, lacking
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs, showing
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Reading, lacking
 from ntkscope_papers.framework.results import once, summary, under
 from ntkscope_papers.harlev_2023.probed_networks import build, images, probed
 from ntkscope_papers.qadeer_2023.networks import digits
@@ -58,7 +57,7 @@ PUBLISHED = {"nc4": NC4}
 
 
 @dataclass(frozen=True)
-class LayerCollapse(Scales):
+class LayerCollapse(Experiment):
     """`points`: training items whose activations are measured, `near` those whose dimension is estimated; `moments`: epochs."""
 
     dataset: str = "cifar10"
@@ -77,24 +76,23 @@ class LayerCollapse(Scales):
     near: int = 2000
     memory: str = "32GiB"
     seeds: int = 3
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        train_items=120,
-        test_items=60,
-        enlarge=2,
-        width=0.0625,
-        epochs=4,
-        moments=(0, 2, 4),
-        batch=30,
-        lr=0.1,
-        augment=False,
-        points=80,
-        near=80,
-        memory="1GiB",
-        seeds=1,
-    )
+    smoke = {
+        "dataset": "digits",
+        "train_items": 120,
+        "test_items": 60,
+        "enlarge": 2,
+        "width": 0.0625,
+        "epochs": 4,
+        "moments": (0, 2, 4),
+        "batch": 30,
+        "lr": 0.1,
+        "augment": False,
+        "points": 80,
+        "near": 80,
+        "memory": "1GiB",
+        "seeds": 1,
+    }
 
     def how(self, smoothing: float) -> dict[str, Any]:
         """The settings of `fit`: the step falls to a tenth after 0.4 and again after 0.6 of the epochs."""

@@ -22,7 +22,7 @@ from ntkscope.measures.dimension import components_for
 from ntkscope.measures.probe_agreement import PROBES
 from ntkscope.measures.probes import ProbeSweep, sweep
 from ntkscope.tangent import activations
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.harlev_2023.probe_claims import PUBLISHED, READINGS
 from ntkscope_papers.harlev_2023.probe_figures import draw
@@ -36,7 +36,7 @@ NAME = "pca-probes"
 
 
 @dataclass(frozen=True)
-class PcaProbes(Scales):
+class PcaProbes(Experiment):
     """`networks`: those that are probed at every layer; the first is judged, the others stand beside it.
 
     `seeds`: how many of each that is trained here; those after the first are probed on `further` components at most. `C`: of
@@ -62,24 +62,23 @@ class PcaProbes(Scales):
     further: int = 2000
     draws: int = 1000
     memory: str = "96GiB"
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        networks=("resnet18",),
-        train_items=120,
-        test_items=60,
-        enlarge=2,
-        width=0.0625,
-        epochs=3,
-        batch=30,
-        lr=0.1,
-        augment=False,
-        C=0.01,
-        components=20,
-        draws=200,
-        memory="2GiB",
-    )
+    smoke = {
+        "dataset": "digits",
+        "networks": ("resnet18",),
+        "train_items": 120,
+        "test_items": 60,
+        "enlarge": 2,
+        "width": 0.0625,
+        "epochs": 3,
+        "batch": 30,
+        "lr": 0.1,
+        "augment": False,
+        "C": 0.01,
+        "components": 20,
+        "draws": 200,
+        "memory": "2GiB",
+    }
 
 
 @dataclass(frozen=True, eq=False)

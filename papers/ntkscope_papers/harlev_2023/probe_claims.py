@@ -14,8 +14,7 @@ from typing import Any
 from ntkscope.core import Record
 from ntkscope.measures.probe_agreement import PROBES
 from ntkscope.measures.probes import GRID, grid
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking, needs
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
 from ntkscope_papers.harlev_2023.probe_readings import (
     CURVED,
     IDENTITIES,

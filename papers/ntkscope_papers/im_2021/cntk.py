@@ -19,8 +19,8 @@ from ntkscope.core.random import derive_seed
 from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Layer, Relu, serial
 from ntkscope.kernels import kernel
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once, summary
 from ntkscope_papers.im_2021.wide import convolutional_network, rounded, sample_ntk, width_slope
 from ntkscope_papers.shared.images import load_images
@@ -52,7 +52,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class ConvolutionalNTK(Scales):
+class ConvolutionalNTK(Experiment):
     """`shrink`: images are means over squares of so many pixels; `channels`: of the networks that are linearised."""
 
     dataset: str = "cifar10"
@@ -67,19 +67,19 @@ class ConvolutionalNTK(Scales):
     judged: int = 64
     seeds: int = 5
 
-    smoke = scaled(
-        dataset="digits",
-        shrink=2,
-        layers=2,
-        checked=3,
-        widths=(8, 16, 32),
-        draws=3,
-        items=40,
-        test_items=40,
-        channels=(4, 8),
-        judged=8,
-        seeds=2,
-    )
+    smoke = {
+        "dataset": "digits",
+        "shrink": 2,
+        "layers": 2,
+        "checked": 3,
+        "widths": (8, 16, 32),
+        "draws": 3,
+        "items": 40,
+        "test_items": 40,
+        "channels": (4, 8),
+        "judged": 8,
+        "seeds": 2,
+    }
 
 
 def run(

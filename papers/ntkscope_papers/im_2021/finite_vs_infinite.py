@@ -17,8 +17,8 @@ from ntkscope import infinite
 from ntkscope.core import Claim, Record, generator
 from ntkscope.core.random import derive_seed
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.im_2021.review_formulas import (
     EXAMPLE,
@@ -93,7 +93,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class FiniteVsInfinite(Scales):
+class FiniteVsInfinite(Experiment):
     """`draws`: networks per width at initialisation; `samples`: of the Monte Carlo under each layer's covariance."""
 
     dimension: int = 10
@@ -111,19 +111,19 @@ class FiniteVsInfinite(Scales):
     test_items: int = 40
     seeds: int = 8
 
-    smoke = scaled(
-        hidden=(1, 2),
-        widths=(32, 64, 128, 256),
-        draws=20,
-        samples=50_000,
-        variance_draws=40,
-        variance_width=256,
-        train_widths=(32, 64, 128, 256),
-        kappas=(1.0, 0.3),
-        train_items=8,
-        test_items=10,
-        seeds=2,
-    )
+    smoke = {
+        "hidden": (1, 2),
+        "widths": (32, 64, 128, 256),
+        "draws": 20,
+        "samples": 50_000,
+        "variance_draws": 40,
+        "variance_width": 256,
+        "train_widths": (32, 64, 128, 256),
+        "kappas": (1.0, 0.3),
+        "train_items": 8,
+        "test_items": 10,
+        "seeds": 2,
+    }
 
 
 def run(

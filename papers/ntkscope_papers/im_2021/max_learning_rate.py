@@ -19,8 +19,8 @@ from ntkscope.core.random import derive_seed
 from ntkscope.infinite import Layer, Relu
 from ntkscope.kernels import kernel
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once, summary
 from ntkscope_papers.im_2021.cube import fully_connected
 from ntkscope_papers.shared.images import load_images
@@ -51,7 +51,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class MaxLearningRates(Scales):
+class MaxLearningRates(Experiment):
     """`steps`: of gradient descent per trial; `trials`: of the bisection; `linear_steps`: of the linearised model."""
 
     datasets: tuple[str, ...] = ("mnist", "cifar10")
@@ -63,9 +63,16 @@ class MaxLearningRates(Scales):
     trials: int = 8
     seeds: int = 5
 
-    smoke = scaled(
-        datasets=("digits",), items=40, hidden=(1,), width=128, steps=20, linear_steps=1000, trials=6, seeds=2
-    )
+    smoke = {
+        "datasets": ("digits",),
+        "items": 40,
+        "hidden": (1,),
+        "width": 128,
+        "steps": 20,
+        "linear_steps": 1000,
+        "trials": 6,
+        "seeds": 2,
+    }
 
 
 def run(

@@ -18,8 +18,8 @@ from ntkscope import infinite
 from ntkscope.core import Claim, Part, Record, UsageError, numpy_generator
 from ntkscope.infinite import Erf, Layer, Relu
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.im_2021.cube import fully_connected, low_degrees
 from ntkscope_papers.shared.images import load_images
@@ -72,7 +72,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class OptimalDepth(Scales):
+class OptimalDepth(Experiment):
     """`deepest`: weight layers searched on the cube; `hidden`: hidden layers tried on data sets, `biases` their σ_b²."""
 
     dimension: int = 128
@@ -84,16 +84,16 @@ class OptimalDepth(Scales):
     test_items: int = 1000
     seeds: int = 5
 
-    smoke = scaled(
-        dimension=24,
-        deepest=20,
-        datasets=("digits",),
-        hidden=(1, 2, 4, 16),
-        biases=(0.0,),
-        items=80,
-        test_items=100,
-        seeds=2,
-    )
+    smoke = {
+        "dimension": 24,
+        "deepest": 20,
+        "datasets": ("digits",),
+        "hidden": (1, 2, 4, 16),
+        "biases": (0.0,),
+        "items": 80,
+        "test_items": 100,
+        "seeds": 2,
+    }
 
 
 def run(

@@ -15,8 +15,8 @@ from ntkscope import infinite
 from ntkscope.core import Claim, Record
 from ntkscope.infinite import Erf, Layer, Relu
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.im_2021 import cube
 
@@ -93,7 +93,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class SimplicityBias(Scales):
+class SimplicityBias(Experiment):
     """`corners`: the dimension in which all corners are computed; `dimensions`: those of the spectra."""
 
     corners: int = 7
@@ -105,7 +105,16 @@ class SimplicityBias(Scales):
     networks: int = 100
     deep: int = 32
 
-    smoke = scaled(corners=4, dimensions=(4, 16), draws=1000, keep=(1, 5), width=64, outputs=8, networks=10, deep=8)
+    smoke = {
+        "corners": 4,
+        "dimensions": (4, 16),
+        "draws": 1000,
+        "keep": (1, 5),
+        "width": 64,
+        "outputs": 8,
+        "networks": 10,
+        "deep": 8,
+    }
 
 
 def relu_net(reading: str) -> Layer:

@@ -31,8 +31,8 @@ from ntkscope.measures.datamodeling import (
     spearman,
 )
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.own.attribution_methods import Checkpoint, Method, Scored, methods, release
 from ntkscope_papers.own.attribution_tasks import RECIPES, Task, task
@@ -68,7 +68,7 @@ REMOVED = Published(
 
 
 @dataclass(frozen=True)
-class AttributionQuality(Scales):
+class AttributionQuality(Experiment):
     """`points`, `epochs`, `repeats`, `removal_repeats`, `together`: of every task instead of its own, where not None."""
 
     tasks: tuple[str, ...] = tuple(RECIPES)
@@ -88,21 +88,21 @@ class AttributionQuality(Scales):
     trak_dampings: tuple[float, ...] = (0.0, 0.01, 0.1, 1.0, 10.0)
     memory: str = "64GiB"
 
-    smoke = scaled(
-        dataset="digits",
-        points=60,
-        items=12,
-        epochs=3,
-        subsets=8,
-        repeats=2,
-        removals=4,
-        removal_repeats=2,
-        together=8,
-        checkpoints=2,
-        trak_dims=(16, 32),
-        trak_dampings=(0.1, 1.0),
-        memory="2GiB",
-    )
+    smoke = {
+        "dataset": "digits",
+        "points": 60,
+        "items": 12,
+        "epochs": 3,
+        "subsets": 8,
+        "repeats": 2,
+        "removals": 4,
+        "removal_repeats": 2,
+        "together": 8,
+        "checkpoints": 2,
+        "trak_dims": (16, 32),
+        "trak_dampings": (0.1, 1.0),
+        "memory": "2GiB",
+    }
 
 
 def run(

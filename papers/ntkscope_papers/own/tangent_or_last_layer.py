@@ -15,10 +15,9 @@ from ntkscope.core import Part, Record, Snapshot, derive_seed
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
 from ntkscope_papers.shared.lenet_tasks import Tasks, tasks_of
 from ntkscope_papers.shared.networks import logits_of
 from ntkscope_papers.shared.paired_training import Recipe, one_hot, train_members
@@ -47,7 +46,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class TangentOrLastLayer(Scales):
+class TangentOrLastLayer(Experiment):
     """`images` training images, `held` of them to choose the ridge by; `steps` of LSMR for every tangent."""
 
     dataset: str = "mnist"
@@ -62,20 +61,19 @@ class TangentOrLastLayer(Scales):
     weight_decay: float = 5e-5
     ridges: tuple[float, ...] = (0.1, 10.0)
     steps: int = 100
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        colour="digits",
-        enlarge=3,
-        images=80,
-        held=20,
-        test_items=40,
-        widths=(1,),
-        epochs=(0, 1),
-        ridges=(0.1,),
-        steps=5,
-    )
+    smoke = {
+        "dataset": "digits",
+        "colour": "digits",
+        "enlarge": 3,
+        "images": 80,
+        "held": 20,
+        "test_items": 40,
+        "widths": (1,),
+        "epochs": (0, 1),
+        "ridges": (0.1,),
+        "steps": 5,
+    }
 
 
 def percent(model: nn.Module, part: Part) -> float:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from ntkscope.core import Claim, Part, Record, Split
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
 from ntkscope_papers.qadeer_2023.networks import Cell, Job, cells, computing, measured_cells, needed
 
 Rows: TypeAlias = dict[str, list[Any]]

@@ -11,7 +11,7 @@ import torch
 
 from ntkscope.core import Claim, Record
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.qadeer_2023 import theory_grids as grids
 from ntkscope_papers.qadeer_2023.theory_claims import CLAIMS
@@ -42,12 +42,14 @@ MEASUREMENTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # of the numb
 
 
 @dataclass(frozen=True)
-class ConjugateTheory(Scales):
+class ConjugateTheory(Experiment):
     """`trials`: random instances of the cheap checks; checks that fit machines or differentiate networks take a fraction."""
 
     trials: int = 3000
 
-    smoke = scaled(trials=100)
+    smoke = {
+        "trials": 100,
+    }
 
 
 def run(

@@ -19,7 +19,7 @@ from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 from ntkscope.measures.regression_bounds import regression_bounds, trapezoid_norm
 from ntkscope.surrogates import ConjugateLeastSquares, MinimumNorm
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.qadeer_2023.cells import GridTask, run_cells
 from ntkscope_papers.qadeer_2023.instances import monotone_instances
@@ -58,7 +58,7 @@ BOUNDS = (
 
 
 @dataclass(frozen=True)
-class FunctionRegression(Scales):
+class FunctionRegression(Experiment):
     """`watched`: networks followed through training every `every` steps, and solved with all `cutoffs` at the end.
 
     `only`: the targets, architectures or pairs of them ("f1/tanh-128") that a call computes; all where empty. `workers`:
@@ -81,17 +81,17 @@ class FunctionRegression(Scales):
     only: tuple[str, ...] = ()
     workers: int = 1
 
-    smoke = scaled(
-        targets=("f1", "f2"),
-        architectures=("tanh-128", "tanh-256", "relu-128"),
-        networks=2,
-        watched=1,
-        intervals=40,
-        steps=150,
-        every=50,
-        cutoffs=(1e-15, 1e-12, 1e-9),
-        instances=50,
-    )
+    smoke = {
+        "targets": ("f1", "f2"),
+        "architectures": ("tanh-128", "tanh-256", "relu-128"),
+        "networks": 2,
+        "watched": 1,
+        "intervals": 40,
+        "steps": 150,
+        "every": 50,
+        "cutoffs": (1e-15, 1e-12, 1e-9),
+        "instances": 50,
+    }
 
     @property
     def moments(self) -> tuple[int, ...]:

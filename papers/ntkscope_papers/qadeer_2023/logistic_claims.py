@@ -9,7 +9,7 @@ import numpy as np
 
 from ntkscope import data
 from ntkscope.core import Claim, Record
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
 from ntkscope_papers.qadeer_2023.cells import Check, Rows, Say, judge_cells, sayer
 from ntkscope_papers.qadeer_2023.networks import Cell, digits, joined, median, training_seconds
 

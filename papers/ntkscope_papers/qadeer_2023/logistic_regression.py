@@ -21,7 +21,7 @@ from ntkscope.linalg import NumericalWarning
 from ntkscope.measures.logistic_bounds import logistic_bounds, signed_scores, summed_cross_entropy
 from ntkscope.surrogates import KernelLogistic
 from ntkscope.training import StopWhen
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.qadeer_2023.cells import GridTask, run_cells
 from ntkscope_papers.qadeer_2023.logistic_claims import PUBLISHED, judge
@@ -58,7 +58,7 @@ NEWTON_STEPS = 300
 
 
 @dataclass(frozen=True)
-class LogisticRegression(Scales):
+class LogisticRegression(Experiment):
     """`ridge`: of `Σ ln(1 + exp ψ̂) + ridge ‖ψ‖²` in the kernel's norm; `ridges`: those of the `watched` networks.
 
     The watched networks are trained once more without the stop at `accuracy`, and measured after `checkpoints` epochs.
@@ -84,16 +84,16 @@ class LogisticRegression(Scales):
     only: tuple[str, ...] = ()
     workers: int = 1
 
-    smoke = scaled(
-        networks=2,
-        watched=1,
-        lr=1e-3,
-        epochs=60,
-        checkpoints=(0, 20, 60),
-        ridge=1e-3,
-        ridges=(1e-3, 1.0),
-        instances=30,
-    )
+    smoke = {
+        "networks": 2,
+        "watched": 1,
+        "lr": 1e-3,
+        "epochs": 60,
+        "checkpoints": (0, 20, 60),
+        "ridge": 1e-3,
+        "ridges": (1e-3, 1.0),
+        "instances": 30,
+    }
 
 
 class Task(GridTask):

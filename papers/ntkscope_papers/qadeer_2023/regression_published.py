@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
 
 PREFIX = "conjugate-"
 

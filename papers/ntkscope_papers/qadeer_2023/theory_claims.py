@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
 
 TINY = 1 + 1e-12  # inequalities in floating point
 Found = Mapping[str, Any]

@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
 from ntkscope_papers.samarin_2022 import binary_readings as read
 from ntkscope_papers.samarin_2022.tangent_ridge import interpolating
 

@@ -11,7 +11,7 @@ import torch
 
 from ntkscope import data
 from ntkscope.core import Part, Record
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs, unfinished
 from ntkscope_papers.samarin_2022.binary_claims import PUBLISHED, READINGS
 from ntkscope_papers.samarin_2022.binary_figures import draw
@@ -23,7 +23,7 @@ TASKS = {"standard": False, "shifted": True}
 
 
 @dataclass(frozen=True)
-class BinaryMnist(Scales):
+class BinaryMnist(Experiment):
     """`ridges` of the solver at width 1 and at fractional widths, in units of the mean squared length of a gradient;
     `wide_ridges` at other widths. `jacobian_ridges`: those that are solved from the Jacobian as well. Widths in `optional` run
     when named. `digits`: those that SGD tells from the rest, above width 1 the first of them; the solver does it with all."""
@@ -45,24 +45,23 @@ class BinaryMnist(Scales):
     lr: float = 0.01
     weight_decay: float = 5e-5
     memory: str = "110GiB"
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        enlarge=3,
-        train_items=120,
-        test_items=60,
-        solver_widths=(1, 2),
-        initialisations=1,
-        ridges=(0.0, 1e-9, 1e-5, 1e-2),
-        wide_ridges=(0.0, 1e-9),
-        jacobian_ridges=(1e-5,),
-        fractions=(0.5,),
-        sgd_widths=(1,),
-        optional=(2,),
-        epochs=2,
-        memory="1GiB",
-    )
+    smoke = {
+        "dataset": "digits",
+        "enlarge": 3,
+        "train_items": 120,
+        "test_items": 60,
+        "solver_widths": (1, 2),
+        "initialisations": 1,
+        "ridges": (0.0, 1e-9, 1e-5, 1e-2),
+        "wide_ridges": (0.0, 1e-9),
+        "jacobian_ridges": (1e-5,),
+        "fractions": (0.5,),
+        "sgd_widths": (1,),
+        "optional": (2,),
+        "epochs": 2,
+        "memory": "1GiB",
+    }
 
 
 def solver(config: BinaryMnist, task: Task, width: float, seed: int, device: torch.device) -> dict[str, Any]:

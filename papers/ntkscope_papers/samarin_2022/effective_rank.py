@@ -18,10 +18,9 @@ from ntkscope.kernels import Tangent
 from ntkscope.linalg import effective_rank, estimate_effective_rank
 from ntkscope.linalg.spectrum import entropy_rank
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
 from ntkscope_papers.samarin_2022.alexnet import SIDE, STAND_IN, enlarged_alexnet
 from ntkscope_papers.samarin_2022.linearized_claims import parameters
 from ntkscope_papers.shared.lenet_tasks import Task, load_task
@@ -69,7 +68,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class EffectiveRanks(Scales):
+class EffectiveRanks(Experiment):
     """`items` images with ten outputs each; `large` images for the estimate by Lanczos. Optional widths run when named."""
 
     dataset: str = "mnist"
@@ -84,22 +83,21 @@ class EffectiveRanks(Scales):
     alexnet_optional: tuple[float, ...] = (3.0, 4.0)
     side: int = SIDE
     memory: str = "100GiB"
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        colour="digits",
-        enlarge=3,
-        items=10,
-        large=12,
-        widths=(1.0, 2.0),
-        optional=(),
-        large_widths=(1.0,),
-        alexnet_widths=(0.05,),
-        alexnet_optional=(),
-        side=64,
-        memory="1GiB",
-    )
+    smoke = {
+        "dataset": "digits",
+        "colour": "digits",
+        "enlarge": 3,
+        "items": 10,
+        "large": 12,
+        "widths": (1.0, 2.0),
+        "optional": (),
+        "large_widths": (1.0,),
+        "alexnet_widths": (0.05,),
+        "alexnet_optional": (),
+        "side": 64,
+        "memory": "1GiB",
+    }
 
 
 def spectrum(K: Float64[Tensor, "n n"]) -> dict[str, Any]:

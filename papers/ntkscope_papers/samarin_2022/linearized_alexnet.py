@@ -12,10 +12,9 @@ import torch
 from ntkscope import models
 from ntkscope.core import Record, derive_seed
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
 from ntkscope_papers.samarin_2022.alexnet import SIDE, STAND_IN, enlarged_alexnet
 from ntkscope_papers.shared.lenet_tasks import Task, load_task
 from ntkscope_papers.shared.paired_training import Recipe, one_hot, train_members
@@ -68,7 +67,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class LinearizedAlexnet(Scales):
+class LinearizedAlexnet(Experiment):
     """`images` training images of `dataset`, enlarged to `side` in the model; widths in `optional` run when named."""
 
     dataset: str = "cifar10"
@@ -81,20 +80,19 @@ class LinearizedAlexnet(Scales):
     epochs: int = 30
     drop: int = 10
     batch: int = 32
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        images=24,
-        test_items=20,
-        side=64,
-        enlarge=4,
-        widths=(0.05,),
-        optional=(),
-        epochs=1,
-        drop=0,
-        batch=8,
-    )
+    smoke = {
+        "dataset": "digits",
+        "images": 24,
+        "test_items": 20,
+        "side": 64,
+        "enlarge": 4,
+        "widths": (0.05,),
+        "optional": (),
+        "epochs": 1,
+        "drop": 0,
+        "batch": 8,
+    }
 
 
 def trained(

@@ -10,7 +10,7 @@ import torch
 
 from ntkscope import models
 from ntkscope.core import Record
-from ntkscope_papers.framework.reading import Read, Reading, lacking
+from ntkscope_papers.framework.claims import Read, Reading, lacking
 from ntkscope_papers.samarin_2022 import linearized_readings as read
 from ntkscope_papers.samarin_2022.linearized_statements import TITLES
 

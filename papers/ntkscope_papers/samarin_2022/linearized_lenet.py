@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope.core import Record, Snapshot, derive_seed
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs, unfinished
 from ntkscope_papers.samarin_2022.linearized_claims import READINGS
 from ntkscope_papers.samarin_2022.linearized_figures import draw
@@ -36,7 +36,7 @@ WATCHED = 500  # test images whose outputs are kept
 
 
 @dataclass(frozen=True)
-class LinearizedLenet(Scales):
+class LinearizedLenet(Experiment):
     """`widths` of MNIST and of shifted MNIST, `colour_widths` of CIFAR-10; those in `optional` run when named. `seeds` networks
     at width 1, `wide_seeds` at others. `grid_*`: the search at width 1, scored on `validation` held-out training images."""
 
@@ -62,29 +62,28 @@ class LinearizedLenet(Scales):
     lsmr_widths: tuple[int, ...] = (1, 5)
     lsmr_steps: int = 300
     pixel_steps: int = 100
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        colour="digits",
-        enlarge=3,
-        train_items=96,
-        test_items=60,
-        widths=(1,),
-        colour_widths=(1,),
-        optional=(2,),
-        colour_optional=(),
-        seeds=2,
-        epochs=2,
-        drop=1,
-        grid_epochs=1,
-        grid_lr=(0.1, 0.01),
-        grid_decay=(5e-5,),
-        validation=32,
-        lsmr_widths=(1,),
-        lsmr_steps=5,
-        pixel_steps=5,
-    )
+    smoke = {
+        "dataset": "digits",
+        "colour": "digits",
+        "enlarge": 3,
+        "train_items": 96,
+        "test_items": 60,
+        "widths": (1,),
+        "colour_widths": (1,),
+        "optional": (2,),
+        "colour_optional": (),
+        "seeds": 2,
+        "epochs": 2,
+        "drop": 1,
+        "grid_epochs": 1,
+        "grid_lr": (0.1, 0.01),
+        "grid_decay": (5e-5,),
+        "validation": 32,
+        "lsmr_widths": (1,),
+        "lsmr_steps": 5,
+        "pixel_steps": 5,
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
 
 GAPS = {
     "mnist": {"x1": 4.67, "x60": 0.48},

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking, needs
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.qadeer_2023.networks import digits
 from ntkscope_papers.vargas_2023.resampled_tests import attainable, fair_test, neighbours, published_test

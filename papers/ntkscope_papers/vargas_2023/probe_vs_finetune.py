@@ -18,7 +18,7 @@ from torch import nn
 
 from ntkscope.core import Part, Record
 from ntkscope.training import adaptation
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.shared.networks import logits_of
@@ -31,7 +31,7 @@ ON_P = {"finetune-on-p": "fine-tune", "probe-on-p": "linear-probe"}
 
 
 @dataclass(frozen=True)
-class ProbeVsFinetune(Scales):
+class ProbeVsFinetune(Experiment):
     """`per_class`: tweets of M of each class to train on; `p_…`: of P, balanced; `rates`: learning rates to choose from."""
 
     dataset: str = "sentiment140"
@@ -53,24 +53,23 @@ class ProbeVsFinetune(Scales):
     p_rates: tuple[float, ...] = (2e-5, 1e-4)
     p_rate_epochs: int = 2
     p_runs: int = 5
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="made-up",
-        encoder="tiny",
-        length=6,
-        per_class=24,
-        epochs=2,
-        rates=(1e-3, 1e-2),
-        rate_draws=1,
-        rank=2,
-        shuffles=3,
-        p_train=80,
-        p_validation=40,
-        p_rates=(1e-3, 1e-2),
-        p_rate_epochs=1,
-        p_runs=2,
-    )
+    smoke = {
+        "dataset": "made-up",
+        "encoder": "tiny",
+        "length": 6,
+        "per_class": 24,
+        "epochs": 2,
+        "rates": (1e-3, 1e-2),
+        "rate_draws": 1,
+        "rank": 2,
+        "shuffles": 3,
+        "p_train": 80,
+        "p_validation": 40,
+        "p_rates": (1e-3, 1e-2),
+        "p_rate_epochs": 1,
+        "p_runs": 2,
+    }
 
 
 def adapted(

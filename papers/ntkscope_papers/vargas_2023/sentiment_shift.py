@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.vargas_2023 import shift_claims as claims
 from ntkscope_papers.vargas_2023 import shift_legs as measure
@@ -29,7 +29,7 @@ Both = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class SentimentShift(Scales):
+class SentimentShift(Experiment):
     """`items`: tweets of P compared with M; `pool`: tweets of P that are filtered; `blocks`: the encoder's layers; `share`: of
     the tweets that the filter keeps; `filters`: halvings of M; `pairs`: synthetic samples equal in PC1–2."""
 
@@ -47,22 +47,21 @@ class SentimentShift(Scales):
     share: float = 0.69
     filters: int = 10
     pairs: int = 10
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="made-up",
-        encoder="tiny",
-        blocks=2,
-        length=6,
-        items=60,
-        pool=200,
-        poolings=("mean", "cls"),
-        sizes=("1x8", "2x16"),
-        draws=1,
-        permutations=59,
-        filters=2,
-        pairs=2,
-    )
+    smoke = {
+        "dataset": "made-up",
+        "encoder": "tiny",
+        "blocks": 2,
+        "length": 6,
+        "items": 60,
+        "pool": 200,
+        "poolings": ("mean", "cls"),
+        "sizes": ("1x8", "2x16"),
+        "draws": 1,
+        "permutations": 59,
+        "filters": 2,
+        "pairs": 2,
+    }
 
 
 class Views:

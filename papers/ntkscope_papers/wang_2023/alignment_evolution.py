@@ -12,10 +12,9 @@ from ntkscope.core import Record, Snapshot
 from ntkscope.kernels import Tangent
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope_papers.framework import drawing
+from ntkscope_papers.framework.claims import Published, Reading, lacking
 from ntkscope_papers.framework.experiment import experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Reading, lacking
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.wang_2023.linear_width_readings import missing
 from ntkscope_papers.wang_2023.table8 import EXPECTED, MOST, RATES, Table8, eighth, numbers_of

@@ -23,10 +23,9 @@ from ntkscope.kernels import kernel
 from ntkscope.measures.spectra import compare
 from ntkscope.training.stopping import StopWhen
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.qadeer_2023.networks import digits
 from ntkscope_papers.shared.images import chosen_points, load_images
@@ -69,7 +68,7 @@ PUBLISHED = {"accuracies": ACCURACIES, "spectra": SPECTRA, "grows": GROWS}
 
 
 @dataclass(frozen=True)
-class CnnSpectra(Scales):
+class CnnSpectra(Experiment):
     """`points`: training images whose NTK is taken. `dimension`, `case_epochs`: d and epochs of Table 8's networks."""
 
     dataset: str = "cifar2"
@@ -89,21 +88,20 @@ class CnnSpectra(Scales):
     case_seeds: int = 1
     memory: str = "8GiB"
     seeds: int = 3
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        dataset="digits",
-        train_items=120,
-        test_items=80,
-        channels=(4, 8),
-        points=60,
-        gd_steps=20,
-        epochs=3,
-        dimension=24,
-        case_epochs=5,
-        memory="1GiB",
-        seeds=1,
-    )
+    smoke = {
+        "dataset": "digits",
+        "train_items": 120,
+        "test_items": 80,
+        "channels": (4, 8),
+        "points": 60,
+        "gd_steps": 20,
+        "epochs": 3,
+        "dimension": 24,
+        "case_epochs": 5,
+        "memory": "1GiB",
+        "seeds": 1,
+    }
 
     def how(self, optimizer: str) -> dict[str, Any]:
         """The settings of `fit`."""

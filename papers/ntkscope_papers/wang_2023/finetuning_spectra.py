@@ -26,8 +26,8 @@ from ntkscope.training.evaluation import evaluating
 from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.results import once, under
 from ntkscope_papers.qadeer_2023.networks import digits
 from ntkscope_papers.shared.networks import logits_of, weights_file
@@ -69,7 +69,7 @@ PUBLISHED = (ACCURACIES, EVOLUTION, ALIGNMENT, PRETRAINED)
 
 
 @dataclass(frozen=True)
-class FinetuningSpectra(Scales):
+class FinetuningSpectra(Experiment):
     """`points`: training tweets whose CK is taken, `per_epoch` times in every epoch; `length`: tokens of a tweet."""
 
     dataset: str = "sentiment140"
@@ -84,17 +84,17 @@ class FinetuningSpectra(Scales):
     per_epoch: int = 10
     seeds: int = 1
 
-    smoke = scaled(
-        dataset="made-up",
-        encoder="tiny",
-        train_items=128,
-        test_items=60,
-        length=6,
-        epochs=3,
-        lr=0.5,
-        points=60,
-        per_epoch=2,
-    )
+    smoke = {
+        "dataset": "made-up",
+        "encoder": "tiny",
+        "train_items": 128,
+        "test_items": 60,
+        "length": 6,
+        "epochs": 3,
+        "lr": 0.5,
+        "points": 60,
+        "per_epoch": 2,
+    }
 
     @property
     def moments(self) -> tuple[int, ...]:

@@ -11,10 +11,9 @@ import torch
 
 from ntkscope.core import Record
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
 from ntkscope_papers.wang_2023.linear_width_readings import members, missing
 from ntkscope_papers.wang_2023.teacher import Case, Student, table_case, train_case
 from ntkscope_papers.wang_2023.teacher_spectra import (
@@ -59,7 +58,7 @@ PUBLISHED = {
 
 
 @dataclass(frozen=True)
-class HeavyTailedStart(Scales):
+class HeavyTailedStart(Experiment):
     """`small`: a scale of the Cauchy law at which tanh is not saturated, measured beside the standard one. `rate`: of SGD from
     Cauchy weights, on the mean of r² with batches of `batch`; `most`: its steps at the latest. Pre-activations of Cauchy
     weights are of order √d, where tanh is flat: mostly the readout learns, and the published step of case 3 is too large."""
@@ -79,7 +78,6 @@ class HeavyTailedStart(Scales):
     adam_batch: int = 256
     adam_most: int = 8_000
     threshold: float = 1e-5
-    legs: tuple[str, ...] = ()
 
     @classmethod
     def smoke(cls) -> HeavyTailedStart:

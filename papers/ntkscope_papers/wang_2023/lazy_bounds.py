@@ -11,7 +11,7 @@ import torch
 
 from ntkscope.core import Record
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import under
 from ntkscope_papers.wang_2023 import lazy_measurements as measurements
@@ -22,7 +22,7 @@ LABELS = {"weights": "W/√d", "ck": "CK", "ntk": "NTK", "ck without 1/√d": "C
 
 
 @dataclass(frozen=True)
-class LazyBounds(Scales):
+class LazyBounds(Experiment):
     """`sizes`: n of Lemma 4.1 and Corollary 4.3, with d = n/2 and h = 3n/4. `dimensions`: d of Eq. 83.
 
     `early_seeds`: networks of Lemma 4.1, the first `seeds` of which have their eigenvectors compared. `shapes`: (n, d, h) of
@@ -44,23 +44,22 @@ class LazyBounds(Scales):
     stable_steps: int = 60
     seeds: int = 3
     early_seeds: int = 10
-    legs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shapes", tuple(tuple(shape) for shape in self.shapes))
 
-    smoke = scaled(
-        sizes=(32, 64),
-        dimensions=(20, 40),
-        shapes=((40, 20, 30),),
-        theorem_steps=60,
-        training_steps=300,
-        stop=1e-3,
-        factors=(0.5, 1.0, 2.0, 4.0),
-        stable_steps=30,
-        seeds=2,
-        early_seeds=3,
-    )
+    smoke = {
+        "sizes": (32, 64),
+        "dimensions": (20, 40),
+        "shapes": ((40, 20, 30),),
+        "theorem_steps": 60,
+        "training_steps": 300,
+        "stop": 1e-3,
+        "factors": (0.5, 1.0, 2.0, 4.0),
+        "stable_steps": 30,
+        "seeds": 2,
+        "early_seeds": 3,
+    }
 
 
 def legs(config: LazyBounds, seed: int, device: torch.device) -> list[Leg]:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
 from ntkscope_papers.framework.results import under
 from ntkscope_papers.qadeer_2023.networks import digits
 

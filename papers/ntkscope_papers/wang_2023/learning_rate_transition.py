@@ -13,7 +13,7 @@ from ntkscope.core import Part, Record, Split
 from ntkscope.measures.lazy import slope_moments
 from ntkscope.measures.one_step import OneStepSetting, one_step_spike, one_step_threshold
 from ntkscope.models._activations import activation
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.wang_2023.teacher import LAYER, Case, Student, label_moments, train_case
 from ntkscope_papers.wang_2023.teacher_spectra import alignments, rounded, spectra_of, weight_spectrum
@@ -22,7 +22,7 @@ from ntkscope_papers.wang_2023.transition_figures import draw
 
 
 @dataclass(frozen=True)
-class LearningRateTransition(Scales):
+class LearningRateTransition(Experiment):
     """`rates`: of SGD on the mean of r² (no ½) with batches of `batch`, each from the same start on the same data; none is more
     than 15 % above the one before from where a spike may appear. `multiples`: steps of the one-step runs, in units
     of the theory's threshold."""
@@ -42,21 +42,20 @@ class LearningRateTransition(Scales):
     most: int = 40_000
     threshold: float = 1e-5
     multiples: tuple[float, ...] = (0.5, 0.8, 1.0, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0)
-    legs: tuple[str, ...] = ()
 
     # All sizes an eighth, and the steps with them.
-    smoke = scaled(
-        items=250,
-        width=188,
-        dimension=125,
-        test_items=250,
-        seeds=2,
-        rates=(0.375, 1.0, 1.375, 1.75, 2.125, 2.75),
-        batch=4,
-        expected=2_000,
-        most=3_000,
-        multiples=(0.5, 2.0, 3.0),
-    )
+    smoke = {
+        "items": 250,
+        "width": 188,
+        "dimension": 125,
+        "test_items": 250,
+        "seeds": 2,
+        "rates": (0.375, 1.0, 1.375, 1.75, 2.125, 2.75),
+        "batch": 4,
+        "expected": 2_000,
+        "most": 3_000,
+        "multiples": (0.5, 2.0, 3.0),
+    }
 
     @property
     def student(self) -> Student:

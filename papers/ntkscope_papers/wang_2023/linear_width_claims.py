@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ntkscope.core import Record
-from ntkscope_papers.framework.reading import Read, Reading, lacking
+from ntkscope_papers.framework.claims import Read, Reading, lacking
 from ntkscope_papers.wang_2023 import linear_width_readings as read
 from ntkscope_papers.wang_2023.linear_width_published import CLASSES, CONSTANTS, IMPLIED, TABLE_8, WITHIN
 

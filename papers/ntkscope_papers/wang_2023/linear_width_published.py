@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
 
 TABLE_8 = {
     "case1": {"r2": 0.63582, "test_error": 0.36381},

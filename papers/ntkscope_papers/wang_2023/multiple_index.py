@@ -11,10 +11,9 @@ import torch
 
 from ntkscope.core import Record, Snapshot
 from ntkscope_papers.framework import drawing
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
 from ntkscope_papers.framework.experiment import experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
 from ntkscope_papers.wang_2023.linear_width_readings import average, missing
 from ntkscope_papers.wang_2023.table8 import EXPECTED, MOST, RATES, Table8, eighth, numbers_of
 from ntkscope_papers.wang_2023.teacher import LAYER, Case, Student, train_case

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from ntkscope_papers.framework.experiment import Scales
+from ntkscope_papers.framework.experiment import Experiment
 from ntkscope_papers.wang_2023.teacher import Case, table_case
 
 Number = TypeVar("Number", int, float)
@@ -43,7 +43,7 @@ def eighth(cases: Sequence[str]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Table8(Scales):
+class Table8(Experiment):
     """What experiments on Table 8's networks share. `rates`, `expected` and `most` are of `cases`, in this order.
 
     Rates are in the units of their losses: Eq. 74 for GD, the mean of r² (no ½) for SGD. `expected`: steps to the
@@ -62,7 +62,6 @@ class Table8(Scales):
     batch: int = 32
     adam_batch: int = 256
     threshold: float = 1e-5
-    legs: tuple[str, ...] = ()
 
     def table_case(self, name: str) -> Case:
         """One of `cases` with this configuration's numbers."""

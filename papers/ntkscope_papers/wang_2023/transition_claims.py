@@ -9,8 +9,7 @@ from typing import Any
 
 from ntkscope.core import Record
 from ntkscope.linalg import spike_overlaps, spike_strength
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
 from ntkscope_papers.wang_2023.linear_width_readings import missing
 
 NAME = "learning-rate-transition"

@@ -185,7 +185,7 @@ def test_silence_needs_an_interval_above_zero() -> None:
 
 
 def test_pictures_are_centred_two_class_regressions() -> None:
-    config = SilentAlignment.smoke()
+    config = SilentAlignment.at("smoke")
     split = pictures(config, Images("mnist", "small"), None)
     sizes = [len(part) for part in (split.train, split.validation, split.test) if part is not None]
     assert sizes == [96, 32, 32]

@@ -16,7 +16,7 @@ from ntkscope.measures import early_time as early
 from ntkscope_papers.beaglehole_2024.alignment_reversing import AlignmentReversing, Networks, construction, one_balance
 from ntkscope_papers.beaglehole_2024.reversing_claims import READINGS, comparison, drop, read
 
-SMALL = replace(AlignmentReversing.smoke(), size=32, networks=3)
+SMALL = replace(AlignmentReversing.at("smoke"), size=32, networks=3)
 
 
 class TestAlignmentReversing(ExperimentContract):
@@ -78,9 +78,9 @@ def test_verdicts(
 ) -> None:
     record = _record(tmp_path, predicted, lowest, printed)
     readings = read()
-    assert readings["match"](AlignmentReversing.paper(), record).holds is match
-    assert readings["balance"](AlignmentReversing.paper(), record).holds is balance
-    assert readings["identity"](AlignmentReversing.paper(), record).holds is False
+    assert readings["match"](AlignmentReversing(), record).holds is match
+    assert readings["balance"](AlignmentReversing(), record).holds is balance
+    assert readings["identity"](AlignmentReversing(), record).holds is False
     assert comparison(record, READINGS[0])["of"] == 30
     assert drop(record, READINGS[0])["lowest at"] == ("0.1" if lowest < 0.8 else "0.5")
 
@@ -88,4 +88,4 @@ def test_verdicts(
 def test_what_was_not_run_is_said(tmp_path: Path) -> None:
     record = Record.create(tmp_path / "run", kind="experiment", name="alignment-reversing")
     for name, reading in read().items():
-        assert reading(AlignmentReversing.paper(), record).lacks, name
+        assert reading(AlignmentReversing(), record).lacks, name

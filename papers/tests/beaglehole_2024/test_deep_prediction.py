@@ -17,7 +17,7 @@ from ntkscope_papers.beaglehole_2024.deep_claims import read
 from ntkscope_papers.beaglehole_2024.deep_prediction import DeepPrediction, limits, linear_slope, one_decay
 
 CPU = torch.device("cpu")
-TWO = replace(DeepPrediction.paper(), decays=(0.0, 1.0, 10.0), seeds=10)
+TWO = replace(DeepPrediction(), decays=(0.0, 1.0, 10.0), seeds=10)
 
 
 class TestDeepPrediction(ExperimentContract):
@@ -27,7 +27,7 @@ class TestDeepPrediction(ExperimentContract):
 
 
 def test_wide_networks_follow_the_first_order() -> None:
-    config = replace(DeepPrediction.smoke(), items=10, dimension=6)
+    config = replace(DeepPrediction.at("smoke"), items=10, dimension=6)
     for activation in config.activations:
         near, far = (one_decay(config, "chain-monomial", activation, w, 1.0, 0, CPU) for w in (2000, 5))
         assert abs(near["observed"] - near["predicted"]) < 0.05

@@ -23,7 +23,7 @@ class TestEarlyTime(ExperimentContract):
 
 
 def test_every_measurement_is_judged_and_every_statement_has_one() -> None:
-    assert {claim.measurement for claim in CLAIMS} == set(measurements(EarlyTimeTheory.smoke(), 0))
+    assert {claim.measurement for claim in CLAIMS} == set(measurements(EarlyTimeTheory.at("smoke"), 0))
     assert len(HOLDS) == len(CLAIMS) == 26
 
 

@@ -24,7 +24,7 @@ from ntkscope_papers.engel_2023.kernel_cost import (
     operations,
     residual_figures,
 )
-from ntkscope_papers.framework import run as _runner
+from ntkscope_papers.framework import experiment as _runner
 from ntkscope_papers.shared.networks import weights_file
 
 
@@ -110,7 +110,7 @@ def test_a_network_is_trained_only_if_a_leg_needs_it(
     lost: str, gathered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_runner, "save_figures", lambda draw, record: [])
-    config = dataclasses.replace(KernelCost.smoke(), **SMALL)
+    config = dataclasses.replace(KernelCost.at("smoke"), **SMALL)
     settings = {"scale": "smoke", **{k: v for k, v in dataclasses.asdict(config).items() if k != "legs"}}
     done = ns.Record.create(
         tmp_path / "done", kind="experiment", name="kernel-cost", config=settings, seeds={"seed": 0}
@@ -127,22 +127,22 @@ def test_a_network_is_trained_only_if_a_leg_needs_it(
 def test_times_for_all_outputs_and_for_each_are_told_apart(tmp_path: Path) -> None:
     """Of made-up times 3 + 2 C and C / 2; the slope of the first is far from 1, though it is linear in C."""
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="kernel-cost")
-    record.put(**made_up(KernelCost.paper()))
-    claims = {claim.id: claim for claim in judge(KernelCost.paper(), record, "")}
+    record.put(**made_up(KernelCost()))
+    claims = {claim.id: claim for claim in judge(KernelCost(), record, "")}
     found = claims["surrogate-cost-formulas"]
     assert found.measured["seconds for all outputs, for each"] == {"trntk": [3.0, 2.0], "proj-trntk": [0.0, 0.5]}
     outputs, seconds = ([math.log(value) for value in values] for values in ((1, 2, 5, 10), (5, 7, 13, 23)))
     slope = linear_regression(outputs, seconds).slope
     assert found.measured["log-log slope"] == {"trntk": pytest.approx(slope, abs=5e-4), "proj-trntk": 1.0}  # rounded
     assert found.verdict == "not reproduced"
-    record.put(**{f"outputs/trntk/{c}": {"best": 2.0 * c} for c in KernelCost.paper().outputs})
-    claims = {claim.id: claim for claim in judge(KernelCost.paper(), record, "")}
+    record.put(**{f"outputs/trntk/{c}": {"best": 2.0 * c} for c in KernelCost().outputs})
+    claims = {claim.id: claim for claim in judge(KernelCost(), record, "")}
     assert claims["surrogate-cost-formulas"].verdict == "reproduced"
 
 
 @pytest.mark.parametrize("lost", ["", "time/", "residual/"])
 def test_a_record_without_some_legs_is_drawn(lost: str, tmp_path: Path) -> None:
-    config = KernelCost.paper()
+    config = KernelCost()
     record = ns.Record.create(
         tmp_path / "run", kind="experiment", name="kernel-cost", config=dataclasses.asdict(config)
     )

@@ -37,9 +37,9 @@ def test_the_setup_is_not_judged_without_the_clean_network(tmp_path: Path) -> No
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="poisoning")
     sides = {side: {"tau": 0.5, "tad": 0.0} for side in ("clean", "poisoned")}
     filters = {name: {"precision": 1.0, "recall": 1.0, "f1": 1.0} for name in ("filter", "filter, cosine")}
-    record.put(**{f"square/0/{k}": {**sides, **filters} for k in Poisoning.paper().kernels})
+    record.put(**{f"square/0/{k}": {**sides, **filters} for k in Poisoning().kernels})
     record.put(**{"square/0/network": {"clean_accuracy": 0.9, "attack_success": 1.0}})
-    found = {claim.id: claim for claim in judge(Poisoning.paper(), record, "")}
+    found = {claim.id: claim for claim in judge(Poisoning(), record, "")}
     assert found["surrogate-poison-setup"].verdict == "not testable here"
     assert 'legs=["none/0"' in found["surrogate-poison-setup"].note
     assert found["surrogate-table3-trntk"].holds
@@ -56,10 +56,10 @@ def test_the_second_trigger_is_never_the_first() -> None:
 
 def drawn(folder: Path, networks: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The bars of each panel by their title, of a record with these networks, whose kernels are all alike."""
-    config = dataclasses.asdict(Poisoning.paper())
+    config = dataclasses.asdict(Poisoning())
     record = ns.Record.create(folder, kind="experiment", name="poisoning", config=config)
     for kind, rows in networks.items():
-        record.put(**{f"{kind}/{s}/{k}": row for s, row in enumerate(rows) for k in Poisoning.paper().kernels})
+        record.put(**{f"{kind}/{s}/{k}": row for s, row in enumerate(rows) for k in Poisoning().kernels})
     figure = draw(record)["table3"]
     figure.draw_without_rendering()
     return [{one.get_label(): one for one in axis.containers if one.get_label()[0] != "_"} for axis in figure.axes]

@@ -55,8 +55,7 @@ def test_the_limit_of_svms_can_fail(tmp_path: Path, above: float, tau: float, ve
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="surrogate-definitions")
     record.put(**{f"attack/{name}": result(above, tau) for name in ("resnet20", "resnet56")})
     found = {
-        claim.id: claim
-        for claim in EXPERIMENTS["surrogate-definitions"].judge(SurrogateDefinitions.paper(), record, "")
+        claim.id: claim for claim in EXPERIMENTS["surrogate-definitions"].judge(SurrogateDefinitions(), record, "")
     }
     assert found["surrogate-svm-adversarial-limit"].verdict == verdict
     assert 'legs=["kernels"]' in found["surrogate-trntk-psd"].note

@@ -68,7 +68,7 @@ def test_an_unknown_kernel_is_refused() -> None:
 def small(folder: Path, found: Mapping[str, Any] | None = None, **changes: Any) -> Run:
     """A network that was not trained, and a record that has some results."""
     tiny = {"exact_points": 20, "feature_points": 24, "embedding_points": 24, "dim": 32, "inspected": 5, "sgd_seeds": 1}
-    config = dataclasses.replace(SurrogateKernels.smoke(), **tiny, sgd_points=20, compared_points=20, **changes)
+    config = dataclasses.replace(SurrogateKernels.at("smoke"), **tiny, sgd_points=20, compared_points=20, **changes)
     split = load_images("digits", root=None, train=60, test=20)
     record = ns.Record.create(folder, kind="experiment", name="surrogate-kernels")
     record.put(**(found or {}))

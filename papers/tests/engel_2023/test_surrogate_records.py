@@ -15,20 +15,20 @@ from ntkscope_papers.engel_2023.surrogate_kernels import SurrogateKernels
 from ntkscope_papers.engel_2023.table2_claims import TAD, TAU
 from ntkscope_papers.engel_2023.table3_claims import TABLE, published_taus
 
-RESULTS = Path(__file__).parents[2] / "results"
+RESULTS = Path(__file__).parents[3] / "results"
 NAMES = ("surrogate-small", "surrogate-kernels", "surrogate-resnet", "surrogate-text", "poisoning", "kernel-cost",
          "surrogate-definitions")  # fmt: skip
 
 
 def verdicts(name: str, record: Record) -> dict[str, Any]:
     entry = ns.EXPERIMENTS[name]
-    return {claim.id.removeprefix("surrogate-"): claim for claim in entry.judge(entry.config.paper(), record, "")}
+    return {claim.id.removeprefix("surrogate-"): claim for claim in entry.judge(entry(), record, "")}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_record_is_judged_whatever_it_has(name: str, tmp_path: Path) -> None:
     """What is in results/, and an empty one: every statement gets a verdict, and what was not run says with which command."""
-    expected = {claim.id.removeprefix("surrogate-") for claim in ns.EXPERIMENTS[name].published}
+    expected = {claim.id.removeprefix("surrogate-") for claim in ns.EXPERIMENTS[name].published()}
     empty = verdicts(name, Record.create(tmp_path / "run", kind="experiment", name=name))
     assert set(empty) == expected
     untested = [claim for claim in empty.values() if claim.verdict == "not testable here"]
@@ -136,5 +136,5 @@ def test_a_ck_that_filters_as_cosines_makes_the_exception_fall(tmp_path: Path) -
     found = verdicts("poisoning", table3(tmp_path / "run", f1=0.977, cosine=1.0))
     assert found["forensics-all-but-ck"].verdict == "not reproduced"
     assert found["table3-ck"].verdict == "not reproduced"
-    assert Poisoning.paper().seeds >= 3
-    assert SurrogateKernels.paper().seeds >= 5
+    assert Poisoning().seeds >= 3
+    assert SurrogateKernels().seeds >= 5

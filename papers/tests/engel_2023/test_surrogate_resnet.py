@@ -25,7 +25,7 @@ def test_leaving_a_pretrained_network_out_is_said_where_it_counts(tmp_path: Path
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="surrogate-resnet")
     row = {"tau": 0.7, "tau_literal": 0.7, "tad": 0.1, "total_variation": 0.1, "network_accuracy": 0.93}
     record.put(**{f"{name}/0": {**row, "other ridges": {}} for name in ("resnet18", "resnet34", "mobilenetv2")})
-    config = dataclasses.replace(SurrogateResnet.paper(), pretrained=())
+    config = dataclasses.replace(SurrogateResnet(), pretrained=())
     verdicts = {claim.id: claim.verdict for claim in judge(config, record, "")}
     assert verdicts["surrogate-table1-resnet18-cifar10"] == "reproduced"
     assert verdicts["surrogate-table1-tau-floor"] == verdicts["surrogate-table1-tad-small"] == "stand-in"
@@ -38,7 +38,7 @@ def result(optimum: float, *sgd: float) -> dict[str, Any]:
     return {**row, "other ridges": {}, **({"stochastic": {"alpha": 1e-4, "seeds": seeds}} if sgd else {})}
 
 
-EVERY = (*SurrogateResnet.paper().networks, *SurrogateResnet.paper().pretrained)
+EVERY = (*SurrogateResnet().networks, *SurrogateResnet().pretrained)
 GOOD = result(0.7, 0.5, 0.8)  # by SGD 0.65 on average
 
 
@@ -58,7 +58,7 @@ def test_the_floor_of_tau_is_that_of_both_fits(name: str, other: dict[str, Any],
     """A network is trained here or pretrained; its mean over the seeds of SGD counts, not the least."""
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="surrogate-resnet")
     record.put(**{f"{k}/0": other if k == name else GOOD for k in EVERY})
-    found = {claim.id: claim for claim in judge(SurrogateResnet.paper(), record, "")}
+    found = {claim.id: claim for claim in judge(SurrogateResnet(), record, "")}
     assert found["surrogate-table1-tau-floor"].verdict == ("reproduced" if holds else "not reproduced")
     assert found["surrogate-table1-tau-floor"].measured["at the optimum"][name] == other["tau"]
     assert found["surrogate-table1-tau-floor"].measured["by SGD"]["resnet18"] == 0.65
@@ -68,7 +68,7 @@ def test_the_floor_of_tau_is_that_of_both_fits(name: str, other: dict[str, Any],
 
 def drawn(folder: Path, found: dict[str, Any]) -> tuple[ns.Record, list[dict[str, Any]]]:
     """A record with these results, and the bars of each panel of Table 1 by their title."""
-    config = dataclasses.asdict(SurrogateResnet.paper())
+    config = dataclasses.asdict(SurrogateResnet())
     record = ns.Record.create(folder, kind="experiment", name="surrogate-resnet", config=config)
     record.put(**found)
     figure = draw(record)["table1"]

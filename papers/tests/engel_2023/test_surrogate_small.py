@@ -60,7 +60,7 @@ class TestSurrogateSmall(ExperimentContract):
     "changed", [{"points": 100}, {"train_items": 500}, {"sigmoid_channels": (8,)}, {"authors_share": 0.1}]
 )
 def test_settings_that_change_what_is_claimed_are_not_free(changed: dict[str, object]) -> None:
-    config = dataclasses.replace(SurrogateSmall.paper(), **changed)
+    config = dataclasses.replace(SurrogateSmall(), **changed)
     assert ns.EXPERIMENTS["surrogate-small"].difference(config)
 
 
@@ -90,7 +90,7 @@ def record_of(folder: Path, readings: tuple[str, ...] = ("softmax", "authors"), 
 
 
 def verdicts(record: Record) -> dict[str, Any]:
-    return {claim.id: claim for claim in judge(SurrogateSmall.paper(), record, "")}
+    return {claim.id: claim for claim in judge(SurrogateSmall(), record, "")}
 
 
 def test_a_row_as_published_is_reproduced_and_says_what_labels_alone_score(tmp_path: Path) -> None:

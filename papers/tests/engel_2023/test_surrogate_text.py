@@ -43,7 +43,7 @@ def test_an_encoder_has_blocks_and_the_seed_is_its_weights() -> None:
 
 def table2(folder: Path, optimum: dict[str, float], sgd: dict[str, float] | None) -> ns.Record:
     """Three networks whose kernels have τ 0.8, but for these; without `sgd` not fitted by SGD, NaN is a fit without τ."""
-    config = dataclasses.asdict(SurrogateText.paper())
+    config = dataclasses.asdict(SurrogateText())
     record = ns.Record.create(folder, kind="experiment", name="surrogate-text", config=config)
     for s in range(3):
         for k in (*SIX, COSINE):
@@ -78,7 +78,7 @@ def test_the_trace_ntk_has_to_be_first_by_both_fits(
 ) -> None:
     """A kernel may be 0.02 above it, the raw CK anything; fits by SGD that are not there do not count."""
     record = table2(tmp_path / "run", optimum, sgd)
-    found = {claim.id: claim for claim in judge(SurrogateText.paper(), record, "")}
+    found = {claim.id: claim for claim in judge(SurrogateText(), record, "")}
     assert found["surrogate-table2-bert"].holds == holds
     assert found["surrogate-table1-bert-cola"].holds
     assert set(draw(record)) == {"table2-bert"}

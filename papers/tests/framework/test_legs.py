@@ -10,10 +10,10 @@ import pytest
 
 import ntkscope as ns
 from ntkscope.core import Record, RecordError, UsageError
+from ntkscope_papers.framework.experiment import _trusting
 from ntkscope_papers.framework.gather import gather
 from ntkscope_papers.framework.legs import Leg, chosen, run_legs, showing
 from ntkscope_papers.framework.results import once
-from ntkscope_papers.framework.run import _trusting
 
 OPTIONS = {
     "device": "cpu",

@@ -9,7 +9,7 @@ import pytest
 from ntkscope.core import Claim, Record, UsageError
 from ntkscope_papers.framework.pages import Results, filled, main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = [page for page in sorted(ROOT.glob("docs/*.md")) if "<!-- made: " in page.read_text(encoding="utf-8")]
 
 PAGE = """# A page

@@ -15,8 +15,7 @@ from ntkscope.cli import main
 from ntkscope.core import Claim, Record, RecordError, UnknownName, UsageError
 from ntkscope_papers.engel_2023.similarity import border_correlation, shared, top, within_class_spread
 from ntkscope_papers.framework import figures
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.run import configured
+from ntkscope_papers.framework.claims import Published
 from ntkscope_papers.shared.images import chosen_points, load_images
 
 TINY = ["train_items=60", "test_items=20", "epochs=1", "batch=20", "points=20", "networks=('resnet18',)"]
@@ -114,19 +113,19 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
 )
 def test_settings_that_a_run_would_die_of_are_refused(setting: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        configured(ns.EXPERIMENTS["poisoning"], "paper", setting)
-    assert configured(ns.EXPERIMENTS["poisoning"], "smoke", {"train_items": None}).train_items is None
+        ns.EXPERIMENTS["poisoning"].at("paper", setting)
+    assert ns.EXPERIMENTS["poisoning"].at("smoke", {"train_items": None}).train_items is None
 
 
 def test_settings_take_the_type_of_their_default() -> None:
-    config = configured(ns.EXPERIMENTS["poisoning"], "paper", {"lr": 1, "kernels": "ck", "triggers": ["none"]})
+    config = ns.EXPERIMENTS["poisoning"].at("paper", {"lr": 1, "kernels": "ck", "triggers": ["none"]})
     assert (config.lr, config.kernels, config.triggers) == (1.0, ("ck",), ("none",))
     assert isinstance(config.lr, float)
 
 
 def test_a_difference_from_the_paper_scale_is_named_unless_it_is_free() -> None:
     experiment = ns.EXPERIMENTS["poisoning"]
-    paper = experiment.config.paper()
+    paper = experiment()
     assert experiment.difference(dataclasses.replace(paper, seeds=9)) == ""
     assert experiment.difference(dataclasses.replace(paper, points=9)) == "points=9 instead of 5000"
 

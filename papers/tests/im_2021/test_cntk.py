@@ -37,7 +37,7 @@ def test_every_claim_of_the_review_is_judged_in_exactly_one_experiment() -> None
     judged = sorted(
         claim.id
         for name in ns.EXPERIMENTS
-        for claim in ns.EXPERIMENTS[name].published
+        for claim in ns.EXPERIMENTS[name].published()
         if claim.id.startswith("ntkreview-")
     )
     assert judged == wanted

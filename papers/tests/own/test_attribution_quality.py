@@ -31,7 +31,7 @@ class TestAttributionQuality(ExperimentContract):
 
     def test_every_method_is_scored_with_one_checkpoint_and_with_all(self, record: ns.Record) -> None:
         record = ns.Record.open(record.folder)  # another test may have replaced its arrays
-        for name in AttributionQuality.smoke().methods:
+        for name in AttributionQuality.at("smoke").methods:
             row = record.metrics[f"mlp-mnist/{name}"]["by checkpoints"]
             assert set(row) == {"1", "2"}
             for count, found in row.items():
@@ -164,7 +164,7 @@ def test_the_margin_kernel_is_trak_without_projection(tmp_path: Path) -> None:
 def test_the_networks_of_the_tasks() -> None:
     model = ResNet9(3, 10, width=16)
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
-    assert set(RECIPES) == set(AttributionQuality.paper().tasks)
+    assert set(RECIPES) == set(AttributionQuality().tasks)
 
 
 def test_unknown_tasks_and_methods_are_refused(tmp_path: Path) -> None:

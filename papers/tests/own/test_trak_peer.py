@@ -14,7 +14,7 @@ import ntkscope as ns
 from ntkscope.core import Part, generator
 from ntkscope_papers.own import trak
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(not (ROOT / ".venv-trak" / "complete.json").exists(), reason="traker is not installed"),

@@ -153,7 +153,7 @@ def test_a_pair_that_saw_other_batches_is_noticed(record: ns.Record) -> None:
 
 def test_what_was_not_run_says_the_command(record: ns.Record) -> None:
     experiment = ns.EXPERIMENTS["binary-mnist"]
-    found = {claim.id: claim for claim in experiment.judge(experiment.config.paper(), record, "")}
+    found = {claim.id: claim for claim in experiment.judge(experiment(), record, "")}
     claim = found["linearized-t1-solver-test"]
     assert claim.verdict == "not testable here"
     assert 'legs=["solver/standard/x1", "solver/standard/x2", "solver/standard/x5"]' in claim.note

@@ -94,7 +94,7 @@ def test_cross_entropy_takes_the_rate_that_validation_chose(tmp_path: Path) -> N
 
 
 def test_every_statement_of_the_paper_has_one_home() -> None:
-    ids = [claim.id for name in HOMES for claim in ns.EXPERIMENTS[name].published]
+    ids = [claim.id for name in HOMES for claim in ns.EXPERIMENTS[name].published()]
     assert len(ids) == len(set(ids))
     ledger = Path(os.environ.get("NTKSCOPE_DATA", "/nowhere")).parent / "claims" / "four-documents.yaml"
     if ledger.is_file():
@@ -211,7 +211,7 @@ def put(
 
 def test_gaps_are_judged_by_their_bands_and_must_shrink(tmp_path: Path) -> None:
     record = ns.Record.create(tmp_path / "run", kind="experiment", name="linearized-lenet")
-    config = ns.EXPERIMENTS["linearized-lenet"].config.paper()
+    config = ns.EXPERIMENTS["linearized-lenet"]()
     gap = claims.READINGS["mnist-gap"]
     assert gap(config, record).lacks == ("train/mnist/x1",)
     put(record, "mnist", 1, [99.0, 99.2], [94.0, 94.6], spread=0.5)

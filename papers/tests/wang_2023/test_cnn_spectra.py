@@ -26,7 +26,7 @@ class TestCnnSpectra(ExperimentContract):
 
 
 def test_the_spectrum_is_that_of_the_jacobians_gram() -> None:
-    config = CnnSpectra.smoke()
+    config = CnnSpectra.at("smoke")
     split = experiment.load(config, None)
     model, x = experiment.build(config, split, 0), split.train.x[:12]
     rows = []

@@ -15,7 +15,7 @@ from ntkscope_papers.wang_2023.teacher import Student
 from ntkscope_papers.wang_2023.teacher_spectra import weight_spectrum
 from ntkscope_papers.wang_2023.transition_claims import bracket, edge_of, implied, near, spiked
 
-PAPER = LearningRateTransition.paper()
+PAPER = LearningRateTransition()
 
 
 @pytest.mark.guard

@@ -119,7 +119,7 @@ def record_of(tmp_path: Path, rows: dict[str, dict[str, float]], **more: Any) ->
 
 def test_the_published_rows_reproduce_and_their_order_is_seen(tmp_path: Path) -> None:
     record = record_of(tmp_path, TABLE_8)
-    config = LinearWidth.paper()
+    config = LinearWidth()
     for case in ("case1", "lazy"):
         assert claims.READINGS[f"table8-{case}"](config, record).holds
     assert claims.READINGS["table8-order"](config, record).holds
@@ -131,7 +131,7 @@ def test_the_published_rows_reproduce_and_their_order_is_seen(tmp_path: Path) ->
 
 def test_each_number_of_case_2_is_judged(tmp_path: Path) -> None:
     record = record_of(tmp_path, {"case2": {"r2": 0.66, "test_error": 0.34}})
-    reading = claims.READINGS["table8-case2"](LinearWidth.paper(), record)
+    reading = claims.READINGS["table8-case2"](LinearWidth(), record)
     assert not reading.holds
     assert "R² fails, error holds" in reading.note
     assert "contradict" in reading.note
@@ -139,7 +139,7 @@ def test_each_number_of_case_2_is_judged(tmp_path: Path) -> None:
 
 def test_another_order_is_not_reproduced(tmp_path: Path) -> None:
     swapped = {**TABLE_8, "lazy": TABLE_8["case4"], "case4": TABLE_8["lazy"]}
-    assert not claims.READINGS["table8-order"](LinearWidth.paper(), record_of(tmp_path, swapped)).holds
+    assert not claims.READINGS["table8-order"](LinearWidth(), record_of(tmp_path, swapped)).holds
 
 
 @pytest.mark.parametrize(("most", "holds"), [(4, True), (3, False)])

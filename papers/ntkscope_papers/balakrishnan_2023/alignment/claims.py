@@ -23,9 +23,8 @@ from ntkscope_papers.balakrishnan_2023.alignment.readings import (
     silence,
 )
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import PICTURES, STARTS
+from ntkscope_papers.framework.claims import Published, Read, Reading, needs
 from ntkscope_papers.framework.intervals import CORRELATION, R2, SHARE
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, needs
 
 SEEDS = 10
 TOGETHER = ("cosine", "correlation", "fit")

@@ -20,14 +20,14 @@ from ntkscope_papers.balakrishnan_2023.alignment.figures import array_name, draw
 from ntkscope_papers.balakrishnan_2023.alignment.path import Path, follow
 from ntkscope_papers.balakrishnan_2023.alignment.summary import summary
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import TASKS, Task
-from ntkscope_papers.framework.experiment import Scales, experiment, scaled
+from ntkscope_papers.framework.experiment import Experiment, experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "silent-alignment"
 
 
 @dataclass(frozen=True)
-class SilentAlignment(Scales):
+class SilentAlignment(Experiment):
     """`moments` an epoch for `followed` epochs, then one up to `watched`; training ends after at most `epochs`.
 
     `points` of the training items make the kernels of every moment, `most_points` those of whole epochs. `strengths` of the
@@ -59,29 +59,28 @@ class SilentAlignment(Scales):
     strengths: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
     draws: int = 9999
     drawn: tuple[str, ...] = tuple(one.name for one in TASKS)
-    legs: tuple[str, ...] = ()
 
-    smoke = scaled(
-        seeds=3,
-        dimension=8,
-        width=16,
-        train_items=96,
-        validation_items=32,
-        test_items=32,
-        batch=16,
-        epochs=6,
-        patience=5,
-        pictures=("digits", "digits"),
-        image_lr=0.02,
-        moments=3,
-        followed=3,
-        watched=5,
-        points=48,
-        most_points=96,
-        strengths=(1e-4, 1e-2, 1.0),
-        draws=199,
-        drawn=("d7", "mnist/small"),
-    )
+    smoke = {
+        "seeds": 3,
+        "dimension": 8,
+        "width": 16,
+        "train_items": 96,
+        "validation_items": 32,
+        "test_items": 32,
+        "batch": 16,
+        "epochs": 6,
+        "patience": 5,
+        "pictures": ("digits", "digits"),
+        "image_lr": 0.02,
+        "moments": 3,
+        "followed": 3,
+        "watched": 5,
+        "points": 48,
+        "most_points": 96,
+        "strengths": (1e-4, 1e-2, 1.0),
+        "draws": 199,
+        "drawn": ("d7", "mnist/small"),
+    }
 
 
 def leg(config: SilentAlignment, record: Record, one: Task, root: str | None, seed: int, device: torch.device) -> Any:

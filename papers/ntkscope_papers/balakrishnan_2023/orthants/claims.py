@@ -34,8 +34,8 @@ from ntkscope_papers.balakrishnan_2023.orthants.readings import (
     tangent_of,
     told,
 )
+from ntkscope_papers.framework.claims import Read, Reading, lacking, needs
 from ntkscope_papers.framework.intervals import CORRELATION, SHARE, interval, short
-from ntkscope_papers.framework.reading import Read, Reading, lacking, needs
 
 Check = Callable[[Mapping[str, float]], bool]
 

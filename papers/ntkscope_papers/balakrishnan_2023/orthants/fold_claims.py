@@ -11,9 +11,8 @@ from ntkscope.core import Record
 from ntkscope.measures.uncertainty import bootstrap_means, percentile_interval
 from ntkscope_papers.balakrishnan_2023.orthants.machines import READINGS as OUTPUTS
 from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import SwapEffect, swap_effect
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, needs
 from ntkscope_papers.framework.intervals import SHARE, interval, short
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking, needs
 from ntkscope_papers.framework.results import under
 
 SMALL = 0.1  # an effect within this of 0 is folding

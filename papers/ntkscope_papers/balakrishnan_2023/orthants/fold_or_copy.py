@@ -37,7 +37,7 @@ from ntkscope_papers.balakrishnan_2023.orthants.networks import (
     networks,
 )
 from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import planted_effects
-from ntkscope_papers.framework.experiment import experiment, scaled
+from ntkscope_papers.framework.experiment import experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "fold-or-copy"
@@ -55,26 +55,26 @@ class FoldOrCopy(OrthantNetworks):
     costs: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3, 1e4)
     choice_per_class: int = 20
 
-    smoke = scaled(
-        dimension=4,
-        per_class=20,
-        test_per_class=10,
-        depths=(1, 3),
-        widths=(8, 16),
-        rates=(1e-3, 1e-2),
-        decays=(0.0,),
-        folds=2,
-        grid_epochs=1,
-        epochs=8,
-        patience=3,
-        seeds=2,
-        directions=4,
-        kernel_seeds=1,
-        kernel_per_class=10,
-        costs=(1e-2, 1.0, 1e2),
-        choice_per_class=10,
-        memory="1GiB",
-    )
+    smoke = {
+        "dimension": 4,
+        "per_class": 20,
+        "test_per_class": 10,
+        "depths": (1, 3),
+        "widths": (8, 16),
+        "rates": (1e-3, 1e-2),
+        "decays": (0.0,),
+        "folds": 2,
+        "grid_epochs": 1,
+        "epochs": 8,
+        "patience": 3,
+        "seeds": 2,
+        "directions": 4,
+        "kernel_seeds": 1,
+        "kernel_per_class": 10,
+        "costs": (1e-2, 1.0, 1e2),
+        "choice_per_class": 10,
+        "memory": "1GiB",
+    }
 
 
 def planted(run: Run) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ntkscope import models, training
 from ntkscope.core import Params, Part, Record, UsageError, derive_seed
 from ntkscope.models._weights import read_weights, save_tensors
 from ntkscope_papers.balakrishnan_2023.orthants.data import SHARE, arm_data, held_out, shells
-from ntkscope_papers.framework.experiment import Scales
+from ntkscope_papers.framework.experiment import Experiment
 from ntkscope_papers.framework.legs import showing
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.shared.networks import keep_mark, mark_of_weights, refuse_another, weights_file
@@ -25,7 +25,7 @@ ELSEWHERE = ("legs", "networks_from", "memory")  # settings that say what a call
 
 
 @dataclass(frozen=True)
-class OrthantNetworks(Scales):
+class OrthantNetworks(Experiment):
     """What both experiments on orthant shells share: data, the grid, training.
 
     `seeds`: each has its own data, empty orthant and network. `grid_epochs` and `folds`: of the cross-validation, on the data
@@ -48,7 +48,6 @@ class OrthantNetworks(Scales):
     seeds: int = 10
     memory: str = "48GiB"
     networks_from: str = ""
-    legs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

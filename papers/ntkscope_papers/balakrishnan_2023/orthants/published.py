@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ntkscope_papers.balakrishnan_2023.orthants.arithmetic import ENTRIES, TABLE_1, TABLE_2
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
 
 RUNS = 5  # seeds that a check of means asks for
 NN = {

@@ -30,8 +30,8 @@ from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     over_seeds,
     threshold,
 )
+from ntkscope_papers.framework.claims import Read, Reading, lacking, needs
 from ntkscope_papers.framework.intervals import R2, interval
-from ntkscope_papers.framework.reading import Read, Reading, lacking, needs
 
 SHARE = 0.05  # of units that are aligned
 NTK, RBF = "ntk svr", "rbf svr"

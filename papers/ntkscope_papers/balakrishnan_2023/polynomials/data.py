@@ -13,7 +13,7 @@ from torch import Tensor
 from ntkscope import data
 from ntkscope.core import Part, UsageError, generator
 from ntkscope.data.hidden_polynomial import choose_roots, polynomial
-from ntkscope_papers.framework.experiment import Scales
+from ntkscope_papers.framework.experiment import Experiment
 
 PARTS = ("train", "validation", "test")
 KINDS = ("isotropic", "correlated", "direct")
@@ -21,7 +21,7 @@ BOUND = 2.0  # the largest |v|
 
 
 @dataclass(frozen=True)
-class PolynomialRuns(Scales):
+class PolynomialRuns(Experiment):
     """Sizes, epochs and batches are those of the report's public code; the text leaves them open.
 
     `rates`: AdaDelta's learning rates; width and rate are chosen for each task by the mean validation MSE over seeds.
@@ -44,7 +44,6 @@ class PolynomialRuns(Scales):
     epsilon: float = 0.01
     select_items: int = 2000
     memory: str = "32GiB"
-    legs: tuple[str, ...] = ()
 
 
 SMALL: Mapping[str, Any] = {

@@ -49,7 +49,7 @@ from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     networks_key,
     tasks_of,
 )
-from ntkscope_papers.framework.experiment import experiment, scaled
+from ntkscope_papers.framework.experiment import experiment
 from ntkscope_papers.framework.legs import Leg, not_run, run_legs
 
 NAME = "hidden-polynomial"
@@ -69,7 +69,14 @@ class HiddenPolynomial(PolynomialRuns):
     follow: int = 20
     noise: float = 0.01
 
-    smoke = scaled(**SMALL, correlated=(3, 11), direct=(9, 18, 19), targets=("raw",), widths=(8, 16), follow=2)
+    smoke = {
+        **SMALL,
+        "correlated": (3, 11),
+        "direct": (9, 18, 19),
+        "targets": ("raw",),
+        "widths": (8, 16),
+        "follow": 2,
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,9 +16,8 @@ from jaxtyping import Float64
 from ntkscope.core import Record
 from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
 from ntkscope_papers.balakrishnan_2023.polynomials.readings import over_seeds
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
 from ntkscope_papers.framework.intervals import R2, interval
-from ntkscope_papers.framework.published import Published
-from ntkscope_papers.framework.reading import Read, Reading, lacking
 
 MODES = ("reg", "stop-first", "first-last", "reinit")
 RESTRICTED = MODES[1:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ntkscope_papers.framework.published import Published
+from ntkscope_papers.framework.claims import Published
 
 NETWORKS, MACHINES = 10, 3  # seeds that a check needs
 

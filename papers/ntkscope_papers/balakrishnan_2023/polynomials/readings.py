@@ -10,8 +10,8 @@ from jaxtyping import Float64
 
 from ntkscope.core import Record
 from ntkscope_papers.balakrishnan_2023.polynomials.data import Task
+from ntkscope_papers.framework.claims import Read, Reading, lacking
 from ntkscope_papers.framework.intervals import ANY, interval, short
-from ntkscope_papers.framework.reading import Read, Reading, lacking
 
 IDENTITIES = "identities"
 SYMMETRIC = "damian/networks"

@@ -41,7 +41,7 @@ from ntkscope_papers.balakrishnan_2023.polynomials.networks import (
     stored,
     train,
 )
-from ntkscope_papers.framework.experiment import experiment, scaled
+from ntkscope_papers.framework.experiment import experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "training-modes"
@@ -59,7 +59,11 @@ class TrainingModes(PolynomialRuns):
     rate: float = 1.0
     follow: int = 20
 
-    smoke = scaled(**SMALL, width=8, follow=2)
+    smoke = {
+        **SMALL,
+        "width": 8,
+        "follow": 2,
+    }
 
 
 def phases(mode: str, freeze: str, state: str) -> tuple[Phase, ...]:

@@ -1,0 +1,170 @@
+"""Claims: what a paper states, the check that decides it, and the function that reads the answer from a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from ntkscope.core import Claim, Record
+from ntkscope.core.claims import FAILS, HOLDS
+from ntkscope_papers.framework.legs import not_run
+
+UNDECIDED = "no threshold is published; reported only"
+PART = "measured in part"
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What was measured, whether the check holds, a word on it; or the legs that are missing.
+
+    `lacks`: legs without which the check is not whole: what holds without them is a stand-in. `further`: legs that would add
+    to it. `exact`: arithmetic, which no scale makes a stand-in. `seeds`: how many networks were measured, where that matters.
+    """
+
+    measured: Any
+    holds: bool | None = None
+    note: str = ""
+    lacks: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
+    exact: bool = False
+    seeds: int | None = None
+
+
+Read = Callable[[Any, Record], Reading]
+
+
+def lacking(*legs: str) -> Reading:
+    """Of a statement whose measurement is not in the record."""
+    return Reading(None, lacks=legs)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published statement: the claim's id in the ledger, its source, its figures, and the check for a verdict.
+
+    `stand_in` says why the published setting is not available at all (another data set, another encoder); empty if it is.
+    `seeds` is how many networks the check needs; a verdict from fewer is a stand-in.
+    """
+
+    id: str
+    source: str
+    values: Any
+    check: str
+    stand_in: str = ""
+    seeds: int = 1
+
+    def judged(
+        self, measured: Any, holds: bool | None, *, difference: str = "", note: str = "", seeds: int | None = None
+    ) -> Claim:
+        """The claim: *reproduced* or *not reproduced* in the published setting, else a *stand-in* that says what held.
+
+        `holds=None` is for statements without a threshold, `measured=None` for what could not be measured; `seeds` is how
+        many networks were measured, where that can be fewer than the check asks for.
+
+        >>> claim = Published("surrogate-x", "Table 9", 0.7, "at least 0.6")
+        >>> claim.judged(0.65, True).verdict, claim.judged(0.65, True, difference="seeds=1 instead of 5").verdict
+        ('reproduced', 'stand-in')
+        """
+        if measured is None:
+            return Claim(self.id, self.source, self.values, None, self.check, "not testable here", note)
+        few = f"{seeds} network(s) where the check asks for {self.seeds}" if (seeds or self.seeds) < self.seeds else ""
+        why = "; ".join(text for text in (self.stand_in, difference, few) if text)
+        if holds is None:
+            verdict, said = "stand-in", UNDECIDED
+        elif why:
+            verdict, said = "stand-in", HOLDS if holds else FAILS
+        else:
+            verdict, said = "reproduced" if holds else "not reproduced", ""
+        words = "; ".join(text for text in (said, why, note) if text)
+        return Claim(self.id, self.source, self.values, measured, self.check, verdict, words)
+
+
+@dataclass(frozen=True)
+class Statement(Published):
+    """A published statement with the function that reads its answer from a record; it is called as that function."""
+
+    read: Read = lambda config, record: lacking()
+    needs: tuple[str, ...] = ()
+
+    def __call__(self, config: Any, record: Record) -> Reading:
+        absent = tuple(leg for leg in self.needs if leg not in record.metrics)
+        return lacking(*absent) if absent else self.read(config, record)
+
+    def verdict(self, name: str, config: Any, record: Record, difference: str) -> Claim:
+        """The claim of the experiment `name`; what was not measured says which command measures it."""
+        return judged(name, self, self(config, record), difference)
+
+
+def claim(
+    id: str, source: str, published: Any, check: str, *, needs: Iterable[str] = (), seeds: int = 1, stand_in: str = ""
+) -> Callable[[Read], Statement]:
+    """Decorator: the function of a configuration and a record that reads what became of one published statement.
+
+    `needs` are the legs without which nothing can be said.
+
+    >>> @claim("surrogate-x", "Table 9", 0.7, "at least 0.6", needs=["network"])
+    ... def accuracy(config, record):
+    ...     measured = record.metrics["network"]["accuracy"]
+    ...     return Reading(measured, measured >= 0.6)
+    >>> accuracy.id
+    'surrogate-x'
+    """
+    return lambda read: Statement(id, source, published, check, stand_in, seeds, read, tuple(needs))
+
+
+def claims_of(*places: ModuleType | Iterable[Statement]) -> tuple[Statement, ...]:
+    """All statements of a module, in the order they are written, lists and mappings of them included; or of a list."""
+    found: list[Statement] = []
+    for place in places:
+        for value in vars(place).values() if isinstance(place, ModuleType) else place:
+            several = (
+                value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+            )
+            found += [one for one in several if isinstance(one, Statement) and one not in found]
+    return tuple(found)
+
+
+def judged(name: str, statement: Published, reading: Reading, difference: str) -> Claim:
+    """The claim that a reading makes of a statement."""
+    if reading.lacks and reading.measured is None:
+        return statement.judged(None, None, note=not_run(name, reading.lacks))
+    absent = reading.lacks + reading.further
+    words = [reading.note, not_run(name, absent) if absent else ""]
+    part = PART if reading.holds and reading.lacks else ""
+    return statement.judged(
+        reading.measured,
+        reading.holds,
+        difference="" if reading.exact else "; ".join(word for word in (difference, part) if word),
+        note="; ".join(word for word in words if word),
+        seeds=reading.seeds,
+    )
+
+
+def verdicts(
+    name: str,
+    published: Mapping[str, Published],
+    readings: Mapping[str, Read],
+    config: Any,
+    record: Record,
+    difference: str,
+) -> Iterator[Claim]:
+    """One claim for each statement of the experiment `name`; what was not measured says which command measures it."""
+    for key, statement in published.items():
+        yield judged(name, statement, readings[key](config, record), difference)
+
+
+def needs(*legs: str) -> Callable[[Read], Read]:
+    """Decorator: a reading of a record that has these legs; of one that lacks some, it says which."""
+
+    def wrap(read: Read) -> Read:
+        @wraps(read)
+        def checked(config: Any, record: Record) -> Reading:
+            absent = tuple(leg for leg in legs if leg not in record.metrics)
+            return lacking(*absent) if absent else read(config, record)
+
+        return checked
+
+    return wrap
