@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -11,14 +12,15 @@ import torch
 from torch import Tensor
 
 from ntkscope import data
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope.data.alignment_reversing import reverse
 from ntkscope.linalg import matrix_correlation
 from ntkscope.measures import _free_products as free
 from ntkscope.measures import early_time as early
 from ntkscope_papers.beaglehole_2024.early_identities import normal, relative
 from ntkscope_papers.beaglehole_2024.reversing_claims import PUBLISHED, READINGS, draw, read
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "alignment-reversing"
@@ -33,8 +35,14 @@ assert tuple(WAYS) == READINGS
 
 @dataclass(frozen=True)
 class AlignmentReversing(Experiment):
-    """`size` is n = d = k. `data_seeds` of the first reading, `other_seeds` of the others; `networks`: the first is the paper's
-    single one, all of them make the mean and the moments of R. Balances are not published: powers of √2."""
+    """Beaglehole et al., Figure 3, App. F: ρ of the second derivatives by balance, by free probability and observed.
+
+    `size` is n = d = k. `data_seeds` of the first reading, `other_seeds` of the others; `networks`: the first is the paper's
+    single one, all of them make the mean and the moments of R. Balances are not published: powers of √2.
+    """
+
+    name = NAME
+    free = ["data_seeds", "other_seeds", "readings"]
 
     size: int = 1024
     balances: tuple[float, ...] = tuple(round(2 ** (-j / 2), 4) for j in range(11, -1, -1))
@@ -50,6 +58,19 @@ class AlignmentReversing(Experiment):
         "other_seeds": 1,
         "networks": 4,
     }
+
+    def measure(self, run: Run) -> None:
+        run_legs(run.record, legs(self, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, read(), self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,22 +160,3 @@ def legs(config: AlignmentReversing, seed: int, device: torch.device) -> list[Le
             for s in range(seed, seed + count)
         ]
     return found
-
-
-def run(
-    config: AlignmentReversing, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Beaglehole et al., Figure 3, App. F: ρ of the second derivatives by balance, by free probability and observed."""
-    run_legs(record, legs(config, seed, device), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=AlignmentReversing,
-    published=PUBLISHED,
-    judge=read(),
-    draw=draw,
-    free=["data_seeds", "other_seeds", "readings"],
-    legs=["legs"],
-)

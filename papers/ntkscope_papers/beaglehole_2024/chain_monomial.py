@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,14 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope.linalg import matrix_correlation
 from ntkscope.tangent import LayerFeatures, feature_matrices
 from ntkscope_papers.beaglehole_2024 import feature_definitions as definitions
 from ntkscope_papers.beaglehole_2024.chain_claims import NAME, PUBLISHED, READINGS
 from ntkscope_papers.beaglehole_2024.chain_figures import draw
 from ntkscope_papers.beaglehole_2024.feature_path import LAYERS, ChainTask, correlation, finals, follow, rounded
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 MATRICES = "matrices-{reading}"  # EGOP, NFM, AGOP, WᵀQW of the first seed
@@ -24,9 +26,15 @@ MATRICES = "matrices-{reading}"  # EGOP, NFM, AGOP, WᵀQW of the first seed
 
 @dataclass(frozen=True)
 class ChainMonomial(Experiment):
-    """`scale` is the printed s of the first layer, read as a variance and as a standard deviation; `lr` is of ½·MSE.
+    """Feature ansatz, Figure 1: NFM and AGOP find the coordinates of the target; with random eigenvectors in K they do not.
 
-    `ansatz_items`, `ansatz_width`: the sizes of Figure 2. `draws`: random matrices Q per network."""
+    `scale` is the printed s of the first layer, read as a variance and as a standard deviation; `lr` is of ½·MSE.
+
+    `ansatz_items`, `ansatz_width`: the sizes of Figure 2. `draws`: random matrices Q per network.
+    """
+
+    name = NAME
+    free = ("seeds", "draws", "samples")
 
     items: int = 384
     dimension: int = 32
@@ -60,6 +68,19 @@ class ChainMonomial(Experiment):
     def variance(self, reading: str) -> float:
         """The variance factor that a reading of `scale` means."""
         return self.scale if reading == "variance" else self.scale**2
+
+    def measure(self, run: Run) -> None:
+        run_legs(run.record, legs(self, run.record, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def trained(
@@ -149,15 +170,3 @@ def legs(config: ChainMonomial, record: Record, seed: int, device: torch.device)
         ),
         Leg("trained/ansatz", partial(ansatz_leg, config, seeds, device)),
     ]
-
-
-def run(
-    config: ChainMonomial, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Feature ansatz, Figure 1: NFM and AGOP find the coordinates of the target; with random eigenvectors in K they do not."""
-    run_legs(record, legs(config, record, seed, device), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=ChainMonomial, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "draws", "samples")
-)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor
 
 from ntkscope import data, models
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope.data._quadratic_form import spectrum
 from ntkscope.infinite import Relu
 from ntkscope.measures import early_time as early
 from ntkscope_papers.beaglehole_2024.deep_claims import PUBLISHED, draw, read
 from ntkscope_papers.beaglehole_2024.layer_views import layer_view
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "deep-prediction"
@@ -25,7 +27,13 @@ NAME = "deep-prediction"
 
 @dataclass(frozen=True)
 class DeepPrediction(Experiment):
-    """`decays` are the α of the data's eigenvalues 1/(1 + k^α); their grid is not published."""
+    """Beaglehole et al., Figure 6, App. C: two hidden layers, quadratic and ReLU, by decay of the data's spectrum.
+
+    `decays` are the α of the data's eigenvalues 1/(1 + k^α); their grid is not published.
+    """
+
+    name = NAME
+    free = ["seeds"]
 
     tasks: tuple[str, ...] = ("chain-monomial", "high-rank-polynomial")
     activations: tuple[str, ...] = ("quadratic", "relu")
@@ -42,6 +50,19 @@ class DeepPrediction(Experiment):
         "decays": (0.0, 1.0, 2.0, 10.0),
         "seeds": 2,
     }
+
+    def measure(self, run: Run) -> None:
+        run_legs(run.record, legs(self, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, read(), self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def linear_slope(cov: Tensor, q1: Tensor, q2: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,22 +143,3 @@ def legs(config: DeepPrediction, seed: int, device: torch.device) -> list[Leg]:
                     for s in range(seed, seed + config.seeds)
                 ]
     return found
-
-
-def run(
-    config: DeepPrediction, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Beaglehole et al., Figure 6, App. C: two hidden layers, quadratic and ReLU, by decay of the data's spectrum."""
-    run_legs(record, legs(config, seed, device), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=DeepPrediction,
-    published=PUBLISHED,
-    judge=read(),
-    draw=draw,
-    free=["seeds"],
-    legs=["legs"],
-)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from ntkscope.core import Claim, Record
 from ntkscope_papers.beaglehole_2024 import early_averages as averages
 from ntkscope_papers.beaglehole_2024 import early_identities as identities
 from ntkscope_papers.beaglehole_2024.early_claims import CLAIMS
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.qadeer_2023.theory_verdicts import theory_verdicts
 
 
 @dataclass(frozen=True)
 class EarlyTimeTheory(Experiment):
-    """`trials`: random networks and matrices for identities. `draws`: initialisations for means. `rotations` of matrices with
+    """Beaglehole et al., Props 3, 4, 10 and Eq. 4-28: second derivatives of the feature matrices, free probability, errata.
+
+    `trials`: random networks and matrices for identities. `draws`: initialisations for means. `rotations` of matrices with
     `rotated` rows, `formula_draws` words of matrices with `dimension` rows. `networks` of `width` for moments of R, and for the
-    spread over networks of each size in `sizes`."""
+    spread over networks of each size in `sizes`.
+    """
+
+    name = "early-time"
+    free = ["trials", "networks", "rotations", "formula_draws"]
 
     trials: int = 60
     draws: int = 200_000
@@ -46,6 +51,23 @@ class EarlyTimeTheory(Experiment):
         "sizes": (16, 64),
     }
 
+    def measure(self, run: Run) -> None:
+        todo = measurements(self, run.seed)
+        with run.record.stage("checks", total=len(todo), progress="auto" if run.progress else False) as stage:
+            for name, compute in todo.items():
+                once(run.record, name, compute)
+                stage.advance(stage.done < len(todo))
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple([claim.published for claim in CLAIMS])
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
+
 
 def measurements(config: EarlyTimeTheory, seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
     return {
@@ -64,17 +86,6 @@ def measurements(config: EarlyTimeTheory, seed: int) -> dict[str, Callable[[], d
         "wide limit": lambda: averages.wide_limit(seed),
         "self-averaging": lambda: averages.self_averaging(config.networks, config.sizes, seed),
     }
-
-
-def run(
-    config: EarlyTimeTheory, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Beaglehole et al., Props 3, 4, 10 and Eq. 4-28: second derivatives of the feature matrices, free probability, errata."""
-    todo = measurements(config, seed)
-    with record.stage("checks", total=len(todo), progress="auto" if progress else False) as stage:
-        for name, compute in todo.items():
-            once(record, name, compute)
-            stage.advance(stage.done < len(todo))
 
 
 def judge(config: EarlyTimeTheory, record: Record, difference: str) -> Iterator[Claim]:
@@ -109,14 +120,3 @@ def draw(record: Record) -> dict[str, Any]:
     for axis in axes[:2]:
         axis.legend(fontsize=7, frameon=False)
     return {"early-time": figure}
-
-
-EXPERIMENT = experiment(
-    run,
-    "early-time",
-    config=EarlyTimeTheory,
-    published=[claim.published for claim in CLAIMS],
-    judge=judge,
-    draw=draw,
-    free=["trials", "networks", "rotations", "formula_draws"],
-)

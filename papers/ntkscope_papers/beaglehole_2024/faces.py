@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import data, models, training
-from ntkscope.core import Part, Record, generator
+from ntkscope.core import Claim, Part, Record, generator
 from ntkscope.measures.feature_ansatz import nfa_correlation
 from ntkscope.tangent import feature_matrices
 from ntkscope_papers.beaglehole_2024.feature_path import finals, rounded
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, needs
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, Read, Reading, needs, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.intervals import CORRELATION, SHARE, interval, short
 from ntkscope_papers.framework.legs import Leg, run_legs
 
@@ -64,8 +64,14 @@ PUBLISHED: Mapping[str, Published] = {
 
 @dataclass(frozen=True)
 class Faces(Experiment):
-    """`scale`: the variance of the first layer's weights times the number of pixels. The paper leaves image size, loss, batch
-    size and activation open: 64 × 64 grey pixels, squared error of one output to labels ±1, `batch` and ReLU."""
+    """Feature ansatz, Figure 9: pixels that the weights look at and pixels that the output reacts to, on faces with glasses.
+
+    `scale`: the variance of the first layer's weights times the number of pixels. The paper leaves image size, loss, batch
+    size and activation open: 64 × 64 grey pixels, squared error of one output to labels ±1, `batch` and ReLU.
+    """
+
+    name = NAME
+    free = ("seeds", "draws")
 
     width: int = 128
     scale: float = 0.02
@@ -94,6 +100,24 @@ class Faces(Experiment):
             init_scale=[self.scale**0.5, 1.0, 1.0],
             seed=seed,
         )
+
+    def measure(self, run: Run) -> None:
+        seeds = list(range(run.seed, run.seed + self.seeds))
+        made = [
+            Leg("definition", partial(definition, run.seed)),
+            Leg("trained", partial(trained, self, run.record, seeds, run.root, run.device)),
+        ]
+        run_legs(run.record, made, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def signed(part: Part) -> Part:
@@ -273,18 +297,3 @@ def draw(record: Record) -> dict[str, Any]:
     axis.axhline(ONE_DRAW, color="#999999", linewidth=0.8, linestyle="--")
     drawing.label(axis, x="seed", y="Pearson of diagonals: K (blue), draws of Q (orange)")
     return figures | {"control": figure}
-
-
-def run(config: Faces, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool) -> None:
-    """Feature ansatz, Figure 9: pixels that the weights look at and pixels that the output reacts to, on faces with glasses."""
-    seeds = list(range(seed, seed + config.seeds))
-    made = [
-        Leg("definition", partial(definition, seed)),
-        Leg("trained", partial(trained, config, record, seeds, root, device)),
-    ]
-    run_legs(record, made, config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=Faces, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "draws")
-)

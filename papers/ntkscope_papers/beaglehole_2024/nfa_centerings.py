@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope_papers.beaglehole_2024 import feature_definitions as definitions
 from ntkscope_papers.beaglehole_2024.centering_claims import NAME, PUBLISHED, READINGS
 from ntkscope_papers.beaglehole_2024.centering_figures import draw
 from ntkscope_papers.beaglehole_2024.feature_path import correlation, finals, follow, ratio
 from ntkscope_papers.beaglehole_2024.feature_runs import FREE, SMALL, FeatureRuns, legs_of
-from ntkscope_papers.framework.experiment import experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 MEASURES = {"ratio": ratio, "tangents": correlation("tangents")}
@@ -23,11 +25,30 @@ SPECTRA = ("isotropic", "decay-2")
 
 @dataclass(frozen=True)
 class NFACenterings(FeatureRuns):
-    """The runs of `nfa-evolution` with the two spectra of Figure 5; Figure 4's inputs are isotropic."""
+    """Feature ansatz, Figures 4 and 5: the double-centred term through training, and tangents against the initial weights.
+
+    The runs of `nfa-evolution` with the two spectra of Figure 5; Figure 4's inputs are isotropic.
+    """
+
+    name = NAME
+    free = FREE
 
     smoke = {
         **SMALL,
     }
+
+    def measure(self, run: Run) -> None:
+        run_legs(run.record, legs(self, run.record, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def expanded(config: NFACenterings, seeds: list[int], device: torch.device) -> dict[str, Any]:
@@ -69,13 +90,3 @@ def legs(config: NFACenterings, record: Record, seed: int, device: torch.device)
         Leg("whole-loss", partial(whole_loss, config, seeds, device)),
         *legs_of(config, record, SPECTRA, MEASURES, seeds, device),
     ]
-
-
-def run(
-    config: NFACenterings, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Feature ansatz, Figures 4 and 5: the double-centred term through training, and tangents against the initial weights."""
-    run_legs(record, legs(config, record, seed, device), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(run, NAME, config=NFACenterings, published=PUBLISHED, judge=READINGS, draw=draw, free=FREE)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope_papers.beaglehole_2024.evolution_claims import NAME, PUBLISHED, READINGS
 from ntkscope_papers.beaglehole_2024.evolution_figures import draw
 from ntkscope_papers.beaglehole_2024.feature_path import SPECTRA, correlation
 from ntkscope_papers.beaglehole_2024.feature_runs import FREE, SMALL, FeatureRuns, as_deviations, legs_of
-from ntkscope_papers.framework.experiment import experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Run
 from ntkscope_papers.framework.legs import run_legs
 
 MEASURES = {"uncentred": correlation(None), "centred": correlation("weights")}
@@ -19,23 +20,31 @@ MEASURES = {"uncentred": correlation(None), "centred": correlation("weights")}
 
 @dataclass(frozen=True)
 class NFAEvolution(FeatureRuns):
-    """Inputs with three spectra: isotropic (Figure 2), 1 / (1 + k) (Figure 7), 1 / (1 + k²) (Figure 8).
+    """Feature ansatz, Figures 2, 7 and 8: uncentred and centred correlations through training at several initial scales.
+
+    Inputs with three spectra: isotropic (Figure 2), 1 / (1 + k) (Figure 7), 1 / (1 + k²) (Figure 8).
 
     Legs at squared scales, which is what the printed ones mean if they are standard deviations, run if they are named.
     """
+
+    name = NAME
+    free = FREE
 
     smoke = {
         **SMALL,
     }
 
+    def measure(self, run: Run) -> None:
+        seeds = list(range(run.seed, run.seed + self.seeds))
+        made = legs_of(self, run.record, list(SPECTRA), MEASURES, seeds, run.device, as_deviations(self.scales))
+        run_legs(run.record, made, self.legs, progress=run.progress)
 
-def run(
-    config: NFAEvolution, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Feature ansatz, Figures 2, 7 and 8: uncentred and centred correlations through training at several initial scales."""
-    seeds = list(range(seed, seed + config.seeds))
-    made = legs_of(config, record, list(SPECTRA), MEASURES, seeds, device, as_deviations(config.scales))
-    run_legs(record, made, config.legs, progress=progress)
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
 
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
 
-EXPERIMENT = experiment(run, NAME, config=NFAEvolution, published=PUBLISHED, judge=READINGS, draw=draw, free=FREE)
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)

@@ -24,7 +24,7 @@ from ntkscope.machines.computing import clock
 from ntkscope_papers.engel_2023.kernel_pairs import TITLES
 from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, not_run, run_legs
 from ntkscope_papers.shared.images import build_network, load_images, residual_recipe
 from ntkscope_papers.shared.networks import trained
@@ -78,10 +78,15 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class KernelCost(Experiment):
-    """`points`: of the timed kernels; `dims`: sizes of the projections whose residuals are measured.
+    """Surrogate paper, Table 4: seconds per kernel on one machine, time against outputs, residuals of random projections.
+
+    `points`: of the timed kernels; `dims`: sizes of the projections whose residuals are measured.
 
     `sketch`: the kind of the timed projections; those of the legs `dense` and `outputs` are dense, as the paper's.
     """
+
+    name = NAME
+    free = ("memory", "repeats")
 
     dataset: str = "cifar10"
     model: str = "resnet18"
@@ -121,6 +126,74 @@ class KernelCost(Experiment):
         "memory": "2GiB",
     }
 
+    def measure(self, run: Run) -> None:
+        split = load_images(self.dataset, root=run.root, train=self.train_items, test=10)
+        how = residual_recipe(epochs=self.epochs, batch=self.batch, lr=self.lr, augment=self.augment)
+
+        def build() -> torch.nn.Module:
+            return build_network(self.model, split, width=self.width, seed=run.seed)
+
+        @cache
+        def network() -> torch.nn.Module:
+            return trained(
+                run.record, self.model, build, split.train, how, device=run.device, seed=run.seed, progress=run.progress
+            )
+
+        run.record.put(parameters=sum(p.numel() for p in build().parameters()), classes=len(split.classes))
+        x = split.train.x[: max(*self.points, self.dense_points, self.output_points, self.residual_points)].to(
+            run.device
+        )
+        shared: dict[str, Any] = {"memory": self.memory}
+        precision: dict[str, Any] = {"precision": self.precision if run.device.type == "cuda" else "exact"}
+
+        def timed(name: str, items: int, **options: Any) -> dict[str, Any]:
+            """The least seconds of some repeats, the kernel formed."""
+            tangent: dict[str, Any] = {} if name in ("em", "ck") else precision
+            model, seconds = network(), []
+            for _ in range(self.repeats):
+                began = clock(model)
+                kernel(name, model, x[:items], **shared, **tangent, **options).dense()
+                seconds.append(clock(model) - began)
+            return {"best": min(seconds), "all": seconds, "items": items}
+
+        few = x[: self.residual_points]
+        exact: list[torch.Tensor] = []
+
+        def residual(dim: int) -> Mapping[str, Any]:
+            model = network()
+            if not exact:
+                exact.append(kernel("trntk", model, few, **shared, **precision).dense().double())
+            made = kernel("proj-trntk", model, few, dim=dim, seed=run.seed, **shared, **precision).dense().double()
+            above = torch.triu_indices(len(few), len(few), 1, device=made.device)
+            values = (made - exact[0])[above[0], above[1]].cpu().numpy()
+            run.record.array(f"residual-{dim}", values)
+            return residual_figures(values, dim)
+
+        factored: dict[str, Any] = {"dim": self.dim, "kind": self.sketch}
+        legs = [
+            Leg(f"time/{name}/{n}", partial(timed, name, n, **(factored if name.startswith("proj") else {})))
+            for name in TIMED
+            for n in self.points
+        ]
+        dense = ("proj-trntk", "proj-pntk")
+        legs += [Leg(f"dense/{name}", partial(timed, name, self.dense_points, dim=self.dim)) for name in dense]
+        for count in self.outputs:
+            for name, extra in (("trntk", {}), ("proj-trntk", {"dim": min(self.dim, 1024)})):
+                some: dict[str, Any] = {**extra, "outputs": list(range(count))}
+                legs.append(Leg(f"outputs/{name}/{count}", partial(timed, name, self.output_points, **some)))
+        legs += [Leg(f"residual/{dim}", partial(residual, dim)) for dim in self.dims]
+        run_legs(run.record, legs, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
+
 
 def operations(n: int, c: int, p: int, k: int, forward: float | int = 0) -> dict[str, float | int]:
     """The paper's operation counts for N points, C outputs, P parameters, K dimensions, and a forward pass.
@@ -136,66 +209,6 @@ def operations(n: int, c: int, p: int, k: int, forward: float | int = 0) -> dict
         "proj-pNTK": n * forward + n**2 * k + n * k * p,
         "proj-trNTK": n * c * forward + c * n**2 * k + c * n * k * p,
     }
-
-
-def run(
-    config: KernelCost, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Surrogate paper, Table 4: seconds per kernel on one machine, time against outputs, residuals of random projections."""
-    split = load_images(config.dataset, root=root, train=config.train_items, test=10)
-    how = residual_recipe(epochs=config.epochs, batch=config.batch, lr=config.lr, augment=config.augment)
-
-    def build() -> torch.nn.Module:
-        return build_network(config.model, split, width=config.width, seed=seed)
-
-    @cache
-    def network() -> torch.nn.Module:
-        return trained(record, config.model, build, split.train, how, device=device, seed=seed, progress=progress)
-
-    record.put(parameters=sum(p.numel() for p in build().parameters()), classes=len(split.classes))
-    x = split.train.x[: max(*config.points, config.dense_points, config.output_points, config.residual_points)].to(
-        device
-    )
-    shared: dict[str, Any] = {"memory": config.memory}
-    precision: dict[str, Any] = {"precision": config.precision if device.type == "cuda" else "exact"}
-
-    def timed(name: str, items: int, **options: Any) -> dict[str, Any]:
-        """The least seconds of some repeats, the kernel formed."""
-        tangent: dict[str, Any] = {} if name in ("em", "ck") else precision
-        model, seconds = network(), []
-        for _ in range(config.repeats):
-            began = clock(model)
-            kernel(name, model, x[:items], **shared, **tangent, **options).dense()
-            seconds.append(clock(model) - began)
-        return {"best": min(seconds), "all": seconds, "items": items}
-
-    few = x[: config.residual_points]
-    exact: list[torch.Tensor] = []
-
-    def residual(dim: int) -> Mapping[str, Any]:
-        model = network()
-        if not exact:
-            exact.append(kernel("trntk", model, few, **shared, **precision).dense().double())
-        made = kernel("proj-trntk", model, few, dim=dim, seed=seed, **shared, **precision).dense().double()
-        above = torch.triu_indices(len(few), len(few), 1, device=made.device)
-        values = (made - exact[0])[above[0], above[1]].cpu().numpy()
-        record.array(f"residual-{dim}", values)
-        return residual_figures(values, dim)
-
-    factored: dict[str, Any] = {"dim": config.dim, "kind": config.sketch}
-    legs = [
-        Leg(f"time/{name}/{n}", partial(timed, name, n, **(factored if name.startswith("proj") else {})))
-        for name in TIMED
-        for n in config.points
-    ]
-    dense = ("proj-trntk", "proj-pntk")
-    legs += [Leg(f"dense/{name}", partial(timed, name, config.dense_points, dim=config.dim)) for name in dense]
-    for count in config.outputs:
-        for name, extra in (("trntk", {}), ("proj-trntk", {"dim": min(config.dim, 1024)})):
-            some: dict[str, Any] = {**extra, "outputs": list(range(count))}
-            legs.append(Leg(f"outputs/{name}/{count}", partial(timed, name, config.output_points, **some)))
-    legs += [Leg(f"residual/{dim}", partial(residual, dim)) for dim in config.dims]
-    run_legs(record, legs, config.legs, progress=progress)
 
 
 def residual_figures(values: np.ndarray, dim: int) -> dict[str, float]:
@@ -372,8 +385,3 @@ def draw(record: Record) -> dict[str, Any]:
     axes[2].minorticks_off()
     drawing.label(axes[2], x="K", y="standard deviation of residuals", legend=True)
     return {"table4": figure}
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=KernelCost, published=list(PUBLISHED.values()), judge=judge, draw=draw, free=("memory", "repeats")
-)

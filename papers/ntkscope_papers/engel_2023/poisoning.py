@@ -5,7 +5,7 @@ One leg per trigger and network, estimated 270 seconds on one H200 (150 without 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ntkscope.core import Record, Split, derive_seed
+from ntkscope.core import Claim, Record, Split, derive_seed
 from ntkscope.data import Trigger, badnets, stamp
 from ntkscope.explain import forensics
 from ntkscope.machines import KernelPair
@@ -30,7 +30,8 @@ from ntkscope_papers.engel_2023.published_measure import (
 from ntkscope_papers.engel_2023.surrogate import Surrogate, faithful
 from ntkscope_papers.engel_2023.table3_claims import NAME, PUBLISHED, TABLE, judge
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import once, summary
 from ntkscope_papers.shared.images import build_network, chosen_points, load_images, poison_recipe
@@ -39,9 +40,15 @@ from ntkscope_papers.shared.networks import logits_of, trained
 
 @dataclass(frozen=True)
 class Poisoning(Experiment):
-    """`triggers`: "square" is the paper's, "random" another shape, place and colour drawn from the seed; "none" is the
+    """Surrogate paper, Table 3: BadNets on CIFAR-10, six kernels as surrogates and as filters; a second trigger beside it.
+
+    `triggers`: "square" is the paper's, "random" another shape, place and colour drawn from the seed; "none" is the
     same network trained on clean data, for comparison. `sgd_seeds`: fits of the authors' SGDClassifier per kernel. `sketch`:
-    the kind of projection, as in surrogate-kernels."""
+    the kind of projection, as in surrogate-kernels.
+    """
+
+    name = NAME
+    free = ("seeds", "memory")
 
     dataset: str = "cifar10"
     model: str = "poison_cnn"
@@ -82,6 +89,33 @@ class Poisoning(Experiment):
         "sgd_seeds": 2,
     }
 
+    def measure(self, run: Run) -> None:
+        split = load_images(
+            self.dataset, root=run.root, train=self.train_items, test=self.test_items, enlarge=self.enlarge
+        )
+        run.record.put(data_fingerprint=split.fingerprint)
+        legs = [
+            Leg(
+                f"{trigger}/{s}",
+                partial(
+                    network, self, run.record, f"{trigger}/{s}", trigger, split, run.device, run.seed + s, run.progress
+                ),
+            )
+            for s in range(self.seeds)
+            for trigger in self.triggers
+        ]
+        run_legs(run.record, legs, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
+
 
 def second_trigger(seed: int, side: int) -> Trigger:
     """A trigger drawn at random, of another shape and another place than the paper's.
@@ -96,25 +130,6 @@ def second_trigger(seed: int, side: int) -> Trigger:
         if found.pattern != "square" and found.corner(side, side) != Trigger().corner(side, side):
             return found
         draw += 1
-
-
-def run(
-    config: Poisoning, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Surrogate paper, Table 3: BadNets on CIFAR-10, six kernels as surrogates and as filters; a second trigger beside it."""
-    split = load_images(
-        config.dataset, root=root, train=config.train_items, test=config.test_items, enlarge=config.enlarge
-    )
-    record.put(data_fingerprint=split.fingerprint)
-    legs = [
-        Leg(
-            f"{trigger}/{s}",
-            partial(network, config, record, f"{trigger}/{s}", trigger, split, device, seed + s, progress),
-        )
-        for s in range(config.seeds)
-        for trigger in config.triggers
-    ]
-    run_legs(record, legs, config.legs, progress=progress)
 
 
 def network(
@@ -270,8 +285,3 @@ def _tau_by_sgd(row: Any, side: str) -> float | None:
     """τ as published, its mean over the seeds of SGD."""
     found = spread(row["sgd"][side], "unsaturated", "tau") if "sgd" in row else None
     return found["mean"] if found else None
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=Poisoning, published=PUBLISHED, judge=judge, draw=draw, free=("seeds", "memory")
-)

@@ -5,6 +5,7 @@ Seconds on CPU but for the legs `attack/…`: one network each, estimated 60 sec
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from ntkscope import models
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope_papers.engel_2023.adversarial import ATTACKS, under_attack
 from ntkscope_papers.engel_2023.definition_claims import (
     ATTACK,
@@ -26,7 +27,8 @@ from ntkscope_papers.engel_2023.definition_claims import (
 )
 from ntkscope_papers.engel_2023.definitions import kernels, measures, surrogate, width_bound
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import under
 from ntkscope_papers.shared.images import build_network, load_images, pretrained_file, residual_recipe
@@ -35,7 +37,13 @@ from ntkscope_papers.shared.networks import trained
 
 @dataclass(frozen=True)
 class SurrogateDefinitions(Experiment):
-    """`networks`: that are attacked, pretrained or "small_cnn", which is trained here; `strength` in units of brightness."""
+    """Surrogate paper, Eq. 1 to 6: definitions and identities with their errata, the pNTK's width bound, attacked images.
+
+    `networks`: that are attacked, pretrained or "small_cnn", which is trained here; `strength` in units of brightness.
+    """
+
+    name = NAME
+    free = ("memory",)
 
     trials: int = 200
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
@@ -63,6 +71,29 @@ class SurrogateDefinitions(Experiment):
         "strength": 0.2,
     }
 
+    def measure(self, run: Run) -> None:
+        legs = [
+            Leg(KERNELS, partial(kernels, run.seed)),
+            Leg(SURROGATE, partial(surrogate, run.seed)),
+            Leg(MEASURES, partial(measures, run.seed, self.trials)),
+            Leg(WIDTH, partial(width_bound, self.widths, self.width_seeds, run.seed)),
+        ]
+        legs += [
+            Leg(f"{ATTACK}/{name}", partial(attack, self, run.record, name, run.root, run.seed, run.device))
+            for name in self.networks
+        ]
+        run_legs(run.record, legs, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
+
 
 def attack(
     config: SurrogateDefinitions, record: Record, name: str, root: str | None, seed: int, device: torch.device
@@ -89,22 +120,6 @@ def attack(
     )
 
 
-def run(
-    config: SurrogateDefinitions, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Surrogate paper, Eq. 1 to 6: definitions and identities with their errata, the pNTK's width bound, attacked images."""
-    legs = [
-        Leg(KERNELS, partial(kernels, seed)),
-        Leg(SURROGATE, partial(surrogate, seed)),
-        Leg(MEASURES, partial(measures, seed, config.trials)),
-        Leg(WIDTH, partial(width_bound, config.widths, config.width_seeds, seed)),
-    ]
-    legs += [
-        Leg(f"{ATTACK}/{name}", partial(attack, config, record, name, root, seed, device)) for name in config.networks
-    ]
-    run_legs(record, legs, config.legs, progress=progress)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """The pNTK's error by width; accuracy of networks and surrogates under attack, and τ of the surrogates."""
     figure, (width, attacks, order) = drawing.canvas(1, 3, width=4.4)
@@ -124,8 +139,3 @@ def draw(record: Record) -> dict[str, Any]:
         drawing.compare_bars(attacks, ATTACKS, series, label="accuracy")
         drawing.compare_bars(order, ATTACKS, taus, label="Kendall τ")
     return {"definitions": figure}
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=SurrogateDefinitions, published=PUBLISHED, judge=READINGS, draw=draw, free=("memory",)
-)

@@ -8,7 +8,7 @@ of the others in its folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Record, Split, UsageError
+from ntkscope.core import Claim, Record, Split, UsageError
 from ntkscope.explain import attribute
 from ntkscope_papers.engel_2023 import attribution, similarity
 from ntkscope_papers.engel_2023.kernel_pairs import COSINE, SIX, kernel_pairs, with_cosine
@@ -26,7 +26,9 @@ from ntkscope_papers.engel_2023.side_by_side import side_by_side
 from ntkscope_papers.engel_2023.surrogate import SENSITIVITY, Surrogate, log_odds_pair
 from ntkscope_papers.engel_2023.table2_claims import NAME, PUBLISHED, judge
 from ntkscope_papers.engel_2023.table2_figures import boxes, draw, panel
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework import experiment as framework
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.shared.images import build_network, chosen_points, load_images, residual_recipe
@@ -37,13 +39,18 @@ GROUPS = {"exact": ("trntk", "trntk0"), "projected": ("proj-trntk", "proj-pntk")
 
 @dataclass(frozen=True)
 class SurrogateKernels(Experiment):
-    """`*_points`: how many training points a kernel has; comparisons between kernels use the points they all share.
+    """Surrogate paper, Table 2: six kernels side by side on ResNet-18 and CIFAR-10, their neighbours and attributions.
+
+    `*_points`: how many training points a kernel has; comparisons between kernels use the points they all share.
 
     Networks after the first have `further` points in every kernel. `sgd_seeds`: fits of the authors' SGDClassifier per
     kernel, on `sgd_points` training points. `sketch`: the kind of projection. The paper's has dense entries (normal or signs);
     a factored one of the same dimension has the same error (0.0034 of a cosine on this network, both) at a tenth of the time,
     so it is the default here.
     """
+
+    name = NAME
+    free = ("seeds", "memory", "ridges", "further")
 
     dataset: str = "cifar10"
     model: str = "resnet18"
@@ -106,6 +113,26 @@ class SurrogateKernels(Experiment):
     def common(self, s: int = 0) -> int:
         """How many points every kernel of network s has."""
         return min(self.points(kernel, s) for kernel in self.kernels)
+
+    def measure(self, run: framework.Run) -> None:
+        split = load_images(self.dataset, root=run.root, train=self.train_items, test=self.test_items)
+        run.record.put(data_fingerprint=split.fingerprint)
+        run_legs(
+            run.record,
+            legs(Run(self, run.record, split, run.seed, run.device, run.progress)),
+            self.legs,
+            progress=run.progress,
+        )
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,15 +273,6 @@ def legs(run: Run) -> list[Leg]:
     return found
 
 
-def run(
-    config: SurrogateKernels, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Surrogate paper, Table 2: six kernels side by side on ResNet-18 and CIFAR-10, their neighbours and attributions."""
-    split = load_images(config.dataset, root=root, train=config.train_items, test=config.test_items)
-    record.put(data_fingerprint=split.fingerprint)
-    run_legs(record, legs(Run(config, record, split, seed, device, progress)), config.legs, progress=progress)
-
-
 def _ridges(one: Surrogate, network: np.ndarray, y_test: np.ndarray) -> dict[str, dict[str, float]]:
     """Faithfulness with other ridge strengths: how much the ranking of kernels depends on the ridge."""
     rows = [replace(one, alpha=alpha).row(network, y_test) for alpha in SENSITIVITY]
@@ -278,14 +296,3 @@ def _looks(
         right = np.flatnonzero(network.argmax(1) == y_test)[: config.inspected]
         looks |= attribution.figures(one.machine, pair.test[right], one.y, y_test[right])
     return looks
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=SurrogateKernels,
-    published=PUBLISHED,
-    judge=judge,
-    draw=draw,
-    free=("seeds", "memory", "ridges", "further"),
-)

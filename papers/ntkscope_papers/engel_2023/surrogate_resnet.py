@@ -22,8 +22,9 @@ from ntkscope_papers.engel_2023.published_measure import Compared, spread, stoch
 from ntkscope_papers.engel_2023.side_by_side import side_by_side
 from ntkscope_papers.engel_2023.surrogate import SENSITIVITY, Surrogate, log_odds_pair
 from ntkscope_papers.framework import drawing
+from ntkscope_papers.framework import experiment as framework
 from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.experiment import Experiment
 from ntkscope_papers.framework.legs import Leg, not_run, run_legs
 from ntkscope_papers.framework.results import averaged, summary
 from ntkscope_papers.shared.images import build_network, chosen_points, load_images, pretrained_file, residual_recipe
@@ -61,7 +62,13 @@ IDEAL = Published(
 
 @dataclass(frozen=True)
 class SurrogateResnet(Experiment):
-    """`networks`: those of Table 1 are trained here; `pretrained` ones are read from the data folder."""
+    """Surrogate paper, Table 1: the trace-NTK surrogate of ResNet-18, ResNet-34, MobileNetV2 and of pretrained ResNets.
+
+    `networks`: those of Table 1 are trained here; `pretrained` ones are read from the data folder.
+    """
+
+    name = NAME
+    free = ("seeds", "memory", "pretrained")
 
     dataset: str = "cifar10"
     networks: tuple[str, ...] = ("resnet18", "resnet34", "mobilenetv2")
@@ -100,6 +107,24 @@ class SurrogateResnet(Experiment):
         "sgd_seeds": 2,
         "compared_points": 40,
     }
+
+    def measure(self, run: framework.Run) -> None:
+        run_legs(
+            run.record,
+            legs(Run(self, run.record, run.root, run.seed, run.device, run.progress)),
+            self.legs,
+            progress=run.progress,
+        )
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return (*ROWS.values(), FLOOR, SMALL, IDEAL)
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,13 +197,6 @@ def legs(run: Run) -> list[Leg]:
     wanted = [(name, s) for s in range(config.seeds) for name in config.networks]
     wanted += [(name, 0) for name in config.pretrained]
     return [Leg(f"{name}/{s}", partial(measured_row, run, name, s)) for name, s in wanted]
-
-
-def run(
-    config: SurrogateResnet, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Surrogate paper, Table 1: the trace-NTK surrogate of ResNet-18, ResNet-34, MobileNetV2 and of pretrained ResNets."""
-    run_legs(record, legs(Run(config, record, root, seed, device, progress)), config.legs, progress=progress)
 
 
 def found_rows(record: Record, names: Sequence[str], seeds: int) -> dict[str, list[Mapping[str, Any]]]:
@@ -289,14 +307,3 @@ def _taus_by_sgd(row: Mapping[str, Any]) -> list[float]:
     """τ as published of one network for every seed of SGD that has one."""
     seeds = row["stochastic"]["seeds"].values() if "stochastic" in row else ()
     return [tau for one in seeds if np.isfinite(tau := float(one["unsaturated"]["tau"]))]
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=SurrogateResnet,
-    published=[*ROWS.values(), FLOOR, SMALL, IDEAL],
-    judge=judge,
-    draw=draw,
-    free=("seeds", "memory", "pretrained"),
-)

@@ -16,6 +16,7 @@ one H200 (training of five, then each network): softmax 20 + 8, sigmoid 20 + 8; 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from scipy.stats import kendalltau
 from torch import nn
 
 from ntkscope import models
-from ntkscope.core import Part, Record, Split, UsageError
+from ntkscope.core import Claim, Part, Record, Split, UsageError
 from ntkscope.machines import KernelPair
 from ntkscope.measures.faithfulness import kendall_tau
 from ntkscope_papers.engel_2023.kernel_pairs import kernel_pairs
@@ -46,7 +47,9 @@ from ntkscope_papers.engel_2023.small_training import (
     two_classes,
 )
 from ntkscope_papers.engel_2023.surrogate import SENSITIVITY, Surrogate, log_odds_pair
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework import experiment as framework
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.shared.images import chosen_points
 from ntkscope_papers.shared.networks import logits_of, trained_together, weights_file
@@ -54,11 +57,16 @@ from ntkscope_papers.shared.networks import logits_of, trained_together, weights
 
 @dataclass(frozen=True)
 class SurrogateSmall(Experiment):
-    """`seeds` networks per row with our training, `other_seeds` in the second reading, `authors_seeds` with the authors'.
+    """Surrogate paper, Table 1: the trace-NTK surrogate of small networks on two classes, three trainings, two measures.
+
+    `seeds` networks per row with our training, `other_seeds` in the second reading, `authors_seeds` with the authors'.
 
     `points`, `authors_points`: training points in the kernel. `authors_share`: of the authors' epochs. `sgd_seeds`: fits of the
     SGDClassifier per network, with the ridge `sgd_alpha`. `compared_points`: for the fits to labels and to logits side by side.
     """
+
+    name = NAME
+    free = ("seeds", "other_seeds", "memory")
 
     rows: tuple[str, ...] = tuple(ROWS)
     dataset: str | None = None  # instead of a row's own, for smoke runs
@@ -106,6 +114,24 @@ class SurrogateSmall(Experiment):
     def networks(self, reading: str) -> int:
         """How many networks a row has in this reading."""
         return {"softmax": self.seeds, "sigmoid": self.other_seeds, "authors": self.authors_seeds}[reading]
+
+    def measure(self, run: framework.Run) -> None:
+        unknown = [row for row in self.rows if row not in ROWS]
+        if unknown:
+            raise UsageError(f"got rows {', '.join(unknown)}; expected some of {', '.join(ROWS)}")
+        run_legs(
+            run.record, legs(Run(self, run.record, run.root, run.seed, run.device)), self.legs, progress=run.progress
+        )
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,24 +273,3 @@ def legs(run: Run) -> list[Leg]:
         for reading in READINGS
         for s in range(run.config.networks(reading))
     ]
-
-
-def run(
-    config: SurrogateSmall, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Surrogate paper, Table 1: the trace-NTK surrogate of small networks on two classes, three trainings, two measures."""
-    unknown = [row for row in config.rows if row not in ROWS]
-    if unknown:
-        raise UsageError(f"got rows {', '.join(unknown)}; expected some of {', '.join(ROWS)}")
-    run_legs(record, legs(Run(config, record, root, seed, device)), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=SurrogateSmall,
-    published=PUBLISHED.values(),
-    judge=judge,
-    draw=draw,
-    free=("seeds", "other_seeds", "memory"),
-)

@@ -26,7 +26,7 @@ from ntkscope_papers.engel_2023.side_by_side import side_by_side
 from ntkscope_papers.engel_2023.surrogate import Surrogate, log_odds_pair
 from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, not_run, run_legs
 from ntkscope_papers.framework.results import once, summary
 from ntkscope_papers.shared.images import chosen_points
@@ -64,10 +64,15 @@ MAP = Published(
 
 @dataclass(frozen=True)
 class SurrogateText(Experiment):
-    """`encoder`: "minilm", "tiny" or the folder of an encoder; `length`: tokens a sentence is padded or cut to.
+    """Surrogate paper, Tables 1 and 2: the BERT rows on CoLA, with the real MiniLM encoder standing in for BERT.
+
+    `encoder`: "minilm", "tiny" or the folder of an encoder; `length`: tokens a sentence is padded or cut to.
 
     `sketch`: the kind of projection, as in surrogate-kernels.
     """
+
+    name = NAME
+    free = ("seeds", "memory")
 
     dataset: str = "cola"
     encoder: str = "minilm"
@@ -106,35 +111,45 @@ class SurrogateText(Experiment):
         "compared_points": 40,
     }
 
+    def measure(self, run: Run) -> None:
+        split = sentences(
+            self.dataset,
+            self.encoder,
+            root=run.root,
+            train=self.train_items,
+            test=self.test_items,
+            length=self.length,
+        )
+        how = {
+            "optimizer": "adamw",
+            "lr": self.lr,
+            "weight_decay": 0.01,
+            "batch_size": self.batch,
+            "epochs": self.epochs,
+            "schedule": Triangular(peak=0.1),
+        }
 
-def run(
-    config: SurrogateText, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Surrogate paper, Tables 1 and 2: the BERT rows on CoLA, with the real MiniLM encoder standing in for BERT."""
-    split = sentences(
-        config.dataset,
-        config.encoder,
-        root=root,
-        train=config.train_items,
-        test=config.test_items,
-        length=config.length,
-    )
-    how = {
-        "optimizer": "adamw",
-        "lr": config.lr,
-        "weight_decay": 0.01,
-        "batch_size": config.batch,
-        "epochs": config.epochs,
-        "schedule": Triangular(peak=0.1),
-    }
+        def one(s: int) -> dict[str, Any]:
+            build = partial(build_encoder, self.encoder, run.seed + s)
+            key = f"network-{s}"
+            model = trained(
+                run.record, key, build, split.train, how, device=run.device, seed=run.seed + s, progress=run.progress
+            )
+            return network_of(self, run.record, s, model, split, run.device, run.seed + s, run.progress)
 
-    def one(s: int) -> dict[str, Any]:
-        build = partial(build_encoder, config.encoder, seed + s)
-        key = f"network-{s}"
-        model = trained(record, key, build, split.train, how, device=device, seed=seed + s, progress=progress)
-        return network_of(config, record, s, model, split, device, seed + s, progress)
+        run_legs(
+            run.record, [Leg(str(s), partial(one, s)) for s in range(self.seeds)], self.legs, progress=run.progress
+        )
 
-    run_legs(record, [Leg(str(s), partial(one, s)) for s in range(config.seeds)], config.legs, progress=progress)
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return (ROW, TABLE, MAP)
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 MADE_OF = {"trntk": ("side by side",), "ck": (COSINE,)}  # what is measured of a kernel besides its own row
@@ -286,8 +301,3 @@ def draw(record: Record) -> dict[str, Any]:
         title = f"{TITLES[kernels[0]]}, network {s}: τ = {found['tau']:.3f}, R² = {found['r2']:.3f}"
         drawing.scatter_log_odds(panel, odds[0], odds[1], title)
     return {"table2-bert": figure, "figure1": scatter}
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=SurrogateText, published=[ROW, TABLE, MAP], judge=judge, draw=draw, free=("seeds", "memory")
-)

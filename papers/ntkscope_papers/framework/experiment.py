@@ -16,7 +16,7 @@ import torch
 
 from ntkscope.core import Claim, NtkscopeError, Record, RecordError, UsageError
 from ntkscope.core.arguments import as_device
-from ntkscope_papers.framework.claims import Published, Read, Statement, verdicts
+from ntkscope_papers.framework.claims import Published, Statement
 from ntkscope_papers.framework.drawing import save_figures
 from ntkscope_papers.framework.gather import gather
 from ntkscope_papers.framework.legs import Leg, run_legs
@@ -243,28 +243,3 @@ def _alike(key: str, value: Any, default: Any, hint: Any) -> Any:
             f"got {key}={value!r}, a {type(value).__name__}; expected a {type(default).__name__} such as {default!r}"
         )
     return value
-
-
-def experiment(
-    func: Callable[..., None],
-    name: str,
-    *,
-    config: type[Experiment],
-    published: Iterable[Published] | Mapping[str, Published],
-    judge: Callable[[Any, Record, str], Iterator[Claim]] | Mapping[str, Read],
-    draw: Callable[[Record], Mapping[str, Any]],
-    free: Iterable[str] = (),
-    legs: Iterable[str] = ("legs",),
-) -> type[Experiment]:
-    """The configuration `config` with functions as its methods."""
-    read = partial(verdicts, name, published, judge) if isinstance(judge, Mapping) else judge  # type: ignore[arg-type]
-
-    def measure(self: Any, run: Run) -> None:
-        func(self, run.record, device=run.device, root=run.root, seed=run.seed, progress=run.progress)
-
-    config.__doc__ = func.__doc__
-    config.name, config.free, config.parts = name, tuple(free), tuple({"legs": 0, **dict.fromkeys(legs)})
-    config.statements = tuple(published.values() if isinstance(published, Mapping) else published)
-    config.measure, config.judge = measure, lambda self, record, difference: read(self, record, difference)  # type: ignore[method-assign,assignment]
-    config.draw = lambda self, record: draw(record)  # type: ignore[method-assign]
-    return config

@@ -8,7 +8,7 @@ intrinsic dimension.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import training
-from ntkscope.core import Record, Split
+from ntkscope.core import Claim, Record, Split
 from ntkscope.measures.collapse import Collapse, collapse
 from ntkscope.measures.dimension import two_nn
 from ntkscope.tangent import activations
@@ -30,8 +30,8 @@ from ntkscope.training.schedules import LearningRateSteps
 from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Reading, lacking
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, Reading, lacking, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs, showing
 from ntkscope_papers.framework.results import once, summary, under
 from ntkscope_papers.harlev_2023.probed_networks import build, images, probed
@@ -58,7 +58,13 @@ PUBLISHED = {"nc4": NC4}
 
 @dataclass(frozen=True)
 class LayerCollapse(Experiment):
-    """`points`: training items whose activations are measured, `near` those whose dimension is estimated; `moments`: epochs."""
+    """Neural collapse by layer and epoch of a ResNet-18, with and without label smoothing: NC1–NC4, CDNV, two-NN.
+
+    `points`: training items whose activations are measured, `near` those whose dimension is estimated; `moments`: epochs.
+    """
+
+    name = NAME
+    free = ("seeds", "memory", "smoothings")
 
     dataset: str = "cifar10"
     train_items: int | None = None
@@ -110,6 +116,20 @@ class LayerCollapse(Experiment):
             "augment": CropFlip(padding=4) if self.augment else None,
             "epochs": self.epochs,
         }
+
+    def measure(self, run: Run) -> None:
+        split = images(self, NETWORK, run.root)
+        run_legs(run.record, legs(self, run.record, split, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, {"nc4": _nc4}, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def case(smoothing: float) -> str:
@@ -222,14 +242,6 @@ def legs(config: LayerCollapse, record: Record, split: Split, seed: int, device:
     ]
 
 
-def run(
-    config: LayerCollapse, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Neural collapse by layer and epoch of a ResNet-18, with and without label smoothing: NC1–NC4, CDNV, two-NN."""
-    split = images(config, NETWORK, root)
-    run_legs(record, legs(config, record, split, seed, device), config.legs, progress=progress)
-
-
 def moments(record: Record, smoothing: float, s: int) -> dict[int, Mapping[str, Any]]:
     """What was measured of one network, by epoch."""
     found = under(record, f"{case(smoothing)}/{s}/")
@@ -308,14 +320,3 @@ def draw(record: Record) -> dict[str, Any]:
             axis.set_xticks(range(len(LAYERS)), LAYERS, rotation=35, ha="right", fontsize=7)
     panels[0].legend(fontsize=6, frameon=False, title="epoch", title_fontsize=7)
     return {"epochs": figure, "layers": profiles}
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=LayerCollapse,
-    published=PUBLISHED,
-    judge={"nc4": _nc4},
-    draw=draw,
-    free=("seeds", "memory", "smoothings"),
-)

@@ -7,6 +7,7 @@ of the training items, as the paper names neither kernel nor C.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -15,14 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Record, Split, numpy_generator
+from ntkscope.core import Claim, Record, Split, numpy_generator
 from ntkscope.explain.probes import LayerProbe, ProbeProtocol, layer_probe
 from ntkscope.measures.collapse import collapse
 from ntkscope.measures.dimension import components_for
 from ntkscope.measures.probe_agreement import PROBES
 from ntkscope.measures.probes import ProbeSweep, sweep
 from ntkscope.tangent import activations
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework import experiment as framework
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.harlev_2023.probe_claims import PUBLISHED, READINGS
 from ntkscope_papers.harlev_2023.probe_figures import draw
@@ -37,12 +40,17 @@ NAME = "pca-probes"
 
 @dataclass(frozen=True)
 class PcaProbes(Experiment):
-    """`networks`: those that are probed at every layer; the first is judged, the others stand beside it.
+    """Representations by principal components, Figures 16–18: k-NN, NCC and SVM on the first d components of every layer.
+
+    `networks`: those that are probed at every layer; the first is judged, the others stand beside it.
 
     `seeds`: how many of each that is trained here; those after the first are probed on `further` components at most. `C`: of
     the SVM, None for one chosen on a split of the training items; `components`: at most so many, None for all. `validation`:
     the share of training items on which the best number of components is chosen as well.
     """
+
+    name = NAME
+    free = ("seeds", "memory", "further", "draws")
 
     dataset: str = "cifar10"
     networks: tuple[str, ...] = ("resnet18", "resnet56")
@@ -79,6 +87,21 @@ class PcaProbes(Experiment):
         "draws": 200,
         "memory": "2GiB",
     }
+
+    def measure(self, run: framework.Run) -> None:
+        run_legs(
+            run.record, legs(Run(self, run.record, run.root, run.seed, run.device)), self.legs, progress=run.progress
+        )
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,21 +256,3 @@ def legs(run: Run) -> list[Leg]:
                 found.append(Leg(key(name, s, CURVED), partial(curved, run, network, s)))
                 found.append(Leg(key(name, s, PEER), partial(against_peer, run, network, s)))
     return found
-
-
-def run(
-    config: PcaProbes, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Representations by principal components, Figures 16–18: k-NN, NCC and SVM on the first d components of every layer."""
-    run_legs(record, legs(Run(config, record, root, seed, device)), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=PcaProbes,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "memory", "further", "draws"),
-)

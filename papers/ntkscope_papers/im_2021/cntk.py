@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from ntkscope.infinite import Conv, Dense, Flatten, GlobalAvgPool, Layer, Relu, 
 from ntkscope.kernels import kernel
 from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once, summary
 from ntkscope_papers.im_2021.wide import convolutional_network, rounded, sample_ntk, width_slope
 from ntkscope_papers.shared.images import load_images
@@ -53,7 +53,13 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class ConvolutionalNTK(Experiment):
-    """`shrink`: images are means over squares of so many pixels; `channels`: of the networks that are linearised."""
+    """NTK review, section 4: exact CNTK against the empirical NTK of wide CNNs, and against linearised finite ones.
+
+    `shrink`: images are means over squares of so many pixels; `channels`: of the networks that are linearised.
+    """
+
+    name = "cntk"
+    free = ("draws", "seeds")
 
     dataset: str = "cifar10"
     shrink: int = 4
@@ -81,31 +87,40 @@ class ConvolutionalNTK(Experiment):
         "seeds": 2,
     }
 
+    def measure(self, run: Run) -> None:
+        split = load_images(self.dataset, root=run.root, train=self.items, test=self.test_items)
+        split = split.replace(train=_shrunken(split.train, self.shrink), test=_shrunken(split.test, self.shrink))
+        per_end = len(self.widths) + 1 + len(self.channels) * self.seeds
+        total = len(ENDS) * per_end
+        with run.record.stage("kernels", total=total, progress="auto" if run.progress else False) as stage:
 
-def run(
-    config: ConvolutionalNTK, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """NTK review, section 4: exact CNTK against the empirical NTK of wide CNNs, and against linearised finite ones."""
-    split = load_images(config.dataset, root=root, train=config.items, test=config.test_items)
-    split = split.replace(train=_shrunken(split.train, config.shrink), test=_shrunken(split.test, config.shrink))
-    per_end = len(config.widths) + 1 + len(config.channels) * config.seeds
-    total = len(ENDS) * per_end
-    with record.stage("kernels", total=total, progress="auto" if progress else False) as stage:
+            def step(key: str, compute: Callable[[], dict[str, Any]]) -> None:
+                once(run.record, key, compute)
+                stage.advance(stage.done < total)
 
-        def step(key: str, compute: Callable[[], dict[str, Any]]) -> None:
-            once(record, key, compute)
-            stage.advance(stage.done < total)
+            for end in ENDS:
+                net = network(end, self.layers)
+                few = split.train.x[: self.checked]
+                for width in self.widths:
+                    step(f"width/{end}/{width}", partial(at_width, net, few, width, self.draws, run.seed))
+                step(f"exact/{end}", partial(exact, net, split, run.device))
+                for channels in self.channels:
+                    for s in range(self.seeds):
+                        own = derive_seed(run.seed, "linearised", s)
+                        step(
+                            f"linearised/{end}/{channels}/{s}",
+                            partial(linearised, net, split, channels, own, run.device),
+                        )
 
-        for end in ENDS:
-            net = network(end, config.layers)
-            few = split.train.x[: config.checked]
-            for width in config.widths:
-                step(f"width/{end}/{width}", partial(at_width, net, few, width, config.draws, seed))
-            step(f"exact/{end}", partial(exact, net, split, device))
-            for channels in config.channels:
-                for s in range(config.seeds):
-                    own = derive_seed(seed, "linearised", s)
-                    step(f"linearised/{end}/{channels}/{s}", partial(linearised, net, split, channels, own, device))
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def network(end: str, layers: int) -> Layer:
@@ -259,14 +274,3 @@ def draw(record: Record) -> dict[str, Any]:
     drawing.label(axes[1], x="channels", y=f"test accuracy, %, {config['items']} training images")
     axes[1].legend(fontsize=7, frameon=False, ncols=2)
     return {"cntk": figure}
-
-
-EXPERIMENT = experiment(
-    run,
-    "cntk",
-    config=ConvolutionalNTK,
-    published=list(PUBLISHED.values()),
-    judge=judge,
-    draw=draw,
-    free=("draws", "seeds"),
-)

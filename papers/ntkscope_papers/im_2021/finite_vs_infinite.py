@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from ntkscope.core import Claim, Record, generator
 from ntkscope.core.random import derive_seed
 from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.im_2021.review_formulas import (
     EXAMPLE,
@@ -94,7 +94,13 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class FiniteVsInfinite(Experiment):
-    """`draws`: networks per width at initialisation; `samples`: of the Monte Carlo under each layer's covariance."""
+    """NTK review, sections 1 and 2: kernel error against width, trained wide networks against NTK regression.
+
+    `draws`: networks per width at initialisation; `samples`: of the Monte Carlo under each layer's covariance.
+    """
+
+    name = "finite-vs-infinite"
+    free = ("draws", "variance_draws", "seeds")
 
     dimension: int = 10
     inputs: int = 8
@@ -125,38 +131,44 @@ class FiniteVsInfinite(Experiment):
         "seeds": 2,
     }
 
+    def measure(self, run: Run) -> None:
+        total = 3 + len(self.hidden) * len(self.widths) + len(self.kappas) * len(self.train_widths) * self.seeds
+        with run.record.stage("networks", total=total, progress="auto" if run.progress else False) as stage:
 
-def run(
-    config: FiniteVsInfinite, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """NTK review, sections 1 and 2: kernel error against width, trained wide networks against NTK regression."""
-    total = 3 + len(config.hidden) * len(config.widths) + len(config.kappas) * len(config.train_widths) * config.seeds
-    with record.stage("networks", total=total, progress="auto" if progress else False) as stage:
+            def step(key: str, compute: Callable[[], dict[str, Any]]) -> None:
+                once(run.record, key, compute)
+                stage.advance(stage.done < total)
 
-        def step(key: str, compute: Callable[[], dict[str, Any]]) -> None:
-            once(record, key, compute)
-            stage.advance(stage.done < total)
+            step("normalisers", normalisers)
+            step("recursion", partial(recursion, self.samples, max(self.hidden), run.seed))
+            step("variance", partial(output_variance, self, run.seed))
+            x = inputs_in_ball(self.inputs, self.dimension, run.seed)
+            for hidden in self.hidden:
+                for width in self.widths:
+                    step(f"init/{hidden}/{width}", partial(at_start, x, hidden, width, self.draws, run.seed))
+            task = Task.of(
+                items=self.train_items,
+                test_items=self.test_items,
+                dimension=self.dimension,
+                hidden=self.train_hidden,
+                seed=run.seed,
+            )
+            once(run.record, "regression", task.regression)
+            for kappa in self.kappas:
+                for width in self.train_widths:
+                    for s in range(self.seeds):
+                        own = derive_seed(run.seed, "trained", s)
+                        step(f"train/{kappa:g}/{width}/{s}", partial(task.trained, width, kappa, own))
 
-        step("normalisers", normalisers)
-        step("recursion", partial(recursion, config.samples, max(config.hidden), seed))
-        step("variance", partial(output_variance, config, seed))
-        x = inputs_in_ball(config.inputs, config.dimension, seed)
-        for hidden in config.hidden:
-            for width in config.widths:
-                step(f"init/{hidden}/{width}", partial(at_start, x, hidden, width, config.draws, seed))
-        task = Task.of(
-            items=config.train_items,
-            test_items=config.test_items,
-            dimension=config.dimension,
-            hidden=config.train_hidden,
-            seed=seed,
-        )
-        once(record, "regression", task.regression)
-        for kappa in config.kappas:
-            for width in config.train_widths:
-                for s in range(config.seeds):
-                    own = derive_seed(seed, "trained", s)
-                    step(f"train/{kappa:g}/{width}/{s}", partial(task.trained, width, kappa, own))
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def output_variance(config: FiniteVsInfinite, seed: int) -> dict[str, Any]:
@@ -381,14 +393,3 @@ def _root_mean(squares: list[Any]) -> tuple[list[float], list[float]]:
     """Root mean square and its standard error, by the derivative of the root."""
     means, errors = _mean(squares)
     return [m**0.5 for m in means], [e / (2 * m**0.5) for m, e in zip(means, errors)]
-
-
-EXPERIMENT = experiment(
-    run,
-    "finite-vs-infinite",
-    config=FiniteVsInfinite,
-    published=list(PUBLISHED.values()),
-    judge=judge,
-    draw=draw,
-    free=("draws", "variance_draws", "seeds"),
-)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from ntkscope.infinite import Layer, Relu
 from ntkscope.kernels import kernel
 from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once, summary
 from ntkscope_papers.im_2021.cube import fully_connected
 from ntkscope_papers.shared.images import load_images
@@ -52,7 +52,13 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class MaxLearningRates(Experiment):
-    """`steps`: of gradient descent per trial; `trials`: of the bisection; `linear_steps`: of the linearised model."""
+    """NTK review, section 3: 1/λ and 2/λ against the learning rates at which training of wide networks fails.
+
+    `steps`: of gradient descent per trial; `trials`: of the bisection; `linear_steps`: of the linearised model.
+    """
+
+    name = "max-learning-rate"
+    free = ("seeds",)
 
     datasets: tuple[str, ...] = ("mnist", "cifar10")
     items: int = 96
@@ -74,30 +80,36 @@ class MaxLearningRates(Experiment):
         "seeds": 2,
     }
 
-
-def run(
-    config: MaxLearningRates, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """NTK review, section 3: 1/λ and 2/λ against the learning rates at which training of wide networks fails."""
-    total = len(config.datasets) * len(config.hidden) * (1 + config.seeds)
-    with record.stage("rates", total=total, progress="auto" if progress else False) as stage:
-        for dataset in config.datasets:
-            split = load_images(dataset, root=root, train=config.items, test=10)
-            x = split.train.x.flatten(1).double()
-            x = (x / x.norm(dim=1, keepdim=True) * math.sqrt(x.shape[1])).to(device)
-            y = torch.nn.functional.one_hot(split.train.y, len(split.classes)).double().to(device)
-            for hidden in config.hidden:
-                net = fully_connected(Relu(), hidden, 2.0, 0.0)
-                theta = infinite.kernel(net, x).dense()
-                key = f"linear/{dataset}/{hidden}"
-                once(record, key, partial(linearised, theta, y, config.linear_steps, config.trials))
-                stage.advance(stage.done < total)
-                rate = infinite.max_learning_rate(theta).inverse
-                for s in range(config.seeds):
-                    own = derive_seed(seed, "rate", s)
-                    compute = partial(network, net, x.float(), y.float(), rate, config, own, curves=s == 0)
-                    once(record, f"network/{dataset}/{hidden}/{s}", compute)
+    def measure(self, run: Run) -> None:
+        total = len(self.datasets) * len(self.hidden) * (1 + self.seeds)
+        with run.record.stage("rates", total=total, progress="auto" if run.progress else False) as stage:
+            for dataset in self.datasets:
+                split = load_images(dataset, root=run.root, train=self.items, test=10)
+                x = split.train.x.flatten(1).double()
+                x = (x / x.norm(dim=1, keepdim=True) * math.sqrt(x.shape[1])).to(run.device)
+                y = torch.nn.functional.one_hot(split.train.y, len(split.classes)).double().to(run.device)
+                for hidden in self.hidden:
+                    net = fully_connected(Relu(), hidden, 2.0, 0.0)
+                    theta = infinite.kernel(net, x).dense()
+                    key = f"linear/{dataset}/{hidden}"
+                    once(run.record, key, partial(linearised, theta, y, self.linear_steps, self.trials))
                     stage.advance(stage.done < total)
+                    rate = infinite.max_learning_rate(theta).inverse
+                    for s in range(self.seeds):
+                        own = derive_seed(run.seed, "rate", s)
+                        compute = partial(network, net, x.float(), y.float(), rate, self, own, curves=s == 0)
+                        once(run.record, f"network/{dataset}/{hidden}/{s}", compute)
+                        stage.advance(stage.done < total)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def threshold(fails: Callable[[float], bool], trials: int, low: float = AROUND[0], high: float = AROUND[1]) -> float:
@@ -288,14 +300,3 @@ def draw(record: Record) -> dict[str, Any]:
         legend=True,
     )
     return {"rates": figure}
-
-
-EXPERIMENT = experiment(
-    run,
-    "max-learning-rate",
-    config=MaxLearningRates,
-    published=list(PUBLISHED.values()),
-    judge=judge,
-    draw=draw,
-    free=("seeds",),
-)

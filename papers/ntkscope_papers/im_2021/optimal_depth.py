@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,7 @@ from ntkscope.core import Claim, Part, Record, UsageError, numpy_generator
 from ntkscope.infinite import Erf, Layer, Relu
 from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.im_2021.cube import fully_connected, low_degrees
 from ntkscope_papers.shared.images import load_images
@@ -73,7 +73,13 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class OptimalDepth(Experiment):
-    """`deepest`: weight layers searched on the cube; `hidden`: hidden layers tried on data sets, `biases` their σ_b²."""
+    """NTK review, section 3: degree-k fractional variance against depth, CK against NTK, and depth on real data.
+
+    `deepest`: weight layers searched on the cube; `hidden`: hidden layers tried on data sets, `biases` their σ_b².
+    """
+
+    name = "optimal-depth"
+    free = ("seeds",)
 
     dimension: int = 128
     deepest: int = 59
@@ -95,30 +101,40 @@ class OptimalDepth(Experiment):
         "seeds": 2,
     }
 
+    def measure(self, run: Run) -> None:
+        if self.deepest < max(VERIFIED) or len(self.hidden) < 3:
+            raise UsageError(
+                f"got deepest={self.deepest}, hidden={self.hidden}; expected at least {max(VERIFIED)} weight layers and"
+                " three depths"
+            )
+        total = len(NETS) + len(self.datasets) * len(self.biases) * self.seeds
+        with run.record.stage("depths", total=total, progress="auto" if run.progress else False) as stage:
+            for name in NETS:
+                once(run.record, f"cube/{name}", partial(by_depth, name, self.dimension, self.deepest))
+                stage.advance(stage.done < total)
+            for dataset in self.datasets:
+                split = load_images(dataset, root=run.root, train=None, test=None)
+                for s in range(self.seeds):
+                    train = _subset(split.train, self.items, s, run.seed)
+                    test = _subset(split.test, self.test_items, s, run.seed)
+                    for bias in self.biases:
+                        key = f"data/{dataset}/{bias:g}/{s}"
+                        once(
+                            run.record,
+                            key,
+                            partial(on_data, train, test, self.hidden, bias, len(split.classes), run.device),
+                        )
+                        stage.advance(stage.done < total)
 
-def run(
-    config: OptimalDepth, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """NTK review, section 3: degree-k fractional variance against depth, CK against NTK, and depth on real data."""
-    if config.deepest < max(VERIFIED) or len(config.hidden) < 3:
-        raise UsageError(
-            f"got deepest={config.deepest}, hidden={config.hidden}; expected at least {max(VERIFIED)} weight layers and"
-            " three depths"
-        )
-    total = len(NETS) + len(config.datasets) * len(config.biases) * config.seeds
-    with record.stage("depths", total=total, progress="auto" if progress else False) as stage:
-        for name in NETS:
-            once(record, f"cube/{name}", partial(by_depth, name, config.dimension, config.deepest))
-            stage.advance(stage.done < total)
-        for dataset in config.datasets:
-            split = load_images(dataset, root=root, train=None, test=None)
-            for s in range(config.seeds):
-                train = _subset(split.train, config.items, s, seed)
-                test = _subset(split.test, config.test_items, s, seed)
-                for bias in config.biases:
-                    key = f"data/{dataset}/{bias:g}/{s}"
-                    once(record, key, partial(on_data, train, test, config.hidden, bias, len(split.classes), device))
-                    stage.advance(stage.done < total)
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def network(name: str, layers: int) -> Layer:
@@ -319,14 +335,3 @@ def draw(record: Record) -> dict[str, Any]:
             axis.minorticks_off()
             drawing.label(axis, title=dataset, x="hidden layers", y=label, legend=True)
     return {"cube": figure, "data": data}
-
-
-EXPERIMENT = experiment(
-    run,
-    "optimal-depth",
-    config=OptimalDepth,
-    published=list(PUBLISHED.values()),
-    judge=judge,
-    draw=draw,
-    free=("seeds",),
-)

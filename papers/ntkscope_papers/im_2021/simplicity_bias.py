@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -16,7 +16,7 @@ from ntkscope.core import Claim, Record
 from ntkscope.infinite import Erf, Layer, Relu
 from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.im_2021 import cube
 
@@ -94,7 +94,13 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class SimplicityBias(Experiment):
-    """`corners`: the dimension in which all corners are computed; `dimensions`: those of the spectra."""
+    """NTK review, section 3: which degree dominates over the Boolean cube, samples, parities, eigenspaces.
+
+    `corners`: the dimension in which all corners are computed; `dimensions`: those of the spectra.
+    """
+
+    name = "simplicity-bias"
+    free = ("networks", "outputs")
 
     corners: int = 7
     dimensions: tuple[int, ...] = (7, 32, 128)
@@ -116,6 +122,42 @@ class SimplicityBias(Experiment):
         "deep": 8,
     }
 
+    def measure(self, run: Run) -> None:
+        nets = {**{f"relu {r}": relu_net(r) for r in RELU}, **{f"erf {s}": erf_net(s) for s in ERF}}
+        nets["relu no bias"] = cube.fully_connected(Relu(), 1, 2.0, 0.0)
+        jobs: list[tuple[str, Callable[[], dict[str, Any]]]] = []
+        for name, net in nets.items():
+            for short, kind in KINDS.items():
+                jobs += [(f"spectrum/{d}/{name}/{short}", partial(spectrum, net, d, kind)) for d in self.dimensions]
+                jobs.append((f"corners/{name}/{short}", partial(on_corners, net, self.corners, kind)))
+        for setting, (variance, _, _) in ERF.items():
+            deep = cube.fully_connected(Erf(), self.deep, variance, 0.0)
+            jobs.append((f"deep/erf {setting}", partial(spectrum, deep, self.corners, "nngp")))
+        bias = relu_net(SHOWN)
+        for short, kind in KINDS.items():
+            for domain in ("sphere", "gaussian"):
+                jobs += [
+                    (f"{domain}/{d}/{short}", partial(elsewhere, domain, bias, d, kind))
+                    for d in self.dimensions
+                    if d > 8
+                ]
+        jobs.append(("samples/relu", partial(samples, bias, self, run.seed)))
+        jobs.append(("samples/erf", partial(samples, erf_net("sw2=1 one hidden"), self, run.seed)))
+        with run.record.stage("spectra", total=len(jobs), progress="auto" if run.progress else False) as stage:
+            for key, compute in jobs:
+                once(run.record, key, compute)
+                stage.advance(stage.done < len(jobs))
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
+
 
 def relu_net(reading: str) -> Layer:
     """A reading of "two-layer ReLU with σ_w = σ_b = 2"."""
@@ -127,34 +169,6 @@ def erf_net(setting: str) -> Layer:
     """erf without biases."""
     variance, hidden, _ = ERF[setting]
     return cube.fully_connected(Erf(), hidden, variance, 0.0)
-
-
-def run(
-    config: SimplicityBias, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """NTK review, section 3: which degree dominates over the Boolean cube, samples, parities, eigenspaces."""
-    nets = {**{f"relu {r}": relu_net(r) for r in RELU}, **{f"erf {s}": erf_net(s) for s in ERF}}
-    nets["relu no bias"] = cube.fully_connected(Relu(), 1, 2.0, 0.0)
-    jobs: list[tuple[str, Callable[[], dict[str, Any]]]] = []
-    for name, net in nets.items():
-        for short, kind in KINDS.items():
-            jobs += [(f"spectrum/{d}/{name}/{short}", partial(spectrum, net, d, kind)) for d in config.dimensions]
-            jobs.append((f"corners/{name}/{short}", partial(on_corners, net, config.corners, kind)))
-    for setting, (variance, _, _) in ERF.items():
-        deep = cube.fully_connected(Erf(), config.deep, variance, 0.0)
-        jobs.append((f"deep/erf {setting}", partial(spectrum, deep, config.corners, "nngp")))
-    bias = relu_net(SHOWN)
-    for short, kind in KINDS.items():
-        for domain in ("sphere", "gaussian"):
-            jobs += [
-                (f"{domain}/{d}/{short}", partial(elsewhere, domain, bias, d, kind)) for d in config.dimensions if d > 8
-            ]
-    jobs.append(("samples/relu", partial(samples, bias, config, seed)))
-    jobs.append(("samples/erf", partial(samples, erf_net("sw2=1 one hidden"), config, seed)))
-    with record.stage("spectra", total=len(jobs), progress="auto" if progress else False) as stage:
-        for key, compute in jobs:
-            once(record, key, compute)
-            stage.advance(stage.done < len(jobs))
 
 
 def spectrum(net: Layer, d: int, kind: str) -> dict[str, Any]:
@@ -357,14 +371,3 @@ def draw(record: Record) -> dict[str, Any]:
     axes[2].tick_params(axis="x", rotation=0)
     axes[2].set_yscale("log")
     return {"degrees": figure}
-
-
-EXPERIMENT = experiment(
-    run,
-    "simplicity-bias",
-    config=SimplicityBias,
-    published=list(PUBLISHED.values()),
-    judge=judge,
-    draw=draw,
-    free=("networks", "outputs"),
-)

@@ -32,7 +32,7 @@ from ntkscope.measures.datamodeling import (
 )
 from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.own.attribution_methods import Checkpoint, Method, Scored, methods, release
 from ntkscope_papers.own.attribution_tasks import RECIPES, Task, task
@@ -69,7 +69,13 @@ REMOVED = Published(
 
 @dataclass(frozen=True)
 class AttributionQuality(Experiment):
-    """`points`, `epochs`, `repeats`, `removal_repeats`, `together`: of every task instead of its own, where not None."""
+    """Linear datamodeling scores of influence, decomposition, TRAK and baselines; real removals of points and groups.
+
+    `points`, `epochs`, `repeats`, `removal_repeats`, `together`: of every task instead of its own, where not None.
+    """
+
+    name = "attribution-quality"
+    free = ("memory", "together", "tasks", "methods")
 
     tasks: tuple[str, ...] = tuple(RECIPES)
     dataset: str | None = None  # instead of a task's own, for smoke runs
@@ -104,30 +110,36 @@ class AttributionQuality(Experiment):
         "memory": "2GiB",
     }
 
+    def measure(self, run: Run) -> None:
+        known = methods(self.trak_dims, self.trak_dampings)
+        for kind, given, all_of_them in (("tasks", self.tasks, RECIPES), ("methods", self.methods, known)):
+            unknown = [name for name in given if name not in all_of_them]
+            if unknown:
+                raise UsageError(f"got {kind} {', '.join(unknown)}; expected some of {', '.join(all_of_them)}")
+        for name in self.tasks:
+            one = task(name, run.record, self, device=run.device, root=run.root, seed=run.seed)
+            truth = _truth(self, run.record, one, run.seed, run.progress)
+            checkpoints = _checkpoints(self, run.record, one, run.device, run.seed)
+            judged = partial(_judged, run.record, truth, checkpoints)
+            with run.record.stage(
+                f"{name} methods", total=len(self.methods), progress="auto" if run.progress else False
+            ) as stage:
+                for at, method in enumerate(self.methods):
+                    lds = [f"lds-{name}-{method}-{count}" for count in _counts(self.checkpoints, method, one)]
+                    once_with(run.record, f"{name}/{method}", lds, partial(judged, method, known[method]))
+                    release(run.device)
+                    stage.advance(max(0, at + 1 - stage.done))
+            once(run.record, f"{name}/differences", partial(_differences, self, run.record, name))
 
-def run(
-    config: AttributionQuality, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Linear datamodeling scores of influence, decomposition, TRAK and baselines; real removals of points and groups."""
-    known = methods(config.trak_dims, config.trak_dampings)
-    for kind, given, all_of_them in (("tasks", config.tasks, RECIPES), ("methods", config.methods, known)):
-        unknown = [name for name in given if name not in all_of_them]
-        if unknown:
-            raise UsageError(f"got {kind} {', '.join(unknown)}; expected some of {', '.join(all_of_them)}")
-    for name in config.tasks:
-        one = task(name, record, config, device=device, root=root, seed=seed)
-        truth = _truth(config, record, one, seed, progress)
-        checkpoints = _checkpoints(config, record, one, device, seed)
-        judged = partial(_judged, record, truth, checkpoints)
-        with record.stage(
-            f"{name} methods", total=len(config.methods), progress="auto" if progress else False
-        ) as stage:
-            for at, method in enumerate(config.methods):
-                lds = [f"lds-{name}-{method}-{count}" for count in _counts(config.checkpoints, method, one)]
-                once_with(record, f"{name}/{method}", lds, partial(judged, method, known[method]))
-                release(device)
-                stage.advance(max(0, at + 1 - stage.done))
-        once(record, f"{name}/differences", partial(_differences, config, record, name))
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return (*ABOVE.values(), FEWER, REMOVED)
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,14 +340,3 @@ def draw(record: Record) -> dict[str, Any]:
         drawing.compare_bars(axis, names, series, label="linear datamodeling score")
         axis.set_title(name, fontsize=9, pad=22)
     return {"lds": figure}
-
-
-EXPERIMENT = experiment(
-    run,
-    "attribution-quality",
-    config=AttributionQuality,
-    published=[*ABOVE.values(), FEWER, REMOVED],
-    judge=judge,
-    draw=draw,
-    free=("memory", "together", "tasks", "methods"),
-)

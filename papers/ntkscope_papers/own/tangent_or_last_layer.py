@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Part, Record, Snapshot, derive_seed
+from ntkscope.core import Claim, Part, Record, Snapshot, derive_seed
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.shared.lenet_tasks import Tasks, tasks_of
 from ntkscope_papers.shared.networks import logits_of
@@ -47,7 +47,12 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class TangentOrLastLayer(Experiment):
-    """`images` training images, `held` of them to choose the ridge by; `steps` of LSMR for every tangent."""
+    """LeNet in training: its readout solved anew and its tangent solved, at several epochs, beside the network itself.
+
+    `images` training images, `held` of them to choose the ridge by; `steps` of LSMR for every tangent.
+    """
+
+    name = NAME
 
     dataset: str = "mnist"
     colour: str = "cifar10"
@@ -74,6 +79,33 @@ class TangentOrLastLayer(Experiment):
         "ridges": (0.1,),
         "steps": 5,
     }
+
+    def measure(self, run: Run) -> None:
+        sizes: dict[str, Any] = {
+            "root": run.root,
+            "train": self.images,
+            "test": self.test_items,
+            "enlarge": self.enlarge,
+            "seed": run.seed,
+        }
+        known = {"shifted": (self.dataset, True), "cifar10": (self.colour, False)}
+        tasks = tasks_of(known, **sizes)
+        found = [
+            Leg(f"{name}/x{width}", partial(compared, self, tasks, name, width, run.seed, run.device))
+            for width in self.widths
+            for name in known
+        ]
+        run_legs(run.record, found, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def percent(model: nn.Module, part: Part) -> float:
@@ -133,27 +165,6 @@ def compared(
             "tangent": chosen(tangents, held, task.test),
         }
     return {"epochs": found, "fit_seconds": round(made.seconds, 1), "notes": list(made.notes)}
-
-
-def run(
-    config: TangentOrLastLayer, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """LeNet in training: its readout solved anew and its tangent solved, at several epochs, beside the network itself."""
-    sizes: dict[str, Any] = {
-        "root": root,
-        "train": config.images,
-        "test": config.test_items,
-        "enlarge": config.enlarge,
-        "seed": seed,
-    }
-    known = {"shifted": (config.dataset, True), "cifar10": (config.colour, False)}
-    tasks = tasks_of(known, **sizes)
-    found = [
-        Leg(f"{name}/x{width}", partial(compared, config, tasks, name, width, seed, device))
-        for width in config.widths
-        for name in known
-    ]
-    run_legs(record, found, config.legs, progress=progress)
 
 
 # -- verdicts ---------------------------------------------------------------------------------------------------------
@@ -219,6 +230,3 @@ def draw(record: Record) -> dict[str, Any]:
         task, width = name.split("/x")
         drawing.label(axis, title=f"{TITLES[task]}, ×{width}", legend=True)
     return {"readings": figure}
-
-
-EXPERIMENT = experiment(run, NAME, config=TangentOrLastLayer, published=PUBLISHED, judge=READINGS, draw=draw)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
 from ntkscope.core import Claim, Record
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.qadeer_2023 import theory_grids as grids
 from ntkscope_papers.qadeer_2023.theory_claims import CLAIMS
@@ -43,7 +42,12 @@ MEASUREMENTS: dict[str, Callable[[int, int], dict[str, Any]]] = {  # of the numb
 
 @dataclass(frozen=True)
 class ConjugateTheory(Experiment):
-    """`trials`: random instances of the cheap checks; checks that fit machines or differentiate networks take a fraction."""
+    """Qadeer et al., Eq. 8-64: norms on nested grids, kernel and feature forms, Lemmas 4.1 to 5.2 and their errata.
+
+    `trials`: random instances of the cheap checks; checks that fit machines or differentiate networks take a fraction.
+    """
+
+    name = "conjugate-theory"
 
     trials: int = 3000
 
@@ -51,16 +55,22 @@ class ConjugateTheory(Experiment):
         "trials": 100,
     }
 
+    def measure(self, run: Run) -> None:
+        total = len(MEASUREMENTS)
+        with run.record.stage("checks", total=total, progress="auto" if run.progress else False) as stage:
+            for name, compute in MEASUREMENTS.items():
+                once(run.record, name, partial(compute, self.trials, run.seed))
+                stage.advance(stage.done < total)
 
-def run(
-    config: ConjugateTheory, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Qadeer et al., Eq. 8-64: norms on nested grids, kernel and feature forms, Lemmas 4.1 to 5.2 and their errata."""
-    total = len(MEASUREMENTS)
-    with record.stage("checks", total=total, progress="auto" if progress else False) as stage:
-        for name, compute in MEASUREMENTS.items():
-            once(record, name, partial(compute, config.trials, seed))
-            stage.advance(stage.done < total)
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple([claim.published for claim in CLAIMS])
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def judge(config: ConjugateTheory, record: Record, difference: str) -> Iterator[Claim]:
@@ -93,13 +103,3 @@ def draw(record: Record) -> dict[str, Any]:
     axes[2].tick_params(axis="x", labelrotation=15)
     axes[2].legend(fontsize=7, frameon=False)
     return {"theory": figure}
-
-
-EXPERIMENT = experiment(
-    run,
-    "conjugate-theory",
-    config=ConjugateTheory,
-    published=[claim.published for claim in CLAIMS],
-    judge=judge,
-    draw=draw,
-)

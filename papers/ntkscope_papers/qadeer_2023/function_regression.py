@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import data, models
-from ntkscope.core import Part, Record, Split
+from ntkscope.core import Claim, Part, Record, Split
 from ntkscope.linalg import NumericalWarning
 from ntkscope.machines import retrain_last_layer
 from ntkscope.measures.regression_bounds import regression_bounds, trapezoid_norm
 from ntkscope.surrogates import ConjugateLeastSquares, MinimumNorm
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.qadeer_2023.cells import GridTask, run_cells
 from ntkscope_papers.qadeer_2023.instances import monotone_instances
@@ -59,11 +61,17 @@ BOUNDS = (
 
 @dataclass(frozen=True)
 class FunctionRegression(Experiment):
-    """`watched`: networks followed through training every `every` steps, and solved with all `cutoffs` at the end.
+    """Qadeer et al., Figures 3-7, Theorems 4.1, 4.2: networks on smooth functions against NTK, CK and CK features.
+
+    `watched`: networks followed through training every `every` steps, and solved with all `cutoffs` at the end.
 
     `only`: the targets, architectures or pairs of them ("f1/tanh-128") that a call computes; all where empty. `workers`:
     processes that measure trained networks.
     """
+
+    name = "function-regression"
+    free = ("watched", "cutoffs", "instances")
+    parts = ("legs", "only", "workers")
 
     targets: tuple[str, ...] = ("f1", "f2", "f3")
     architectures: tuple[str, ...] = ("tanh-128", "tanh-256", "relu-128")
@@ -96,6 +104,30 @@ class FunctionRegression(Experiment):
     @property
     def moments(self) -> tuple[int, ...]:
         return tuple(range(0, self.steps + 1, self.every))
+
+    def measure(self, run: Run) -> None:
+        once(run.record, "instances", lambda: monotone_instances(self.instances, run.seed))
+        chosen = cells(self.targets, self.architectures, self.only)
+        run_cells(
+            run.record,
+            chosen,
+            self.workers,
+            jobs=lambda cell: jobs(self, cell, weights_file(run.record, str(cell))),
+            train=lambda cell, count: train(
+                self, run.record, cell, range(run.seed, run.seed + count), run.device, run.progress
+            ),
+            progress=run.progress,
+        )
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 class Task(GridTask):
@@ -262,22 +294,6 @@ def kinks_of(config: FunctionRegression, cell: Cell, path: Path) -> dict[str, An
     return {"steps": list(STEPS_ACROSS)} | {name: [row[largest] for row in rows] for name, rows in found.items()}
 
 
-def run(
-    config: FunctionRegression, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Qadeer et al., Figures 3-7, Theorems 4.1, 4.2: networks on smooth functions against NTK, CK and CK features."""
-    once(record, "instances", lambda: monotone_instances(config.instances, seed))
-    chosen = cells(config.targets, config.architectures, config.only)
-    run_cells(
-        record,
-        chosen,
-        config.workers,
-        jobs=lambda cell: jobs(config, cell, weights_file(record, str(cell))),
-        train=lambda cell, count: train(config, record, cell, range(seed, seed + count), device, progress),
-        progress=progress,
-    )
-
-
 def train(
     config: FunctionRegression, record: Record, cell: Cell, seeds: range, device: torch.device, progress: bool
 ) -> None:
@@ -312,15 +328,3 @@ def jobs(config: FunctionRegression, cell: Cell, path: Path) -> list[Job]:
     if cell.activation == KINKED:
         made.append(Job(f"kinks/{cell}", kinks_of, here))
     return made
-
-
-EXPERIMENT = experiment(
-    run,
-    "function-regression",
-    config=FunctionRegression,
-    published=list(PUBLISHED.values()),
-    judge=judge,
-    draw=draw,
-    free=("watched", "cutoffs", "instances"),
-    legs=("only", "workers"),
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +16,13 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from ntkscope import data, models
-from ntkscope.core import Record, Split
+from ntkscope.core import Claim, Record, Split
 from ntkscope.linalg import NumericalWarning
 from ntkscope.measures.logistic_bounds import logistic_bounds, signed_scores, summed_cross_entropy
 from ntkscope.surrogates import KernelLogistic
 from ntkscope.training import StopWhen
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.qadeer_2023.cells import GridTask, run_cells
 from ntkscope_papers.qadeer_2023.logistic_claims import PUBLISHED, judge
@@ -59,12 +60,18 @@ NEWTON_STEPS = 300
 
 @dataclass(frozen=True)
 class LogisticRegression(Experiment):
-    """`ridge`: of `Σ ln(1 + exp ψ̂) + ridge ‖ψ‖²` in the kernel's norm; `ridges`: those of the `watched` networks.
+    """Qadeer et al., Figures 8-11, Theorems 5.1, 5.2: two classes in the plane by networks and by their NTK and CK.
+
+    `ridge`: of `Σ ln(1 + exp ψ̂) + ridge ‖ψ‖²` in the kernel's norm; `ridges`: those of the `watched` networks.
 
     The watched networks are trained once more without the stop at `accuracy`, and measured after `checkpoints` epochs.
     `only`: the boundaries, architectures or pairs of them ("F1/tanh-128") that a call computes; all where empty. `workers`:
     processes that measure trained networks.
     """
+
+    name = "logistic-regression"
+    free = ("watched", "ridges", "instances")
+    parts = ("legs", "only", "workers")
 
     boundaries: tuple[str, ...] = ("F1", "F2")
     architectures: tuple[str, ...] = ("tanh-128", "tanh-64", "relu-128")
@@ -94,6 +101,35 @@ class LogisticRegression(Experiment):
         "ridges": (1e-3, 1.0),
         "instances": 30,
     }
+
+    def measure(self, run: Run) -> None:
+        once(run.record, "instances", lambda: corner_instances(self.instances, run.seed))
+        chosen = cells(self.boundaries, self.architectures, self.only)
+
+        def work(cell: Cell) -> list[Job]:
+            stopped, unstopped = (weights_file(run.record, key) for key in (str(cell), f"{cell}/unstopped"))
+            return jobs(self, cell, stopped, unstopped)
+
+        run_cells(
+            run.record,
+            chosen,
+            self.workers,
+            jobs=work,
+            train=lambda cell, count: train(
+                self, run.record, cell, range(run.seed, run.seed + count), run.device, run.progress
+            ),
+            progress=run.progress,
+        )
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 class Task(GridTask):
@@ -266,27 +302,6 @@ def checkpoint_of(config: LogisticRegression, cell: Cell, path: Path, step: int)
     return columns(rows, [name for name in rows[0] if name.endswith(("loss", "accuracy"))])
 
 
-def run(
-    config: LogisticRegression, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Qadeer et al., Figures 8-11, Theorems 5.1, 5.2: two classes in the plane by networks and by their NTK and CK."""
-    once(record, "instances", lambda: corner_instances(config.instances, seed))
-    chosen = cells(config.boundaries, config.architectures, config.only)
-
-    def work(cell: Cell) -> list[Job]:
-        stopped, unstopped = (weights_file(record, key) for key in (str(cell), f"{cell}/unstopped"))
-        return jobs(config, cell, stopped, unstopped)
-
-    run_cells(
-        record,
-        chosen,
-        config.workers,
-        jobs=work,
-        train=lambda cell, count: train(config, record, cell, range(seed, seed + count), device, progress),
-        progress=progress,
-    )
-
-
 def train(
     config: LogisticRegression, record: Record, cell: Cell, seeds: range, device: torch.device, progress: bool
 ) -> None:
@@ -324,15 +339,3 @@ def jobs(config: LogisticRegression, cell: Cell, stopped: Path, unstopped: Path)
             Job(f"evolution/{cell}/{step}", checkpoint_of, (config, cell, unstopped, step), watched) for step in steps
         ]
     return made
-
-
-EXPERIMENT = experiment(
-    run,
-    "logistic-regression",
-    config=LogisticRegression,
-    published=list(PUBLISHED.values()),
-    judge=judge,
-    draw=draw,
-    free=("watched", "ridges", "instances"),
-    legs=("only", "workers"),
-)

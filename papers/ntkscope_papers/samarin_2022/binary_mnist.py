@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from ntkscope import data
-from ntkscope.core import Part, Record
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope.core import Claim, Part, Record
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs, unfinished
 from ntkscope_papers.samarin_2022.binary_claims import PUBLISHED, READINGS
 from ntkscope_papers.samarin_2022.binary_figures import draw
@@ -24,9 +25,15 @@ TASKS = {"standard": False, "shifted": True}
 
 @dataclass(frozen=True)
 class BinaryMnist(Experiment):
-    """`ridges` of the solver at width 1 and at fractional widths, in units of the mean squared length of a gradient;
+    """Linearised CNNs, Tables 1 and 2: a digit against the rest by LeNet, its linearisation, and exact least squares.
+
+    `ridges` of the solver at width 1 and at fractional widths, in units of the mean squared length of a gradient;
     `wide_ridges` at other widths. `jacobian_ridges`: those that are solved from the Jacobian as well. Widths in `optional` run
-    when named. `digits`: those that SGD tells from the rest, above width 1 the first of them; the solver does it with all."""
+    when named. `digits`: those that SGD tells from the rest, above width 1 the first of them; the solver does it with all.
+    """
+
+    name = "binary-mnist"
+    free = ("memory", "initialisations", "optional")
 
     dataset: str = "mnist"
     enlarge: int = 1
@@ -62,6 +69,31 @@ class BinaryMnist(Experiment):
         "epochs": 2,
         "memory": "1GiB",
     }
+
+    def measure(self, run: Run) -> None:
+        tasks = {
+            name: load_task(
+                self.dataset,
+                shifted=shifted,
+                root=run.root,
+                train=self.train_items,
+                test=self.test_items,
+                enlarge=self.enlarge,
+                seed=run.seed,
+            )
+            for name, shifted in TASKS.items()
+        }
+        run_legs(run.record, legs(self, run.record, tasks, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def solver(config: BinaryMnist, task: Task, width: float, seed: int, device: torch.device) -> dict[str, Any]:
@@ -134,33 +166,3 @@ def legs(config: BinaryMnist, record: Record, tasks: Mapping[str, Task], seed: i
                 compute = partial(descent, config, record, name, task, width, kind, seed, device)
                 found.append(Leg(f"sgd/{name}/x{width}/{kind}", compute, optional=width not in config.sgd_widths))
     return found
-
-
-def run(
-    config: BinaryMnist, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Linearised CNNs, Tables 1 and 2: a digit against the rest by LeNet, its linearisation, and exact least squares."""
-    tasks = {
-        name: load_task(
-            config.dataset,
-            shifted=shifted,
-            root=root,
-            train=config.train_items,
-            test=config.test_items,
-            enlarge=config.enlarge,
-            seed=seed,
-        )
-        for name, shifted in TASKS.items()
-    }
-    run_legs(record, legs(config, record, tasks, seed, device), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    "binary-mnist",
-    config=BinaryMnist,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("memory", "initialisations", "optional"),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope.kernels import Tangent
 from ntkscope.linalg import effective_rank, estimate_effective_rank
 from ntkscope.linalg.spectrum import entropy_rank
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.samarin_2022.alexnet import SIDE, STAND_IN, enlarged_alexnet
 from ntkscope_papers.samarin_2022.linearized_claims import parameters
@@ -69,7 +69,13 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class EffectiveRanks(Experiment):
-    """`items` images with ten outputs each; `large` images for the estimate by Lanczos. Optional widths run when named."""
+    """Linearised CNNs, Figures 6 and 7: effective rank and singular values of LeNet's and AlexNet's Jacobians by width.
+
+    `items` images with ten outputs each; `large` images for the estimate by Lanczos. Optional widths run when named.
+    """
+
+    name = NAME
+    free = ("memory", "optional", "alexnet_optional")
 
     dataset: str = "mnist"
     colour: str = "cifar10"
@@ -98,6 +104,30 @@ class EffectiveRanks(Experiment):
         "side": 64,
         "memory": "1GiB",
     }
+
+    def measure(self, run: Run) -> None:
+        tasks = {
+            "standard": load_task(
+                self.dataset, shifted=False, root=run.root, test=10, enlarge=self.enlarge, seed=run.seed
+            ),
+            "shifted": load_task(
+                self.dataset, shifted=True, root=run.root, test=10, enlarge=self.enlarge, seed=run.seed
+            ),
+            "colour": load_task(
+                self.colour, shifted=False, root=run.root, test=10, enlarge=self.enlarge, seed=run.seed
+            ),
+        }
+        run_legs(run.record, legs(self, tasks, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def spectrum(K: Float64[Tensor, "n n"]) -> dict[str, Any]:
@@ -169,18 +199,6 @@ def legs(config: EffectiveRanks, tasks: Mapping[str, Task], seed: int, device: t
         for width in (*config.alexnet_widths, *config.alexnet_optional)
     ]
     return found
-
-
-def run(
-    config: EffectiveRanks, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Linearised CNNs, Figures 6 and 7: effective rank and singular values of LeNet's and AlexNet's Jacobians by width."""
-    tasks = {
-        "standard": load_task(config.dataset, shifted=False, root=root, test=10, enlarge=config.enlarge, seed=seed),
-        "shifted": load_task(config.dataset, shifted=True, root=root, test=10, enlarge=config.enlarge, seed=seed),
-        "colour": load_task(config.colour, shifted=False, root=root, test=10, enlarge=config.enlarge, seed=seed),
-    }
-    run_legs(record, legs(config, tasks, seed, device), config.legs, progress=progress)
 
 
 # -- verdicts ---------------------------------------------------------------------------------------------------------
@@ -284,14 +302,3 @@ def draw(record: Record) -> dict[str, Any]:
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=7, frameon=False)
     return {"ranks": figure, "spectra": spectra}
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=EffectiveRanks,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("memory", "optional", "alexnet_optional"),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from ntkscope import models
-from ntkscope.core import Record, derive_seed
+from ntkscope.core import Claim, Record, derive_seed
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.samarin_2022.alexnet import SIDE, STAND_IN, enlarged_alexnet
 from ntkscope_papers.shared.lenet_tasks import Task, load_task
@@ -68,7 +68,13 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class LinearizedAlexnet(Experiment):
-    """`images` training images of `dataset`, enlarged to `side` in the model; widths in `optional` run when named."""
+    """Linearised CNNs, Figure 5: AlexNet and its linearisation on a stand-in for ten classes of ImageNet, by width.
+
+    `images` training images of `dataset`, enlarged to `side` in the model; widths in `optional` run when named.
+    """
+
+    name = NAME
+    free = ("optional",)
 
     dataset: str = "cifar10"
     images: int = 13_000
@@ -94,6 +100,37 @@ class LinearizedAlexnet(Experiment):
         "batch": 8,
     }
 
+    def measure(self, run: Run) -> None:
+        task = load_task(
+            self.dataset,
+            shifted=False,
+            root=run.root,
+            train=self.images,
+            test=self.test_items,
+            enlarge=self.enlarge,
+            seed=run.seed,
+        )
+        found = [
+            Leg(
+                f"x{width:g}/{name}",
+                partial(trained, self, task, width, name, run.seed, run.device),
+                width in self.optional,
+            )
+            for width in (*self.widths, *self.optional)
+            for name in RUNS
+        ]
+        run_legs(run.record, found, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
+
 
 def trained(
     config: LinearizedAlexnet, task: Task, width: float, run: str, seed: int, device: torch.device
@@ -117,27 +154,6 @@ def trained(
         found[where] = round(100 * float((outputs.argmax(1) == part.y).double().mean()), 3) if fine else 0.0
     notes = [*made.notes, *(["products rounded to TF32 where the device can"] * recipe.tf32)]
     return {**found, "fit_seconds": round(made.seconds, 1), "notes": notes}
-
-
-def run(
-    config: LinearizedAlexnet, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Linearised CNNs, Figure 5: AlexNet and its linearisation on a stand-in for ten classes of ImageNet, by width."""
-    task = load_task(
-        config.dataset,
-        shifted=False,
-        root=root,
-        train=config.images,
-        test=config.test_items,
-        enlarge=config.enlarge,
-        seed=seed,
-    )
-    found = [
-        Leg(f"x{width:g}/{name}", partial(trained, config, task, width, name, seed, device), width in config.optional)
-        for width in (*config.widths, *config.optional)
-        for name in RUNS
-    ]
-    run_legs(record, found, config.legs, progress=progress)
 
 
 def rows(record: Record, name: str) -> dict[str, Mapping[str, Any]]:
@@ -215,8 +231,3 @@ def draw(record: Record) -> dict[str, Any]:
             )
     drawing.label(axis, x="width factor", y="accuracy, percent (training: dotted)", legend=True)
     return {"accuracy": figure}
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=LinearizedAlexnet, published=PUBLISHED, judge=READINGS, draw=draw, free=("optional",)
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Record, Snapshot, derive_seed
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope.core import Claim, Record, Snapshot, derive_seed
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs, unfinished
 from ntkscope_papers.samarin_2022.linearized_claims import READINGS
 from ntkscope_papers.samarin_2022.linearized_figures import draw
@@ -37,8 +38,14 @@ WATCHED = 500  # test images whose outputs are kept
 
 @dataclass(frozen=True)
 class LinearizedLenet(Experiment):
-    """`widths` of MNIST and of shifted MNIST, `colour_widths` of CIFAR-10; those in `optional` run when named. `seeds` networks
-    at width 1, `wide_seeds` at others. `grid_*`: the search at width 1, scored on `validation` held-out training images."""
+    """Linearised CNNs, Figures 1 to 4: LeNet and its linearisation on MNIST, shifted MNIST and CIFAR-10, by width.
+
+    `widths` of MNIST and of shifted MNIST, `colour_widths` of CIFAR-10; those in `optional` run when named. `seeds` networks
+    at width 1, `wide_seeds` at others. `grid_*`: the search at width 1, scored on `validation` held-out training images.
+    """
+
+    name = "linearized-lenet"
+    free = ("seeds", "wide_seeds", "optional", "colour_optional", "lsmr_steps")
 
     dataset: str = "mnist"
     colour: str = "cifar10"
@@ -84,6 +91,24 @@ class LinearizedLenet(Experiment):
         "lsmr_steps": 5,
         "pixel_steps": 5,
     }
+
+    def measure(self, run: Run) -> None:
+        sizes: dict[str, Any] = {"root": run.root, "train": self.train_items, "test": self.test_items, "seed": run.seed}
+        known = {"mnist": (self.dataset, False), "shifted": (self.dataset, True), "cifar10": (self.colour, False)}
+        tasks = tasks_of(known, enlarge=self.enlarge, **sizes)
+        run_legs(
+            run.record, legs(Setup(self, tasks, run.record, run.seed, run.device)), self.legs, progress=run.progress
+        )
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,24 +292,3 @@ def legs(setup: Setup) -> list[Leg]:
     for name, widths in (("mnist", config.optional), ("shifted", config.optional), ("cifar10", config.colour_optional)):
         found += [leg for width in widths for leg in pair(name, width, optional=True)]
     return found
-
-
-def run(
-    config: LinearizedLenet, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Linearised CNNs, Figures 1 to 4: LeNet and its linearisation on MNIST, shifted MNIST and CIFAR-10, by width."""
-    sizes: dict[str, Any] = {"root": root, "train": config.train_items, "test": config.test_items, "seed": seed}
-    known = {"mnist": (config.dataset, False), "shifted": (config.dataset, True), "cifar10": (config.colour, False)}
-    tasks = tasks_of(known, enlarge=config.enlarge, **sizes)
-    run_legs(record, legs(Setup(config, tasks, record, seed, device)), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    "linearized-lenet",
-    config=LinearizedLenet,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "wide_seeds", "optional", "colour_optional", "lsmr_steps"),
-)

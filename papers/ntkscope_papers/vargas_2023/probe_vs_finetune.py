@@ -7,7 +7,7 @@ leaves learning rates open: those of fine-tuning and adapters are chosen on P, s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ntkscope.core import Part, Record
+from ntkscope.core import Claim, Part, Record
 from ntkscope.training import adaptation
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import once
 from ntkscope_papers.shared.networks import logits_of
@@ -32,7 +33,13 @@ ON_P = {"finetune-on-p": "fine-tune", "probe-on-p": "linear-probe"}
 
 @dataclass(frozen=True)
 class ProbeVsFinetune(Experiment):
-    """`per_class`: tweets of M of each class to train on; `p_…`: of P, balanced; `rates`: learning rates to choose from."""
+    """Conjugate kernel, Table 5, and distribution shift, Table 6 and Figure 13b: probes, fine-tuning and adapters on tweets.
+
+    `per_class`: tweets of M of each class to train on; `p_…`: of P, balanced; `rates`: learning rates to choose from.
+    """
+
+    name = claims.NAME
+    free = ("p_runs",)
 
     dataset: str = "sentiment140"
     encoder: str = "minilm"
@@ -70,6 +77,21 @@ class ProbeVsFinetune(Experiment):
         "p_rate_epochs": 1,
         "p_runs": 2,
     }
+
+    def measure(self, run: Run) -> None:
+        found = tweets(self.dataset, self.encoder, root=run.root, length=self.length)
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            run_legs(run.record, legs(self, run.record, found, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(claims.PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, claims.PUBLISHED, claims.READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def adapted(
@@ -265,23 +287,3 @@ def legs(config: ProbeVsFinetune, record: Record, found: Tweets, seed: int, devi
             for s in range(config.p_runs)
         ]
     return made
-
-
-def run(
-    config: ProbeVsFinetune, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Conjugate kernel, Table 5, and distribution shift, Table 6 and Figure 13b: probes, fine-tuning and adapters on tweets."""
-    found = tweets(config.dataset, config.encoder, root=root, length=config.length)
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-        run_legs(record, legs(config, record, found, seed, device), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    claims.NAME,
-    config=ProbeVsFinetune,
-    published=claims.PUBLISHED,
-    judge=claims.READINGS,
-    draw=draw,
-    free=("p_runs",),
-)

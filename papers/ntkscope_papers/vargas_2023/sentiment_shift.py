@@ -8,7 +8,7 @@ density ratio of Figure 13a.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Record
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope.core import Claim, Record
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.vargas_2023 import shift_claims as claims
 from ntkscope_papers.vargas_2023 import shift_legs as measure
@@ -30,8 +31,14 @@ Both = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class SentimentShift(Experiment):
-    """`items`: tweets of P compared with M; `pool`: tweets of P that are filtered; `blocks`: the encoder's layers; `share`: of
-    the tweets that the filter keeps; `filters`: halvings of M; `pairs`: synthetic samples equal in PC1–2."""
+    """Distribution shift, Figures 12 to 15: tweets labelled by emoticons against tweets labelled by hand, through encoders.
+
+    `items`: tweets of P compared with M; `pool`: tweets of P that are filtered; `blocks`: the encoder's layers; `share`: of
+    the tweets that the filter keeps; `filters`: halvings of M; `pairs`: synthetic samples equal in PC1–2.
+    """
+
+    name = claims.NAME
+    free = ("draws", "filters", "permutations")
 
     dataset: str = "sentiment140"
     encoder: str = "minilm"
@@ -62,6 +69,20 @@ class SentimentShift(Experiment):
         "filters": 2,
         "pairs": 2,
     }
+
+    def measure(self, run: Run) -> None:
+        found = tweets(self.dataset, self.encoder, root=run.root, length=self.length, limit=self.pool)
+        run_legs(run.record, legs(self, run.record, found, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(claims.PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, claims.PUBLISHED, claims.READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 class Views:
@@ -135,22 +156,3 @@ def legs(config: SentimentShift, record: Record, found: Tweets, seed: int, devic
         *(Leg(f"filter/{s}", partial(kept, s)) for s in range(config.filters)),
         Leg("subsample", lambda: measure.subsample(*views.whole(), *labels, seed)),
     ]
-
-
-def run(
-    config: SentimentShift, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Distribution shift, Figures 12 to 15: tweets labelled by emoticons against tweets labelled by hand, through encoders."""
-    found = tweets(config.dataset, config.encoder, root=root, length=config.length, limit=config.pool)
-    run_legs(record, legs(config, record, found, seed, device), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    claims.NAME,
-    config=SentimentShift,
-    published=claims.PUBLISHED,
-    judge=claims.READINGS,
-    draw=draw,
-    free=("draws", "filters", "permutations"),
-)

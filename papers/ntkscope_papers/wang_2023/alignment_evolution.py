@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from ntkscope.core import Record, Snapshot
+from ntkscope.core import Claim, Record, Snapshot
 from ntkscope.kernels import Tangent
 from ntkscope.measures.alignment import kernel_target_alignment
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Reading, lacking
-from ntkscope_papers.framework.experiment import experiment
+from ntkscope_papers.framework.claims import Published, Reading, lacking, verdicts
+from ntkscope_papers.framework.experiment import Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.wang_2023.linear_width_readings import missing
@@ -34,7 +35,13 @@ ORDER = Published(
 
 @dataclass(frozen=True)
 class AlignmentEvolution(Table8):
-    """Cases 1, 3 and 4 of Table 8, as `linear-width` has them."""
+    """Spectra of linear-width networks, Figure 21a: the conjugate kernel turns towards the labels, most of all with Adam.
+
+    Cases 1, 3 and 4 of Table 8, as `linear-width` has them.
+    """
+
+    name = NAME
+    free = ("seeds", "expected", "most", "moments")
 
     cases = tuple(CASES)
     tau: float = 0.2
@@ -51,6 +58,21 @@ class AlignmentEvolution(Table8):
     @property
     def student(self) -> Student:
         return Student(self.items, self.width, self.dimension, 100, tau=self.tau, noise=self.noise)
+
+    def measure(self, run: Run) -> None:
+        seeds = list(range(run.seed, run.seed + self.seeds))
+        made = [Leg(case, partial(followed, self, case, seeds, run.device)) for case in CASES]
+        run_legs(run.record, made, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return (ORDER,)
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, {"order": ORDER}, {"order": _order}, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def followed(config: AlignmentEvolution, name: str, seeds: list[int], device: torch.device) -> dict[str, Any]:
@@ -112,23 +134,3 @@ def draw(record: Record) -> dict[str, Any]:
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=7, frameon=False)
     return {"kta": figure}
-
-
-def run(
-    config: AlignmentEvolution, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Spectra of linear-width networks, Figure 21a: the conjugate kernel turns towards the labels, most of all with Adam."""
-    seeds = list(range(seed, seed + config.seeds))
-    made = [Leg(case, partial(followed, config, case, seeds, device)) for case in CASES]
-    run_legs(record, made, config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=AlignmentEvolution,
-    published={"order": ORDER},
-    judge={"order": _order},
-    draw=draw,
-    free=("seeds", "expected", "most", "moments"),
-)

@@ -8,7 +8,7 @@ SGD beyond it is measured beside: there the first eigenvalue has to fall for the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from ntkscope import data, models
-from ntkscope.core import Part, Record, Split
+from ntkscope.core import Claim, Part, Record, Split
 from ntkscope.kernels import kernel
 from ntkscope.measures.spectra import compare
 from ntkscope.training.stopping import StopWhen
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import summary
 from ntkscope_papers.qadeer_2023.networks import digits
@@ -69,7 +69,13 @@ PUBLISHED = {"accuracies": ACCURACIES, "spectra": SPECTRA, "grows": GROWS}
 
 @dataclass(frozen=True)
 class CnnSpectra(Experiment):
-    """`points`: training images whose NTK is taken. `dimension`, `case_epochs`: d and epochs of Table 8's networks."""
+    """Linear-width networks, Figure 22: the NTK's spectrum of a small CNN on CIFAR-2 before and after GD, SGD and Adam.
+
+    `points`: training images whose NTK is taken. `dimension`, `case_epochs`: d and epochs of Table 8's networks.
+    """
+
+    name = NAME
+    free = ("seeds", "case_seeds", "memory")
 
     dataset: str = "cifar2"
     train_items: int = 2000
@@ -115,6 +121,20 @@ class CnnSpectra(Experiment):
             case _:
                 rate = {"optimizer": "adam", "lr": self.adam_rate}
         return {**rate, "batch_size": self.batch, "epochs": self.epochs, "loss": "mse"}
+
+    def measure(self, run: Run) -> None:
+        split = load(self, run.root)
+        run_legs(run.record, legs(self, run.record, split, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def load(config: CnnSpectra, root: str | None) -> Split:
@@ -206,14 +226,6 @@ def legs(config: CnnSpectra, record: Record, split: Split, seed: int, device: to
     ]
 
 
-def run(
-    config: CnnSpectra, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Linear-width networks, Figure 22: the NTK's spectrum of a small CNN on CIFAR-2 before and after GD, SGD and Adam."""
-    split = load(config, root)
-    run_legs(record, legs(config, record, split, seed, device), config.legs, progress=progress)
-
-
 def _runs(config: Any, record: Record) -> tuple[dict[str, list[Mapping[str, Any]]], list[str]]:
     """The runs of each optimizer, and the keys of those that are missing."""
     keys = {name: [f"{name}/{s}" for s in range(config.seeds)] for name in OPTIMIZERS}
@@ -296,8 +308,3 @@ def draw(record: Record) -> dict[str, Any]:
             axis.set_title(f"{name}: {accuracy:.1f} % correct, KS {distance:.3f}", fontsize=9)
         drawing.label(axis, x="logarithm of the eigenvalue, at the start", y="after training")
     return {"figure22": figure}
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=CnnSpectra, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "case_seeds", "memory")
-)

@@ -27,7 +27,7 @@ from ntkscope.training.settings import StepReport
 from ntkscope.training.store import SnapshotStore
 from ntkscope_papers.framework import drawing
 from ntkscope_papers.framework.claims import Published
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.results import once, under
 from ntkscope_papers.qadeer_2023.networks import digits
 from ntkscope_papers.shared.networks import logits_of, weights_file
@@ -70,7 +70,13 @@ PUBLISHED = (ACCURACIES, EVOLUTION, ALIGNMENT, PRETRAINED)
 
 @dataclass(frozen=True)
 class FinetuningSpectra(Experiment):
-    """`points`: training tweets whose CK is taken, `per_epoch` times in every epoch; `length`: tokens of a tweet."""
+    """Linear-width networks, Figure 23: the CK's leading eigenvalues and alignments while MiniLM is fine-tuned on tweets.
+
+    `points`: training tweets whose CK is taken, `per_epoch` times in every epoch; `length`: tokens of a tweet.
+    """
+
+    name = NAME
+    free = ("seeds",)
 
     dataset: str = "sentiment140"
     encoder: str = "minilm"
@@ -103,6 +109,31 @@ class FinetuningSpectra(Experiment):
         total = self.epochs * steps
         count = self.epochs * self.per_epoch
         return tuple(sorted({round(i * total / count) for i in range(count + 1)}))
+
+    def measure(self, run: Run) -> None:
+        split = sentences(
+            self.dataset,
+            self.encoder,
+            root=run.root,
+            train=self.train_items,
+            test=self.test_items,
+            length=self.length,
+        )
+        with run.record.stage("networks", total=self.seeds, progress="auto" if run.progress else False) as stage:
+            for s in range(self.seeds):
+                model = finetune(self, run.record, split, s, run.seed + s, run.device, run.progress)
+                once(run.record, f"accuracy/{s}", partial(accuracies, model, split))
+                stage.advance(stage.done < self.seeds)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return judge(self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def moment(model: nn.Module, probe: Part, device: torch.device) -> dict[str, Any]:
@@ -193,25 +224,6 @@ def accuracies(model: nn.Module, split: Split) -> dict[str, float]:
     }
 
 
-def run(
-    config: FinetuningSpectra, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Linear-width networks, Figure 23: the CK's leading eigenvalues and alignments while MiniLM is fine-tuned on tweets."""
-    split = sentences(
-        config.dataset,
-        config.encoder,
-        root=root,
-        train=config.train_items,
-        test=config.test_items,
-        length=config.length,
-    )
-    with record.stage("networks", total=config.seeds, progress="auto" if progress else False) as stage:
-        for s in range(config.seeds):
-            model = finetune(config, record, split, s, seed + s, device, progress)
-            once(record, f"accuracy/{s}", partial(accuracies, model, split))
-            stage.advance(stage.done < config.seeds)
-
-
 def evolution(record: Record, s: int) -> list[Mapping[str, Any]]:
     """The moments of network `s` in their order."""
     return sorted(under(record, f"moment/{s}/").values(), key=lambda row: int(row["step"]))
@@ -286,8 +298,3 @@ def draw(record: Record) -> dict[str, Any]:
     for axis in (left, right):
         drawing.label(axis, x="epoch", legend=True)
     return {"figure23": figure}
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=FinetuningSpectra, published=PUBLISHED, judge=judge, draw=draw, free=("seeds",)
-)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.wang_2023.linear_width_readings import members, missing
 from ntkscope_papers.wang_2023.teacher import Case, Student, table_case, train_case
@@ -59,9 +59,15 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class HeavyTailedStart(Experiment):
-    """`small`: a scale of the Cauchy law at which tanh is not saturated, measured beside the standard one. `rate`: of SGD from
+    """Spectra of linear-width networks, Figure 21c and d: heavy tails that were drawn, not learned, do not help.
+
+    `small`: a scale of the Cauchy law at which tanh is not saturated, measured beside the standard one. `rate`: of SGD from
     Cauchy weights, on the mean of r² with batches of `batch`; `most`: its steps at the latest. Pre-activations of Cauchy
-    weights are of order √d, where tanh is flat: mostly the readout learns, and the published step of case 3 is too large."""
+    weights are of order √d, where tanh is flat: mostly the readout learns, and the published step of case 3 is too large.
+    """
+
+    name = NAME
+    free = ("seeds", "most", "adam_most", "test_items")
 
     items: int = 2000
     width: int = 1500
@@ -89,6 +95,24 @@ class HeavyTailedStart(Experiment):
     def student(self, law: str) -> Student:
         sizes = self.items, self.width, self.dimension, self.test_items
         return Student(*sizes, tau=self.tau, noise=self.noise, law=law)
+
+    def measure(self, run: Run) -> None:
+        seeds = list(range(run.seed, run.seed + self.seeds))
+        made = [
+            Leg("start", partial(starts, self, seeds, run.device)),
+            *(Leg(f"trained/{law}", partial(trained, self, law, seeds, run.device)) for law in LAWS),
+        ]
+        run_legs(run.record, made, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def starts(config: HeavyTailedStart, seeds: list[int], device: torch.device) -> dict[str, Any]:
@@ -250,26 +274,3 @@ def _tail(axis: Any, values: list[float], colour: int, label: str) -> None:
     shares = [1 - i / (len(values) - 1) for i in range(len(values))]
     pairs = [(value, share) for value, share in zip(values, shares) if value > 1e-6]
     axis.plot(*zip(*pairs), "-", linewidth=1.2, color=drawing.COLOURS[colour], label=label)
-
-
-def run(
-    config: HeavyTailedStart, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Spectra of linear-width networks, Figure 21c and d: heavy tails that were drawn, not learned, do not help."""
-    seeds = list(range(seed, seed + config.seeds))
-    made = [
-        Leg("start", partial(starts, config, seeds, device)),
-        *(Leg(f"trained/{law}", partial(trained, config, law, seeds, device)) for law in LAWS),
-    ]
-    run_legs(record, made, config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=HeavyTailedStart,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "most", "adam_most", "test_items"),
-)

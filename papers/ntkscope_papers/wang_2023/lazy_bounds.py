@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.framework.results import under
 from ntkscope_papers.wang_2023 import lazy_measurements as measurements
@@ -23,12 +25,17 @@ LABELS = {"weights": "W/√d", "ck": "CK", "ntk": "NTK", "ck without 1/√d": "C
 
 @dataclass(frozen=True)
 class LazyBounds(Experiment):
-    """`sizes`: n of Lemma 4.1 and Corollary 4.3, with d = n/2 and h = 3n/4. `dimensions`: d of Eq. 83.
+    """Linear-width networks, Section 4.1: how far gradient descent moves weights and kernels, against the printed bounds.
+
+    `sizes`: n of Lemma 4.1 and Corollary 4.3, with d = n/2 and h = 3n/4. `dimensions`: d of Eq. 83.
 
     `early_seeds`: networks of Lemma 4.1, the first `seeds` of which have their eigenvectors compared. `shapes`: (n, d, h) of
     Theorem 4.2. `share`: of its largest step. `factors`: steps tried for stability, in 2n/λ_max. `scale`: σ is multiplied by it
     where the printed constant of the theorem is read as α.
     """
+
+    name = NAME
+    free = ("seeds", "early_seeds")
 
     sizes: tuple[int, ...] = (128, 256, 512, 1024)
     dimensions: tuple[int, ...] = (100, 200, 400, 1000)
@@ -60,6 +67,19 @@ class LazyBounds(Experiment):
         "seeds": 2,
         "early_seeds": 3,
     }
+
+    def measure(self, run: Run) -> None:
+        run_legs(run.record, legs(self, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def legs(config: LazyBounds, seed: int, device: torch.device) -> list[Leg]:
@@ -96,13 +116,6 @@ def legs(config: LazyBounds, seed: int, device: torch.device) -> list[Leg]:
     return found
 
 
-def run(
-    config: LazyBounds, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Linear-width networks, Section 4.1: how far gradient descent moves weights and kernels, against the printed bounds."""
-    run_legs(record, legs(config, seed, device), config.legs, progress=progress)
-
-
 def draw(record: Record) -> dict[str, Any]:
     """Changes after one and more steps, after all of training, and the least eigenvalue between bound and limit."""
     figure, (early, ended, least) = drawing.canvas(1, 3, width=4.2)
@@ -136,8 +149,3 @@ def _changes(axis: Any, record: Record, prefix: str, names: dict[str, str], with
     drawing.label(axis, x="n", y=label)
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize=7, frameon=False)
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=LazyBounds, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "early_seeds")
-)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import torch
 
 from ntkscope import training
-from ntkscope.core import Part, Record, Split
+from ntkscope.core import Claim, Part, Record, Split
 from ntkscope.measures.lazy import slope_moments
 from ntkscope.measures.one_step import OneStepSetting, one_step_spike, one_step_threshold
 from ntkscope.models._activations import activation
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.wang_2023.teacher import LAYER, Case, Student, label_moments, train_case
 from ntkscope_papers.wang_2023.teacher_spectra import alignments, rounded, spectra_of, weight_spectrum
@@ -23,9 +25,15 @@ from ntkscope_papers.wang_2023.transition_figures import draw
 
 @dataclass(frozen=True)
 class LearningRateTransition(Experiment):
-    """`rates`: of SGD on the mean of r² (no ½) with batches of `batch`, each from the same start on the same data; none is more
+    """Spectra of linear-width networks, Figure 20: SGD's step and the spike, with the theory of one step beside it.
+
+    `rates`: of SGD on the mean of r² (no ½) with batches of `batch`, each from the same start on the same data; none is more
     than 15 % above the one before from where a spike may appear. `multiples`: steps of the one-step runs, in units
-    of the theory's threshold."""
+    of the theory's threshold.
+    """
+
+    name = "learning-rate-transition"
+    free = ("seeds", "expected", "most", "test_items", "multiples")
 
     items: int = 2000
     width: int = 1500
@@ -64,6 +72,19 @@ class LearningRateTransition(Experiment):
     @property
     def case(self) -> Case:
         return Case("sgd", self.rates[0], self.batch, halved=False, expected=self.expected, most=self.most)
+
+    def measure(self, run: Run) -> None:
+        run_legs(run.record, legs(self, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def swept(config: LearningRateTransition, seeds: list[int], device: torch.device) -> dict[str, Any]:
@@ -198,21 +219,3 @@ def legs(config: LearningRateTransition, seed: int, device: torch.device) -> lis
         Leg("one-step/with", partial(one_step, config, True, seeds, device)),
         Leg("rates", partial(swept, config, seeds, device)),
     ]
-
-
-def run(
-    config: LearningRateTransition, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Spectra of linear-width networks, Figure 20: SGD's step and the spike, with the theory of one step beside it."""
-    run_legs(record, legs(config, seed, device), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    "learning-rate-transition",
-    config=LearningRateTransition,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "expected", "most", "test_items", "multiples"),
-)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import torch
 
 from ntkscope import data
-from ntkscope.core import Record, Snapshot
+from ntkscope.core import Claim, Record, Snapshot
 from ntkscope.kernels import Tangent
 from ntkscope.linalg import marchenko_pastur
 from ntkscope.measures.lazy import lazy_prediction
-from ntkscope_papers.framework.experiment import experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.wang_2023 import linear_width_definitions as definitions
 from ntkscope_papers.wang_2023.linear_width_claims import READINGS
@@ -46,9 +48,15 @@ OUTLIERS = 10  # right singular vectors that count as the outliers' subspace
 
 @dataclass(frozen=True)
 class LinearWidth(Table8):
-    """Table 8, and AdaGrad beside it. `moments`: at which spectra are taken between the start and the end. The published table
+    """Spectra of linear-width networks, Table 8 and Figure 19: GD, SGD and Adam from one start, with what each learns.
+
+    Table 8, and AdaGrad beside it. `moments`: at which spectra are taken between the start and the end. The published table
     needs one reading throughout: v ~ N(0, 1), the quadratic term centred, noise-free test labels, batches of 32 for SGD
-    and of 256 for Adam."""
+    and of 256 for Adam.
+    """
+
+    name = "linear-width"
+    free = ("seeds", "tau_seeds", "expected", "most", "moments", "test_items")
 
     cases = tuple(OPTIMIZERS)
     test_items: int = 4000
@@ -67,6 +75,19 @@ class LinearWidth(Table8):
     @property
     def student(self) -> Student:
         return Student(self.items, self.width, self.dimension, self.test_items, tau=self.tau, noise=self.noise)
+
+    def measure(self, run: Run) -> None:
+        run_legs(run.record, legs(self, run.seed, run.device), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def trained(config: LinearWidth, name: str, seeds: list[int], device: torch.device) -> dict[str, Any]:
@@ -244,21 +265,3 @@ def legs(config: LinearWidth, seed: int, device: torch.device) -> list[Leg]:
         Leg("tau-zero/lazy", partial(lazy, without, few, device)),
         *(Leg(f"tau-zero/{name}", partial(scored, config, name, few, device)) for name in reversed(TRAINED)),
     ]
-
-
-def run(
-    config: LinearWidth, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Spectra of linear-width networks, Table 8 and Figure 19: GD, SGD and Adam from one start, with what each learns."""
-    run_legs(record, legs(config, seed, device), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    "linear-width",
-    config=LinearWidth,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "tau_seeds", "expected", "most", "moments", "test_items"),
-)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from ntkscope.core import Record, Snapshot
+from ntkscope.core import Claim, Record, Snapshot
 from ntkscope_papers.framework import drawing
-from ntkscope_papers.framework.claims import Published, Read, Reading, lacking
-from ntkscope_papers.framework.experiment import experiment
+from ntkscope_papers.framework.claims import Published, Read, Reading, lacking, verdicts
+from ntkscope_papers.framework.experiment import Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 from ntkscope_papers.wang_2023.linear_width_readings import average, missing
 from ntkscope_papers.wang_2023.table8 import EXPECTED, MOST, RATES, Table8, eighth, numbers_of
@@ -41,12 +41,18 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class MultipleIndex(Table8):
-    """The published sizes with a softplus link; and, as a control, a student that is not odd on a teacher whose every direction
+    """Spectra of linear-width networks, Figure 21b: which of five directions GD, SGD and Adam find.
+
+    The published sizes with a softplus link; and, as a control, a student that is not odd on a teacher whose every direction
     shows.
 
     An odd network learns only the odd part of `(1/k) Σ σ*(βᵢ·x)`, which for softplus is linear: the one direction Σ βᵢ.
     `control_*`: the sizes of the control, a normalised-ReLU student with a quadratic link, trained by Adam at the step
-    of case 4, without label noise and with it."""
+    of case 4, without label noise and with it.
+    """
+
+    name = NAME
+    free = ("seeds", "expected", "most", "moments", "test_items")
 
     cases = tuple(CASES)
     test_items: int = 4000
@@ -99,6 +105,21 @@ class MultipleIndex(Table8):
             steps = self.control_steps
             return Case("adam", self.control_rate, self.adam_batch, halved=True, expected=steps, most=steps)
         return self.table_case(name)
+
+    def measure(self, run: Run) -> None:
+        seeds = list(range(run.seed, run.seed + self.seeds))
+        made = [Leg(key, partial(followed, self, key, seeds, run.device)) for key in (CONTROL, NOISY, *reversed(CASES))]
+        run_legs(run.record, made, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def followed(config: MultipleIndex, name: str, seeds: list[int], device: torch.device) -> dict[str, Any]:
@@ -221,23 +242,3 @@ def draw(record: Record) -> dict[str, Any]:
             y="cos² of the angles (chance: dashed)",
         )
     return {"angles": figure}
-
-
-def run(
-    config: MultipleIndex, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Spectra of linear-width networks, Figure 21b: which of five directions GD, SGD and Adam find."""
-    seeds = list(range(seed, seed + config.seeds))
-    made = [Leg(key, partial(followed, config, key, seeds, device)) for key in (CONTROL, NOISY, *reversed(CASES))]
-    run_legs(record, made, config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=MultipleIndex,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "expected", "most", "moments", "test_items"),
-)

@@ -7,6 +7,7 @@ points at every moment, where the text has a support vector regression.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,13 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope_papers.balakrishnan_2023.alignment.claims import PUBLISHED, READINGS
 from ntkscope_papers.balakrishnan_2023.alignment.figures import array_name, draw
 from ntkscope_papers.balakrishnan_2023.alignment.path import Path, follow
 from ntkscope_papers.balakrishnan_2023.alignment.summary import summary
 from ntkscope_papers.balakrishnan_2023.alignment.tasks import TASKS, Task
-from ntkscope_papers.framework.experiment import Experiment, experiment
+from ntkscope_papers.framework.claims import Published, verdicts
+from ntkscope_papers.framework.experiment import Experiment, Run
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "silent-alignment"
@@ -28,13 +30,18 @@ NAME = "silent-alignment"
 
 @dataclass(frozen=True)
 class SilentAlignment(Experiment):
-    """`moments` an epoch for `followed` epochs, then one up to `watched`; training ends after at most `epochs`.
+    """Hidden directions, Figures 8–19: cosines, tangent machines, kernel alignment and loss on one axis of epochs.
+
+    `moments` an epoch for `followed` epochs, then one up to `watched`; training ends after at most `epochs`.
 
     `points` of the training items make the kernels of every moment, `most_points` those of whole epochs. `strengths` of the
     ridge are multiples of the centred kernel's mean diagonal. `rates` of AdaDelta: the first is judged. `small`: the standard
     deviation of a small start's weights, times the root of the fan-in. `draws`: permutations of a test.
     `drawn`: the tasks that have figures of their own.
     """
+
+    name = NAME
+    free = ("seeds", "draws", "drawn")
 
     seeds: int = 10
     dimension: int = 100
@@ -82,6 +89,20 @@ class SilentAlignment(Experiment):
         "drawn": ("d7", "mnist/small"),
     }
 
+    def measure(self, run: Run) -> None:
+        legs = [Leg(one.name, partial(leg, self, run.record, one, run.root, run.seed, run.device)) for one in TASKS]
+        run_legs(run.record, legs, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
+
 
 def leg(config: SilentAlignment, record: Record, one: Task, root: str | None, seed: int, device: torch.device) -> Any:
     """Networks of one task, stacked: what was measured of them, by seed; the series themselves as arrays."""
@@ -105,16 +126,3 @@ def _keep(record: Record, one: Task, path: Path) -> None:
         every = np.concatenate([path.predictions, path.at_end[:, None]], axis=1)
         record.array(array_name(one.name, "predictions"), every.astype(np.float32))
         record.array(array_name(one.name, "strengths"), path.strengths)
-
-
-def run(
-    config: SilentAlignment, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Hidden directions, Figures 8–19: cosines, tangent machines, kernel alignment and loss on one axis of epochs."""
-    legs = [Leg(one.name, partial(leg, config, record, one, root, seed, device)) for one in TASKS]
-    run_legs(record, legs, config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run, NAME, config=SilentAlignment, published=PUBLISHED, judge=READINGS, draw=draw, free=("seeds", "draws", "drawn")
-)

@@ -7,14 +7,14 @@ which orthants the scores of its tangent machine are made of.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope_papers.balakrishnan_2023.orthants.data import (
     ARMS,
     arm_data,
@@ -37,7 +37,8 @@ from ntkscope_papers.balakrishnan_2023.orthants.networks import (
     networks,
 )
 from ntkscope_papers.balakrishnan_2023.orthants.swap_effect import planted_effects
-from ntkscope_papers.framework.experiment import experiment
+from ntkscope_papers.framework import experiment as framework
+from ntkscope_papers.framework.claims import Published, verdicts
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "fold-or-copy"
@@ -45,9 +46,15 @@ NAME = "fold-or-copy"
 
 @dataclass(frozen=True)
 class FoldOrCopy(OrthantNetworks):
-    """`directions`: base directions of the mirror images. `kernel_seeds`: seeds whose tangent machines are fitted, on
+    """Fold or copy: networks in an orthant without training items when labels are exchanged next to it, or far away.
+
+    `directions`: base directions of the mirror images. `kernel_seeds`: seeds whose tangent machines are fitted, on
     `kernel_per_class` items per class and orthant, C among `costs` by items held out of `choice_per_class`.
     """
+
+    name = NAME
+    free = ("seeds", "kernel_seeds", "memory", "directions")
+    parts = ("legs", "networks_from")
 
     directions: int = 100
     kernel_seeds: int = 5
@@ -75,6 +82,19 @@ class FoldOrCopy(OrthantNetworks):
         "choice_per_class": 10,
         "memory": "1GiB",
     }
+
+    def measure(self, run: framework.Run) -> None:
+        run_legs(run.record, legs(Run(self, run.record, run.seed, run.device)), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def planted(run: Run) -> dict[str, Any]:
@@ -134,22 +154,3 @@ def legs(run: Run) -> list[Leg]:
         for seed in run.seeds[: config.kernel_seeds]
     ]
     return found
-
-
-def run(
-    config: FoldOrCopy, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Fold or copy: networks in an orthant without training items when labels are exchanged next to it, or far away."""
-    run_legs(record, legs(Run(config, record, seed, device)), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=FoldOrCopy,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "kernel_seeds", "memory", "directions"),
-    legs=("legs", "networks_from"),
-)

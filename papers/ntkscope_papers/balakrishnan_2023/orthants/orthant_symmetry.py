@@ -8,7 +8,7 @@ data, empty orthant and network.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ntkscope.core import Record, generator
+from ntkscope.core import Claim, Record, generator
 from ntkscope.data.orthant_shells import orthant_signs
 from ntkscope.kernels import kernel
 from ntkscope_papers.balakrishnan_2023.orthants.arithmetic import implied_counts, recovered_counts
@@ -56,7 +56,8 @@ from ntkscope_papers.balakrishnan_2023.orthants.networks import (
     logits,
     networks,
 )
-from ntkscope_papers.framework.experiment import experiment
+from ntkscope_papers.framework import experiment as framework
+from ntkscope_papers.framework.claims import Published, verdicts
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "orthant-symmetry"
@@ -65,12 +66,18 @@ ARRANGEMENTS = ("scattered", "gathered")
 
 @dataclass(frozen=True)
 class OrthantSymmetry(OrthantNetworks):
-    """`directions`: base directions of the radial profiles, the same in all orthants, mirrored. `empties`: how many orthants
+    """Learning symmetry, Tables 1, 2, Figures 1, 2: networks and kernel machines in an orthant without training items.
+
+    `directions`: base directions of the radial profiles, the same in all orthants, mirrored. `empties`: how many orthants
     are empty in the further data sets, with `sparse` sparse ones beside them; `coverage_steps`, `coverage_patience`: how long
     networks train on those, in updates, as smaller data sets have shorter epochs. `kernel_seeds`: seeds whose machines are
     fitted, C among `costs` by items held out of `choice_per_class` per class and orthant; `gammas`: of the RBF kernel, in
     units of 1 / (d · variance).
     """
+
+    name = NAME
+    free = ("seeds", "kernel_seeds", "memory", "directions")
+    parts = ("legs", "networks_from")
 
     directions: int = 100
     empties: tuple[int, ...] = (8, 32, 64)
@@ -106,6 +113,19 @@ class OrthantSymmetry(OrthantNetworks):
         "choice_per_class": 10,
         "memory": "1GiB",
     }
+
+    def measure(self, run: framework.Run) -> None:
+        run_legs(run.record, legs(Run(self, run.record, run.seed, run.device)), self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 # -- what needs no network ------------------------------------------------------------------------------------------------
@@ -316,22 +336,3 @@ def legs(run: Run) -> list[Leg]:
             for seed in seeds
         ]
     return found
-
-
-def run(
-    config: OrthantSymmetry, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Learning symmetry, Tables 1, 2, Figures 1, 2: networks and kernel machines in an orthant without training items."""
-    run_legs(record, legs(Run(config, record, seed, device)), config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(
-    run,
-    NAME,
-    config=OrthantSymmetry,
-    published=PUBLISHED,
-    judge=READINGS,
-    draw=draw,
-    free=("seeds", "kernel_seeds", "memory", "directions"),
-    legs=("legs", "networks_from"),
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Record, UsageError
+from ntkscope.core import Claim, Record, UsageError
 from ntkscope.kernels import Tangent
 from ntkscope_papers.balakrishnan_2023.polynomials.claims import PUBLISHED, READINGS
 from ntkscope_papers.balakrishnan_2023.polynomials.damian import Learned, learn
@@ -49,7 +49,8 @@ from ntkscope_papers.balakrishnan_2023.polynomials.readings import (
     networks_key,
     tasks_of,
 )
-from ntkscope_papers.framework.experiment import experiment
+from ntkscope_papers.framework import experiment as framework
+from ntkscope_papers.framework.claims import Published, verdicts
 from ntkscope_papers.framework.legs import Leg, not_run, run_legs
 
 NAME = "hidden-polynomial"
@@ -57,8 +58,14 @@ NAME = "hidden-polynomial"
 
 @dataclass(frozen=True)
 class HiddenPolynomial(PolynomialRuns):
-    """`isotropic`, `correlated`, `direct`: the degrees of each kind of inputs. `follow`: epochs at whose ends the alignment of
-    units is measured. `noise`: of the labels, ±, with Damian's algorithm and start."""
+    """Hidden polynomials, Figures 3–5: the degrees that a network, its NTK and a Gaussian kernel fit, v hidden or given.
+
+    `isotropic`, `correlated`, `direct`: the degrees of each kind of inputs. `follow`: epochs at whose ends the alignment of
+    units is measured. `noise`: of the labels, ±, with Damian's algorithm and start.
+    """
+
+    name = NAME
+    free = FREE
 
     isotropic: tuple[int, ...] = tuple(range(3, 10))
     correlated: tuple[int, ...] = tuple(range(3, 13))
@@ -77,6 +84,20 @@ class HiddenPolynomial(PolynomialRuns):
         "widths": (8, 16),
         "follow": 2,
     }
+
+    def measure(self, run: framework.Run) -> None:
+        made = legs(Run(self, run.record, run.seed, run.device, Inputs(self, run.seed)))
+        run_legs(run.record, made, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,14 +267,3 @@ def legs(run: Run) -> list[Leg]:
     tasks = damian_tasks(config)
     found += [Leg(damian_key(task.degree), partial(damian, run, i, task)) for i, task in enumerate(tasks)]
     return found
-
-
-def run(
-    config: HiddenPolynomial, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Hidden polynomials, Figures 3–5: the degrees that a network, its NTK and a Gaussian kernel fit, v hidden or given."""
-    made = legs(Run(config, record, seed, device, Inputs(config, seed)))
-    run_legs(record, made, config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(run, NAME, config=HiddenPolynomial, published=PUBLISHED, judge=READINGS, draw=draw, free=FREE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ntkscope.core import Record
+from ntkscope.core import Claim, Record
 from ntkscope.kernels import Tangent
 from ntkscope.training.modes import Phase
 from ntkscope_papers.balakrishnan_2023.polynomials.data import FREE, PARTS, SMALL, Inputs, PolynomialRuns, Task
@@ -41,7 +42,8 @@ from ntkscope_papers.balakrishnan_2023.polynomials.networks import (
     stored,
     train,
 )
-from ntkscope_papers.framework.experiment import experiment
+from ntkscope_papers.framework import experiment as framework
+from ntkscope_papers.framework.claims import Published, verdicts
 from ntkscope_papers.framework.legs import Leg, run_legs
 
 NAME = "training-modes"
@@ -50,7 +52,13 @@ LOSSES = ("svr", "ridge")
 
 @dataclass(frozen=True)
 class TrainingModes(PolynomialRuns):
-    """`kernel_degrees`: those with kernel machines, which have raw targets and the plain reading of the modes."""
+    """Training modes, Figures 6 and 7: a first layer that learns for one epoch, on polynomials of odd and even degree.
+
+    `kernel_degrees`: those with kernel machines, which have raw targets and the plain reading of the modes.
+    """
+
+    name = NAME
+    free = FREE
 
     degrees: tuple[int, ...] = (3, 4, 5, 6, 7)
     kernel_degrees: tuple[int, ...] = (3, 6)
@@ -64,6 +72,20 @@ class TrainingModes(PolynomialRuns):
         "width": 8,
         "follow": 2,
     }
+
+    def measure(self, run: framework.Run) -> None:
+        made = legs(Run(self, run.record, run.seed, run.device, Inputs(self, run.seed)))
+        run_legs(run.record, made, self.legs, progress=run.progress)
+
+    @classmethod
+    def published(cls) -> tuple[Published, ...]:
+        return tuple(PUBLISHED.values())
+
+    def judge(self, record: Record, difference: str) -> Iterator[Claim]:
+        return verdicts(self.name, PUBLISHED, READINGS, self, record, difference)
+
+    def draw(self, record: Record) -> Mapping[str, Any]:
+        return draw(record)
 
 
 def phases(mode: str, freeze: str, state: str) -> tuple[Phase, ...]:
@@ -166,14 +188,3 @@ def legs(run: Run) -> list[Leg]:
         found.append(Leg(kernels_key("rbf", degree), partial(gaussian_machines, run, degree)))
         found += [Leg(kernels_key(mode, degree), partial(tangent_machines, run, mode, degree)) for mode in MODES]
     return found
-
-
-def run(
-    config: TrainingModes, record: Record, *, device: torch.device, root: str | None, seed: int, progress: bool
-) -> None:
-    """Training modes, Figures 6 and 7: a first layer that learns for one epoch, on polynomials of odd and even degree."""
-    made = legs(Run(config, record, seed, device, Inputs(config, seed)))
-    run_legs(record, made, config.legs, progress=progress)
-
-
-EXPERIMENT = experiment(run, NAME, config=TrainingModes, published=PUBLISHED, judge=READINGS, draw=draw, free=FREE)
